@@ -1,0 +1,138 @@
+//! The name of a lock.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Invalid;
+
+/// The name of a lock: 1 to 256 bytes of `[A-Za-z0-9._:/-]` with no empty, `.` or `..` segment
+/// between slashes.
+///
+/// There is one canonical form, so two names are the same lock exactly when their bytes are the
+/// same. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// A name from text.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming the first rule that the text breaks.
+    pub fn new(text: &str) -> Result<Self, Invalid> {
+        check(text).map_err(|rule| Invalid::new("lock name", text, rule))?;
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    if text.len() > LockName::MAX_BYTES {
+        return Err(format!(
+            "has {} bytes; at most {} are allowed",
+            text.len(),
+            LockName::MAX_BYTES
+        ));
+    }
+    if let Some(bad) = text.chars().find(|c| !is_allowed(*c)) {
+        return Err(format!("contains {bad:?}; only A-Z a-z 0-9 . _ : / - are allowed"));
+    }
+    match text.split('/').find(|segment| matches!(*segment, "" | "." | "..")) {
+        Some("") => Err("has an empty segment (a slash at an end, or two in a row)".to_owned()),
+        Some(dots) => Err(format!("has a segment \"{dots}\"")),
+        None => Ok(()),
+    }
+}
+
+fn is_allowed(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '/' | '-')
+}
+
+impl TryFrom<String> for LockName {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        Self::new(&text)
+    }
+}
+
+impl From<LockName> for String {
+    fn from(name: LockName) -> String {
+        name.as_str().to_owned()
+    }
+}
+
+impl FromStr for LockName {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::new(text)
+    }
+}
+
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn refuses_what_is_not_canonical() {
+        for bad in
+            ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a b", "a\0", "ä", "a%2fb"]
+        {
+            assert!(LockName::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(LockName::new(&"a".repeat(257)).is_err());
+    }
+
+    #[test]
+    fn accepts_the_usual() {
+        for good in ["a", "orders/42", "a.b", "...", "cron:nightly", "A_-/x..y"] {
+            assert_eq!(LockName::new(good).unwrap().as_str(), good);
+        }
+        assert!(LockName::new(&"a".repeat(256)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_keeps_the_rules(text in "[A-Za-z0-9._:/ %\\x00-]{0,12}") {
+            if let Ok(name) = LockName::new(&text) {
+                prop_assert_eq!(name.as_str(), text.as_str());
+                prop_assert!(text.chars().all(is_allowed));
+                prop_assert!(text.split('/').all(|part| !part.is_empty() && part != "." && part != ".."));
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What travels as JSON between clients and the two services.
+//!
+//! Requests refuse unknown fields, so that a misspelt option is an error and not a silent default.
+//! Replies do not, so that an older client reads a newer server. Durations are whole milliseconds
+//! and always "from now"; no reply carries a wall-clock deadline.
+
+pub mod fence;
+pub mod lock;

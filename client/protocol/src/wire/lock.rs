@@ -1,0 +1,262 @@
+//! Requests and replies of lock-server.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{LeaseId, LockName, Owner, Token, Ttl};
+
+/// The longest that an acquire may wait, in milliseconds.
+pub const MAX_WAIT_MS: u64 = 300_000;
+
+/// `POST /v1/locks/{lock}/acquire`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcquireRequest {
+    /// How long the lease lives unless it is renewed.
+    pub ttl_ms: Ttl,
+    /// How long to wait in the queue; 0 answers at once.
+    pub wait_ms: u64,
+    /// Who asks, for people to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The id of the grant. A repeat with the same id gets the same grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+    /// Anything that people who look at the lock should see.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+    /// The grant's token must exceed this one: a guard has seen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_token: Option<Token>,
+}
+
+/// The reply to acquire and renew: a live lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeaseReply {
+    /// The lock.
+    pub lock: LockName,
+    /// The grant.
+    pub lease_id: LeaseId,
+    /// The fencing token of the grant.
+    pub token: Token,
+    /// What remains of the lease, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who holds it.
+    pub owner: Owner,
+    /// How long the acquire waited, in milliseconds; 0 for a renewal.
+    pub waited_ms: u64,
+    /// The value of the `Fencing-Token` header, ready to send to the guard.
+    pub fencing_token: String,
+}
+
+/// `POST /v1/locks/{lock}/renew`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    /// The lease to renew.
+    pub lease_id: LeaseId,
+    /// A new time to live; without it the lease's own is used again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<Ttl>,
+}
+
+/// `POST /v1/locks/{lock}/release`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRequest {
+    /// The lease to end.
+    pub lease_id: LeaseId,
+}
+
+/// The reply to release and revoke.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndedReply {
+    /// The lock.
+    pub lock: LockName,
+    /// The lease that ended.
+    pub lease_id: LeaseId,
+    /// Its token.
+    pub token: Token,
+    /// How it ended.
+    pub reason: EndReason,
+}
+
+/// `POST /v1/locks/{lock}/revoke`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeRequest {
+    /// Why, for the holder and the log: 1 to 256 bytes.
+    pub reason: Owner,
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndReason {
+    /// Its time to live passed without a renewal.
+    Expired,
+    /// Another lease holds the lock, and nothing more is remembered of this one.
+    Superseded,
+    /// Its holder released it, or it was taken back because the grant could not be delivered.
+    Released,
+    /// An operator ended it.
+    Revoked,
+    /// The session that it was bound to ended.
+    SessionEnded,
+}
+
+impl EndReason {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Superseded => "superseded",
+            Self::Released => "released",
+            Self::Revoked => "revoked",
+            Self::SessionEnded => "session-ended",
+        }
+    }
+
+    /// The reason that a word names.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Expired, Self::Superseded, Self::Released, Self::Revoked, Self::SessionEnded]
+            .into_iter()
+            .find(|reason| reason.as_str() == word)
+    }
+}
+
+/// Who holds a lock, as told to those who may not have it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HolderInfo {
+    /// Who.
+    pub owner: Owner,
+    /// The token of the grant.
+    pub token: Token,
+    /// For how long it has been held, in milliseconds.
+    pub held_ms: u64,
+    /// When it expires unless it is renewed, in milliseconds from now.
+    pub expires_in_ms: u64,
+}
+
+/// `GET /v1/locks/{lock}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockReply {
+    /// The lock.
+    pub lock: LockName,
+    /// `free` or `held`.
+    pub state: LockState,
+    /// The live lease, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<HolderReply>,
+    /// How many wait.
+    pub queue_length: usize,
+    /// Who waits, first come first; at most 100 are listed.
+    pub queue: Vec<WaiterReply>,
+    /// The leases that ended last, newest first; kept for the time of `--ended-retention` after
+    /// the lock became idle, at most 8.
+    pub history: Vec<EndedLease>,
+}
+
+/// Whether a lock has a live lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LockState {
+    /// Nobody holds it.
+    Free,
+    /// A lease is live.
+    Held,
+}
+
+/// The live lease of a lock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HolderReply {
+    /// The grant.
+    pub lease_id: LeaseId,
+    /// Who, for how long, until when.
+    #[serde(flatten)]
+    pub info: HolderInfo,
+    /// The time to live that a renewal restores, in milliseconds.
+    pub ttl_ms: u64,
+    /// How often it was renewed.
+    pub renewals: u64,
+    /// What the holder wanted people to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// Somebody in the queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaiterReply {
+    /// The id that its grant will have.
+    pub lease_id: LeaseId,
+    /// Who.
+    pub owner: Owner,
+    /// For how long it has waited, in milliseconds.
+    pub waiting_ms: u64,
+}
+
+/// A lease that ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndedLease {
+    /// The grant.
+    pub lease_id: LeaseId,
+    /// Its token; none where a release came before its acquire.
+    pub token: Option<Token>,
+    /// Who held it, where that is known.
+    pub owner: Option<Owner>,
+    /// How it ended.
+    pub reason: EndReason,
+    /// For how long it was held, in milliseconds.
+    pub held_ms: u64,
+    /// How long ago it ended, in milliseconds.
+    pub ended_ms_ago: u64,
+}
+
+/// `GET /v1/locks`: held locks in the order of their names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockPage {
+    /// One line a lock.
+    pub locks: Vec<LockLine>,
+    /// Pass it as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_after: Option<LockName>,
+}
+
+/// A held lock in a listing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockLine {
+    /// The lock.
+    pub lock: LockName,
+    /// Its live lease.
+    #[serde(flatten)]
+    pub holder: HolderInfo,
+    /// How many wait.
+    pub queue_length: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_acquire_takes_the_defaults() {
+        let request: AcquireRequest = serde_json::from_str("{}").unwrap();
+        assert_eq!(request.ttl_ms.ms(), 15_000);
+        assert_eq!(request.wait_ms, 0);
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        let error = serde_json::from_str::<AcquireRequest>(r#"{"tll_ms":5}"#).unwrap_err();
+        assert!(error.to_string().contains("tll_ms"), "{error}");
+    }
+
+    #[test]
+    fn reasons_are_words() {
+        for reason in [EndReason::Expired, EndReason::SessionEnded, EndReason::Superseded] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+            assert_eq!(EndReason::from_word(reason.as_str()), Some(reason));
+        }
+        assert_eq!(EndReason::from_word("nope"), None);
+    }
+}
