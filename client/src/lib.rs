@@ -1,1 +1,61 @@
-//! placeholder
+//! The Rust SDK of Fencepost.
+//!
+//! A lock server can only promise that it grants a lock to one lease at a time. It cannot promise
+//! that the holder notices when its lease has ended: a process that was stopped, swapped out or
+//! suspended goes on where it was. So a lease has two protections, and this crate keeps both:
+//!
+//! - **Locally**, a lease is trusted for 0.8 of its time to live, counted from *before* the request
+//!   was sent, on a clock that runs while the machine is suspended. When that time has passed the
+//!   work is cancelled ([`Lease::run`]) and fenced calls are refused without being sent.
+//! - **At the data**, every fenced call carries the lease's token, and the guard refuses a token
+//!   that is lower than one it has seen. This holds even when the local protection came too late.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), fence_client::Error> {
+//! use std::time::Duration;
+//!
+//! let client = fence_client::Client::from_env()?;
+//! let lease = client
+//!     .lock("orders/42")
+//!     .ttl(Duration::from_secs(15))
+//!     .wait(Duration::from_secs(60))
+//!     .acquire()
+//!     .await?;
+//! client.objects().put(&lease, "orders/42", "paid").await?;
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A fenced write without a lease does not compile:
+//!
+//! ```compile_fail,E0277
+//! # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
+//! client.objects().put(&"orders/42", "orders/42", "paid").await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod acquire;
+pub mod client;
+pub mod clock;
+pub mod config;
+mod error;
+mod fence;
+pub mod ids;
+mod lease;
+mod locks;
+mod objects;
+pub mod tasks;
+pub mod timing;
+mod transport;
+
+pub use acquire::LockRequest;
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, ErrorKind, LostReason};
+pub use fence::{Fence, HandedToken};
+pub use lease::Lease;
+pub use locks::Locks;
+pub use objects::{Applied, FencedStore, Object, PutRequest};
+
+pub use fence_protocol as protocol;

@@ -1,1 +1,19 @@
-//! placeholder
+//! The guard: it stands in front of a datastore and refuses every operation whose fencing token is
+//! lower than the highest it has seen.
+//!
+//! [`guard`] is the rule, [`rules`] say which lock protects which resource, [`store`] is the seam
+//! to the datastore, [`api`] and [`proxy`] are the front doors, and [`app`] puts them together.
+
+pub mod access;
+pub mod api;
+mod commit;
+pub mod counters;
+pub mod etag;
+pub mod guard;
+pub mod key;
+pub mod refusals;
+pub mod rules;
+pub mod service;
+pub mod store;
+
+pub use commit::FolderError;

@@ -1,1 +1,30 @@
-//! placeholder
+//! What the tests of Fencepost are made of: real processes and the tools that hurt them, a
+//! recorder with checkers for the invariants, and the conformance suites of the two store traits.
+//!
+//! Every wait has a deadline and waits for a condition. Whatever is random comes from one seed
+//! that is printed and can be given back as `FENCE_SEED`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "this crate is test code: it panics on failure, prints what happened, and owns the \
+              real clock, environment and tasks of the test run"
+)]
+
+pub mod api;
+pub mod binaries;
+pub mod checks;
+// pub mod conformance;
+pub mod fault_proxy;
+pub mod history;
+pub mod key_file;
+pub mod load;
+pub mod ports;
+pub mod process;
+pub mod raw_http;
+pub mod redis_server;
+pub mod seed;
+pub mod servers;
+pub mod upstream;
+pub mod wait;

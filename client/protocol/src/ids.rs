@@ -19,6 +19,9 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
+            /// The largest id, for bounds; no random UUID is ever equal to it.
+            pub const MAX: Self = Self(Uuid::max());
+
             /// An id from a UUID.
             ///
             /// # Errors

@@ -1,1 +1,21 @@
-//! placeholder
+//! What lock-server and fenced-store share: the listener with its limits, problem responses,
+//! request ids, metrics, health, telemetry, tracked tasks, clocks, ids and layered configuration.
+//!
+//! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole
+//! through [`http::finish`] and hands the result to [`listener::serve`].
+
+pub mod clock;
+pub mod config;
+pub mod health;
+pub mod http;
+pub mod ids;
+mod kit;
+pub mod listener;
+pub mod metrics;
+pub mod problem;
+pub mod signals;
+pub mod tasks;
+pub mod telemetry;
+
+pub use kit::{Kit, operational_routes};
+pub mod redis_link;

@@ -1,0 +1,76 @@
+//! What this program does in the child's place: the steps between fork and exec that need no
+//! unsafe code when they are a program of their own.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal};
+
+use crate::exit::{Failure, code};
+
+/// This program's file, even when it was replaced on the disk meanwhile.
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Started by `run`, never by people.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The process that must be alive
+    #[arg(long)]
+    parent: Option<i32>,
+
+    /// Give the terminal to this process group and end
+    #[arg(long)]
+    terminal_to: Option<i32>,
+
+    /// The command to become
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// The arguments that make this program become `command`.
+pub(super) fn arguments(command: &[OsString]) -> Vec<OsString> {
+    let parent = std::process::id().to_string();
+    let options = ["job-helper", "--parent", parent.as_str(), "--"];
+    options.iter().map(OsString::from).chain(command.iter().cloned()).collect()
+}
+
+/// The arguments that make this program give the terminal away.
+pub(super) fn terminal_arguments(group: Pid) -> [OsString; 3] {
+    let group = group.as_raw_pid().to_string();
+    ["job-helper".into(), "--terminal-to".into(), group.into()]
+}
+
+/// Does it. Comes back only where it fails, or after giving the terminal away.
+pub(crate) fn start(args: Args) -> Result<u8, Failure> {
+    if let Some(group) = args.terminal_to.and_then(Pid::from_raw) {
+        let given = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), group);
+        return given.map(|()| code::OK).map_err(|error| Failure::internal(error.to_string()));
+    }
+    tie_to(args.parent)?;
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Err(Failure::usage("this is for `fence run`"));
+    };
+    let error = Command::new(program).args(arguments).exec();
+    Err(not_executed(program, &error))
+}
+
+/// A holder that was killed outright can end nothing any more, so the kernel does it: the command
+/// is killed together with the process that watches its lease.
+fn tie_to(parent: Option<i32>) -> Result<(), Failure> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::internal(format!("the kernel refuses to watch: {error}")))?;
+    // It may have ended before the kernel was asked.
+    let is_orphan = parent.is_some() && rustix::process::getppid() != parent.and_then(Pid::from_raw);
+    if is_orphan { Err(Failure::silent(code::LOST)) } else { Ok(()) }
+}
+
+fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => code::NOT_FOUND,
+        _ => code::NOT_EXECUTABLE,
+    };
+    Failure::new(code, format!("{program:?} cannot be started: {error}"))
+}

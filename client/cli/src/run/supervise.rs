@@ -1,0 +1,182 @@
+//! Watching the command and its lease.
+
+use std::time::Duration;
+
+use fence_client::clock::{self, Moment};
+use fence_client::{ErrorKind, Lease, LostReason};
+use rustix::process::{Signal, kill_current_process_group};
+use tokio::signal::unix;
+
+use super::ending::kill_at;
+use super::job::{Exit, Job};
+use super::signals::{self, Signals};
+use super::terminal::Terminal;
+use crate::exit::Failure;
+
+/// How often a group whose leader has ended is looked at until it is empty.
+const EMPTY_CHECK: Duration = Duration::from_millis(20);
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The exit code of the command, as a shell would report it.
+    pub(super) code: u8,
+    /// The same in words.
+    pub(super) what: String,
+    /// Why the lease was lost, where it was while the command ran.
+    pub(super) lost: Option<LostReason>,
+}
+
+/// What woke us.
+enum Event {
+    ChildChanged,
+    Resumed,
+    Forward(Signal),
+    LeaseLost,
+    KillTime,
+}
+
+/// The lease is lost, and the group is being ended.
+#[derive(Clone, Copy)]
+struct Ending {
+    reason: LostReason,
+    kill_at: Moment,
+    killed: bool,
+}
+
+struct Supervisor<'a> {
+    job: Job,
+    lease: &'a Lease,
+    grace: Duration,
+    terminal: Option<Terminal>,
+    ending: Option<Ending>,
+    suspended: bool,
+}
+
+/// Runs until the command has ended; when the lease is lost, until its whole group has.
+pub(super) async fn supervise(
+    job: Job,
+    lease: &Lease,
+    signals: &mut Signals,
+    grace: Duration,
+) -> Result<Ended, Failure> {
+    let mut children = signals::listen(Signal::CHILD)?;
+    let mut resumes = signals::listen(Signal::CONT)?;
+    let terminal = Terminal::give_to(job.group());
+    let mut all = Supervisor { job, lease, grace, terminal, ending: None, suspended: false };
+    // The command may have ended before anybody listened.
+    let mut event = Event::ChildChanged;
+    loop {
+        // Before anything else: this process may just have been resumed, past its lease.
+        all.check_lease();
+        match event {
+            Event::Forward(signal) => all.job.signal(signal),
+            Event::Resumed => all.resume(),
+            Event::LeaseLost => {}
+            Event::KillTime => all.kill(),
+            Event::ChildChanged => {
+                if let Some(exit) = all.job.exited()? {
+                    return Ok(all.finish(exit).await);
+                }
+                if all.job.stopped() {
+                    all.suspend();
+                }
+            }
+        }
+        event = all.next(&mut children, &mut resumes, signals).await;
+    }
+}
+
+impl Supervisor<'_> {
+    async fn next(
+        &self,
+        children: &mut unix::Signal,
+        resumes: &mut unix::Signal,
+        signals: &mut Signals,
+    ) -> Event {
+        let kill_time = self.ending.filter(|ending| !ending.killed).map(|ending| ending.kill_at);
+        tokio::select! {
+            biased;
+            _ = self.lease.lost(), if self.ending.is_none() => Event::LeaseLost,
+            () = until(kill_time) => Event::KillTime,
+            _ = children.recv() => Event::ChildChanged,
+            _ = resumes.recv() => Event::Resumed,
+            signal = signals.next() => Event::Forward(signal),
+        }
+    }
+
+    /// Begins to end the group when the lease can no longer be trusted.
+    fn check_lease(&mut self) {
+        let Err(error) = self.lease.check() else { return };
+        let ErrorKind::LeaseLost { reason } = *error.kind() else { return };
+        if self.ending.is_some() {
+            return;
+        }
+        let now = clock::now();
+        let kill_at = kill_at(now, self.lease.window(), reason, self.grace);
+        self.ending = Some(Ending { reason, kill_at, killed: false });
+        if kill_at <= now {
+            return self.kill();
+        }
+        tracing::warn!(
+            lock = %self.lease.lock(), %reason, grace_ms = kill_at.since(now).as_millis(),
+            "the lease is lost; ending the command"
+        );
+        self.job.signal(Signal::TERM);
+        // A stopped process would not see it.
+        self.job.signal(Signal::CONT);
+    }
+
+    fn kill(&mut self) {
+        self.job.signal(Signal::KILL);
+        if let Some(ending) = &mut self.ending {
+            ending.killed = true;
+        }
+    }
+
+    /// The command was stopped at the terminal (Ctrl-Z): stop with it, as a shell expects. The
+    /// lease is not renewed meanwhile; whoever comes back too late finds it lost.
+    fn suspend(&mut self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back();
+            self.suspended = true;
+            if let Err(error) = kill_current_process_group(Signal::TSTP) {
+                tracing::warn!(%error, "cannot stop together with the command");
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        if std::mem::take(&mut self.suspended) {
+            if let Some(terminal) = &self.terminal {
+                terminal.give_again();
+            }
+            self.job.signal(Signal::CONT);
+        }
+    }
+
+    /// The leader has ended. Where the lease was lost, the rest of its group has until the end of
+    /// its time.
+    async fn finish(&mut self, exit: Exit) -> Ended {
+        if let Some(terminal) = self.terminal.take() {
+            terminal.take_back();
+        }
+        self.job.reap();
+        if let Some(ending) = self.ending {
+            while !ending.killed && self.job.has_members() && clock::now() < ending.kill_at {
+                tokio::time::sleep(EMPTY_CHECK).await;
+            }
+            self.job.signal(Signal::KILL);
+        }
+        let lost = self.ending.map(|ending| ending.reason);
+        Ended { code: exit.code(), what: exit.words(), lost }
+    }
+}
+
+/// Waits for a moment; for ever without one.
+async fn until(moment: Option<Moment>) {
+    match moment {
+        Some(moment) => clock::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,130 @@
+//! Acquiring a lock: one grant for one call, whatever the network loses.
+
+mod grant;
+mod plan;
+
+use std::time::Duration;
+
+use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::{Invalid, LockName, Token, Ttl};
+
+use crate::{Client, Error, Lease};
+
+/// How long a server that cannot be reached is tried beyond the time to wait, unless
+/// [`LockRequest::patience`] says otherwise.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A lock that is about to be acquired.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent before `acquire` or `run`"]
+pub struct LockRequest {
+    client: Client,
+    spec: Result<Spec, Invalid>,
+}
+
+/// What to acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    pub(crate) lock: LockName,
+    pub(crate) ttl: Ttl,
+    pub(crate) wait: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) min_token: Option<Token>,
+    pub(crate) metadata: Option<serde_json::Value>,
+}
+
+impl LockRequest {
+    pub(crate) fn new(client: Client, lock: Result<LockName, Invalid>) -> Self {
+        let spec = lock.map(|lock| Spec {
+            lock,
+            ttl: Ttl::DEFAULT,
+            wait: Duration::ZERO,
+            patience: DEFAULT_PATIENCE,
+            min_token: None,
+            metadata: None,
+        });
+        Self { client, spec }
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Spec)) -> Self {
+        if let Ok(spec) = &mut self.spec {
+            change(spec);
+        }
+        self
+    }
+
+    /// How long the lease lives unless it is renewed: 15 s by default, at most a day. It is trusted
+    /// here for 0.8 of that, and renewed in the background every third of it.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        let checked = Ttl::try_from(ttl);
+        if let Ok(spec) = &mut self.spec {
+            match checked {
+                Ok(ttl) => spec.ttl = ttl,
+                Err(invalid) => self.spec = Err(invalid),
+            }
+        }
+        self
+    }
+
+    /// How long to wait in the queue while another holds the lock; without it the answer comes at
+    /// once.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.change(|spec| spec.wait = wait)
+    }
+
+    /// For how long beyond the wait a server that cannot be reached, or whose store cannot be, is
+    /// tried again: 5 s by default.
+    pub fn patience(self, patience: Duration) -> Self {
+        self.change(|spec| spec.patience = patience)
+    }
+
+    /// The token of the grant must exceed this one: a guard has seen it.
+    pub fn min_token(self, token: Token) -> Self {
+        self.change(|spec| spec.min_token = Some(token))
+    }
+
+    /// Anything that people who look at the lock should see.
+    pub fn metadata(self, metadata: serde_json::Value) -> Self {
+        self.change(|spec| spec.metadata = Some(metadata))
+    }
+
+    /// Acquires the lock.
+    ///
+    /// A lost reply, a timeout and a server that is not available are repeated with the same lease
+    /// id, so that there is never more than one grant. Must run on a tokio runtime, which then
+    /// renews the lease in the background.
+    ///
+    /// Cancel-safe: when the future is dropped, a grant that it may have caused is given back in
+    /// the background.
+    ///
+    /// # Errors
+    /// [`Contended`](crate::ErrorKind::Contended) when another holds the lock for longer than the
+    /// wait, [`Unavailable`](crate::ErrorKind::Unavailable) and
+    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) when the server cannot be reached or
+    /// does not answer, [`Invalid`](crate::ErrorKind::Invalid) for a name or a time that breaks a
+    /// rule.
+    pub async fn acquire(self) -> Result<Lease, Error> {
+        let spec = self.spec?;
+        let (reply, window) = grant::obtain(&self.client, &spec).await?;
+        Ok(Lease::begin(self.client, reply, window, spec.ttl))
+    }
+
+    /// Acquires the lock for somebody else: nothing renews it here, nothing releases it, and
+    /// nothing watches its deadline. For tools that hand it on.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_detached(self) -> Result<LeaseReply, Error> {
+        let spec = self.spec?;
+        let (reply, _) = grant::obtain(&self.client, &spec).await?;
+        Ok(reply)
+    }
+
+    /// Acquires the lock, does `work` under it and releases it; see [`Lease::run`].
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire) and [`Lease::run`].
+    pub async fn run<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T, Error> {
+        self.acquire().await?.run(work).await
+    }
+}

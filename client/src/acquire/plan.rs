@@ -1,0 +1,227 @@
+//! What to do after an attempt to acquire that brought no grant: pure rules.
+
+use std::time::Duration;
+
+use fence_protocol::Code;
+use fence_protocol::wire::lock::MAX_WAIT_MS;
+
+use crate::clock::Moment;
+use crate::timing;
+use crate::transport::Failure;
+
+/// How often one call starts over with a fresh lease id: a grant that could not be delivered was
+/// taken back that often.
+const FRESH_STARTS_MAX: u32 = 5;
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The same request again after a pause, with the same lease id.
+    Repeat(Duration),
+    /// A new request with a fresh lease id, at once: the old id has ended.
+    Fresh,
+    /// Tell the caller.
+    GiveUp,
+}
+
+/// What an attempt says about the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// It caused none.
+    NoGrant,
+    /// It may have.
+    Unknown,
+}
+
+/// The budget of one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    wait_until: Moment,
+    give_up_at: Moment,
+    attempts: u32,
+    fresh_starts: u32,
+}
+
+impl Plan {
+    /// A call that begins at `now`, waits for `wait` in the queue and bears with a server that does
+    /// not answer for `patience` beyond that.
+    pub(super) fn new(now: Moment, wait: Duration, patience: Duration) -> Self {
+        let wait_until = now.plus_ms(whole_ms(wait));
+        let give_up_at = wait_until.plus_ms(whole_ms(patience));
+        Self {
+            wait_until,
+            give_up_at,
+            attempts: 0,
+            fresh_starts: 0,
+        }
+    }
+
+    /// How long the next attempt may wait in the queue, in milliseconds.
+    pub(super) fn wait_ms(&self, now: Moment) -> u64 {
+        whole_ms(self.wait_until.since(now)).min(MAX_WAIT_MS)
+    }
+
+    /// After a failure at `now`; `random` is for the pause.
+    pub(super) fn after(&mut self, failure: &Failure, now: Moment, random: u64) -> Step {
+        self.attempts += 1;
+        let (again, limit, pause_min) = match failure {
+            Failure::Refused(problem, retry_after) => match problem.code {
+                Code::LeaseLost => return self.fresh(now),
+                // The server waits for no longer than its own limit; the rest is waited here.
+                Code::LockHeld => (true, self.wait_until, Duration::ZERO),
+                code => (
+                    code.retryable() || matches!(problem.status, 502..=504),
+                    self.give_up_at,
+                    retry_after.unwrap_or_default(),
+                ),
+            },
+            Failure::NotSent(_) | Failure::NoReply(_) => (true, self.give_up_at, Duration::ZERO),
+            Failure::Unusable(_) => (false, self.give_up_at, Duration::ZERO),
+        };
+        let pause = timing::pause(self.attempts, random).max(pause_min);
+        if again && now.plus_ms(whole_ms(pause)) < limit {
+            Step::Repeat(pause)
+        } else {
+            Step::GiveUp
+        }
+    }
+
+    fn fresh(&mut self, now: Moment) -> Step {
+        self.fresh_starts += 1;
+        if self.fresh_starts <= FRESH_STARTS_MAX && now < self.give_up_at {
+            Step::Fresh
+        } else {
+            Step::GiveUp
+        }
+    }
+}
+
+/// Whether the attempt that failed so may have caused a grant.
+pub(super) fn knowledge(failure: &Failure) -> Knowledge {
+    match failure {
+        Failure::NotSent(_) => Knowledge::NoGrant,
+        Failure::NoReply(_) | Failure::Unusable(_) => Knowledge::Unknown,
+        Failure::Refused(problem, _) => match problem.code {
+            Code::OutcomeUnknown | Code::Internal | Code::Unknown => Knowledge::Unknown,
+            _ => Knowledge::NoGrant,
+        },
+    }
+}
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fence_protocol::Problem;
+    use proptest::prelude::*;
+
+    fn refused(code: Code) -> Failure {
+        Failure::Refused(Box::new(Problem::new(code, "x")), None)
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_ms(ms)
+    }
+
+    fn plan(wait_ms: u64) -> Plan {
+        Plan::new(
+            at(0),
+            Duration::from_millis(wait_ms),
+            Duration::from_secs(5),
+        )
+    }
+
+    #[test]
+    fn silence_is_repeated_with_the_same_id_until_patience_ends() {
+        for failure in [
+            Failure::NotSent("x".to_owned()),
+            Failure::NoReply("x".to_owned()),
+            refused(Code::StoreUnavailable),
+            refused(Code::OutcomeUnknown),
+        ] {
+            assert!(
+                matches!(plan(0).after(&failure, at(0), 0), Step::Repeat(_)),
+                "{failure:?}"
+            );
+            assert_eq!(
+                plan(0).after(&failure, at(5000), 0),
+                Step::GiveUp,
+                "{failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_held_lock_is_final_once_the_wait_is_over() {
+        assert_eq!(
+            plan(0).after(&refused(Code::LockHeld), at(0), 0),
+            Step::GiveUp
+        );
+        assert_eq!(
+            plan(900).after(&refused(Code::LockHeld), at(900), 0),
+            Step::GiveUp
+        );
+        // The server's limit is shorter than the wait that was asked for.
+        let again = plan(400_000).after(&refused(Code::LockHeld), at(MAX_WAIT_MS), 0);
+        assert!(matches!(again, Step::Repeat(_)));
+        assert_eq!(plan(400_000).wait_ms(at(MAX_WAIT_MS)), 100_000);
+        assert_eq!(plan(400_000).wait_ms(at(0)), MAX_WAIT_MS);
+    }
+
+    #[test]
+    fn an_id_that_ended_is_replaced_a_few_times() {
+        let mut plan = plan(0);
+        for _ in 0..FRESH_STARTS_MAX {
+            assert_eq!(plan.after(&refused(Code::LeaseLost), at(0), 0), Step::Fresh);
+        }
+        assert_eq!(
+            plan.after(&refused(Code::LeaseLost), at(0), 0),
+            Step::GiveUp
+        );
+    }
+
+    #[test]
+    fn mistakes_are_not_repeated() {
+        for code in [
+            Code::InvalidRequest,
+            Code::Unauthorized,
+            Code::LeaseIdConflict,
+            Code::Internal,
+        ] {
+            assert_eq!(
+                plan(60_000).after(&refused(code), at(0), 0),
+                Step::GiveUp,
+                "{code}"
+            );
+        }
+    }
+
+    #[test]
+    fn retry_after_is_respected() {
+        let failure = Failure::Refused(
+            Box::new(Problem::new(Code::StoreUnavailable, "x")),
+            Some(Duration::from_secs(2)),
+        );
+        assert_eq!(
+            plan(0).after(&failure, at(0), 0),
+            Step::Repeat(Duration::from_secs(2))
+        );
+        assert_eq!(plan(0).after(&failure, at(3000), 0), Step::GiveUp);
+    }
+
+    proptest! {
+        /// However long it goes on, no pause ends after the call has to be over.
+        #[test]
+        fn a_call_ends(wait_ms in 0..600_000u64, now in 0..700_000u64, random in any::<u64>()) {
+            let mut plan = plan(wait_ms);
+            for code in [Code::LockHeld, Code::StoreUnavailable, Code::OutcomeUnknown] {
+                if let Step::Repeat(pause) = plan.after(&refused(code), at(now), random) {
+                    prop_assert!(now + whole_ms(pause) < wait_ms + 5000);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The way in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::{LockName, Owner};
+
+use crate::tasks::Background;
+use crate::transport::{self, Endpoint};
+use crate::{Error, FencedStore, LockRequest, Locks, config};
+
+/// The connection to one lock server and one guard. Cheap to clone; clones share connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    locks: Locks,
+    store: FencedStore,
+    owner: Owner,
+    lock_server: String,
+    fenced_store: String,
+    background: Background,
+}
+
+impl Client {
+    /// Begins with the default addresses and the default owner; reads no environment variable but
+    /// the user's name.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_STORE`
+    /// (`http://127.0.0.1:7421`) and `FENCE_OWNER` (`user@host:pid`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that cannot be used.
+    pub fn from_env() -> Result<Self, Error> {
+        let mut builder = Self::builder();
+        if let Some(url) = config::variable("FENCE_SERVER") {
+            builder = builder.lock_server(url);
+        }
+        if let Some(url) = config::variable("FENCE_STORE") {
+            builder = builder.fenced_store(url);
+        }
+        if let Some(owner) = config::variable("FENCE_OWNER") {
+            builder = builder.owner(owner);
+        }
+        builder.build()
+    }
+
+    /// Begins to acquire the lock called `name`; nothing is sent yet. A name that is not valid is
+    /// reported by [`LockRequest::acquire`].
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
+        LockRequest::new(self.clone(), LockName::new(name.as_ref()))
+    }
+
+    /// The guard's objects. Every operation takes a lease.
+    pub fn objects(&self) -> &FencedStore {
+        &self.inner.store
+    }
+
+    /// The calls of the lock server, one to one, for tools.
+    pub fn locks(&self) -> &Locks {
+        &self.inner.locks
+    }
+
+    /// Who this client says it is.
+    pub fn owner(&self) -> &Owner {
+        &self.inner.owner
+    }
+
+    /// The address of the lock server.
+    pub fn lock_server(&self) -> &str {
+        &self.inner.lock_server
+    }
+
+    /// The address of the guard.
+    pub fn fenced_store(&self) -> &str {
+        &self.inner.fenced_store
+    }
+
+    /// Waits until the releases of leases that were dropped have been sent; `false` when `deadline`
+    /// passed first. Worth calling before a process ends: a lease whose release was not sent keeps
+    /// its lock until it expires.
+    pub async fn drained(&self, deadline: Duration) -> bool {
+        self.inner.background.drained(deadline).await
+    }
+
+    pub(crate) fn background(&self) -> &Background {
+        &self.inner.background
+    }
+}
+
+/// Makes a [`Client`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ClientBuilder {
+    lock_server: String,
+    fenced_store: String,
+    owner: Option<String>,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            lock_server: config::DEFAULT_LOCK_SERVER.to_owned(),
+            fenced_store: config::DEFAULT_FENCED_STORE.to_owned(),
+            owner: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The address of the lock server, for example `http://127.0.0.1:7420`.
+    pub fn lock_server(mut self, url: impl Into<String>) -> Self {
+        self.lock_server = url.into();
+        self
+    }
+
+    /// The address of the guard, for example `http://127.0.0.1:7421`.
+    pub fn fenced_store(mut self, url: impl Into<String>) -> Self {
+        self.fenced_store = url.into();
+        self
+    }
+
+    /// Who holds the leases, for people to read: 1 to 256 bytes; `user@host:pid` by default.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// The client. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address or an owner that cannot be
+    /// used.
+    pub fn build(self) -> Result<Client, Error> {
+        let http = transport::http_client()?;
+        let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
+        let fenced_store = Endpoint::new(http, &self.fenced_store)?;
+        let owner = self
+            .owner
+            .map_or_else(|| Ok(config::default_owner()), Owner::new)?;
+        Ok(Client {
+            inner: Arc::new(Inner {
+                lock_server: lock_server.base().to_owned(),
+                fenced_store: fenced_store.base().to_owned(),
+                locks: Locks::new(lock_server),
+                store: FencedStore::new(fenced_store, owner.clone()),
+                owner,
+                background: Background::default(),
+            }),
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! The one place of this crate that reads the environment.
+
+use fence_protocol::Owner;
+
+/// Where the lock server is unless `FENCE_SERVER` says otherwise.
+pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
+/// Where the guard is unless `FENCE_STORE` says otherwise.
+pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
+
+/// A variable of the environment; `None` where it is unset, empty or not Unicode.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the replacement that clippy names"
+)]
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Who this process is, for people to read: `user@host:pid`.
+pub fn default_owner() -> Owner {
+    let user = variable("USER").or_else(|| variable("LOGNAME"));
+    let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    // A long name of a machine must not push out the process id.
+    let short = |text: String| {
+        text.chars()
+            .filter(|c| !c.is_control())
+            .take(24)
+            .collect::<String>()
+    };
+    let text = format!("{}@{}:{}", short(user), short(host), std::process::id());
+    Owner::new(text).unwrap_or_else(|_| unreachable!("60 printable characters are an owner"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_owner_names_user_host_and_process() {
+        let owner = default_owner();
+        assert!(owner.as_str().contains('@'), "{owner}");
+        assert!(
+            owner
+                .as_str()
+                .ends_with(&format!(":{}", std::process::id())),
+            "{owner}"
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! One error type; its kind says what to do.
+
+use std::fmt;
+use std::time::Duration;
+
+use fence_protocol::wire::lock::{EndReason, HolderInfo};
+use fence_protocol::{Code, Invalid, Problem, Token};
+
+/// What went wrong. [`kind`](Error::kind) says what to do next, `Display` what happened.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    problem: Option<Problem>,
+    retry_after: Option<Duration>,
+}
+
+/// What to do about an [`Error`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another lease holds the lock: try again later, or wait in the queue.
+    Contended {
+        /// Who holds it, where the server said so.
+        holder: Option<HolderInfo>,
+        /// When it is worth trying again.
+        retry_after: Option<Duration>,
+    },
+    /// The lease can no longer be trusted: stop the work that it protected.
+    LeaseLost {
+        /// How that is known.
+        reason: LostReason,
+    },
+    /// A newer holder has been at the data: stop, and never repeat this.
+    Stale {
+        /// The highest token that the guard has seen.
+        mark: Option<Token>,
+    },
+    /// `If-Match` or `If-None-Match` did not hold: read again and decide anew.
+    Precondition,
+    /// The server or its store cannot be reached, and nothing was done: try again later.
+    Unavailable,
+    /// Nobody knows whether it was done: repeat it under the same lease, or read first.
+    OutcomeUnknown,
+    /// The request breaks a rule: correct it.
+    Invalid,
+    /// A defect, here or in the server: report it.
+    Internal,
+}
+
+/// How it is known that a lease can no longer be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// 0.8 of its time to live passed here without a renewal that succeeded.
+    Deadline,
+    /// The lock server said that it has ended.
+    Ended(EndReason),
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline => f.write_str("0.8 of its time to live passed without a renewal"),
+            Self::Ended(reason) => write!(f, "the lock server has ended it: {}", reason.as_str()),
+        }
+    }
+}
+
+impl Error {
+    /// An error of `kind`; `message` says what happened, with the values.
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            problem: None,
+            retry_after: None,
+        }))
+    }
+
+    /// The lease on `lock` cannot be trusted any more.
+    pub(crate) fn lease_lost(lock: &impl fmt::Display, reason: LostReason) -> Self {
+        Self::new(
+            ErrorKind::LeaseLost { reason },
+            format!("the lease on {lock} is lost: {reason}"),
+        )
+    }
+
+    /// What the server said.
+    pub(crate) fn from_problem(problem: Problem, retry_after: Option<Duration>) -> Self {
+        let kind = kind_of(&problem, retry_after);
+        let message = problem.to_string();
+        Self(Box::new(Inner {
+            kind,
+            message,
+            problem: Some(problem),
+            retry_after,
+        }))
+    }
+
+    /// With `context` before what happened.
+    pub(crate) fn context(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
+        self
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// What the server said, where it said something.
+    pub fn problem(&self) -> Option<&Problem> {
+        self.0.problem.as_ref()
+    }
+
+    /// When it is worth trying again, where the server said so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+}
+
+/// The one place that maps codes to kinds.
+fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
+    match problem.code {
+        Code::LockHeld => ErrorKind::Contended {
+            holder: problem.extension("holder"),
+            retry_after,
+        },
+        Code::LeaseLost => ErrorKind::LeaseLost {
+            reason: LostReason::Ended(end_reason(problem)),
+        },
+        // The hint of a collision is the one of a stale token: stop, and never repeat it.
+        Code::StaleToken | Code::TokenCollision => ErrorKind::Stale {
+            mark: problem.extension("mark"),
+        },
+        Code::PreconditionFailed => ErrorKind::Precondition,
+        Code::RequestTimeout
+        | Code::LimitReached
+        | Code::UpstreamUnavailable
+        | Code::StoreUnavailable
+        | Code::Draining
+        | Code::Quarantined
+        | Code::ShuttingDown => ErrorKind::Unavailable,
+        Code::OutcomeUnknown => ErrorKind::OutcomeUnknown,
+        Code::Internal => ErrorKind::Internal,
+        Code::Unknown => by_status(problem.status),
+        _ => ErrorKind::Invalid,
+    }
+}
+
+/// How the server says that the lease ended. A word of the future is not known here; that the
+/// lease is gone is certain all the same.
+pub(crate) fn end_reason(problem: &Problem) -> EndReason {
+    problem.extension("reason").unwrap_or(EndReason::Superseded)
+}
+
+/// A code of the future, or a reply of something between here and the server.
+fn by_status(status: u16) -> ErrorKind {
+    match status {
+        423 => ErrorKind::Contended {
+            holder: None,
+            retry_after: None,
+        },
+        410 => ErrorKind::LeaseLost {
+            reason: LostReason::Ended(EndReason::Superseded),
+        },
+        408 | 429 | 502 | 503 => ErrorKind::Unavailable,
+        504 => ErrorKind::OutcomeUnknown,
+        400..=499 => ErrorKind::Invalid,
+        _ => ErrorKind::Internal,
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(ErrorKind::Invalid, invalid.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(problem: Problem) -> ErrorKind {
+        Error::from_problem(problem, None).kind().clone()
+    }
+
+    #[test]
+    fn codes_say_what_to_do() {
+        let gone = Problem::new(Code::LeaseLost, "x").with("reason", EndReason::Expired);
+        assert_eq!(
+            kind(gone),
+            ErrorKind::LeaseLost {
+                reason: LostReason::Ended(EndReason::Expired)
+            }
+        );
+        let stale = Problem::new(Code::StaleToken, "x").with("mark", 34);
+        assert_eq!(
+            kind(stale),
+            ErrorKind::Stale {
+                mark: Token::new(34).ok()
+            }
+        );
+        assert_eq!(kind(Problem::new(Code::WrongLock, "x")), ErrorKind::Invalid);
+        assert_eq!(
+            kind(Problem::new(Code::OutcomeUnknown, "x")),
+            ErrorKind::OutcomeUnknown
+        );
+    }
+
+    /// What may be repeated is never called a defect or a mistake of the caller, and what may not
+    /// be repeated is never called unavailable.
+    #[test]
+    fn kinds_agree_with_the_codes_on_repeating() {
+        for &code in Code::ALL {
+            let repeatable = matches!(
+                kind(Problem::new(code, "x")),
+                ErrorKind::Contended { .. } | ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
+            );
+            assert_eq!(repeatable, code.retryable(), "{code}");
+        }
+    }
+
+    #[test]
+    fn an_error_stays_small() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}

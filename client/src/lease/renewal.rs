@@ -1,0 +1,77 @@
+//! Renewal in the background: at a third of the time to live, and then until it works or the lease
+//! can no longer be trusted.
+
+use std::sync::Arc;
+
+use fence_protocol::wire::lock::RenewRequest;
+use fence_protocol::{Code, LeaseId, LockName, Ttl};
+
+use super::state::State;
+use crate::clock;
+use crate::error::end_reason;
+use crate::timing::{self, Window};
+use crate::transport::Failure;
+use crate::{Locks, LostReason, ids};
+
+pub(super) struct Renewal {
+    pub(super) locks: Locks,
+    pub(super) state: Arc<State>,
+    pub(super) lock: LockName,
+    pub(super) lease_id: LeaseId,
+    pub(super) ttl: Ttl,
+}
+
+impl Renewal {
+    /// Keeps the lease until it is lost. The caller stops it by dropping the future.
+    pub(super) async fn keep(self) {
+        let lost = self.state.when_lost();
+        tokio::select! {
+            biased;
+            _ = lost => {}
+            () = self.renew_for_ever() => {}
+        }
+    }
+
+    async fn renew_for_ever(&self) {
+        loop {
+            clock::sleep_until(self.state.window().renew_at()).await;
+            let mut attempt = 1;
+            while let Err(failure) = self.renew().await {
+                if let Some(reason) = ended(&failure) {
+                    return self.state.lose(reason);
+                }
+                tracing::warn!(
+                    lock = %self.lock, attempt, ?failure,
+                    remaining_ms = self.state.window().remaining(clock::now()).as_millis(),
+                    "a renewal failed; trying again until the deadline"
+                );
+                tokio::time::sleep(timing::pause(attempt, ids::random())).await;
+                attempt = attempt.saturating_add(1);
+            }
+        }
+    }
+
+    async fn renew(&self) -> Result<(), Failure> {
+        let sent_at = clock::now();
+        let timeout = self.state.window().renewal_timeout(sent_at);
+        let request = RenewRequest {
+            lease_id: self.lease_id,
+            ttl_ms: None,
+        };
+        let reply = self.locks.renew_once(&self.lock, &request, timeout).await?;
+        // A server that answers with more time than was asked for is not believed.
+        let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
+        // Where this comes too late, the lease is lost and whoever waits for that is awake.
+        self.state.extend(window, clock::now());
+        Ok(())
+    }
+}
+
+fn ended(failure: &Failure) -> Option<LostReason> {
+    match failure {
+        Failure::Refused(problem, _) if problem.code == Code::LeaseLost => {
+            Some(LostReason::Ended(end_reason(problem)))
+        }
+        _ => None,
+    }
+}

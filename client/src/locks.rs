@@ -1,0 +1,220 @@
+//! The lock server's API, call by call: for tools. Programs that hold a lock use
+//! [`Client::lock`](crate::Client::lock).
+
+use std::time::Duration;
+
+use fence_protocol::wire::lock::{
+    AcquireRequest, EndReason, EndedReply, LeaseReply, LockPage, LockReply, ReleaseRequest,
+    RenewRequest, RevokeRequest,
+};
+use fence_protocol::{LeaseId, LockName, Owner, Ttl};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::transport::{Effect, Endpoint, Failure};
+use crate::{Error, ErrorKind, LostReason, timing};
+
+/// How long a call that does not wait in a queue may take.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a waiting acquire may take beyond the time that it waits.
+const WAIT_MARGIN: Duration = Duration::from_secs(5);
+/// How long a release is tried before it is left to the lease's own expiry.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Everything but what RFC 3986 calls unreserved.
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// The calls of the lock server, one to one.
+///
+/// Nothing here renews in the background or watches a deadline. Every call may be dropped at any
+/// time; whether a change was done is then not known.
+#[derive(Clone, Debug)]
+pub struct Locks {
+    endpoint: Endpoint,
+}
+
+impl Locks {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// One acquire, without repeats. Waits for the request's `wait_ms` and a margin of 5 s.
+    pub(crate) async fn acquire(
+        &self,
+        lock: &LockName,
+        request: &AcquireRequest,
+    ) -> Result<LeaseReply, Failure> {
+        let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
+        let reply: LeaseReply = self
+            .endpoint
+            .post(&path(lock, "/acquire"), request, timeout)
+            .await?;
+        if Some(reply.lease_id) != request.lease_id || reply.lock != *lock {
+            return Err(mixed_up(lock, &reply));
+        }
+        Ok(reply)
+    }
+
+    /// One renewal, without repeats; gives up after `timeout`.
+    pub(crate) async fn renew_once(
+        &self,
+        lock: &LockName,
+        request: &RenewRequest,
+        timeout: Duration,
+    ) -> Result<LeaseReply, Failure> {
+        let reply: LeaseReply = self
+            .endpoint
+            .post(&path(lock, "/renew"), request, timeout)
+            .await?;
+        if reply.lease_id != request.lease_id || reply.lock != *lock {
+            return Err(mixed_up(lock, &reply));
+        }
+        Ok(reply)
+    }
+
+    /// Renews a lease; without `ttl` to its own time to live.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeaseLost`] when it has ended: renewing never resurrects.
+    pub async fn renew(
+        &self,
+        lock: &LockName,
+        lease_id: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<LeaseReply, Error> {
+        self.renew_once(
+            lock,
+            &RenewRequest {
+                lease_id,
+                ttl_ms: ttl,
+            },
+            CALL_TIMEOUT,
+        )
+        .await
+        .map_err(|failure| failure.into_error(&format!("renew {lock}"), Effect::Changes))
+    }
+
+    /// Releases a lease, and repeats that for up to 5 s where the reply was lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeaseLost`] when it had ended before. A lease that a lost attempt of this very
+    /// call released is a success.
+    pub async fn release(&self, lock: &LockName, lease_id: LeaseId) -> Result<(), Error> {
+        let path = path(lock, "/release");
+        let request = ReleaseRequest { lease_id };
+        let give_up_at = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
+        let mut maybe_done = false;
+        for attempt in 1.. {
+            let sent = self
+                .endpoint
+                .post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
+            let failure = match sent.await {
+                Ok(_) => return Ok(()),
+                Err(failure) => failure,
+            };
+            let unsent = matches!(failure, Failure::NotSent(_));
+            let error = failure.into_error(&format!("release {lock}"), Effect::Changes);
+            let ended = LostReason::Ended(EndReason::Released);
+            match error.kind() {
+                ErrorKind::LeaseLost { reason } if *reason == ended && maybe_done => return Ok(()),
+                ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {}
+                _ => return Err(error),
+            }
+            maybe_done |= !unsent;
+            let pause = timing::pause(attempt, crate::ids::random());
+            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= give_up_at {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+        unreachable!("the loop has no end but its returns")
+    }
+
+    /// What is known of a lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server cannot be reached.
+    pub async fn show(&self, lock: &LockName) -> Result<LockReply, Error> {
+        self.endpoint
+            .get(&path(lock, ""), CALL_TIMEOUT)
+            .await
+            .map_err(|failure| failure.into_error(&format!("show {lock}"), Effect::Reads))
+    }
+
+    /// A page of the held locks whose names begin with `prefix`, in the order of their names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server cannot be reached, [`ErrorKind::Invalid`] for a
+    /// limit beyond the server's.
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<LockPage, Error> {
+        let mut query = format!("/v1/locks?limit={limit}");
+        if !prefix.is_empty() {
+            query = format!("{query}&prefix={}", utf8_percent_encode(prefix, ENCODED));
+        }
+        if let Some(after) = after {
+            query = format!(
+                "{query}&after={}",
+                utf8_percent_encode(after.as_str(), ENCODED)
+            );
+        }
+        self.endpoint
+            .get(&query, CALL_TIMEOUT)
+            .await
+            .map_err(|failure| failure.into_error("list locks", Effect::Reads))
+    }
+
+    /// Ends the live lease of a lock, for an operator.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeaseLost`] or [`ErrorKind::Invalid`] where there is none.
+    pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<EndedReply, Error> {
+        self.endpoint
+            .post(
+                &path(lock, "/revoke"),
+                &RevokeRequest { reason },
+                CALL_TIMEOUT,
+            )
+            .await
+            .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
+    }
+}
+
+/// A reply about something else than was asked cannot be trusted with anything.
+fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
+    let message = format!(
+        "asked about {lock}, and was answered about {} {}",
+        reply.lock, reply.lease_id
+    );
+    Failure::Unusable(Error::new(ErrorKind::Internal, message))
+}
+
+/// The path of a lock; its name's slashes are encoded.
+pub(crate) fn path(lock: &LockName, verb: &str) -> String {
+    format!(
+        "/v1/locks/{}{verb}",
+        utf8_percent_encode(lock.as_str(), ENCODED)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_of_a_name_are_encoded() {
+        let lock = LockName::new("orders/42").unwrap();
+        assert_eq!(path(&lock, "/acquire"), "/v1/locks/orders%2F42/acquire");
+        assert_eq!(
+            path(&LockName::new("a.b_c-d:e").unwrap(), ""),
+            "/v1/locks/a.b_c-d%3Ae"
+        );
+    }
+}

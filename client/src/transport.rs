@@ -1,0 +1,311 @@
+//! HTTP: one request, one reply, and an honest account of what is known when there is none.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fence_protocol::{Code, Problem};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, ErrorKind};
+
+/// The longest JSON body that is read, in bytes.
+const JSON_BYTES_MAX: usize = 4 << 20;
+/// How long the connection to a server may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Shorter than the servers' own idle timeout (75 s), so that a pooled connection is not one that
+/// the server is just closing.
+const POOL_IDLE: Duration = Duration::from_secs(60);
+
+/// Whether a request that got no reply may have changed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Reads,
+    Changes,
+}
+
+/// Why there is no reply of success.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection came about, so the request never left.
+    NotSent(String),
+    /// It was sent, and no reply that can be read came back.
+    NoReply(String),
+    /// The server answered with an error.
+    Refused(Box<Problem>, Option<Duration>),
+    /// This side could not make the request.
+    Unusable(Error),
+}
+
+impl Failure {
+    /// As the error of a call with this effect; `what` names the call.
+    pub(crate) fn into_error(self, what: &str, effect: Effect) -> Error {
+        match self {
+            Self::NotSent(why) => Error::new(
+                ErrorKind::Unavailable,
+                format!("{what}: {why}. Check that the server runs and the address is right"),
+            ),
+            Self::NoReply(why) if effect == Effect::Reads => {
+                Error::new(ErrorKind::Unavailable, format!("{what}: no reply: {why}"))
+            }
+            Self::NoReply(why) => Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("{what}: no reply, so whether it was done is not known: {why}"),
+            ),
+            Self::Refused(problem, retry_after) => {
+                Error::from_problem(*problem, retry_after).context(what)
+            }
+            Self::Unusable(error) => error.context(what),
+        }
+    }
+}
+
+/// A reply of success, read whole.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Reply {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Failure::NoReply(format!("the reply cannot be understood: {error}")))
+    }
+}
+
+/// The connections to one server.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    http: reqwest::Client,
+    base: String,
+}
+
+/// The one HTTP client of a [`Client`](crate::Client), for both servers. Neither proxies from the
+/// environment nor redirects: a token goes to the server that was configured and nowhere else.
+pub(crate) fn http_client() -> Result<reqwest::Client, Error> {
+    reqwest::Client::builder()
+        .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE)
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))
+}
+
+impl Endpoint {
+    pub(crate) fn new(http: reqwest::Client, address: &str) -> Result<Self, Error> {
+        Ok(Self {
+            http,
+            base: base_of(address)?,
+        })
+    }
+
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// A request to `path`, which begins with a slash and is percent-encoded.
+    pub(crate) fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
+        self.http
+            .request(method, format!("{}{path}", self.base))
+            .timeout(timeout)
+    }
+
+    /// Posts `body` as JSON and reads the reply as JSON.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path, timeout).json(body);
+        self.send(request, JSON_BYTES_MAX).await?.json()
+    }
+
+    /// Gets JSON.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let request = self.request(Method::GET, path, timeout);
+        self.send(request, JSON_BYTES_MAX).await?.json()
+    }
+
+    /// Sends a request and reads the whole reply, at most `bytes_max` of it.
+    pub(crate) async fn send(
+        &self,
+        request: RequestBuilder,
+        bytes_max: usize,
+    ) -> Result<Reply, Failure> {
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.no_response(&error))?;
+        let status = response.status();
+        let headers = response.headers().clone();
+        let body = read(response, bytes_max).await?;
+        if status.is_success() {
+            return Ok(Reply { headers, body });
+        }
+        let retry_after = headers
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+            .map(Duration::from_secs);
+        Err(Failure::Refused(
+            Box::new(problem(status.as_u16(), &body, &self.base)),
+            retry_after,
+        ))
+    }
+
+    fn no_response(&self, error: &reqwest::Error) -> Failure {
+        let why = format!("{}: {}", self.base, causes(error));
+        if error.is_builder() {
+            Failure::Unusable(Error::new(ErrorKind::Invalid, why))
+        } else if error.is_connect() {
+            Failure::NotSent(why)
+        } else {
+            Failure::NoReply(why)
+        }
+    }
+}
+
+async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure> {
+    let mut body = BytesMut::new();
+    loop {
+        match response.chunk().await {
+            Ok(None) => return Ok(body.freeze()),
+            Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => {
+                return Err(Failure::NoReply(format!(
+                    "the reply is longer than {bytes_max} bytes"
+                )));
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Err(error) => return Err(Failure::NoReply(causes(&error))),
+        }
+    }
+}
+
+/// The problem in an error reply; one made from the status where the body is none (something else
+/// answered: a proxy, or another program on that port).
+fn problem(status: u16, body: &[u8], base: &str) -> Problem {
+    serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| {
+        let start = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
+        let detail = format!("{base} answered {status} without a problem body: {start:?}");
+        let mut problem = Problem::new(Code::Unknown, detail)
+            .hint("Check that the address is the one of a Fencepost server.");
+        problem.status = status;
+        problem
+    })
+}
+
+/// The address without a slash at its end. Checked here, so that a mistake is an error of the
+/// configuration and not of the first request.
+fn base_of(address: &str) -> Result<String, Error> {
+    let refuse = |rule: &str| {
+        let message =
+            format!("server address {address:?} {rule}, for example http://127.0.0.1:7420");
+        Error::new(ErrorKind::Invalid, message)
+    };
+    let url = Url::parse(address).map_err(|error| refuse(&format!("is not a URL ({error})")))?;
+    if url.scheme() != "http" {
+        return Err(refuse("must begin with http://"));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(refuse("must name a host"));
+    }
+    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+        return Err(refuse("must have neither credentials nor a query"));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// An error with what caused it, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // hyper and reqwest often repeat the text of their source.
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_where_they_are_given() {
+        assert_eq!(
+            base_of("http://127.0.0.1:7420/").unwrap(),
+            "http://127.0.0.1:7420"
+        );
+        assert_eq!(
+            base_of("http://proxy/fence/").unwrap(),
+            "http://proxy/fence"
+        );
+        for (bad, reason) in [
+            ("", "not a URL"),
+            ("127.0.0.1:7420", "not a URL"),
+            ("https://a", "must begin with http://"),
+            ("redis://a", "must begin with http://"),
+            ("http://u:p@a", "neither credentials"),
+            ("http://a?b=c", "nor a query"),
+        ] {
+            let error = base_of(bad).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(reason), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_error_page_becomes_a_problem() {
+        let problem = problem(502, b"<html>bad gateway</html>", "http://x");
+        assert_eq!(problem.status, 502);
+        assert!(problem.detail.contains("bad gateway"), "{}", problem.detail);
+        let error = Error::from_problem(problem, None);
+        assert_eq!(*error.kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn silence_after_a_change_is_unknown_and_after_a_read_is_not() {
+        let silent = || Failure::NoReply("timeout".to_owned());
+        assert_eq!(
+            *silent().into_error("put", Effect::Changes).kind(),
+            ErrorKind::OutcomeUnknown
+        );
+        assert_eq!(
+            *silent().into_error("get", Effect::Reads).kind(),
+            ErrorKind::Unavailable
+        );
+        let unsent = Failure::NotSent("refused".to_owned());
+        assert_eq!(
+            *unsent.into_error("put", Effect::Changes).kind(),
+            ErrorKind::Unavailable
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_is_known_to_be_unsent() {
+        // A port that was just closed: nobody listens there.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let endpoint =
+            Endpoint::new(http_client().unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();
+        let result: Result<(), _> = endpoint.get("/livez", Duration::from_secs(5)).await;
+        assert!(matches!(result, Err(Failure::NotSent(_))), "{result:?}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Who may reach what: reads the `Fencing-Token` header and holds it against the rules.
+//!
+//! Nothing gets past this module without either a verified token of the right lock, or a rule (or
+//! option) that says that none is needed.
+
+use fence_protocol::{Code, FENCING_TOKEN, FencingToken, Keyring, LockName, Namespace};
+use http::HeaderMap;
+use service_kit::problem::Reject;
+
+use crate::guard::Fence;
+use crate::key::ObjectKey;
+use crate::rules::{Protection, Rules};
+
+/// What a request wants with a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// To look.
+    Read,
+    /// To change.
+    Write,
+}
+
+/// What the header is held against.
+#[derive(Debug)]
+pub struct Access {
+    /// The namespace that tokens must belong to.
+    pub namespace: Namespace,
+    /// The keys that signatures are checked with. `None` takes unsigned tokens.
+    pub keys: Option<Keyring>,
+    /// Which lock protects which resource.
+    pub rules: Rules,
+    /// Whether reading a protected resource without a token is allowed. Such a read raises no mark,
+    /// and what it returns may change before its reader acts on it.
+    pub allow_unfenced_reads: bool,
+}
+
+impl Access {
+    /// The fence that an operation on `key` has to pass; `None` where it needs none.
+    ///
+    /// # Errors
+    /// 428 without a token where one is needed, 400 for a header that cannot be read, 401 for one
+    /// that is not genuine, 403 for one of another lock or namespace.
+    pub fn to_object(
+        &self,
+        key: &ObjectKey,
+        headers: &HeaderMap,
+        intent: Intent,
+    ) -> Result<Option<Fence>, Reject> {
+        let header = self.header(headers)?;
+        let lock = match self.rules.protection(key)? {
+            // A token that comes along is checked for being genuine, and then not needed.
+            Protection::Open => return Ok(None),
+            Protection::Lock(lock) => lock,
+        };
+        match header {
+            None if intent == Intent::Read && self.allow_unfenced_reads => Ok(None),
+            None => Err(required(&lock, &format!("object {key}"))),
+            Some(header) => fence(&header, &lock, &format!("object {key}")).map(Some),
+        }
+    }
+
+    /// The fence for sealing `lock`.
+    ///
+    /// # Errors
+    /// As for an object; there is no way without a token.
+    pub fn to_lock(&self, lock: &LockName, headers: &HeaderMap) -> Result<Fence, Reject> {
+        let what = format!("sealing lock {lock}");
+        match self.header(headers)? {
+            None => Err(required(lock, &what)),
+            Some(header) => fence(&header, lock, &what),
+        }
+    }
+
+    /// Reads and verifies the header, if there is one.
+    fn header(&self, headers: &HeaderMap) -> Result<Option<FencingToken>, Reject> {
+        let mut values = headers.get_all(FENCING_TOKEN).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let malformed = |detail: String| Reject::new(Code::MalformedToken, detail);
+        if values.next().is_some() {
+            return Err(malformed("the request has more than one Fencing-Token header".to_owned()));
+        }
+        let text = value
+            .to_str()
+            .map_err(|_| malformed("the Fencing-Token header is not ASCII text".to_owned()))?;
+        let header: FencingToken =
+            text.parse().map_err(|error: fence_protocol::Invalid| malformed(error.to_string()))?;
+        if let Some(keys) = &self.keys {
+            keys.verify(&header)
+                .map_err(|error| Reject::new(Code::BadSignature, error.to_string()))?;
+        }
+        if header.namespace != self.namespace {
+            let detail = format!(
+                "the token is of namespace {}, this guard is of namespace {}",
+                header.namespace, self.namespace
+            );
+            let hint = "Use the lock server of this guard's namespace, or give both servers the \
+                        same --namespace.";
+            return Err(Reject::new(Code::WrongLock, detail).hint(hint));
+        }
+        Ok(Some(header))
+    }
+}
+
+fn required(lock: &LockName, what: &str) -> Reject {
+    let detail = format!("{what} needs a token of lock {lock}, and none was sent");
+    Reject::new(Code::TokenRequired, detail).with("lock", lock)
+}
+
+fn fence(header: &FencingToken, lock: &LockName, what: &str) -> Result<Fence, Reject> {
+    if header.lock == *lock {
+        return Ok(Fence::from(header));
+    }
+    let detail =
+        format!("{what} needs a token of lock {lock}; the one sent is of lock {}", header.lock);
+    Err(Reject::new(Code::WrongLock, detail).with("lock", lock).with("presented_lock", &header.lock))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    const LEASE: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+
+    fn access(keys: Option<Keyring>) -> Access {
+        let rules = ["orders/{id}/**=orders/{id}", "public/**=@open"];
+        Access {
+            namespace: Namespace::default(),
+            keys,
+            rules: Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap(),
+            allow_unfenced_reads: false,
+        }
+    }
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(FENCING_TOKEN, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    fn ask(access: &Access, key: &str, values: &[&str], intent: Intent) -> Result<bool, u16> {
+        let key = ObjectKey::new(key).unwrap();
+        access
+            .to_object(&key, &headers(values), intent)
+            .map(|fence| fence.is_some())
+            .map_err(|reject| reject.code().status())
+    }
+
+    fn token(lock: &str) -> String {
+        format!("34;lock=\"{lock}\";lease=\"{LEASE}\"")
+    }
+
+    #[test]
+    fn each_way_of_being_wrong_has_its_status() {
+        let open = access(None);
+        let good = token("orders/42");
+        let other = token("orders/43");
+        let foreign = format!("{good};ns=\"other\"");
+        for (values, expected) in [
+            (&[][..], Err(428)),
+            (&[good.as_str()], Ok(true)),
+            (&[good.as_str(), good.as_str()], Err(400)),
+            (&["0"], Err(400)),
+            (&[""], Err(400)),
+            (&["1000000000000000;lock=\"orders/42\""], Err(400)),
+            (&[other.as_str()], Err(403)),
+            (&[foreign.as_str()], Err(403)),
+        ] {
+            for intent in [Intent::Read, Intent::Write] {
+                assert_eq!(ask(&open, "orders/42/item", values, intent), expected, "{values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn open_resources_need_no_token_but_take_no_bad_one() {
+        let open = access(None);
+        assert_eq!(ask(&open, "public/a", &[], Intent::Write), Ok(false));
+        assert_eq!(ask(&open, "public/a", &[&token("x")], Intent::Write), Ok(false));
+        assert_eq!(ask(&open, "public/a", &["nonsense"], Intent::Write), Err(400));
+    }
+
+    #[test]
+    fn unfenced_reads_are_an_option_and_writes_never_are() {
+        let lax = Access { allow_unfenced_reads: true, ..access(None) };
+        assert_eq!(ask(&lax, "orders/42", &[], Intent::Read), Ok(false));
+        assert_eq!(ask(&lax, "orders/42", &[], Intent::Write), Err(428));
+        assert_eq!(ask(&lax, "orders/42", &[&token("orders/42")], Intent::Read), Ok(true));
+    }
+
+    #[test]
+    fn a_guard_with_keys_takes_genuine_tokens_only() {
+        let keys = Keyring::parse(&format!("k1:{}", "07".repeat(32))).unwrap();
+        let forger = Keyring::parse(&format!("k1:{}", "08".repeat(32))).unwrap();
+        let unsigned: FencingToken = token("orders/42").parse().unwrap();
+        let sign = |keys: &Keyring| {
+            let FencingToken { token, lock, lease, namespace, .. } = unsigned.clone();
+            keys.sign(token, lock, lease, namespace).to_string()
+        };
+        let strict = access(Some(keys.clone()));
+        let ask = |value: String| ask(&strict, "orders/42", &[&value], Intent::Write);
+        assert_eq!(ask(sign(&keys)), Ok(true));
+        assert_eq!(ask(sign(&forger)), Err(401));
+        assert_eq!(ask(unsigned.to_string()), Err(401));
+    }
+
+    #[test]
+    fn a_seal_needs_the_token_of_its_lock() {
+        let access = access(None);
+        let lock = LockName::new("orders/42").unwrap();
+        let seal = |values: &[&str]| {
+            access.to_lock(&lock, &headers(values)).map_err(|reject| reject.code().status())
+        };
+        assert_eq!(seal(&[]).unwrap_err(), 428);
+        assert_eq!(seal(&[&token("orders/43")]).unwrap_err(), 403);
+        assert_eq!(seal(&[&token("orders/42")]).unwrap().lock, lock);
+    }
+}

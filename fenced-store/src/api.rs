@@ -1,0 +1,12 @@
+//! The HTTP interface: one verb a file, all routes in [`router`].
+
+mod delete;
+mod get;
+mod list;
+mod put;
+mod reply;
+mod request;
+pub mod router;
+mod seal;
+mod show;
+mod upload;

@@ -1,0 +1,65 @@
+//! `PUT /v1/objects/{key}`.
+
+use axum::extract::{FromRequest as _, Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use fence_protocol::{Code, Invalid};
+use http::header::{CONTENT_TYPE, ETAG};
+use http::{HeaderMap, StatusCode};
+use service_kit::ids;
+use service_kit::problem::Reject;
+
+use super::router::Shared;
+use super::upload::Upload;
+use super::{reply, request};
+use crate::etag::ETag;
+use crate::service::Failure;
+use crate::store::{Effect, Object, Operation};
+
+const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
+const MAX_CONTENT_TYPE_BYTES: usize = 256;
+/// Hashing more than this takes longer than other requests should wait.
+const HASH_INLINE_BYTES: usize = 256 << 10;
+
+/// Writes the whole object. The token is checked before the body is received: whoever may not
+/// write need not send.
+pub(super) async fn put(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let key = request::key(request.uri())?;
+    let headers = request.headers();
+    let asked = request::asked(guard, &key, headers, "put", "PUT")?;
+    let condition = request::condition(headers)?;
+    let content_type = content_type(headers)?;
+    let upload = Upload::from_request(request, &shared).await?;
+    let etag = tag(&upload.body).await?;
+    let object = Object { etag: etag.clone(), content_type, body: upload.body.clone() };
+    let applied = guard.apply(asked, Operation::Put { key, object, condition }).await?;
+    let status = match applied.effect {
+        Effect::Stored { created: true } => StatusCode::CREATED,
+        _ => StatusCode::NO_CONTENT,
+    };
+    Ok(reply::fenced(guard, applied.mark, (status, [(ETAG, etag.to_string())])))
+}
+
+fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(DEFAULT_CONTENT_TYPE.to_owned()) };
+    match value.to_str() {
+        Ok(text) if text.len() <= MAX_CONTENT_TYPE_BYTES => Ok(text.to_owned()),
+        Ok(text) => Err(Invalid::new("Content-Type", text, "is longer than 256 bytes")),
+        Err(_) => Err(Invalid::new("Content-Type", "…", "is not ASCII text")),
+    }
+}
+
+async fn tag(body: &Bytes) -> Result<ETag, Reject> {
+    let nonce = ids::random_hex(8);
+    if body.len() <= HASH_INLINE_BYTES {
+        return Ok(ETag::of(body, &nonce));
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || ETag::of(&body, &nonce))
+        .await
+        .map_err(|error| Reject::new(Code::Internal, format!("hashing failed: {error}")))
+}

@@ -1,0 +1,62 @@
+//! What every handler takes from a request.
+
+use fence_protocol::{Invalid, LockName, Owner};
+use http::{HeaderMap, HeaderName, Uri};
+use service_kit::problem::Reject;
+
+use crate::access::Intent;
+use crate::etag::Condition;
+use crate::key::{ObjectKey, lock_from_path};
+use crate::service::{Asked, Guard};
+
+const OBJECTS: &str = "/v1/objects/";
+const FENCES: &str = "/v1/fences/";
+/// Who asks, for the list of refusals; optional.
+const FENCE_OWNER: &str = "fence-owner";
+
+/// The key, from the path as it came: the router's own decoding is not used.
+pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
+    ObjectKey::from_path(uri.path().strip_prefix(OBJECTS).unwrap_or_default())
+}
+
+/// The lock, from the path as it came, without `verb` at its end.
+pub(super) fn lock(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
+    let rest = uri.path().strip_prefix(FENCES).unwrap_or_default();
+    rest.strip_suffix(verb).map(lock_from_path).transpose()
+}
+
+/// Checks the token for an operation on `key`, and says what is asked, for the account.
+pub(super) fn asked(
+    guard: &Guard,
+    key: &ObjectKey,
+    headers: &HeaderMap,
+    kind: &'static str,
+    method: &str,
+) -> Result<Asked, Reject> {
+    let intent = if kind == "get" { Intent::Read } else { Intent::Write };
+    let fence = guard.access.to_object(key, headers, intent)?;
+    Ok(Asked { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
+}
+
+/// The `Fence-Owner` header.
+pub(super) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
+    let Some(value) = headers.get(FENCE_OWNER) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| Invalid::new("Fence-Owner", "…", "is not UTF-8"))?;
+    Owner::new(text).map(Some)
+}
+
+/// `If-Match` and `If-None-Match`.
+pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
+    let if_match = list(headers, &http::header::IF_MATCH)?;
+    let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
+    Condition::parse(if_match.as_deref(), if_none_match.as_deref())
+}
+
+/// A header that may come in several lines, as one list.
+fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Invalid> {
+    let lines: Result<Vec<&str>, _> =
+        headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();
+    let lines = lines.map_err(|_| Invalid::new("condition", name.as_str(), "is not ASCII text"))?;
+    Ok((!lines.is_empty()).then(|| lines.join(", ")))
+}

@@ -1,0 +1,40 @@
+//! All routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, put};
+use tokio::sync::Semaphore;
+
+use super::{delete, get as read, list, put as write, seal, show};
+use crate::service::Guard;
+
+/// What handlers share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pub(super) guard: Arc<Guard>,
+    /// Bytes that bodies may still take, in units of [`super::upload::UNIT_BYTES`].
+    pub(super) body_budget: Arc<Semaphore>,
+    pub(super) max_object_bytes: usize,
+}
+
+impl Shared {
+    /// Handlers of `guard`. An object has at most `max_object_bytes`, all bodies that are being
+    /// received together at most `max_body_bytes_in_all`.
+    pub fn new(guard: Arc<Guard>, max_object_bytes: usize, max_body_bytes_in_all: usize) -> Self {
+        let budget = super::upload::units(max_body_bytes_in_all.max(max_object_bytes));
+        Self { guard, body_budget: Arc::new(Semaphore::new(budget as usize)), max_object_bytes }
+    }
+}
+
+/// The routes of the guard; the operational ones come from service-kit.
+pub fn routes(shared: Shared) -> Router {
+    Router::new()
+        .route(
+            "/v1/objects/{*key}",
+            put(write::put).get(read::get).delete(delete::delete),
+        )
+        .route("/v1/fences", get(list::list))
+        .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))
+        .with_state(shared)
+}

@@ -1,0 +1,34 @@
+//! `POST /v1/fences/{lock}/seal`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::Code;
+use fence_protocol::wire::fence::SealReply;
+use http::{HeaderMap, Uri};
+use service_kit::problem::Reject;
+
+use super::router::Shared;
+use super::{reply, request};
+use crate::service::{Asked, Failure};
+
+/// Raises the mark to the token that is presented: once this is answered, nothing lower is applied.
+pub(super) async fn seal(
+    State(shared): State<Shared>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let Some(lock) = request::lock(&uri, "/seal")? else {
+        let detail = format!("{} takes no POST", uri.path());
+        let hint = "POST to /v1/fences/{lock}/seal.";
+        return Err(Reject::new(Code::NotFound, detail).hint(hint).into());
+    };
+    let fence = guard.access.to_lock(&lock, &headers)?;
+    let owner = request::owner(&headers)?;
+    let text = format!("SEAL {lock}");
+    let asked = Asked { fence: Some(fence.clone()), kind: "seal", text, owner };
+    let mark = fence.presented.token;
+    guard.seal(asked, fence).await?;
+    Ok(reply::fenced(guard, Some(mark), Json(SealReply { lock, mark })))
+}

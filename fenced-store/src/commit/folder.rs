@@ -1,0 +1,103 @@
+//! Opening a data folder: one clear error for each way in which it can be unusable.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, DatabaseError, Durability, StorageError, WriteTransaction};
+
+use super::Cause;
+
+/// A data folder that cannot be used: which, why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {problem}", path.display())]
+pub struct FolderError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl FolderError {
+    pub(super) fn new(path: &Path, problem: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), problem: problem.into() }
+    }
+}
+
+/// The memory that redb may use as a cache.
+const CACHE_BYTES: usize = 256 << 20;
+
+const NOT_A_NEW_ONE: &str = "restore it from a backup. Remove it, so that a new one is made, only \
+    when no lease that it has seen can be alive: a new one does not know their marks";
+
+pub(super) fn open(folder: &Path, path: &Path) -> Result<Database, FolderError> {
+    fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
+    let is_new = !path.exists();
+    if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        // It would be taken for a new one, and the marks would be gone without a word.
+        return Err(FolderError::new(path, format!("the file is empty; {NOT_A_NEW_ONE}")));
+    }
+    let database = Database::builder()
+        .set_cache_size(CACHE_BYTES)
+        .create(path)
+        .map_err(|error| explain(path, error))?;
+    if is_new {
+        // Without this, a crash may leave a folder that does not know its new file, or a parent
+        // that does not know the folder, although commits to the file were durable.
+        sync_folder(folder).map_err(|error| unusable(folder, &error))?;
+        if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            // The parent may belong to somebody else; then the folder was not made by us.
+            let _ = sync_folder(parent);
+        }
+    }
+    Ok(database)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn unusable(path: &Path, error: &io::Error) -> FolderError {
+    let next = match error.kind() {
+        io::ErrorKind::PermissionDenied => "let this user write there, or name another folder",
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "a file is in the way; name a folder"
+        }
+        io::ErrorKind::StorageFull => "make room on the disk",
+        _ => "name a folder on a local disk that this user may write to",
+    };
+    FolderError::new(path, format!("{error}; {next}"))
+}
+
+fn explain(path: &Path, error: DatabaseError) -> FolderError {
+    let problem = match error {
+        DatabaseError::DatabaseAlreadyOpen => {
+            "another process is using it; stop that one, or name another folder".to_owned()
+        }
+        DatabaseError::Storage(StorageError::Io(error))
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            return unusable(path, &error);
+        }
+        other => format!(
+            "the file is damaged or not ours ({other}); {NOT_A_NEW_ONE}"
+        ),
+    };
+    FolderError::new(path, problem)
+}
+
+pub(super) fn prepare(
+    path: &Path,
+    database: &Database,
+    prepare: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
+) -> Result<(), FolderError> {
+    let run = || -> Result<(), Cause> {
+        let mut transaction = database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        prepare(&transaction)?;
+        transaction.commit()?;
+        Ok(())
+    };
+    run().map_err(|error| FolderError::new(path, format!("its tables cannot be opened: {error}")))
+}

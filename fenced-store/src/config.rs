@@ -1,0 +1,306 @@
+//! Flags, variables (`FENCED_STORE_…`) and configuration keys, and what they add up to.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use fence_protocol::{Invalid, Keyring, Namespace};
+use service_kit::listener::ListenOptions;
+use service_kit::telemetry::LogFormat;
+
+use crate::proxy::{Upstream, UpstreamUrl};
+use crate::rules::{Rule, Rules};
+use crate::settings::{Backend, Settings};
+use crate::store::StoreUrl;
+
+mod duration;
+use duration::duration;
+
+/// The prefix of the environment's variables.
+pub const PREFIX: &str = "FENCED_STORE";
+
+/// The storage guard of Fencepost: refuses every operation whose fencing token is lower than the
+/// highest it has seen.
+///
+/// Every flag is also a key of the configuration file and a variable: --token-key-file is
+/// token-key-file and FENCED_STORE_TOKEN_KEY_FILE. A flag beats a variable, which beats the file.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "fenced-store", version, after_help = EXAMPLES)]
+pub struct Config {
+    /// Where the API is served. Without TLS and access control only loopback is taken.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
+    pub listen: SocketAddr,
+    /// Where objects and marks are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    pub store: Option<StoreUrl>,
+    /// The namespace that tokens must belong to; the same as the lock server's.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub namespace: Namespace,
+    /// Which lock protects which resource, first match wins: 'orders/{id}/**=orders/{id}', or
+    /// 'public/**=@open' for no lock. Repeatable. Without a match the key itself is the lock.
+    #[arg(long = "rule", value_name = "PATTERN=LOCK")]
+    pub rule: Vec<Rule>,
+    /// The file of keys that tokens are verified with, a line a key: kid:hex. The lock server's.
+    #[arg(long, value_name = "FILE")]
+    pub token_key_file: Option<PathBuf>,
+    /// Take tokens without a signature. Anyone who reaches the guard can then make one.
+    #[arg(long)]
+    pub unsigned: bool,
+    /// Let reads of protected objects pass without a token. They see no fence and raise none.
+    #[arg(long)]
+    pub allow_unfenced_reads: bool,
+
+    /// Where the reverse proxy listens; together with --upstream, --max-request-lifetime and
+    /// --state, in place of --store.
+    #[arg(long, value_name = "ADDR")]
+    pub proxy_listen: Option<SocketAddr>,
+    /// The datastore behind the reverse proxy: http://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    pub upstream: Option<UpstreamUrl>,
+    /// For how long the upstream may still act on a request after its connection broke. You have
+    /// to know it: the guarantee "bounded" is worth what this number is. No default.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_request_lifetime: Option<Duration>,
+    /// The folder for the proxy's durable marks and intents.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// How long the proxy waits for the upstream's answer before the outcome is unknown.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub upstream_timeout: Duration,
+    /// How long a request waits for lower ones to end before it is answered with 503.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub drain_wait: Duration,
+
+    /// The largest object, and the largest request that the proxy forwards, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    pub max_object_bytes: usize,
+    /// What all request bodies that are being received may take together, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub max_body_bytes_in_all: usize,
+    /// Connections at once; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_connections: usize,
+    /// How long the head of a request may take.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub header_timeout: Duration,
+    /// How long the body of a request may take, beside what its size needs at 16 KiB a second.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub body_timeout: Duration,
+    /// How long a connection may rest between requests.
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = duration)]
+    pub idle_timeout: Duration,
+    /// How long requests in flight may take once shutdown has begun.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub drain_deadline: Duration,
+
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub log_format: Format,
+    /// What is logged, as in "info,fenced_store=debug".
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_filter: String,
+    /// A TOML file with any of these settings.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Objects on this disk, for a first try (no signatures):
+    fenced-store --store embedded:data --unsigned
+  Objects in Redis, tokens signed by the lock server with the same key file:
+    fenced-store --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  Before an HTTP datastore that gives up on every request within 30 seconds:
+    fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
+      --max-request-lifetime 30s --state state --token-key-file keys.txt
+Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// Settings that are each fine and do not fit together, or name a file that is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct SettingsError(Vec<String>);
+
+impl Config {
+    /// What the flags add up to; reads the key file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] with everything that is wrong, a line each.
+    pub fn settings(self) -> Result<Settings, SettingsError> {
+        let mut problems = Vec::new();
+        let backend = keep(self.backend(), &mut problems);
+        let keys = keep(self.keys(), &mut problems);
+        let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
+        let rules = keep(rules, &mut problems);
+        match (backend, keys, rules) {
+            (Some(backend), Some(keys), Some(rules)) => Ok(Settings {
+                listen: self.listen,
+                backend,
+                namespace: self.namespace.clone(),
+                keys,
+                rules,
+                allow_unfenced_reads: self.allow_unfenced_reads,
+                max_object_bytes: self.max_object_bytes,
+                max_body_bytes_in_all: self.max_body_bytes_in_all,
+                listener: self.listener(),
+            }),
+            _ => Err(SettingsError(problems)),
+        }
+    }
+
+    fn listener(&self) -> ListenOptions {
+        ListenOptions {
+            header_timeout: self.header_timeout,
+            body_timeout: self.body_timeout,
+            idle_timeout: self.idle_timeout,
+            max_connections: self.max_connections,
+            drain_deadline: self.drain_deadline,
+            ..ListenOptions::default()
+        }
+    }
+
+    fn backend(&self) -> Result<Backend, Vec<String>> {
+        match (&self.store, self.is_proxy()) {
+            (Some(store), false) => Ok(Backend::Store(store.clone())),
+            (None, true) => self.upstream().map(Backend::Proxy),
+            (Some(_), true) => Err(vec![
+                "--store and --proxy-listen exclude each other: a lock has one mark; run two \
+                 guards with locks of their own"
+                    .to_owned(),
+            ]),
+            (None, false) => Err(vec![
+                "--store is missing: where are objects kept? memory:, embedded:DIR or \
+                 redis://HOST:PORT (or set --proxy-listen and --upstream)"
+                    .to_owned(),
+            ]),
+        }
+    }
+
+    fn is_proxy(&self) -> bool {
+        self.proxy_listen.is_some()
+            || self.upstream.is_some()
+            || self.state.is_some()
+            || self.max_request_lifetime.is_some()
+    }
+
+    fn upstream(&self) -> Result<Upstream, Vec<String>> {
+        let (listen, url) = (self.proxy_listen, self.upstream.clone());
+        let (lifetime, state) = (self.max_request_lifetime, self.state.clone());
+        let missing: Vec<String> = [
+            (listen.is_none(), "--proxy-listen is missing: where does the reverse proxy listen?"),
+            (url.is_none(), "--upstream is missing: which datastore is behind the proxy?"),
+            (
+                lifetime.is_none(),
+                "--max-request-lifetime is missing: for how long may the upstream still act on a \
+                 request whose connection broke? Only you can know; there is no default",
+            ),
+            (state.is_none(), "--state is missing: in which folder are marks and intents kept?"),
+        ]
+        .into_iter()
+        .filter_map(|(is_missing, text)| is_missing.then(|| text.to_owned()))
+        .collect();
+        match (listen, url, lifetime, state) {
+            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
+                listen,
+                url,
+                max_request_lifetime,
+                state,
+                timeout: self.upstream_timeout,
+                drain_wait: self.drain_wait,
+            }),
+            _ => Err(missing),
+        }
+    }
+
+    fn keys(&self) -> Result<Option<Keyring>, Vec<String>> {
+        let listens = [Some(self.listen), self.proxy_listen];
+        match (&self.token_key_file, self.unsigned) {
+            (Some(_), true) => {
+                Err(vec!["--token-key-file and --unsigned exclude each other".to_owned()])
+            }
+            (None, false) => Err(vec![
+                "--token-key-file is missing: name the lock server's key file, or take unsigned \
+                 tokens with --unsigned (loopback only)"
+                    .to_owned(),
+            ]),
+            (None, true) => {
+                let exposed = listens.into_iter().flatten().find(|addr| !addr.ip().is_loopback());
+                exposed.map_or(Ok(None), |addr| {
+                    Err(vec![format!(
+                        "--unsigned is for loopback addresses only, and {addr} is none"
+                    )])
+                })
+            }
+            (Some(file), false) => read_keys(file).map(Some).map_err(|error| vec![error]),
+        }
+    }
+}
+
+fn keep<T>(result: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    result.map_err(|mut found| problems.append(&mut found)).ok()
+}
+
+fn read_keys(file: &Path) -> Result<Keyring, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
+    Keyring::parse(&text)
+        .map_err(|error: Invalid| format!("--token-key-file {}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(args: &str) -> Result<Settings, String> {
+        let args = std::iter::once("fenced-store").chain(args.split_whitespace());
+        let config = Config::try_parse_from(args).map_err(|error| error.to_string())?;
+        config.settings().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_usual_ways_to_start() {
+        assert!(settings("--store memory: --unsigned").is_ok());
+        assert!(settings("--store embedded:x --unsigned --rule a/**=a --rule b/*=@open").is_ok());
+        let proxy = "--proxy-listen 127.0.0.1:0 --upstream http://127.0.0.1:9 --unsigned \
+                     --max-request-lifetime 30s --state s";
+        assert!(settings(proxy).is_ok(), "{:?}", settings(proxy));
+    }
+
+    #[test]
+    fn bad_settings_are_refused_with_the_value() {
+        for (args, reason) in [
+            ("--unsigned", "--store is missing"),
+            ("--store memory:", "--token-key-file is missing"),
+            ("--store memory: --unsigned --token-key-file x", "exclude each other"),
+            ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
+            ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
+            ("--store memory: --unsigned --rule a/**/b=c", "a/**/b=c"),
+            ("--store mysql://x --unsigned", "mysql://x"),
+            ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
+            ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
+            ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
+            ("--upstream ftp://x --unsigned", "ftp://x"),
+        ] {
+            let error = settings(args).unwrap_err();
+            assert!(error.contains(reason), "{args}: {error}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Entity tags, and the conditions of RFC 9110 section 13 over them.
+
+use std::fmt;
+
+use fence_protocol::Invalid;
+use sha2::{Digest, Sha256};
+
+/// The strong tag of one stored version of an object: `"<32 hex of SHA-256>-<nonce>"`.
+///
+/// The hash lets a reader check what it got. The nonce, 64 fresh random bits a write, makes the tag
+/// unique: writing the same bytes again, or deleting and writing them again, gives another tag, so
+/// a condition can never mistake a later version for an earlier one (the ABA trap of stores whose
+/// tag is the content's hash alone).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ETag(String);
+
+impl ETag {
+    /// The tag for `body`. `nonce` must never be used twice: `service_kit::ids::random_hex(8)`.
+    pub fn of(body: &[u8], nonce: &str) -> Self {
+        use std::fmt::Write as _;
+        let mut tag = String::with_capacity(52);
+        for byte in &Sha256::digest(body)[..16] {
+            let _ = write!(tag, "{byte:02x}");
+        }
+        let _ = write!(tag, "-{nonce}");
+        Self(tag)
+    }
+
+    /// A tag as a store kept it.
+    pub fn from_stored(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Without the quotes.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ETag {
+    /// As it travels: in quotes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0)
+    }
+}
+
+/// What `If-Match` or `If-None-Match` asks of the object as it is. Judged after the fence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    #[default]
+    None,
+    /// `If-Match: *`: there is an object.
+    Exists,
+    /// `If-None-Match: *`: there is none.
+    Absent,
+    /// `If-Match: "a", "b"`: there is one with one of these tags.
+    AnyOf(Vec<ETag>),
+    /// `If-None-Match: "a", "b"`: there is none with one of these tags.
+    NoneOf(Vec<ETag>),
+}
+
+impl Condition {
+    /// At most this many tags in one header.
+    pub const MAX_TAGS: usize = 16;
+
+    /// Reads the two headers' values.
+    ///
+    /// # Errors
+    /// [`Invalid`] where both are given, or one is neither `*` nor a list of strong tags in quotes.
+    pub fn parse(
+        if_match: Option<&str>,
+        if_none_match: Option<&str>,
+    ) -> Result<Self, Invalid> {
+        match (if_match.map(str::trim), if_none_match.map(str::trim)) {
+            (None, None) => Ok(Self::None),
+            (Some("*"), None) => Ok(Self::Exists),
+            (None, Some("*")) => Ok(Self::Absent),
+            (Some(list), None) => tags("If-Match", list).map(Self::AnyOf),
+            (None, Some(list)) => tags("If-None-Match", list).map(Self::NoneOf),
+            (Some(value), Some(_)) => {
+                Err(Invalid::new("If-Match", value, "cannot be combined with If-None-Match"))
+            }
+        }
+    }
+
+    /// Whether it holds for an object with this tag (`None`: there is no object).
+    pub fn holds(&self, current: Option<&ETag>) -> bool {
+        match self {
+            Self::None => true,
+            Self::Exists => current.is_some(),
+            Self::Absent => current.is_none(),
+            Self::AnyOf(tags) => current.is_some_and(|tag| tags.contains(tag)),
+            Self::NoneOf(tags) => current.is_none_or(|tag| !tags.contains(tag)),
+        }
+    }
+}
+
+fn tags(header: &'static str, list: &str) -> Result<Vec<ETag>, Invalid> {
+    let refuse = |rule: &str| Invalid::new(header, list, rule);
+    let mut tags = Vec::new();
+    for item in list.split(',').map(str::trim) {
+        if item.starts_with("W/") {
+            return Err(refuse("has a weak tag; only strong ones are compared"));
+        }
+        let tag = item
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .filter(|tag| !tag.is_empty() && !tag.contains('"'))
+            .ok_or_else(|| refuse("must be * or tags in double quotes"))?;
+        tags.push(ETag(tag.to_owned()));
+    }
+    if tags.len() > Condition::MAX_TAGS {
+        return Err(refuse("has more than 16 tags"));
+    }
+    Ok(tags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_bytes_get_different_tags() {
+        let (one, two) = (ETag::of(b"x", "aa"), ETag::of(b"x", "ab"));
+        assert_ne!(one, two);
+        assert_eq!(one.to_string(), "\"2d711642b726b04401627ca9fbac32f5-aa\"");
+    }
+
+    #[test]
+    fn conditions_follow_the_rfc() {
+        let tag = ETag::from_stored("a-1");
+        let parse = |m, n| Condition::parse(m, n).unwrap();
+        for (condition, present, absent) in [
+            (parse(None, None), true, true),
+            (parse(Some("*"), None), true, false),
+            (parse(None, Some("*")), false, true),
+            (parse(Some("\"a-1\""), None), true, false),
+            (parse(Some("\"b-1\", \"a-1\""), None), true, false),
+            (parse(Some("\"b-1\""), None), false, false),
+            (parse(None, Some("\"a-1\"")), false, true),
+            (parse(None, Some("\"b-1\"")), true, true),
+        ] {
+            assert_eq!(condition.holds(Some(&tag)), present, "{condition:?}");
+            assert_eq!(condition.holds(None), absent, "{condition:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_conditions_are_refused() {
+        for bad in ["", "abc", "\"a", "\"a\"b\"", "W/\"a\"", "\"a\",,\"b\"", "\"\""] {
+            assert!(Condition::parse(Some(bad), None).is_err(), "{bad}");
+        }
+        assert!(Condition::parse(Some("*"), Some("*")).is_err());
+        let many = vec!["\"a\""; 17].join(",");
+        assert!(Condition::parse(None, Some(&many)).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! The one place that maps outcomes to statuses and problem bodies.
+
+use axum::response::{IntoResponse, Response};
+use fence_protocol::wire::fence::Outcome as Told;
+use fence_protocol::{Code, FENCING_MARK, Token};
+use http::HeaderValue;
+use http::header::ETAG;
+use service_kit::problem::Reject;
+
+use super::Asked;
+use crate::etag::ETag;
+use crate::guard::Mark;
+use crate::store::{Outcome, StoreError};
+
+/// An operation that was not applied, or of which that is not known; ready to be sent.
+#[derive(Debug)]
+pub struct Failure {
+    reject: Box<Reject>,
+    mark: Option<Token>,
+    etag: Option<ETag>,
+}
+
+impl Failure {
+    /// The problem.
+    pub fn reject(&self) -> &Reject {
+        &self.reject
+    }
+}
+
+impl From<Reject> for Failure {
+    fn from(reject: Reject) -> Self {
+        Self { reject: Box::new(reject), mark: None, etag: None }
+    }
+}
+
+impl From<fence_protocol::Invalid> for Failure {
+    fn from(invalid: fence_protocol::Invalid) -> Self {
+        Reject::from(invalid).into()
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = self.reject.into_response();
+        if let Some(mark) = self.mark {
+            response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+        }
+        if let Some(Ok(etag)) = self.etag.map(|etag| HeaderValue::try_from(etag.to_string())) {
+            response.headers_mut().insert(ETAG, etag);
+        }
+        response
+    }
+}
+
+/// Renders everything but success.
+pub fn failure(asked: &Asked, outcome: Result<Outcome, StoreError>) -> Failure {
+    match outcome {
+        Ok(Outcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
+        Ok(Outcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
+        Ok(Outcome::PreconditionFailed { etag, mark }) => {
+            let current = match &etag {
+                Some(etag) => format!("the object's tag is {etag}"),
+                None => "there is no such object".to_owned(),
+            };
+            let detail = format!("{}: the condition does not hold, {current}", asked.text);
+            let reject = Reject::new(Code::PreconditionFailed, detail)
+                .with("outcome", Told::NotApplied)
+                .with("etag", etag.as_ref().map(ToString::to_string));
+            Failure { reject: Box::new(reject), mark, etag }
+        }
+        // Callers pass only what failed.
+        Ok(Outcome::Applied { mark, .. }) => {
+            let reject = Reject::new(Code::Internal, "a success was reported as a failure");
+            Failure { reject: Box::new(reject), mark, etag: None }
+        }
+        Err(error) => from_error(asked, &error).into(),
+    }
+}
+
+fn refused(asked: &Asked, mark: Mark, code: Code) -> Failure {
+    let presented = asked.fence.as_ref().map(|fence| fence.presented.token);
+    let shown = presented.map(|token| token.to_string()).unwrap_or_default();
+    let detail = match code {
+        Code::TokenCollision => format!(
+            "{}: token {shown} was presented by two leases; lease {} owns the mark",
+            asked.text, mark.lease
+        ),
+        _ => format!("{}: token {shown} is below the mark {}", asked.text, mark.token),
+    };
+    let mut reject = Reject::new(code, detail)
+        .with("presented", presented)
+        .with("mark", mark.token)
+        .with("outcome", Told::NotApplied);
+    if let Some(fence) = &asked.fence {
+        reject = reject.with("lock", &fence.lock);
+    }
+    Failure { reject: Box::new(reject), mark: Some(mark.token), etag: None }
+}
+
+fn from_error(asked: &Asked, error: &StoreError) -> Reject {
+    let detail = format!("{}: {error}", asked.text);
+    let not_applied = |code| Reject::new(code, detail.clone()).with("outcome", Told::NotApplied);
+    match error {
+        StoreError::Unavailable(_) => not_applied(Code::StoreUnavailable).retry_after(1),
+        StoreError::LimitReached(_) => not_applied(Code::LimitReached).retry_after(1),
+        StoreError::Draining { retry_ms, .. } => {
+            not_applied(Code::Draining).retry_after(retry_ms.div_ceil(1000).max(1))
+        }
+        StoreError::Quarantined { retry_ms, .. } => {
+            not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
+        }
+        StoreError::Unknown(_) => Reject::new(Code::OutcomeUnknown, detail)
+            .with("outcome", Told::Unknown)
+            .hint(UNKNOWN_HINT),
+    }
+}
+
+/// What to do after an unknown outcome.
+pub const UNKNOWN_HINT: &str = "Read the object with the same token to see what is there. The same \
+    write may be repeated with the same token while the lease is held; it is refused once the lock \
+    has passed on.";

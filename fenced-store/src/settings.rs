@@ -1,0 +1,61 @@
+//! What a guard is made of: values that were checked, wherever they came from.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use fence_protocol::{Keyring, Namespace};
+use service_kit::listener::ListenOptions;
+
+use crate::proxy::Upstream;
+use crate::rules::Rules;
+use crate::store::StoreUrl;
+
+/// What the guard stands before.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// A store that checks and writes in one step, with the objects API.
+    Store(StoreUrl),
+    /// Any HTTP datastore, behind a reverse proxy that drains.
+    Proxy(Upstream),
+}
+
+/// All settings of a guard. [`crate::config::Config::settings`] makes them from flags, and
+/// [`Settings::new`] for whoever hosts a guard in a process of its own.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the API is served; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// What the guard stands before.
+    pub backend: Backend,
+    /// The namespace that tokens must belong to.
+    pub namespace: Namespace,
+    /// The keys that tokens are verified with; `None` takes unsigned ones.
+    pub keys: Option<Keyring>,
+    /// Which lock protects which resource.
+    pub rules: Rules,
+    /// Whether reads of protected objects pass without a token.
+    pub allow_unfenced_reads: bool,
+    /// The largest object, in bytes.
+    pub max_object_bytes: usize,
+    /// What all bodies that are being received may take together, in bytes.
+    pub max_body_bytes_in_all: usize,
+    /// The limits of the listeners.
+    pub listener: ListenOptions,
+}
+
+impl Settings {
+    /// The defaults on a port of the system's choice: signed tokens of namespace `default` that
+    /// are verified with `keys`, each key its own lock.
+    pub fn new(backend: Backend, keys: Option<Keyring>) -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            backend,
+            namespace: Namespace::default(),
+            keys,
+            rules: Rules::default(),
+            allow_unfenced_reads: false,
+            max_object_bytes: 16 << 20,
+            max_body_bytes_in_all: 256 << 20,
+            listener: ListenOptions::default(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Judges the Redis behind each new connection, before it is used.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use service_kit::Kit;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::{LinkState, RedisLink, Verifier, info_field, load_scripts};
+
+use super::scripts::Scripts;
+
+/// Readiness: whether Redis can be used.
+const LINK: &str = "redis";
+/// Readiness: whether Redis keeps what it was told.
+const PERSISTENCE: &str = "redis-persistence";
+
+/// Refuses a Redis in which a mark can vanish or a script cannot write.
+pub(super) struct GuardVerifier {
+    scripts: Arc<Scripts>,
+    health: Health,
+    run_id: Mutex<Option<String>>,
+}
+
+impl GuardVerifier {
+    pub(super) fn new(scripts: Arc<Scripts>, health: Health) -> Self {
+        Self { scripts, health, run_id: Mutex::default() }
+    }
+
+    /// A restart may have cost what was not yet on its disk: marks and data together.
+    fn note_process(&self, info: &str) {
+        let Some(run_id) = info_field(info, "run_id") else { return };
+        let mut known = self.run_id.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = known.as_deref().filter(|before| *before != run_id) {
+            tracing::warn!(
+                before, now = run_id,
+                "Redis was restarted or replaced; marks that it had not persisted are lost"
+            );
+        }
+        *known = Some(run_id.to_owned());
+    }
+}
+
+#[async_trait]
+impl Verifier for GuardVerifier {
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let info: String = redis::cmd("INFO")
+            .query_async(connection)
+            .await
+            .map_err(|error| format!("Redis did not answer INFO: {error}"))?;
+        judge(&info)?;
+        self.note_process(&info);
+        self.health.set(PERSISTENCE, persistence(&info));
+        load_scripts(connection, &self.scripts.all()).await
+    }
+}
+
+/// What a Redis must be for the guarantee `atomic`.
+fn judge(info: &str) -> Result<(), String> {
+    let version = info_field(info, "redis_version").unwrap_or("unknown");
+    let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
+    if major < 7 {
+        return Err(format!("Redis is version {version}; at least 7.0 is required"));
+    }
+    match info_field(info, "role") {
+        Some("master") => {}
+        role => {
+            let role = role.unwrap_or("unknown");
+            return Err(format!("Redis has the role {role}; connect to the master"));
+        }
+    }
+    // A limit of 0 means that nothing is ever evicted, whatever the policy; but the limit can be
+    // set while it runs, so the policy itself has to be right.
+    match info_field(info, "maxmemory_policy") {
+        Some(policy) if policy == "noeviction" || policy.starts_with("volatile-") => Ok(()),
+        policy => Err(format!(
+            "Redis has maxmemory-policy {}, which may evict marks; set it to noeviction",
+            policy.unwrap_or("unknown")
+        )),
+    }
+}
+
+fn persistence(info: &str) -> Status {
+    match info_field(info, "aof_enabled") {
+        Some("1") => Status::Ok,
+        _ => Status::Warn(
+            "Redis keeps no append-only file: a restart loses marks and data since the last \
+             snapshot; set appendonly yes, and appendfsync always for no loss at all"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Makes readiness follow the link.
+pub(super) fn follow(link: &RedisLink, kit: &Kit) {
+    let (mut states, health) = (link.watch(), kit.health.clone());
+    let stop = kit.tasks.shutdown_token();
+    kit.tasks.spawn(async move {
+        loop {
+            let status = match &*states.borrow_and_update() {
+                LinkState::Up(_) => Status::Ok,
+                LinkState::Down(reason) => Status::Failing(reason.clone()),
+            };
+            health.set(LINK, status);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = states.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(version: &str, role: &str, policy: &str) -> String {
+        format!("redis_version:{version}\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n")
+    }
+
+    #[test]
+    fn only_a_master_that_keeps_marks_is_used() {
+        assert_eq!(judge(&info("7.0.15", "master", "noeviction")), Ok(()));
+        assert_eq!(judge(&info("8.2.1", "master", "volatile-lru")), Ok(()));
+        for (bad, reason) in [
+            (info("6.2.14", "master", "noeviction"), "at least 7.0"),
+            (info("7.0.15", "slave", "noeviction"), "connect to the master"),
+            (info("7.0.15", "master", "allkeys-lru"), "may evict marks"),
+            (String::new(), "version unknown"),
+        ] {
+            let error = judge(&bad).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

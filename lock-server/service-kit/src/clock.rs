@@ -1,0 +1,131 @@
+//! The one place of the servers that reads the system's clocks.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// A source of time in whole milliseconds.
+pub trait Clock: Send + Sync + fmt::Debug + 'static {
+    /// Milliseconds since an arbitrary origin; never falls. Leases are measured with it.
+    fn monotonic_ms(&self) -> u64;
+
+    /// Milliseconds since 1970 as the system believes; it may step in either direction. Only for
+    /// what people read and for the floor of counters, never for the length of a lease.
+    fn wall_ms(&self) -> u64;
+}
+
+/// The system's clocks. The monotonic origin is the moment of [`SystemClock::new`].
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time starts at zero now.
+    pub fn new() -> Self {
+        Self { origin: now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this module owns the wall clock")]
+    fn wall_ms(&self) -> u64 {
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A clock that moves only when it is told to: for tests and simulation.
+#[derive(Debug)]
+pub struct ManualClock {
+    times: Mutex<(u64, u64)>,
+}
+
+impl ManualClock {
+    /// A clock that stands at these times, in milliseconds.
+    pub fn new(monotonic_ms: u64, wall_ms: u64) -> Self {
+        Self {
+            times: Mutex::new((monotonic_ms, wall_ms)),
+        }
+    }
+
+    /// Moves both times forward.
+    pub fn advance(&self, ms: u64) {
+        self.change(|(monotonic, wall)| (monotonic.saturating_add(ms), wall.saturating_add(ms)));
+    }
+
+    /// Moves the wall clock alone, in either direction, as an operator or NTP does.
+    pub fn step_wall(&self, ms: i64) {
+        self.change(|(monotonic, wall)| (monotonic, wall.saturating_add_signed(ms)));
+    }
+
+    fn change(&self, by: impl FnOnce((u64, u64)) -> (u64, u64)) {
+        let mut times = self
+            .times
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        *times = by(*times);
+    }
+
+    fn read(&self) -> (u64, u64) {
+        *self
+            .times
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn monotonic_ms(&self) -> u64 {
+        self.read().0
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.read().1
+    }
+}
+
+/// The monotonic time for what this crate measures itself: how long a request took, when a sender
+/// has become too slow. Nothing that decides over a lease uses it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module owns the monotonic clock"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_clock_moves_as_told() {
+        let clock = ManualClock::new(5, 1_000);
+        clock.advance(10);
+        clock.step_wall(-500);
+        assert_eq!((clock.monotonic_ms(), clock.wall_ms()), (15, 510));
+        clock.step_wall(-5_000);
+        assert_eq!((clock.monotonic_ms(), clock.wall_ms()), (15, 0));
+    }
+
+    #[test]
+    fn the_system_clock_starts_at_zero_and_knows_the_year() {
+        let clock = SystemClock::new();
+        let first = clock.monotonic_ms();
+        assert!(first <= clock.monotonic_ms());
+        assert!(clock.wall_ms() > 1_700_000_000_000);
+    }
+}

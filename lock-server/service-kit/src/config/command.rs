@@ -1,0 +1,166 @@
+//! What a clap command says about its flags, and parsing it more loosely than it wants.
+
+use std::ffi::OsString;
+
+use clap::builder::ValueParser;
+use clap::error::ErrorKind;
+use clap::{ArgAction, ArgMatches, Command};
+
+use super::error::{ConfigError, first_paragraph, with_origins};
+use super::setting::Setting;
+
+/// How a flag takes its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Once: `--ttl 15s`.
+    Value,
+    /// Repeated: `--rule a --rule b`.
+    Many,
+    /// Without a value, on when it is there.
+    Switch,
+}
+
+/// A flag that the layers may set.
+#[derive(Clone, Debug)]
+pub(super) struct Spec {
+    pub(super) id: String,
+    pub(super) long: String,
+    pub(super) kind: Kind,
+    pub(super) is_required: bool,
+}
+
+impl Spec {
+    pub(super) fn variable(&self, prefix: &str) -> String {
+        format!(
+            "{prefix}_{}",
+            self.long.replace('-', "_").to_ascii_uppercase()
+        )
+    }
+}
+
+/// The flags of the command at `path` (those of the top where there is no such subcommand).
+pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
+    let at = path
+        .iter()
+        .try_fold(command, |command, name| command.find_subcommand(name));
+    let args = at.unwrap_or(command).get_arguments();
+    args.filter_map(|arg| {
+        let kind = match arg.get_action() {
+            ArgAction::Set => Kind::Value,
+            ArgAction::Append => Kind::Many,
+            ArgAction::SetTrue => Kind::Switch,
+            _ => return None,
+        };
+        Some(Spec {
+            id: arg.get_id().to_string(),
+            long: arg.get_long()?.to_owned(),
+            kind,
+            is_required: arg.is_required_set(),
+        })
+    })
+    .collect()
+}
+
+/// The matches of the subcommand at `path`, when the command line leads there.
+pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a ArgMatches> {
+    path.iter()
+        .try_fold(matches, |matches, name| matches.subcommand_matches(name))
+}
+
+/// The command without demands on which flags must be there; without `typed`, values may be
+/// anything, so that all of them can be looked at before one is refused.
+pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command {
+    let groups: Vec<_> = command
+        .get_groups()
+        .map(|group| group.get_id().clone())
+        .collect();
+    let command = groups
+        .into_iter()
+        .fold(command, |command, id| {
+            command.mut_group(id, |group| group.required(false))
+        })
+        .subcommand_required(false)
+        .arg_required_else_help(false)
+        .mut_args(|arg| {
+            let arg = arg.required(false);
+            let takes_values = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
+            if typed || !takes_values {
+                arg
+            } else {
+                arg.value_parser(ValueParser::os_string())
+            }
+        });
+    match path {
+        [first, below @ ..] if command.find_subcommand(first).is_some() => {
+            command.mut_subcommand(*first, |subcommand| loosened(subcommand, below, typed))
+        }
+        _ => command,
+    }
+}
+
+/// Which flags the command line has, with values that are still raw.
+///
+/// # Errors
+/// What clap says to a command line that cannot be taken apart, and to `--help` and `--version`.
+pub(super) fn parse_loosely(
+    strict: &Command,
+    path: &[&str],
+    args: &[OsString],
+) -> Result<ArgMatches, ConfigError> {
+    let loose = loosened(strict.clone(), path, false);
+    let error = match loose.clone().try_get_matches_from(args) {
+        Ok(matches) => return Ok(matches),
+        Err(error) => error,
+    };
+    if matches!(
+        error.kind(),
+        ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
+    ) {
+        // What is missing may come from a lower layer; the last pass has the last word.
+        if let Ok(matches) = loose.ignore_errors(true).try_get_matches_from(args) {
+            return Ok(matches);
+        }
+    }
+    // The strict command words its help and usage as they are.
+    Err(strict
+        .clone()
+        .try_get_matches_from(args)
+        .err()
+        .unwrap_or(error)
+        .into())
+}
+
+/// Where flags for the command at `path` can be inserted: behind the last word that leads there.
+pub(super) fn insert_position(strict: &Command, path: &[&str], args: &[OsString]) -> usize {
+    let loose = loosened(strict.clone(), path, false).ignore_errors(true);
+    let mut at = 1;
+    for depth in 1..=path.len() {
+        let leads = |end: &usize| {
+            let matches = loose.clone().try_get_matches_from(&args[..*end]);
+            matches.is_ok_and(|matches| descend(&matches, &path[..depth]).is_some())
+        };
+        at = (at + 1..=args.len()).find(leads).unwrap_or(at);
+    }
+    at
+}
+
+/// Flags that exclude each other, told beside other errors.
+pub(super) fn conflict(strict: &Command, path: &[&str], settings: &[Setting]) -> Option<String> {
+    let good = settings.iter().filter(|setting| !setting.is_wrong);
+    let args = words(strict, path, good.flat_map(Setting::tokens));
+    let error = loosened(strict.clone(), path, true)
+        .try_get_matches_from(args)
+        .err()?;
+    let text = || with_origins(first_paragraph(&error), settings);
+    (error.kind() == ErrorKind::ArgumentConflict).then(text)
+}
+
+/// A command line: the program, the way to the subcommand, the flags.
+pub(super) fn words(
+    command: &Command,
+    path: &[&str],
+    flags: impl IntoIterator<Item = OsString>,
+) -> Vec<OsString> {
+    let start = std::iter::once(command.get_name()).chain(path.iter().copied());
+    start.map(OsString::from).chain(flags).collect()
+}

@@ -1,0 +1,137 @@
+//! The layer of variables.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+
+use super::command::{Kind, Spec};
+use super::setting::{Origin, Setting};
+
+/// The largest file that a `…_FILE` variable may name, in bytes.
+const NAMED_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Where variables come from.
+pub trait Env {
+    /// The value of a variable. Bytes that are not UTF-8 are replaced, so that the value is
+    /// refused where it is parsed.
+    fn get(&self, name: &str) -> Option<String>;
+
+    /// The names of all variables that are set.
+    fn names(&self) -> Vec<String>;
+}
+
+/// The variables of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessEnv;
+
+impl Env for ProcessEnv {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this module owns the environment"
+    )]
+    fn get(&self, name: &str) -> Option<String> {
+        std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    fn names(&self) -> Vec<String> {
+        std::env::vars_os()
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+impl Env for BTreeMap<String, String> {
+    fn get(&self, name: &str) -> Option<String> {
+        BTreeMap::get(self, name).cloned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.keys().cloned().collect()
+    }
+}
+
+/// Variables that begin with the prefix and set nothing: misspelt ones, perhaps. They are worth a
+/// warning and no more, because Kubernetes sets such variables for services of a like name.
+pub fn unknown_variables<A: clap::Parser>(
+    prefix: &str,
+    path: &[&str],
+    env: &dyn Env,
+) -> Vec<String> {
+    let specs = super::command::specs(&A::command(), path);
+    let known = |name: &String| {
+        specs.iter().any(|spec| {
+            let variable = spec.variable(prefix);
+            name.strip_prefix(&variable)
+                .is_some_and(|end| end.is_empty() || end == "_FILE")
+        })
+    };
+    let start = format!("{prefix}_");
+    env.names()
+        .into_iter()
+        .filter(|name| name.starts_with(&start) && !known(name))
+        .collect()
+}
+
+/// What the variables say about a flag.
+pub(super) fn setting(
+    prefix: &str,
+    spec: &Spec,
+    all: &[Spec],
+    env: &dyn Env,
+) -> Result<Option<Setting>, String> {
+    let is_set = |name: &str| env.get(name).filter(|value| !value.is_empty());
+    let variable = spec.variable(prefix);
+    let twin = format!("{variable}_FILE");
+    // A flag of that very name has the variable for itself: --token-key-file.
+    let twin_is_taken = all.iter().any(|other| other.variable(prefix) == twin);
+    let named = if twin_is_taken { None } else { is_set(&twin) };
+    match (is_set(&variable), named) {
+        (Some(_), Some(_)) => Err(format!(
+            "variables {variable} and {twin} are both set; unset one of them"
+        )),
+        (Some(value), None) => Ok(Some(Setting::new(
+            spec,
+            Origin::Variable(variable),
+            values(spec, &value),
+        ))),
+        (None, Some(path)) => {
+            let value =
+                read(&path).map_err(|error| format!("variable {twin}: file {path}: {error}"))?;
+            let origin = Origin::NamedFile {
+                variable: twin,
+                path,
+            };
+            Ok(Some(Setting::new(spec, origin, values(spec, value.trim()))))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+fn values(spec: &Spec, value: &str) -> Vec<std::ffi::OsString> {
+    match spec.kind {
+        Kind::Many => value
+            .split(';')
+            .map(str::trim)
+            .filter(|v| !v.is_empty())
+            .map(Into::into)
+            .collect(),
+        Kind::Value | Kind::Switch => vec![value.into()],
+    }
+}
+
+fn read(path: &str) -> Result<String, String> {
+    read_bounded(path.as_ref(), NAMED_FILE_BYTES_MAX)
+}
+
+/// A text file of at most so many bytes.
+pub(super) fn read_bounded(path: &std::path::Path, bytes_max: u64) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    file.take(bytes_max + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
+    if text.len() as u64 > bytes_max {
+        return Err(format!("is larger than {bytes_max} bytes"));
+    }
+    Ok(text)
+}

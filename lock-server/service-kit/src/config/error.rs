@@ -1,0 +1,125 @@
+//! What is wrong with the settings.
+
+use std::fmt;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use super::setting::{Origin, Setting};
+
+/// The exit code for wrong usage (EX_USAGE of sysexits.h).
+pub const USAGE_EXIT_CODE: u8 = 64;
+
+/// Every wrong setting with its origin; or what clap answers, `--help` and `--version` included.
+#[derive(Debug)]
+pub struct ConfigError {
+    answer: Answer,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Settings(Vec<String>),
+    Clap(Box<clap::Error>),
+}
+
+impl ConfigError {
+    pub(super) fn settings(errors: Vec<String>) -> Self {
+        Self {
+            answer: Answer::Settings(errors),
+        }
+    }
+
+    /// What clap says about settings that are right one by one.
+    pub(super) fn combined(error: clap::Error, settings: &[Setting]) -> Self {
+        if !error.use_stderr() {
+            return error.into();
+        }
+        Self::settings(vec![with_origins(first_paragraph(&error), settings)])
+    }
+
+    /// Every error, one a line or more; empty for `--help` and `--version`.
+    pub fn errors(&self) -> Vec<String> {
+        match &self.answer {
+            Answer::Settings(errors) => errors.clone(),
+            Answer::Clap(error) if error.use_stderr() => vec![first_paragraph(error)],
+            Answer::Clap(_) => Vec::new(),
+        }
+    }
+
+    /// 0 for `--help` and `--version`, else [`USAGE_EXIT_CODE`].
+    pub fn exit_code(&self) -> u8 {
+        match &self.answer {
+            Answer::Clap(error) if !error.use_stderr() => 0,
+            _ => USAGE_EXIT_CODE,
+        }
+    }
+
+    /// Prints help to stdout and errors to stderr; returns the exit code for `main`.
+    pub fn report(&self) -> ExitCode {
+        // There is nobody left to tell when stderr is closed.
+        let _ = match &self.answer {
+            Answer::Clap(error) => error.print(),
+            Answer::Settings(_) => writeln!(std::io::stderr().lock(), "error: {self}"),
+        };
+        ExitCode::from(self.exit_code())
+    }
+}
+
+impl From<clap::Error> for ConfigError {
+    fn from(error: clap::Error) -> Self {
+        Self {
+            answer: Answer::Clap(Box::new(error)),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.answer {
+            Answer::Clap(error) => error.render().fmt(f),
+            Answer::Settings(errors) => match errors.as_slice() {
+                [one] => f.write_str(one),
+                many => {
+                    write!(f, "{} settings are wrong:", many.len())?;
+                    many.iter().try_for_each(|error| write!(f, "\n  - {error}"))
+                }
+            },
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// clap's message without its usage and its invitation to `--help`.
+pub(super) fn first_paragraph(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let end = ["\n\nUsage:", "\n\nFor more"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min();
+    let text = &text[..end.unwrap_or(text.len())];
+    text.strip_prefix("error: ")
+        .unwrap_or(text)
+        .trim_end()
+        .to_owned()
+}
+
+/// The message, with where those flags came from that were not on the command line.
+pub(super) fn with_origins(mut message: String, settings: &[Setting]) -> String {
+    let mut notes = Vec::new();
+    for setting in settings
+        .iter()
+        .filter(|setting| setting.origin != Origin::Flag)
+    {
+        let flag = format!("--{}", setting.spec.long);
+        let is_named = message
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+            .any(|word| word == flag);
+        if is_named {
+            notes.push(format!("{flag} comes from {}", setting.origin));
+        }
+    }
+    if !notes.is_empty() {
+        message.push_str(&format!(" ({})", notes.join("; ")));
+    }
+    message
+}

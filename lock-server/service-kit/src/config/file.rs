@@ -1,0 +1,105 @@
+//! The layer of the TOML file.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::command::{Kind, Spec};
+use super::environment::read_bounded;
+use super::setting::{Origin, Setting};
+
+/// The largest configuration file, in bytes.
+const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What the file says, and everything that is wrong with it.
+pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String>) {
+    let name = path.display().to_string();
+    let text = match read_bounded(path, CONFIG_FILE_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) => return (Vec::new(), vec![format!("file {name}: {error}")]),
+    };
+    let table = match text.parse::<Table>() {
+        Ok(table) => table,
+        Err(error) => {
+            let error = error.to_string();
+            return (
+                Vec::new(),
+                vec![format!("file {name} is not TOML: {}", error.trim_end())],
+            );
+        }
+    };
+    let (mut found, mut errors): (Vec<Setting>, _) = (Vec::new(), Vec::new());
+    for (key, value) in &table {
+        let is_twice = |spec: &Spec| found.iter().any(|other| other.spec.id == spec.id);
+        let setting = match spec_of(key, specs) {
+            Ok(spec) if is_twice(spec) => Err("is there twice, with - and with _".to_owned()),
+            Ok(spec) => values(spec, value).map(|values| {
+                let origin = Origin::ConfigFile {
+                    path: name.clone(),
+                    key: key.clone(),
+                };
+                Setting::new(spec, origin, values)
+            }),
+            Err(error) => Err(error),
+        };
+        match setting {
+            Ok(setting) => found.push(setting),
+            Err(error) => errors.push(format!("file {name}, key {key}: {error}")),
+        }
+    }
+    (found, errors)
+}
+
+fn spec_of<'a>(key: &str, specs: &'a [Spec]) -> Result<&'a Spec, String> {
+    let long = key.replace('_', "-");
+    if long == "config" {
+        return Err("a configuration file cannot name another one; remove the key".to_owned());
+    }
+    specs.iter().find(|spec| spec.long == long).ok_or_else(|| {
+        let near = specs
+            .iter()
+            .map(|spec| (distance(&long, &spec.long), &spec.long))
+            .min()
+            .filter(|(distance, _)| *distance <= 1 + long.len() / 4);
+        match near {
+            Some((_, near)) => format!("there is no such setting; did you mean {near}?"),
+            None => "there is no such setting; --help lists them all".to_owned(),
+        }
+    })
+}
+
+fn values(spec: &Spec, value: &Value) -> Result<Vec<OsString>, String> {
+    match (spec.kind, value) {
+        (Kind::Many, Value::Array(values)) => values.iter().map(scalar).collect(),
+        (_, Value::Array(_)) => Err("takes one value, not an array".to_owned()),
+        (_, value) => Ok(vec![scalar(value)?]),
+    }
+}
+
+fn scalar(value: &Value) -> Result<OsString, String> {
+    Ok(match value {
+        Value::String(text) => text.into(),
+        Value::Integer(number) => number.to_string().into(),
+        Value::Float(number) => number.to_string().into(),
+        Value::Boolean(is) => is.to_string().into(),
+        Value::Datetime(time) => time.to_string().into(),
+        Value::Array(_) => return Err("takes no array inside an array".to_owned()),
+        Value::Table(_) => return Err("takes a value, not a table".to_owned()),
+    })
+}
+
+/// How many letters must be changed, added or removed to get from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().take(64).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}

@@ -1,0 +1,153 @@
+//! Whether the service is ready: a list of named checks.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What a check says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All is well.
+    Ok,
+    /// The service works, but somebody should look: what, and what to do.
+    Warn(String),
+    /// The service cannot do its work: why, and what to do.
+    Failing(String),
+}
+
+/// The checks of a service. Cheap to clone; all clones are the same.
+///
+/// A service without checks is ready. A check is made by the part that knows, which sets its
+/// status whenever that changes: asking for readiness does no work.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    checks: Arc<RwLock<BTreeMap<String, Status>>>,
+}
+
+impl Health {
+    /// No checks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a check, and logs when it changed.
+    pub fn set(&self, name: impl Into<String>, status: Status) {
+        let name = name.into();
+        let mut checks = self.checks.write().unwrap_or_else(PoisonError::into_inner);
+        if checks.get(&name) != Some(&status) {
+            log(&name, &status);
+            checks.insert(name, status);
+        }
+    }
+
+    /// Removes a check.
+    pub fn remove(&self, name: &str) {
+        self.checks
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(name);
+    }
+
+    /// Whether no check fails.
+    pub fn is_ready(&self) -> bool {
+        self.report(false).ready
+    }
+
+    /// All checks as they are now; shutting down counts as a check that fails.
+    pub fn report(&self, shutting_down: bool) -> Report {
+        let mut checks: Vec<(String, Status)> = {
+            let checks = self.checks.read().unwrap_or_else(PoisonError::into_inner);
+            checks
+                .iter()
+                .map(|(name, status)| (name.clone(), status.clone()))
+                .collect()
+        };
+        if shutting_down {
+            checks.push((
+                "shutdown".to_owned(),
+                Status::Failing("has begun".to_owned()),
+            ));
+        }
+        let ready = !checks
+            .iter()
+            .any(|(_, status)| matches!(status, Status::Failing(_)));
+        Report { ready, checks }
+    }
+}
+
+fn log(name: &str, status: &Status) {
+    match status {
+        Status::Ok => tracing::debug!(check = name, "check is ok"),
+        Status::Warn(text) => tracing::warn!(check = name, "{text}"),
+        Status::Failing(text) => tracing::error!(check = name, "{text}"),
+    }
+}
+
+/// What `/readyz` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Whether no check fails.
+    pub ready: bool,
+    /// Every check by name.
+    pub checks: Vec<(String, Status)>,
+}
+
+impl Report {
+    /// A line a check, and a last line with the verdict.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        self.checks
+            .iter()
+            .for_each(|(name, status)| line(&mut text, name, status));
+        text.push_str(if self.ready { "ready\n" } else { "not ready\n" });
+        text
+    }
+
+    /// A line a failing check.
+    pub fn failing_text(&self) -> String {
+        let mut text = String::new();
+        for (name, status) in &self.checks {
+            if matches!(status, Status::Failing(_)) {
+                line(&mut text, name, status);
+            }
+        }
+        text
+    }
+}
+
+fn line(out: &mut String, name: &str, status: &Status) {
+    // Writing to a String does not fail.
+    let _ = match status {
+        Status::Ok => writeln!(out, "[+]{name} ok"),
+        Status::Warn(text) => writeln!(out, "[!]{name} warning: {text}"),
+        Status::Failing(text) => writeln!(out, "[-]{name} failed: {text}"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_ready_and_a_failure_is_not() {
+        let health = Health::new();
+        assert!(health.is_ready());
+        health.set("store", Status::Ok);
+        health.set(
+            "persistence",
+            Status::Warn("appendfsync is everysec".to_owned()),
+        );
+        assert!(health.is_ready());
+        health.set("store", Status::Failing("unreachable".to_owned()));
+        let report = health.report(false);
+        assert!(!report.ready);
+        assert_eq!(
+            report.text(),
+            "[!]persistence warning: appendfsync is everysec\n[-]store failed: unreachable\nnot ready\n"
+        );
+        assert_eq!(report.failing_text(), "[-]store failed: unreachable\n");
+        health.remove("store");
+        assert!(health.is_ready());
+        assert!(!health.report(true).ready, "shutting down is not ready");
+    }
+}

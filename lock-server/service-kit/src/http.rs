@@ -1,0 +1,89 @@
+//! What every request passes through: one thin layer, and the names of locks in paths.
+
+mod edge;
+mod fold;
+mod request_id;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use fence_protocol::Code;
+
+use crate::Kit;
+use crate::problem::{Reject, shown};
+
+pub use fold::{Fold, fold_name};
+pub use request_id::RequestId;
+
+/// The header that names a request in replies, problem bodies and logs.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The limits of a router, and which paths carry names.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpOptions {
+    /// The largest body that any handler gets to see, in bytes.
+    pub max_body_bytes: usize,
+    /// The largest body that [`crate::problem::ApiJson`] reads, in bytes.
+    pub max_json_bytes: usize,
+    /// Paths whose names may contain plain slashes.
+    pub folds: &'static [Fold],
+}
+
+impl Default for HttpOptions {
+    /// 64 KiB for any body, and no paths with names.
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 64 * 1024,
+            max_json_bytes: 64 * 1024,
+            folds: &[],
+        }
+    }
+}
+
+/// What a request carries for the extractors.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestContext {
+    pub(crate) id: HeaderValue,
+    pub(crate) options: HttpOptions,
+}
+
+/// Puts everything that both services share around a router whose routes are complete.
+///
+/// Every reply carries `X-Request-Id`, and every problem body `request_id`; paths and methods that
+/// do not exist are problems (404; 405 with `Allow`); bodies are bounded; requests are counted by
+/// route; a handler that panics becomes a 500 problem while the process goes on. Unless a request
+/// id of at most 64 bytes of `[A-Za-z0-9._-]` came in, one is made.
+pub fn finish(router: Router, kit: &Kit, options: HttpOptions) -> Router {
+    let inner = router
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(edge::EdgeLayer::new(kit, options))
+        // Handlers become routes here, once; otherwise it would happen for every request.
+        .with_state(());
+    if options.folds.is_empty() {
+        return inner;
+    }
+    Router::new()
+        .fallback_service(fold::FoldService::new(inner, options.folds))
+        .with_state(())
+}
+
+async fn not_found(method: Method, uri: Uri) -> Reject {
+    let detail = format!(
+        "there is nothing at {} {}",
+        shown(method.as_str()),
+        shown(uri.path())
+    );
+    Reject::new(Code::NotFound, detail)
+}
+
+async fn method_not_allowed(request: Request) -> Reject {
+    let (method, path) = (
+        shown(request.method().as_str()),
+        shown(request.uri().path()),
+    );
+    Reject::new(
+        Code::MethodNotAllowed,
+        format!("{path} does not know the method {method}"),
+    )
+}

@@ -1,0 +1,212 @@
+//! The one layer around every handler: request id, body limit, metrics, panics.
+//!
+//! It is one future without a box of its own, because every request pays for it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use fence_protocol::Code;
+use http_body_util::Limited;
+use tower::{Layer, Service};
+
+use super::{HttpOptions, RequestContext, X_REQUEST_ID, request_id};
+use crate::Kit;
+use crate::clock;
+use crate::metrics::{Metrics, RouteCell, method_index};
+use crate::problem::{Reject, Rendered, too_large};
+
+#[derive(Clone, Debug)]
+pub(super) struct EdgeLayer {
+    metrics: Metrics,
+    options: HttpOptions,
+}
+
+impl EdgeLayer {
+    pub(super) fn new(kit: &Kit, options: HttpOptions) -> Self {
+        Self {
+            metrics: kit.metrics.clone(),
+            options,
+        }
+    }
+}
+
+impl<S> Layer<S> for EdgeLayer {
+    type Service = Edge<S>;
+
+    /// Called once a route, so every route gets a cell of its own.
+    fn layer(&self, inner: S) -> Edge<S> {
+        let cell = Arc::new(OnceLock::new());
+        Edge {
+            inner,
+            cell,
+            metrics: self.metrics.clone(),
+            options: self.options,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Edge<S> {
+    inner: S,
+    cell: Arc<OnceLock<RouteCell>>,
+    metrics: Metrics,
+    options: HttpOptions,
+}
+
+impl<S> Service<Request> for Edge<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = EdgeFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let started = clock::now();
+        let id = request_id::take_or_make(request.headers());
+        let method = method_index(request.method());
+        self.cell.get_or_init(|| {
+            let route = request.extensions().get::<MatchedPath>();
+            RouteCell::new(&self.metrics, route.map_or("none", MatchedPath::as_str))
+        });
+        let context = RequestContext {
+            id: id.clone(),
+            options: self.options,
+        };
+        request.extensions_mut().insert(context);
+        let running = match limit_body(request, self.options.max_body_bytes) {
+            Ok(request) => Ok(self.inner.call(request)),
+            Err(reject) => Err(Some(reject)),
+        };
+        self.metrics.in_flight().inc();
+        EdgeFuture {
+            running,
+            id,
+            method,
+            started,
+            cell: self.cell.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+/// Refuses a body that is declared too large before a byte of it is read; one of unknown length is
+/// counted while it is read.
+fn limit_body(request: Request, limit_bytes: usize) -> Result<Request, Reject> {
+    let hint = request.body().size_hint();
+    let limit = u64::try_from(limit_bytes).unwrap_or(u64::MAX);
+    if hint.lower() > limit {
+        return Err(too_large(limit_bytes));
+    }
+    if hint.upper().is_some() {
+        return Ok(request);
+    }
+    Ok(request.map(|body| Body::new(Limited::new(body, limit_bytes))))
+}
+
+#[derive(Debug)]
+pub(super) struct EdgeFuture<F> {
+    running: Result<F, Option<Reject>>,
+    id: HeaderValue,
+    method: u8,
+    started: Instant,
+    cell: Arc<OnceLock<RouteCell>>,
+    metrics: Metrics,
+}
+
+impl<F> Future for EdgeFuture<F>
+where
+    F: Future<Output = Result<Response, Infallible>> + Unpin,
+{
+    type Output = Result<Response, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let response = match &mut this.running {
+            Err(reject) => reject
+                .take()
+                .map_or_else(Response::default, Reject::into_response),
+            // The handler's future is dropped after a panic, so nobody sees its broken state.
+            Ok(future) => match catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(cx))) {
+                Ok(Poll::Pending) => return Poll::Pending,
+                Ok(Poll::Ready(Ok(response))) => response,
+                Err(panic) => {
+                    this.running = Err(None);
+                    this.panicked(panic.as_ref())
+                }
+            },
+        };
+        Poll::Ready(Ok(this.finish(response)))
+    }
+}
+
+impl<F> EdgeFuture<F> {
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Response {
+        self.metrics.panics().inc();
+        let text = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        tracing::error!(request_id = ?self.id, panic = text, "a handler panicked");
+        Reject::new(
+            Code::Internal,
+            "the handler of this request failed unexpectedly",
+        )
+        .into_response()
+    }
+
+    fn finish(&self, mut response: Response) -> Response {
+        let status = response.status();
+        if let Some(cell) = self.cell.get() {
+            cell.record(
+                &self.metrics,
+                self.method,
+                status.as_u16(),
+                self.started.elapsed(),
+            );
+        }
+        if let Some(Rendered(text)) = response.extensions_mut().remove() {
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            *response.body_mut() = Body::from(with_request_id(&text, &self.id));
+        }
+        if status.is_server_error() {
+            tracing::debug!(request_id = ?self.id, status = status.as_u16(), "server error");
+        }
+        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        response
+    }
+}
+
+impl<F> Drop for EdgeFuture<F> {
+    fn drop(&mut self) {
+        self.metrics.in_flight().dec();
+    }
+}
+
+/// Adds the last member to a JSON object. The id is of plain characters: it needs no escaping.
+pub(crate) fn with_request_id(object: &[u8], id: &HeaderValue) -> Vec<u8> {
+    let Some((b'}', start)) = object.split_last() else {
+        return object.to_vec();
+    };
+    let mut out = Vec::with_capacity(object.len() + id.len() + 20);
+    out.extend_from_slice(start);
+    out.extend_from_slice(b",\"request_id\":\"");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b"\"}");
+    out
+}

@@ -1,0 +1,76 @@
+//! The name of a request.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+
+use super::{RequestContext, X_REQUEST_ID};
+use crate::ids;
+
+const MAX_BYTES: usize = 64;
+
+/// The id of the request that is being handled, for logs and for what is passed on.
+///
+/// Empty where the router did not go through [`super::finish`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId(pub HeaderValue);
+
+impl RequestId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for RequestId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let context = parts.extensions.get::<RequestContext>();
+        let id = context.map_or(HeaderValue::from_static(""), |context| context.id.clone());
+        Ok(Self(id))
+    }
+}
+
+/// The id that came in when it is a sane one, else a new one.
+pub(super) fn take_or_make(headers: &HeaderMap) -> HeaderValue {
+    match headers.get(X_REQUEST_ID) {
+        Some(id) if is_sane(id.as_bytes()) => id.clone(),
+        _ => make(),
+    }
+}
+
+pub(crate) fn make() -> HeaderValue {
+    HeaderValue::from_bytes(&ids::request_id_bytes())
+        .unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+}
+
+/// An id goes into headers, JSON and logs as it is, so nothing that could be misread there.
+fn is_sane(id: &[u8]) -> bool {
+    let allowed = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    !id.is_empty() && id.len() <= MAX_BYTES && id.iter().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sane_ids_are_taken_over() {
+        assert!(is_sane(b"req-1_a.B"));
+        assert!(is_sane(&[b'a'; 64]));
+        for bad in [
+            &b""[..],
+            &[b'a'; 65],
+            b"a b",
+            b"a\"b",
+            b"a\tb",
+            "ä".as_bytes(),
+            b"a/b",
+        ] {
+            assert!(!is_sane(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What every part of a service is given, and the routes that every service answers.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+
+use crate::clock::{Clock, SystemClock};
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::tasks::Tasks;
+
+/// Clock, tasks, metrics and health of one service. Cheap to clone; all clones are the same.
+#[derive(Clone, Debug)]
+pub struct Kit {
+    /// The name of the service, as `/version` and the metrics give it.
+    pub service: &'static str,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Where tasks are spawned; shutdown begins here.
+    pub tasks: Tasks,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Whether the service is ready.
+    pub health: Health,
+}
+
+impl Kit {
+    /// A kit with the system's clock.
+    pub fn new(service: &'static str) -> Self {
+        Self {
+            service,
+            clock: Arc::new(SystemClock::new()),
+            tasks: Tasks::new(),
+            metrics: Metrics::new(service),
+            health: Health::new(),
+        }
+    }
+
+    /// The same kit with another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+}
+
+/// `/livez`, `/readyz` (with `?verbose`), `/version` and `/metrics`.
+///
+/// Merge it before [`crate::http::finish`], so that these replies carry request ids too.
+pub fn operational_routes(kit: &Kit) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/version", get(version))
+        .route("/metrics", get(metrics))
+        .with_state(kit.clone())
+}
+
+async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
+    let verbose = query.as_deref().is_some_and(|query| {
+        query
+            .split('&')
+            .any(|part| part.split('=').next() == Some("verbose"))
+    });
+    let report = kit.health.report(kit.tasks.is_shutting_down());
+    let status = if report.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let text = match (report.ready, verbose) {
+        (_, true) => report.text(),
+        (true, false) => "ok\n".to_owned(),
+        (false, false) => report.failing_text(),
+    };
+    (status, text).into_response()
+}
+
+async fn version(State(kit): State<Kit>) -> Json<serde_json::Value> {
+    Json(serde_json::json!({ "name": kit.service, "version": env!("CARGO_PKG_VERSION") }))
+}
+
+async fn metrics(State(kit): State<Kit>) -> Response {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], kit.metrics.encode()).into_response()
+}

@@ -1,0 +1,190 @@
+//! The accept loop: HTTP/1.1 with every wait and every size bounded.
+//!
+//! axum's own `serve` leaves hyper's header timeout without a timer and has no limit on idle or
+//! slow connections; this loop has.
+
+mod automatic;
+mod bind;
+mod body;
+mod connection;
+mod handler;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::tasks::Tasks;
+
+pub use bind::{BindError, bind, check_loopback};
+pub use body::BodyTooSlow;
+
+/// How long connections that were cut may take to go away.
+const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// How long accepting rests when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The limits of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// From a request's first byte (or the connection's start) until its head is complete.
+    pub header_timeout: Duration,
+    /// How long a body may take, beside what its size allows at `body_bytes_per_sec_min`.
+    pub body_timeout: Duration,
+    /// A sender of a large body must keep up this rate on average.
+    pub body_bytes_per_sec_min: u32,
+    /// How long a connection may rest between requests; it is cut within a quarter more.
+    pub idle_timeout: Duration,
+    /// How long a client may leave a reply unread while nothing more fits into the socket.
+    pub write_timeout: Duration,
+    /// Connections at once. Further ones wait in the kernel's backlog of 1024.
+    pub max_connections: usize,
+    /// Header fields of a request.
+    pub max_headers: usize,
+    /// Bytes of a request's head; at least 8192, the smallest buffer that hyper reads into.
+    pub max_header_bytes: usize,
+    /// How long requests in flight may take once shutdown has begun.
+    pub drain_deadline: Duration,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            body_bytes_per_sec_min: 16 * 1024,
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            max_connections: 10_000,
+            max_headers: 64,
+            max_header_bytes: 16 * 1024,
+            drain_deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How a drain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Connections that were open when shutdown began.
+    pub open: usize,
+    /// Connections that were cut at the deadline, with a request in flight or unread.
+    pub cut: usize,
+}
+
+/// What all connections of a listener share.
+struct Shared {
+    router: Router,
+    options: ListenOptions,
+    http: http1::Builder,
+    shutdown: CancellationToken,
+    cut: CancellationToken,
+}
+
+/// Serves connections until `tasks` begins to shut down, then finishes what is in flight.
+///
+/// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
+/// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections
+/// go on until shutdown.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ListenOptions,
+    tasks: Tasks,
+) -> DrainReport {
+    let max_connections = options
+        .max_connections
+        .clamp(1, Semaphore::MAX_PERMITS >> 8);
+    let slots = Arc::new(Semaphore::new(max_connections));
+    let shared = Arc::new(Shared {
+        router,
+        options,
+        http: http_builder(&options),
+        shutdown: tasks.shutdown_token(),
+        cut: CancellationToken::new(),
+    });
+    tokio::select! {
+        biased;
+        () = shared.shutdown.cancelled() => {}
+        () = accept_all(&listener, &slots, &shared, &tasks) => {}
+    }
+    drop(listener);
+    drain(&slots, max_connections, &shared).await
+}
+
+fn http_builder(options: &ListenOptions) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        // The stream under the connection keeps the head's time without a timer a request.
+        .header_read_timeout(None)
+        .max_headers(options.max_headers)
+        .max_header_size(options.max_header_bytes.max(8192))
+        .max_buf_size(options.max_header_bytes.max(8192))
+        .pipeline_flush(true);
+    http
+}
+
+/// Accepts for ever; at the limit of connections it waits for one to end before it accepts.
+async fn accept_all(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+    shared: &Arc<Shared>,
+    tasks: &Tasks,
+) {
+    let mut full = false;
+    loop {
+        if slots.available_permits() == 0 && !std::mem::replace(&mut full, true) {
+            let max_connections = shared.options.max_connections;
+            tracing::warn!(max_connections, "every connection is in use; new ones wait");
+        }
+        // The semaphore is never closed.
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            return;
+        };
+        let stream = accept(listener).await;
+        full &= slots.available_permits() == 0;
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            connection::run(stream, &shared).await;
+            drop(slot);
+        });
+    }
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) if connection::is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept; check the limit of open files (ulimit -n)");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn drain(slots: &Semaphore, max_connections: usize, shared: &Shared) -> DrainReport {
+    let in_use = || max_connections - slots.available_permits();
+    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+    let open = in_use();
+    if tokio::time::timeout(shared.options.drain_deadline, slots.acquire_many(all))
+        .await
+        .is_ok()
+    {
+        return DrainReport { open, cut: 0 };
+    }
+    let cut = in_use();
+    shared.cut.cancel();
+    // Cut connections end at their next poll; a handler that blocks its thread may not.
+    let _ = tokio::time::timeout(CUT_GRACE, slots.acquire_many(all)).await;
+    tracing::warn!(cut, "requests in flight at the end of the drain were cut");
+    DrainReport { open, cut }
+}

@@ -1,0 +1,93 @@
+//! One connection, from accept until it is closed.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::Shared;
+use super::handler::Handler;
+use super::stream::{Activity, Stream};
+
+/// How long, and for how many bytes, a connection that we close is read on. Closing with unread
+/// bytes resets it, and the client could lose the reply that says why.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// A dead peer is noticed after 15 s of silence and three unanswered probes 5 s apart.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// Serves one connection; when shutdown begins, the request in flight is its last.
+pub(super) async fn run(stream: TcpStream, shared: &Shared) {
+    if let Err(error) = tune(&stream) {
+        tracing::debug!(%error, "the options of a socket could not be set");
+    }
+    let activity = Arc::new(Activity::new());
+    let stream = Stream::new(stream, activity.clone(), &shared.options);
+    let handler = Handler::new(shared, activity);
+    let mut connection = shared.http.serve_connection(TokioIo::new(stream), handler);
+    let mut shutdown = pin!(shared.shutdown.cancelled());
+    let outcome = tokio::select! {
+        biased;
+        outcome = &mut connection => outcome,
+        () = &mut shutdown => {
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            tokio::select! {
+                biased;
+                outcome = &mut connection => outcome,
+                () = shared.cut.cancelled() => return,
+            }
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "a connection ended");
+    }
+    let stream = connection.into_parts().io.into_inner();
+    if !stream.peer_closed() && !shared.shutdown.is_cancelled() {
+        linger(stream.into_inner()).await;
+    }
+}
+
+/// Whether an error of accept concerns the one connection that was about to be accepted.
+pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+async fn linger(mut stream: TcpStream) {
+    let read_on = async {
+        stream.shutdown().await?;
+        let mut scrap = [0; 4096];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match stream.read(&mut scrap).await? {
+                0 => break,
+                bytes => left = left.saturating_sub(bytes),
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Whatever comes of it, the connection is closed now.
+    let _ = tokio::time::timeout(LINGER, read_on).await;
+}

@@ -1,0 +1,106 @@
+//! Between hyper and the router: marks when a request is in flight, and times its body.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body as AxumBody;
+use axum::routing::future::RouteFuture;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tower::Service as _;
+
+use super::body::TimedBody;
+use super::stream::Activity;
+use super::{ListenOptions, Shared};
+
+#[derive(Clone, Debug)]
+pub(super) struct Handler {
+    router: Router,
+    options: ListenOptions,
+    activity: Arc<Activity>,
+}
+
+impl Handler {
+    pub(super) fn new(shared: &Shared, activity: Arc<Activity>) -> Self {
+        Self {
+            router: shared.router.clone(),
+            options: shared.options,
+            activity,
+        }
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Handler {
+    type Response = Response<InFlight>;
+    type Error = Infallible;
+    type Future = Reply;
+
+    fn call(&self, request: Request<Incoming>) -> Reply {
+        self.activity.request_began();
+        let request = request.map(|body| TimedBody::new(body, &self.options));
+        Reply {
+            inner: self.router.clone().call(request),
+            activity: Some(self.activity.clone()),
+        }
+    }
+}
+
+/// The reply to come.
+pub(super) struct Reply {
+    inner: RouteFuture<Infallible>,
+    activity: Option<Arc<Activity>>,
+}
+
+impl Future for Reply {
+    type Output = Result<Response<InFlight>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        Pin::new(&mut this.inner).poll(cx).map_ok(|response| {
+            let activity = this.activity.take();
+            response.map(|inner| InFlight { inner, activity })
+        })
+    }
+}
+
+/// The body of a reply. hyper drops it once it has taken the last byte, and with that the request
+/// is over.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    inner: AxumBody,
+    activity: Option<Arc<Activity>>,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(activity) = &self.activity {
+            activity.request_ended();
+        }
+    }
+}
+
+impl Body for InFlight {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,225 @@
+//! The socket with its time limits: an incomplete head, rest between requests, unread replies.
+//!
+//! hyper's own header timeout counts rest between requests as part of the next head and makes a
+//! timer for every request. Here a timer is only made when the socket has nothing to read or
+//! cannot be written to, so a request that arrives in one piece costs none.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+use super::{ListenOptions, automatic};
+
+const RESTING: u8 = 0;
+const HEAD: u8 = 1;
+const IN_FLIGHT: u8 = 2;
+
+/// Rest is measured in quarters of the idle timeout: no clock is read for a request.
+const QUARTERS: u32 = 4;
+
+/// What a connection is doing; the handler writes it and the stream reads it, in one task.
+#[derive(Debug)]
+pub(super) struct Activity {
+    phase: AtomicU8,
+    requests: AtomicU32,
+}
+
+impl Activity {
+    /// A new connection owes its first head at once.
+    pub(super) fn new() -> Self {
+        Self {
+            phase: AtomicU8::new(HEAD),
+            requests: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn request_began(&self) {
+        self.phase.store(IN_FLIGHT, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn request_ended(&self) {
+        self.phase.store(RESTING, Ordering::Relaxed);
+    }
+
+    fn phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    inner: TcpStream,
+    activity: Arc<Activity>,
+    header_timeout: Duration,
+    idle_quarter: Duration,
+    write_timeout: Duration,
+    head_timer: Option<Pin<Box<Sleep>>>,
+    idle_timer: Option<Idle>,
+    write_timer: Option<Pin<Box<Sleep>>>,
+    replacement: Option<automatic::Replacement>,
+    peer_closed: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    timer: Pin<Box<Sleep>>,
+    requests: u32,
+    quarters: u32,
+}
+
+impl Stream {
+    pub(super) fn new(inner: TcpStream, activity: Arc<Activity>, options: &ListenOptions) -> Self {
+        Self {
+            inner,
+            activity,
+            header_timeout: options.header_timeout,
+            idle_quarter: options.idle_timeout / QUARTERS,
+            write_timeout: options.write_timeout,
+            head_timer: None,
+            idle_timer: None,
+            write_timer: None,
+            replacement: None,
+            peer_closed: false,
+        }
+    }
+
+    /// Whether the peer has sent everything it ever will.
+    pub(super) fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    pub(super) fn into_inner(self) -> TcpStream {
+        self.inner
+    }
+
+    /// Nothing to read: is it time to give up?
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.activity.phase() {
+            HEAD => {
+                let timeout = self.header_timeout;
+                let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
+                ready!(timer.as_mut().poll(cx));
+                Poll::Ready(Err(timed_out(
+                    "the head of a request did not arrive in time",
+                )))
+            }
+            RESTING => self.poll_rest(cx),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let requests = self.activity.requests.load(Ordering::Relaxed);
+        let quarter = self.idle_quarter;
+        let idle = self.idle_timer.get_or_insert_with(|| Idle {
+            timer: sleep(quarter),
+            requests,
+            quarters: 0,
+        });
+        loop {
+            ready!(idle.timer.as_mut().poll(cx));
+            idle.quarters = if idle.requests == requests {
+                idle.quarters + 1
+            } else {
+                0
+            };
+            idle.requests = requests;
+            if idle.quarters >= QUARTERS {
+                return Poll::Ready(Err(timed_out("the connection rested for too long")));
+            }
+            let next = idle.timer.deadline() + quarter;
+            idle.timer
+                .as_mut()
+                .reset(next.max(Instant::from_std(crate::clock::now())));
+        }
+    }
+
+    fn poll_write_patience<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let timeout = self.write_timeout;
+        let timer = self.write_timer.get_or_insert_with(|| sleep(timeout));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(timed_out("the client did not read its reply in time")))
+    }
+
+    fn poll_write_inner(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match Pin::new(&mut self.inner).poll_write(cx, bytes) {
+            Poll::Pending => self.poll_write_patience(cx),
+            written => {
+                self.write_timer = None;
+                written
+            }
+        }
+    }
+}
+
+fn sleep(duration: Duration) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(duration))
+}
+
+fn timed_out(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        let Poll::Ready(result) = Pin::new(&mut this.inner).poll_read(cx, buf) else {
+            return this.poll_patience(cx);
+        };
+        if buf.filled().len() == before {
+            this.peer_closed = true;
+        } else if this.activity.phase() == RESTING {
+            this.activity.phase.store(HEAD, Ordering::Relaxed);
+            this.head_timer = None;
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if this.replacement.is_none() {
+            this.replacement = automatic::replacement_of(bytes);
+        }
+        let Some(mut replacement) = this.replacement.take() else {
+            return this.poll_write_inner(cx, bytes);
+        };
+        while !replacement.rest().is_empty() {
+            match this.poll_write_inner(cx, replacement.rest()) {
+                Poll::Ready(Ok(written)) => replacement.advance(written),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    this.replacement = Some(replacement);
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

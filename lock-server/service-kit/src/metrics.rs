@@ -1,0 +1,161 @@
+//! What is counted, and how it is told to Prometheus.
+
+mod route;
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub(crate) use route::{RouteCell, method_index};
+
+/// Bounds in seconds: from a grant out of memory to a long poll.
+const DURATION_BOUNDS_SECONDS: [f64; 15] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0,
+    60.0,
+];
+
+/// The labels of one counter of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: String,
+}
+
+/// The metrics of one service. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Metrics {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registry: RwLock<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    in_flight: Gauge,
+    panics: Counter,
+    connections: Gauge,
+}
+
+impl Metrics {
+    /// Metrics with the HTTP families and `build_info`, which carries the name of the service.
+    pub fn new(service: &'static str) -> Self {
+        let mut registry = Registry::default();
+        let requests = Family::default();
+        let durations: Family<_, _, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(DURATION_BOUNDS_SECONDS));
+        let (in_flight, panics, connections) =
+            (Gauge::default(), Counter::default(), Gauge::default());
+        registry.register(
+            "http_requests",
+            "Requests answered, by method, route and status",
+            requests.clone(),
+        );
+        registry.register(
+            "http_request_duration_seconds",
+            "From the request's head until the reply's head, by route; waiting in a queue included",
+            durations.clone(),
+        );
+        registry.register(
+            "http_requests_in_flight",
+            "Requests being handled",
+            in_flight.clone(),
+        );
+        registry.register(
+            "http_handler_panics",
+            "Handlers that panicked",
+            panics.clone(),
+        );
+        registry.register("http_connections", "Open connections", connections.clone());
+        let info = [("service", service), ("version", env!("CARGO_PKG_VERSION"))];
+        registry.register(
+            "build",
+            "What runs",
+            prometheus_client::metrics::info::Info::new(info),
+        );
+        let registry = RwLock::new(registry);
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                requests,
+                durations,
+                in_flight,
+                panics,
+                connections,
+            }),
+        }
+    }
+
+    /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`.
+    pub fn registry<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
+        register(
+            &mut self
+                .shared
+                .registry
+                .write()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// All metrics as OpenMetrics text.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        let registry = self
+            .shared
+            .registry
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
+            // Only a collector that reports an error by itself gets here.
+            tracing::error!(%error, "metrics could not be written");
+        }
+        text
+    }
+
+    pub(crate) fn in_flight(&self) -> &Gauge {
+        &self.shared.in_flight
+    }
+
+    pub(crate) fn panics(&self) -> &Counter {
+        &self.shared.panics
+    }
+
+    /// How many connections are open; the listener keeps it.
+    pub fn connections(&self) -> &Gauge {
+        &self.shared.connections
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_families_are_told_too() {
+        let metrics = Metrics::new("test");
+        let grants: Counter = Counter::default();
+        metrics.registry(|registry| registry.register("grants", "Grants", grants.clone()));
+        grants.inc();
+        let text = metrics.encode();
+        assert!(text.contains("grants_total 1"), "{text}");
+        assert!(text.contains("service=\"test\""), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

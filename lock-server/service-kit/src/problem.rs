@@ -1,0 +1,132 @@
+//! Errors of handlers as problem bodies, and extractors whose refusals are such errors.
+
+mod body;
+mod extract;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use fence_protocol::{Code, Invalid, Problem};
+use serde::Serialize;
+
+pub(crate) use body::too_large;
+pub use body::{ApiBytes, body_error};
+pub use extract::{ApiJson, ApiPath, ApiQuery};
+
+/// The error of a handler: a problem, and how long to wait before trying again.
+///
+/// It becomes `application/problem+json` with the status of the problem's code;
+/// [`crate::http::finish`] adds the request id to the body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reject {
+    problem: Box<Problem>,
+    retry_after_secs: Option<u64>,
+}
+
+/// What a handler returns.
+pub type Result<T> = std::result::Result<T, Reject>;
+
+/// The rendered problem, left in the reply's extensions so that the request id can be added.
+#[derive(Clone, Debug)]
+pub(crate) struct Rendered(pub(crate) Bytes);
+
+impl Reject {
+    /// A refusal of `code`; `detail` says what happened with which values.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Problem::new(code, detail).into()
+    }
+
+    /// With a `Retry-After` header.
+    #[must_use]
+    pub fn retry_after(mut self, secs: u64) -> Self {
+        self.retry_after_secs = Some(secs);
+        self
+    }
+
+    /// With a further member in the body.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        *self.problem = self.problem.with(name, value);
+        self
+    }
+
+    /// With another hint than the code's own.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.problem.hint = hint.into();
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.problem.code
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The `Retry-After` header, in seconds.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after_secs
+    }
+}
+
+impl From<Problem> for Reject {
+    fn from(problem: Problem) -> Self {
+        Self {
+            problem: Box::new(problem),
+            retry_after_secs: None,
+        }
+    }
+}
+
+impl From<Invalid> for Reject {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(Code::InvalidRequest, invalid.to_string())
+    }
+}
+
+impl std::fmt::Display for Reject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.problem.fmt(f)
+    }
+}
+
+impl std::error::Error for Reject {}
+
+impl IntoResponse for Reject {
+    fn into_response(self) -> Response {
+        // A problem is made of strings, numbers and JSON values: it can always be written.
+        let text = Bytes::from(serde_json::to_vec(&self.problem).unwrap_or_default());
+        let mut response = Response::new(Body::from(text.clone()));
+        *response.status_mut() =
+            StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if let Some(secs) = self.retry_after_secs {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
+        }
+        response.extensions_mut().insert(Rendered(text));
+        response
+    }
+}
+
+/// Text from outside, fit for an error message: shortened, and nothing unprintable in it.
+pub(crate) fn shown(text: &str) -> String {
+    const SHOWN_CHARS: usize = 120;
+    let mut out: String = text
+        .chars()
+        .take(SHOWN_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        out.push('…');
+    }
+    out
+}

@@ -1,0 +1,314 @@
+//! One owned connection to one Redis: verified before it is used, never replayed.
+//!
+//! A connection that broke is replaced by this module and by nothing else. Before a new one carries
+//! a single command, the caller's [`Verifier`] looks at the process behind it (is it the Redis that
+//! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
+//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody has
+//! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
+//! run, is sent once more.
+//!
+//! Commands of many callers share the connection. What waits at the same moment leaves in one
+//! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
+//! costs Redis less than as many direct clients, and an idle one waits for nobody.
+
+mod script;
+mod supervisor;
+mod target;
+mod value;
+
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, Value};
+use tokio::sync::{Mutex, Notify, watch};
+
+pub use script::{Script, load_scripts};
+pub use target::{RedisTarget, TargetError};
+pub use value::{info_field, text_fields};
+
+use crate::tasks::Tasks;
+
+/// Looks at the process behind a new connection before it is used.
+#[async_trait]
+pub trait Verifier: Send + Sync + 'static {
+    /// Judges the process, adopts or refuses it, and loads the scripts.
+    ///
+    /// # Errors
+    /// A sentence that says why this Redis cannot be used. The link stays down and tries again.
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String>;
+}
+
+/// How the link behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkOptions {
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long to wait for a reply; after that the outcome is unknown and the connection is given
+    /// up, because a Redis that stalls must be looked at again.
+    pub reply_timeout: Duration,
+    /// How often an idle connection is tried.
+    pub ping_interval: Duration,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            reply_timeout: Duration::from_secs(2),
+            ping_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a command has no reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// It was not sent: there is no verified connection.
+    #[error("{0}")]
+    Down(String),
+    /// It was sent, and no reply came: it may or may not have been run.
+    #[error("{0}")]
+    Unknown(String),
+    /// Redis answered with an error.
+    #[error("Redis answered {code} {message}")]
+    Server {
+        /// The first word of the reply: `ERR`, `OOM`, `READONLY`, or a script's own.
+        code: String,
+        /// The rest of the reply.
+        message: String,
+    },
+}
+
+/// Whether commands can be sent now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// A verified connection is there; the number grows with every verification.
+    Up(u64),
+    /// There is none, and why.
+    Down(String),
+}
+
+/// A shared, self-healing connection to one Redis. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RedisLink {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    target: RedisTarget,
+    options: LinkOptions,
+    verifier: Arc<dyn Verifier>,
+    live: RwLock<Option<Live>>,
+    state: watch::Sender<LinkState>,
+    /// One verification at a time.
+    verifying: Mutex<()>,
+    broken: Notify,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    generation: u64,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisLink")
+            .field("target", &self.target)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RedisLink {
+    /// Connects, verifies, and keeps doing so in the background until `tasks` shut down.
+    ///
+    /// # Errors
+    /// A sentence where the first connection cannot be made or verified; nothing keeps running.
+    pub async fn start(
+        target: RedisTarget,
+        options: LinkOptions,
+        verifier: Arc<dyn Verifier>,
+        tasks: &Tasks,
+    ) -> Result<Self, String> {
+        let (state, _) = watch::channel(LinkState::Down("not connected yet".to_owned()));
+        let link = Self {
+            inner: Arc::new(Inner {
+                target,
+                options,
+                verifier,
+                live: RwLock::new(None),
+                state,
+                verifying: Mutex::new(()),
+                broken: Notify::new(),
+            }),
+        };
+        link.connect_once(1).await?;
+        tasks.spawn(supervisor::run(link.clone(), tasks.shutdown_token()));
+        Ok(link)
+    }
+
+    /// Sends one command and awaits its reply.
+    ///
+    /// # Errors
+    /// [`LinkError`]; only [`LinkError::Unknown`] leaves open whether the command was run.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the command back.
+    pub async fn call(&self, command: &Cmd) -> Result<Value, LinkError> {
+        let live = self.live()?;
+        match self.send(&live, command).await {
+            Err(LinkError::Server { code, .. }) if code == "NOSCRIPT" => {
+                self.verify_again(live.generation).await?;
+                let live = self.live()?;
+                self.send(&live, command).await
+            }
+            other => other,
+        }
+    }
+
+    /// Verifies the connection again, unless somebody did since `generation` was current.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`] where the Redis behind the connection cannot be used.
+    pub async fn verify_again(&self, generation: u64) -> Result<(), LinkError> {
+        let _one_at_a_time = self.inner.verifying.lock().await;
+        let mut live = self.live()?;
+        if live.generation != generation {
+            return Ok(());
+        }
+        match self.verify(&mut live.connection).await {
+            Ok(()) => {
+                self.publish(Live {
+                    generation: generation + 1,
+                    ..live
+                });
+                Ok(())
+            }
+            Err(reason) => {
+                self.take_down(&reason);
+                Err(LinkError::Down(reason))
+            }
+        }
+    }
+
+    /// The number of the verification that is in force; 0 while the link is down.
+    pub fn generation(&self) -> u64 {
+        self.live().map_or(0, |live| live.generation)
+    }
+
+    /// Follows the state.
+    pub fn watch(&self) -> watch::Receiver<LinkState> {
+        self.inner.state.subscribe()
+    }
+
+    /// The state now.
+    pub fn state(&self) -> LinkState {
+        self.inner.state.borrow().clone()
+    }
+
+    /// Where the link leads; its text hides the password.
+    pub fn target(&self) -> &RedisTarget {
+        &self.inner.target
+    }
+
+    fn live(&self) -> Result<Live, LinkError> {
+        let live = match self.inner.live.read() {
+            Ok(live) => live.clone(),
+            Err(poisoned) => poisoned.into_inner().clone(),
+        };
+        live.ok_or_else(|| match self.state() {
+            LinkState::Down(reason) => LinkError::Down(reason),
+            LinkState::Up(_) => LinkError::Down("the connection is being replaced".to_owned()),
+        })
+    }
+
+    async fn send(&self, live: &Live, command: &Cmd) -> Result<Value, LinkError> {
+        let mut connection = live.connection.clone();
+        let reply = tokio::time::timeout(
+            self.inner.options.reply_timeout,
+            connection.send_packed_command(command),
+        );
+        match reply.await {
+            Ok(Ok(Value::ServerError(error))) => Err(server_error(&error.into())),
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) if error.code().is_some() => Err(server_error(&error)),
+            Ok(Err(error)) => Err(self.lost(live, &error.to_string())),
+            Err(_) => Err(self.lost(
+                live,
+                &format!(
+                    "no reply within {} ms",
+                    self.inner.options.reply_timeout.as_millis()
+                ),
+            )),
+        }
+    }
+
+    /// Gives the connection up, unless it was replaced already.
+    fn lost(&self, live: &Live, why: &str) -> LinkError {
+        let reason = format!(
+            "the connection to Redis at {} broke: {why}",
+            self.inner.target
+        );
+        if self.generation() == live.generation {
+            self.take_down(&reason);
+        }
+        LinkError::Unknown(reason)
+    }
+
+    async fn connect_once(&self, generation: u64) -> Result<(), String> {
+        let mut connection = self
+            .inner
+            .target
+            .connect(self.inner.options.connect_timeout)
+            .await?;
+        self.verify(&mut connection).await?;
+        self.publish(Live {
+            connection,
+            generation,
+        });
+        Ok(())
+    }
+
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let limit = self.inner.options.reply_timeout * 2;
+        tokio::time::timeout(limit, self.inner.verifier.verify(connection))
+            .await
+            .unwrap_or_else(|_| {
+                Err(format!(
+                    "Redis at {} did not answer within {} ms",
+                    self.inner.target,
+                    limit.as_millis()
+                ))
+            })
+    }
+
+    fn publish(&self, live: Live) {
+        let generation = live.generation;
+        self.replace(Some(live));
+        self.inner.state.send_replace(LinkState::Up(generation));
+    }
+
+    fn take_down(&self, reason: &str) {
+        self.replace(None);
+        self.inner
+            .state
+            .send_replace(LinkState::Down(reason.to_owned()));
+        self.inner.broken.notify_one();
+    }
+
+    fn replace(&self, live: Option<Live>) {
+        match self.inner.live.write() {
+            Ok(mut slot) => *slot = live,
+            Err(poisoned) => *poisoned.into_inner() = live,
+        }
+    }
+}
+
+fn server_error(error: &RedisError) -> LinkError {
+    LinkError::Server {
+        code: error.code().unwrap_or("ERR").to_owned(),
+        message: error.detail().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,63 @@
+//! Lua scripts that Redis runs as one atomic step.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, cmd};
+
+/// A script, known to Redis by the SHA-1 of its text.
+#[derive(Clone, Debug)]
+pub struct Script {
+    name: &'static str,
+    text: &'static str,
+    sha1: String,
+}
+
+impl Script {
+    /// A script from its text; `name` is for people.
+    pub fn new(name: &'static str, text: &'static str) -> Self {
+        Self {
+            name,
+            text,
+            sha1: redis::Script::new(text).get_hash().to_owned(),
+        }
+    }
+
+    /// An `EVALSHA` to which `keys` (as many as are given) and then arguments can be added.
+    pub fn call(&self, keys: &[&str]) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        command.arg(&self.sha1).arg(keys.len());
+        for key in keys {
+            command.arg(*key);
+        }
+        command
+    }
+
+    /// An `EVAL`, for the one script that runs before the others may be loaded.
+    pub fn call_once(&self, keys: &[&str]) -> Cmd {
+        let mut command = cmd("EVAL");
+        command.arg(self.text).arg(keys.len());
+        for key in keys {
+            command.arg(*key);
+        }
+        command
+    }
+}
+
+/// Loads scripts; only a [`Verifier`](super::Verifier) that has approved of the process calls it.
+///
+/// # Errors
+/// A sentence with the script's name where Redis refuses it.
+pub async fn load_scripts(
+    connection: &mut MultiplexedConnection,
+    scripts: &[&Script],
+) -> Result<(), String> {
+    for script in scripts {
+        let sha1: String = cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(script.text)
+            .query_async(connection)
+            .await
+            .map_err(|error| format!("Redis did not take the script {}: {error}", script.name))?;
+        debug_assert_eq!(sha1, script.sha1, "{}", script.name);
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Logs: text or JSON on stderr.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::EnvFilter;
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people; in colour on a terminal.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The logs could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The filter cannot be read.
+    #[error(
+        "the log filter \"{filter}\" cannot be read: {reason}; write a level (info) or \
+         target=level pairs (info,lock_server=debug)"
+    )]
+    Filter {
+        /// The filter as it was given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Logs were set up before.
+    #[error("logs are set up already")]
+    Twice,
+}
+
+/// Sends logs to stderr from now on, and panics with them. To be called once, early in `main`.
+///
+/// # Errors
+/// [`TelemetryError`] for a filter that cannot be read, and when called twice.
+pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+        filter: filter.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder
+            .with_ansi(std::io::stderr().is_terminal())
+            .try_init(),
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_ansi(false)
+            .try_init(),
+    }
+    .map_err(|_| TelemetryError::Twice)?;
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let text = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(place, panic = text, "a thread panicked");
+    }));
+    Ok(())
+}

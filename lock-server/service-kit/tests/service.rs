@@ -1,0 +1,13 @@
+//! The service kit over real sockets: limits, problems, ids and draining as a client sees them.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "service/drain.rs"]
+mod drain;
+#[path = "service/harness.rs"]
+mod harness;
+#[path = "service/limits.rs"]
+mod limits;
+#[path = "service/problems.rs"]
+mod problems;
+#[path = "service/routes.rs"]
+mod routes;

@@ -1,0 +1,12 @@
+//! The lease rules: pure, without I/O, clock or runtime.
+//!
+//! [`Machine`] holds every lock of a namespace. Its caller says what time it is, in milliseconds of
+//! a clock that never goes back, and carries out what comes back. That is why the same rules run in
+//! the `memory` store, the `embedded` store and the tests' simulation.
+
+mod machine;
+mod record;
+pub mod tokens;
+
+pub use machine::{Delivery, Machine, Reply};
+pub use record::{Ended, Holder, Record, StoredEnded, StoredHolder, StoredRecord, Waiter};

@@ -1,0 +1,490 @@
+//! Every lock of a namespace, and the transitions between their states.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use fence_protocol::wire::lock::{EndReason, EndedReply, LockLine, LockPage, LockReply};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
+
+use super::record::{Ended, Holder, Record, Waiter};
+use super::tokens;
+use crate::store::{Acquire, Grant, Limits, ListQuery, StoreError};
+
+/// The answer to an acquire.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Now.
+    Done(Result<Grant, StoreError>),
+    /// Later, as a [`Delivery`].
+    Queued,
+}
+
+/// An answer to somebody who waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// The lock.
+    pub lock: LockName,
+    /// The id that the waiter's acquire had.
+    pub lease_id: LeaseId,
+    /// What became of it.
+    pub result: Result<Grant, StoreError>,
+}
+
+/// Why somebody looks at a lock again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    /// The lease may have expired, or the record may have become idle.
+    Record,
+    /// The waiter gives up.
+    Waiter(LeaseId),
+}
+
+/// The locks of a namespace and the counter that their tokens come from.
+///
+/// Invariants: `counter` is at least the highest token ever granted; a record with waiters has a
+/// holder (checked in debug builds after every step), so nobody can overtake the queue.
+#[derive(Debug)]
+pub struct Machine {
+    counter: u64,
+    records: BTreeMap<LockName, Record>,
+    alarms: BTreeSet<(u64, LockName, Alarm)>,
+    waiters: usize,
+    limits: Limits,
+    deliveries: Vec<Delivery>,
+    dirty: BTreeSet<LockName>,
+}
+
+impl Machine {
+    /// An empty namespace whose next token is above `counter`.
+    pub fn new(counter: u64, limits: Limits) -> Self {
+        Self {
+            counter,
+            records: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            waiters: 0,
+            limits,
+            deliveries: Vec::new(),
+            dirty: BTreeSet::new(),
+        }
+    }
+
+    /// Takes a record over from a journal.
+    pub fn restore(&mut self, lock: LockName, record: Record) {
+        self.counter = self.counter.max(record.highest_token());
+        self.put_back(lock, record);
+    }
+
+    /// The next token will be above `counter`; never lowers.
+    pub fn raise_counter(&mut self, counter: u64) {
+        self.counter = self.counter.max(counter);
+    }
+
+    /// The highest token granted so far.
+    pub fn counter(&self) -> u64 {
+        self.counter
+    }
+
+    /// Grants, queues or refuses. See [`LockStore::acquire`](crate::store::LockStore::acquire).
+    pub fn acquire(&mut self, now_ms: u64, request: Acquire) -> Reply {
+        let lock = request.lock.clone();
+        self.settle(now_ms, &lock);
+        if !self.records.contains_key(&lock) && self.records.len() >= self.limits.locks {
+            return Reply::Done(Err(limit("locks held or remembered", self.limits.locks)));
+        }
+        let mut record = self.take_out(&lock).unwrap_or_default();
+        let reply = self.acquire_in(now_ms, &lock, &mut record, request);
+        self.put_back(lock, record);
+        reply
+    }
+
+    fn acquire_in(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+    ) -> Reply {
+        if let Some(known) = known_answer(now_ms, record, &request) {
+            return Reply::Done(known);
+        }
+        if let Some(place) = record.position(request.lease_id) {
+            return self.wait_longer(now_ms, lock, record, place, request);
+        }
+        match &record.holder {
+            None => Reply::Done(self.grant(now_ms, lock, record, request, 0)),
+            Some(holder) if request.wait_ms == 0 => Reply::Done(Err(StoreError::Held {
+                holder: holder.info(now_ms),
+                queue_length: record.queue.len(),
+            })),
+            Some(_) => self.enqueue(now_ms, lock, record, request),
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+    ) -> Reply {
+        if record.queue.len() >= self.limits.waiters_per_lock {
+            return Reply::Done(Err(limit("waiters of this lock", self.limits.waiters_per_lock)));
+        }
+        if self.waiters >= self.limits.waiters {
+            return Reply::Done(Err(limit("waiters of this server", self.limits.waiters)));
+        }
+        let until_ms = now_ms + request.wait_ms;
+        self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
+        self.waiters += 1;
+        record.queue.push_back(Waiter { request, since_ms: now_ms, until_ms });
+        Reply::Queued
+    }
+
+    /// The same id again: it keeps its place and gets the new patience.
+    fn wait_longer(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        place: usize,
+        request: Acquire,
+    ) -> Reply {
+        let waiter = &mut record.queue[place];
+        if waiter.request.owner != request.owner {
+            let owner = waiter.request.owner.clone();
+            return Reply::Done(Err(StoreError::IdConflict { owner }));
+        }
+        self.alarms.remove(&(waiter.until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
+        waiter.until_ms = now_ms + request.wait_ms;
+        self.alarms.insert((waiter.until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
+        Reply::Queued
+    }
+
+    fn grant(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+        waited_ms: u64,
+    ) -> Result<Grant, StoreError> {
+        let token: Token =
+            tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
+        self.counter = token.get();
+        let holder = Holder {
+            lease_id: request.lease_id,
+            token,
+            owner: request.owner,
+            ttl: request.ttl,
+            metadata: request.metadata,
+            granted_at_ms: now_ms,
+            expires_at_ms: now_ms + request.ttl.ms(),
+            renewals: 0,
+        };
+        let grant = holder.grant(now_ms, waited_ms);
+        record.holder = Some(holder);
+        self.dirty.insert(lock.clone());
+        Ok(grant)
+    }
+
+    /// Replaces what remains of a live lease.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`].
+    pub fn renew(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        lease_id: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        self.settle(now_ms, lock);
+        let record = self.records.get_mut(lock).ok_or_else(|| gone(&Record::default(), lease_id))?;
+        let Some(holder) = record.holder.as_mut().filter(|holder| holder.lease_id == lease_id)
+        else {
+            return Err(gone(record, lease_id));
+        };
+        let ttl = ttl.unwrap_or(holder.ttl);
+        if ttl != holder.ttl {
+            // A restart gives a lease its full time again, so only a new time to live is news to
+            // the journal: a plain renewal costs no write.
+            holder.ttl = ttl;
+            self.dirty.insert(lock.clone());
+        }
+        self.alarms.remove(&(holder.expires_at_ms, lock.clone(), Alarm::Record));
+        holder.expires_at_ms = now_ms + ttl.ms();
+        holder.renewals += 1;
+        self.alarms.insert((holder.expires_at_ms, lock.clone(), Alarm::Record));
+        Ok(holder.grant(now_ms, 0))
+    }
+
+    /// Ends a lease, or remembers an id that is not known as ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] where the lease was not live.
+    pub fn release(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        lease_id: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
+        self.settle(now_ms, lock);
+        if !self.records.contains_key(lock) && self.records.len() >= self.limits.locks {
+            return Err(limit("locks held or remembered", self.limits.locks));
+        }
+        let mut record = self.take_out(lock).unwrap_or_default();
+        let live = record.holder.as_ref().is_some_and(|holder| holder.lease_id == lease_id);
+        let reply = if live {
+            self.end(now_ms, lock, &mut record, EndReason::Released)
+        } else {
+            let error = gone(&record, lease_id);
+            self.disown(now_ms, lock, &mut record, lease_id);
+            Err(error)
+        };
+        self.put_back(lock.clone(), record);
+        reply
+    }
+
+    /// Ends whatever lease is live.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`].
+    pub fn revoke(&mut self, now_ms: u64, lock: &LockName) -> Result<EndedReply, StoreError> {
+        self.settle(now_ms, lock);
+        let mut record = self.take_out(lock).ok_or(StoreError::NotHeld)?;
+        let reply = self.end(now_ms, lock, &mut record, EndReason::Revoked);
+        self.put_back(lock.clone(), record);
+        reply
+    }
+
+    /// The caller behind this id is gone: it leaves the queue, or its grant is taken back.
+    pub fn withdraw(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
+        // The answer would go to nobody.
+        let _ = self.release(now_ms, lock, lease_id);
+        self.deliveries.retain(|d| d.lease_id != lease_id || d.lock != *lock);
+    }
+
+    /// An id that does not hold the lock will never be granted from now on.
+    fn disown(&mut self, now_ms: u64, lock: &LockName, record: &mut Record, lease_id: LeaseId) {
+        if record.ended(lease_id).is_some() {
+            return;
+        }
+        let mut owner = None;
+        if let Some(place) = record.position(lease_id)
+            && let Some(waiter) = record.queue.remove(place)
+        {
+            self.forget_waiter(lock, &waiter);
+            let reason = EndReason::Released;
+            self.deliver(lock, lease_id, Err(StoreError::Lost { reason }));
+            owner = Some(waiter.request.owner);
+        }
+        record.remember(Ended {
+            lease_id,
+            token: None,
+            owner,
+            reason: EndReason::Released,
+            held_ms: 0,
+            at_ms: now_ms,
+        });
+        self.dirty.insert(lock.clone());
+    }
+
+    fn end(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        reason: EndReason,
+    ) -> Result<EndedReply, StoreError> {
+        let ended = record.end(reason, now_ms).ok_or(StoreError::NotHeld)?;
+        self.dirty.insert(lock.clone());
+        self.hand_over(now_ms, lock, record);
+        let token = ended.token.ok_or(StoreError::NotHeld)?;
+        Ok(EndedReply { lock: lock.clone(), lease_id: ended.lease_id, token, reason })
+    }
+
+    /// The lock is free: the first of the queue gets it, in the same step.
+    fn hand_over(&mut self, now_ms: u64, lock: &LockName, record: &mut Record) {
+        while record.holder.is_none() {
+            let Some(waiter) = record.queue.pop_front() else { return };
+            self.forget_waiter(lock, &waiter);
+            let lease_id = waiter.request.lease_id;
+            let waited_ms = now_ms.saturating_sub(waiter.since_ms);
+            let result = self.grant(now_ms, lock, record, waiter.request, waited_ms);
+            self.deliver(lock, lease_id, result);
+        }
+    }
+
+    /// Lets pass what is due by now: leases, waiters' patience, idle records.
+    pub fn tick(&mut self, now_ms: u64) {
+        while let Some((at_ms, lock, alarm)) = self.alarms.first().cloned() {
+            if at_ms > now_ms {
+                return;
+            }
+            self.alarms.pop_first();
+            match alarm {
+                Alarm::Record => self.settle(now_ms, &lock),
+                Alarm::Waiter(lease_id) => self.give_up(now_ms, &lock, lease_id),
+            }
+        }
+    }
+
+    fn give_up(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
+        self.settle(now_ms, lock);
+        let Some(mut record) = self.take_out(lock) else { return };
+        if let Some(place) = record.position(lease_id)
+            && let Some(waiter) = record.queue.remove(place)
+        {
+            self.forget_waiter(lock, &waiter);
+            let held = record.holder.as_ref().map(|holder| StoreError::Held {
+                holder: holder.info(now_ms),
+                queue_length: record.queue.len(),
+            });
+            let held = held.unwrap_or_else(|| StoreError::Unavailable("nobody holds it".into()));
+            self.deliver(lock, lease_id, Err(held));
+        }
+        self.put_back(lock.clone(), record);
+    }
+
+    /// When [`tick`](Self::tick) has something to do next.
+    pub fn next_alarm_ms(&self) -> Option<u64> {
+        self.alarms.first().map(|(at_ms, _, _)| *at_ms)
+    }
+
+    /// The answers for waiters that came up since the last call.
+    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
+    }
+
+    /// The locks whose stored part changed since the last call; `None` means forget it.
+    pub fn take_changes(&mut self) -> Vec<(LockName, Option<&Record>)> {
+        std::mem::take(&mut self.dirty)
+            .into_iter()
+            .map(|lock| {
+                let record = self.records.get(&lock);
+                (lock, record)
+            })
+            .collect()
+    }
+
+    /// Whether there is something to make durable or to deliver.
+    pub fn has_news(&self) -> bool {
+        !self.dirty.is_empty() || !self.deliveries.is_empty()
+    }
+
+    /// Holder, queue and history of one lock.
+    pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
+        self.settle(now_ms, lock);
+        match self.records.get(lock) {
+            Some(record) => record.reply(lock, now_ms),
+            None => Record::default().reply(lock, now_ms),
+        }
+    }
+
+    /// A page of held locks.
+    pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
+        self.tick(now_ms);
+        let from = match &query.after {
+            Some(after) if after.as_str() >= query.prefix.as_str() => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(query.prefix.as_str()),
+        };
+        let mut lines = self
+            .records
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
+            .filter_map(|(lock, record)| {
+                let holder = record.holder.as_ref()?.info(now_ms);
+                Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
+            });
+        let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();
+        let more = lines.next().is_some();
+        let next_after = locks.last().filter(|_| more).map(|line| line.lock.clone());
+        LockPage { locks, next_after }
+    }
+
+    /// Brings one record up to date: an expired lease ends and the next waiter is granted; a record
+    /// with nothing to remember goes away.
+    fn settle(&mut self, now_ms: u64, lock: &LockName) {
+        let due = |record: &Record| self.alarm_ms(record).is_some_and(|at_ms| at_ms <= now_ms);
+        if !self.records.get(lock).is_some_and(due) {
+            return;
+        }
+        let Some(mut record) = self.take_out(lock) else { return };
+        self.dirty.insert(lock.clone());
+        if record.end(EndReason::Expired, now_ms).is_some() {
+            self.hand_over(now_ms, lock, &mut record);
+        }
+        if self.alarm_ms(&record).is_some_and(|at_ms| at_ms > now_ms) {
+            self.put_back(lock.clone(), record);
+        }
+    }
+
+    /// Takes a record out to change it, with its alarm.
+    fn take_out(&mut self, lock: &LockName) -> Option<Record> {
+        let record = self.records.remove(lock)?;
+        if let Some(at_ms) = self.alarm_ms(&record) {
+            self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
+        }
+        Some(record)
+    }
+
+    fn put_back(&mut self, lock: LockName, record: Record) {
+        debug_assert!(record.queue.is_empty() || record.holder.is_some(), "{lock}: idle queue");
+        if let Some(at_ms) = self.alarm_ms(&record) {
+            self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
+            self.records.insert(lock, record);
+        }
+    }
+
+    /// When the lease ends or, without one, when there is nothing left to remember; `None` where
+    /// there is nothing at all.
+    fn alarm_ms(&self, record: &Record) -> Option<u64> {
+        match &record.holder {
+            Some(holder) => Some(holder.expires_at_ms),
+            None => record.idle_until_ms(self.limits.ended_retention_ms),
+        }
+    }
+
+    fn forget_waiter(&mut self, lock: &LockName, waiter: &Waiter) {
+        let alarm = Alarm::Waiter(waiter.request.lease_id);
+        self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
+        self.waiters -= 1;
+    }
+
+    fn deliver(&mut self, lock: &LockName, lease_id: LeaseId, result: Result<Grant, StoreError>) {
+        self.deliveries.push(Delivery { lock: lock.clone(), lease_id, result });
+    }
+}
+
+/// The answer to an id that has been granted before: the same grant, or how it ended.
+fn known_answer(
+    now_ms: u64,
+    record: &Record,
+    request: &Acquire,
+) -> Option<Result<Grant, StoreError>> {
+    if let Some(ended) = record.ended(request.lease_id) {
+        return Some(Err(StoreError::Lost { reason: ended.reason }));
+    }
+    let holder = record.holder.as_ref().filter(|holder| holder.lease_id == request.lease_id)?;
+    if holder.owner != request.owner {
+        return Some(Err(StoreError::IdConflict { owner: holder.owner.clone() }));
+    }
+    Some(Ok(holder.grant(now_ms, 0)))
+}
+
+/// Why a lease that is not live is not.
+fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
+    let reason = match (record.ended(lease_id), &record.holder) {
+        (Some(ended), _) => ended.reason,
+        (None, Some(_)) => EndReason::Superseded,
+        (None, None) => EndReason::Expired,
+    };
+    StoreError::Lost { reason }
+}
+
+fn limit(what: &'static str, limit: usize) -> StoreError {
+    StoreError::Limit { what, limit: limit as u64 }
+}
+
+#[cfg(test)]
+mod tests;

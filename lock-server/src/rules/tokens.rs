@@ -1,0 +1,57 @@
+//! Where tokens may come from when the counter's memory is in doubt.
+
+use fence_protocol::Token;
+
+/// 2025-01-01T00:00:00Z in milliseconds since 1970.
+pub const EPOCH_2025_MS: u64 = 1_735_689_600_000;
+/// Tokens a millisecond that the clock floor leaves room for: a million a second.
+pub const TOKENS_PER_MS: u64 = 1_000;
+/// How far above the clock floor a client may ask the counter to be lifted: one hour of clock.
+pub const LIFT_SLACK: u64 = 3_600_000 * TOKENS_PER_MS;
+
+/// A number above every token that a namespace can have issued until now, as long as it issued
+/// fewer than a million a second since 2025 and the wall clock has not gone back.
+pub fn clock_floor(wall_ms: u64) -> u64 {
+    wall_ms.saturating_sub(EPOCH_2025_MS).saturating_mul(TOKENS_PER_MS)
+}
+
+/// The highest `min_token` that a client may ask for.
+///
+/// A guard's mark can be above the counter when the counter lost its memory, and then it is at most
+/// about the clock floor. Without this bound one request could use up every token that is left.
+pub fn min_token_ceiling(counter: u64, wall_ms: u64) -> u64 {
+    counter.max(clock_floor(wall_ms)).saturating_add(LIFT_SLACK).min(Token::MAX - 1)
+}
+
+/// The next token after `counter` that also exceeds `min_token`; none when tokens are used up.
+pub fn next(counter: u64, min_token: Option<Token>) -> Option<Token> {
+    Token::new(counter.max(min_token.map_or(0, Token::get)) + 1).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_leaves_decades() {
+        let year_2050_ms = EPOCH_2025_MS + 25 * 366 * 86_400_000;
+        assert!(clock_floor(year_2050_ms) < Token::MAX - LIFT_SLACK);
+        assert_eq!(clock_floor(0), 0);
+        assert_eq!(clock_floor(EPOCH_2025_MS + 2), 2_000);
+    }
+
+    #[test]
+    fn the_next_token_is_above_both() {
+        assert_eq!(next(0, None).unwrap().get(), 1);
+        assert_eq!(next(33, Some(Token::new(40).unwrap())).unwrap().get(), 41);
+        assert_eq!(next(50, Some(Token::new(40).unwrap())).unwrap().get(), 51);
+        assert_eq!(next(Token::MAX, None), None);
+    }
+
+    #[test]
+    fn one_request_cannot_use_up_the_tokens() {
+        let ceiling = min_token_ceiling(34, EPOCH_2025_MS + 1_000);
+        assert_eq!(ceiling, 1_000_000 + LIFT_SLACK);
+        assert!(min_token_ceiling(Token::MAX, 0) < Token::MAX);
+    }
+}

@@ -1,0 +1,191 @@
+//! The seam between the HTTP service and whatever remembers leases.
+//!
+//! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
+//! `embedded` and `redis` cannot drift apart.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use fence_protocol::wire::lock::{EndReason, EndedReply, HolderInfo, LockPage, LockReply};
+use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
+
+pub mod embedded;
+mod engine;
+pub mod memory;
+mod open;
+pub mod redis;
+
+pub use open::{OpenError, StoreOptions, StoreUrl, open};
+
+/// A store of leases: who holds which lock, with which token, until when.
+///
+/// # Contract
+/// - Every operation is atomic: it happened entirely or not at all, and operations on one lock have
+///   one order.
+/// - L1: a grant's token is greater than every token that the namespace has issued before.
+/// - L2: a lock has at most one live lease, as the store's own clock sees it.
+/// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same grant.
+/// - L4: what was answered survives a restart of the process, except in the `memory` store.
+/// - Waiters are served first come, first served, and nobody overtakes them.
+/// - [`StoreError::Unknown`] is returned wherever the operation may or may not have happened; it is
+///   never turned into success or failure by guessing, and never retried inside the store when it
+///   could mint a token.
+#[async_trait]
+pub trait LockStore: Send + Sync + fmt::Debug + 'static {
+    /// Grants the lock, now or within `request.wait_ms`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future of a request that waits in the queue withdraws it: the waiter leaves
+    /// the queue, and a grant that was just made for it is taken back at once. Dropping the future
+    /// of a request with `wait_ms` 0 leaves whatever was done: a repeat with the same id learns it.
+    async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError>;
+
+    /// Replaces the remaining time of a live lease by `ttl`, or by its own time to live.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] when the lease has ended: a renewal never resurrects.
+    async fn renew(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError>;
+
+    /// Ends a lease; the next waiter is granted in the same step.
+    ///
+    /// An id that is not known is remembered as ended, so that its acquire, should it still be on
+    /// its way, is refused.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] when the lease had ended before, and for an id that is not known.
+    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError>;
+
+    /// Ends whatever lease is live; the next waiter is granted in the same step.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHeld`] when no lease is live.
+    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError>;
+
+    /// Holder, queue and recent history of one lock. A lock that nothing is known of is free.
+    async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError>;
+
+    /// Held locks in the order of their names.
+    async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError>;
+
+    /// What the store is, for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
+    fn name(&self) -> &'static str;
+}
+
+/// What an acquire asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Acquire {
+    /// The lock.
+    pub lock: LockName,
+    /// The id of the grant.
+    pub lease_id: LeaseId,
+    /// Who asks.
+    pub owner: Owner,
+    /// How long the lease lives.
+    pub ttl: Ttl,
+    /// How long to wait in the queue, in milliseconds; 0 does not wait.
+    pub wait_ms: u64,
+    /// What people who look at the lock should see: a JSON text.
+    pub metadata: Option<String>,
+    /// The grant's token must exceed this one.
+    pub min_token: Option<Token>,
+}
+
+/// A live lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// The id of the grant.
+    pub lease_id: LeaseId,
+    /// Its token.
+    pub token: Token,
+    /// Who holds it.
+    pub owner: Owner,
+    /// What remains, in milliseconds.
+    pub remaining_ms: u64,
+    /// How long the acquire waited, in milliseconds.
+    pub waited_ms: u64,
+}
+
+/// Which page of the held locks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListQuery {
+    /// Only names that begin with this.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<LockName>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Why a store did not do as it was asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StoreError {
+    /// Another lease is live, and the caller did not want to wait (any longer).
+    #[error("held by {} with token {}", holder.owner, holder.token)]
+    Held {
+        /// Who has it.
+        holder: HolderInfo,
+        /// How many wait, without the caller.
+        queue_length: usize,
+    },
+    /// The lease has ended, or its id was ended before it was ever granted.
+    #[error("the lease has ended: {}", reason.as_str())]
+    Lost {
+        /// How it ended.
+        reason: EndReason,
+    },
+    /// No lease is live.
+    #[error("nobody holds the lock")]
+    NotHeld,
+    /// The lease id is in use by somebody else.
+    #[error("the lease id belongs to a request of {owner}")]
+    IdConflict {
+        /// Who uses it.
+        owner: Owner,
+    },
+    /// A bound of the store is reached.
+    #[error("{what}: the limit is {limit}")]
+    Limit {
+        /// What is bounded.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+    /// The namespace has no token left, or the wished minimum is out of reach.
+    #[error("tokens are exhausted: the next one would be above {}", Token::MAX)]
+    Exhausted,
+    /// Nothing was done; the store cannot be used now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The operation may or may not have been done.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// The bounds that a store keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many may wait for one lock.
+    pub waiters_per_lock: usize,
+    /// How many may wait in all, in this process.
+    pub waiters: usize,
+    /// How many locks may be held or remembered (memory and embedded).
+    pub locks: usize,
+    /// For how long ended lease ids are remembered after a lock became idle, in milliseconds.
+    pub ended_retention_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            waiters_per_lock: 10_000,
+            waiters: 100_000,
+            locks: 1_000_000,
+            ended_retention_ms: 10_000,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The redb side of the embedded store.
+
+use std::path::Path;
+
+use fence_protocol::LockName;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use service_kit::clock::Clock;
+
+use super::EmbeddedError;
+use crate::rules::{Machine, Record, StoredRecord};
+use crate::store::engine::Journal;
+
+/// Lock name → the record's stored part, as JSON.
+const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
+/// Facts about the namespace: `counter`, `format`.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const COUNTER: &str = "counter";
+const FORMAT: &str = "format";
+/// The version of the layout; a file of another version is refused, never guessed at.
+const FORMAT_VERSION: u64 = 1;
+
+pub(super) struct RedbJournal {
+    database: Database,
+    counter: u64,
+}
+
+impl RedbJournal {
+    /// Opens the file and restores what it holds into `machine`.
+    pub(super) fn open(
+        path: &Path,
+        machine: &mut Machine,
+        clock: &dyn Clock,
+    ) -> Result<Self, EmbeddedError> {
+        let damaged = |why: String| EmbeddedError::Damaged(path.to_owned(), why);
+        let database = Database::create(path).map_err(|error| opening(path, error))?;
+        let mut journal = Self { database, counter: 0 };
+        journal.prepare().map_err(|error| damaged(error.to_string()))?;
+        journal.restore(machine, clock.monotonic_ms()).map_err(damaged)?;
+        Ok(journal)
+    }
+
+    /// Makes the tables of a new file.
+    fn prepare(&mut self) -> Result<(), redb::Error> {
+        let write = self.database.begin_write()?;
+        {
+            let mut meta = write.open_table(META)?;
+            if meta.get(FORMAT)?.is_none() {
+                meta.insert(FORMAT, FORMAT_VERSION)?;
+                meta.insert(COUNTER, 0)?;
+            }
+            write.open_table(LOCKS)?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    fn restore(&mut self, machine: &mut Machine, now_ms: u64) -> Result<(), String> {
+        let text = |error: redb::Error| error.to_string();
+        let read = self.database.begin_read().map_err(|error| text(error.into()))?;
+        let meta = read.open_table(META).map_err(|error| text(error.into()))?;
+        let number = |key: &str| -> Result<u64, String> {
+            let value = meta.get(key).map_err(|error| text(error.into()))?;
+            value.map(|value| value.value()).ok_or_else(|| format!("it lacks the number {key}"))
+        };
+        let format = number(FORMAT)?;
+        if format != FORMAT_VERSION {
+            return Err(format!("its format is {format}, this program reads {FORMAT_VERSION}"));
+        }
+        self.counter = number(COUNTER)?;
+        machine.raise_counter(self.counter);
+        let locks = read.open_table(LOCKS).map_err(|error| text(error.into()))?;
+        for entry in locks.iter().map_err(|error| text(error.into()))? {
+            let (name, record) = entry.map_err(|error| text(error.into()))?;
+            let lock = LockName::new(name.value()).map_err(|error| error.to_string())?;
+            let stored: StoredRecord = serde_json::from_slice(record.value())
+                .map_err(|error| format!("the record of lock {lock} cannot be read: {error}"))?;
+            machine.restore(lock, Record::from_stored(stored, now_ms));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, machine: &mut Machine) -> Result<(), redb::Error> {
+        let counter = machine.counter();
+        let write = self.database.begin_write()?;
+        {
+            let mut locks = write.open_table(LOCKS)?;
+            for (lock, record) in machine.take_changes() {
+                match record {
+                    Some(record) => {
+                        let bytes = serde_json::to_vec(&record.to_stored()).map_err(|error| {
+                            redb::Error::Io(std::io::Error::other(error.to_string()))
+                        })?;
+                        locks.insert(lock.as_str(), bytes.as_slice())?;
+                    }
+                    None => {
+                        locks.remove(lock.as_str())?;
+                    }
+                }
+            }
+            if counter != self.counter {
+                write.open_table(META)?.insert(COUNTER, counter)?;
+            }
+        }
+        write.commit()?;
+        self.counter = counter;
+        Ok(())
+    }
+}
+
+impl Journal for RedbJournal {
+    fn commit(&mut self, machine: &mut Machine) -> Result<(), String> {
+        if !machine.has_news() {
+            return Ok(());
+        }
+        self.write(machine).map_err(|error| error.to_string())
+    }
+}
+
+fn opening(path: &Path, error: DatabaseError) -> EmbeddedError {
+    let folder = path.parent().unwrap_or(path).to_owned();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => EmbeddedError::InUse(folder),
+        DatabaseError::Storage(redb::StorageError::Io(error))
+            if error.kind() != std::io::ErrorKind::InvalidData =>
+        {
+            EmbeddedError::Io(folder, error)
+        }
+        other => EmbeddedError::Damaged(path.to_owned(), other.to_string()),
+    }
+}

@@ -1,0 +1,139 @@
+//! Which store a URL means.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use fence_protocol::Namespace;
+use service_kit::Kit;
+use service_kit::redis_link::{LinkOptions, RedisTarget};
+
+use super::embedded::EmbeddedStore;
+use super::memory::MemoryStore;
+use super::redis::{RedisOptions, RedisStore};
+use super::{Limits, LockStore};
+
+/// The value of `--store`.
+#[derive(Clone, Debug)]
+pub enum StoreUrl {
+    /// `memory:`
+    Memory,
+    /// `embedded:DIR`
+    Embedded(PathBuf),
+    /// `redis://…`
+    Redis(RedisTarget),
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("embedded", "")) => {
+                Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
+            }
+            Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
+            Some(("redis", _)) => {
+                url.parse().map(Self::Redis).map_err(|error: service_kit::redis_link::TargetError| {
+                    error.to_string()
+                })
+            }
+            _ => Err(format!(
+                "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
+                url.split_once('@').map_or(url, |(_, host)| host)
+            )),
+        }
+    }
+}
+
+/// What every store is told.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Bounds.
+    pub limits: Limits,
+    /// Connection behaviour, for stores behind a network.
+    pub link: LinkOptions,
+    /// For how long a silent server still counts as alive, for stores that servers share.
+    pub liveness: std::time::Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            namespace: Namespace::default(),
+            limits: Limits::default(),
+            link: LinkOptions::default(),
+            liveness: std::time::Duration::from_secs(3),
+        }
+    }
+}
+
+/// A store that could not be opened: one sentence with the value and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(String);
+
+/// Opens the store that `url` names.
+///
+/// # Errors
+/// [`OpenError`] where it cannot be reached, used or read.
+pub async fn open(
+    url: &StoreUrl,
+    options: &StoreOptions,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let refused = |reason: String| OpenError(reason);
+    Ok(match url {
+        StoreUrl::Memory => Arc::new(
+            MemoryStore::start(options.limits, kit.clock.clone())
+                .map_err(|error| refused(error.to_string()))?,
+        ),
+        StoreUrl::Embedded(dir) => {
+            // Each namespace has its own counter, so it has its own folder.
+            let dir = dir.join(options.namespace.as_str());
+            Arc::new(
+                EmbeddedStore::open(&dir, options.limits, kit.clock.clone())
+                    .map_err(|error| refused(error.to_string()))?,
+            )
+        }
+        StoreUrl::Redis(target) => {
+            let redis_options = RedisOptions {
+                namespace: options.namespace.clone(),
+                limits: options.limits,
+                link: options.link,
+                liveness: options.liveness,
+            };
+            let started = RedisStore::start(
+                target.clone(),
+                redis_options,
+                kit.clock.clone(),
+                kit.health.clone(),
+                kit.tasks.clone(),
+            );
+            Arc::new(started.await.map_err(refused)?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_told_apart() {
+        assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
+        assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
+        assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+    }
+
+    #[test]
+    fn unknown_urls_are_refused_without_their_password() {
+        let error = "mysql://root:hunter2@db/x".parse::<StoreUrl>().unwrap_err();
+        assert!(error.contains("db/x") && !error.contains("hunter2"), "{error}");
+        assert!("embedded:".parse::<StoreUrl>().is_err());
+        assert!("memory:x".parse::<StoreUrl>().is_err());
+    }
+}

@@ -1,0 +1,388 @@
+//! Leases in Redis: one Lua script a transition, one counter a namespace.
+//!
+//! Any number of lock servers may serve one Redis. The scripts (`redis/*.lua`) hold the rules; this
+//! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters ([`waiting`]).
+
+mod background;
+pub mod judge;
+pub mod lineage;
+mod reply;
+mod scripts;
+mod waiting;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ::redis::Cmd;
+use async_trait::async_trait;
+use fence_protocol::wire::lock::{EndedReply, LockLine, LockPage, LockReply};
+use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use service_kit::clock::Clock;
+use service_kit::health::Health;
+use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
+use service_kit::tasks::Tasks;
+
+use self::lineage::{Lineage, LineageKeeper};
+use self::reply::Answer;
+use self::scripts::Scripts;
+use self::waiting::{Place, Waiting, Wake};
+use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
+
+/// How the store talks to its Redis.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Bounds.
+    pub limits: Limits,
+    /// Connection behaviour.
+    pub link: LinkOptions,
+    /// For how long a server that fell silent still counts as alive; what a dead server can cost
+    /// the waiters behind its own.
+    pub liveness: Duration,
+}
+
+/// The `redis://…` store. Cheap to clone.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    link: RedisLink,
+    scripts: Scripts,
+    lineage: Arc<LineageKeeper>,
+    options: RedisOptions,
+    prefix: String,
+    lineage_key: String,
+    server_id: String,
+    token_seen: Arc<AtomicU64>,
+    waiting: Waiting,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("link", &self.inner.link).finish_non_exhaustive()
+    }
+}
+
+/// The prefix of every key of a namespace; the braces keep them in one hash slot.
+pub fn key_prefix(namespace: &Namespace) -> String {
+    format!("{{fence:{namespace}}}:")
+}
+
+impl RedisStore {
+    /// Connects, verifies the lineage, and starts what runs in the background.
+    ///
+    /// # Errors
+    /// A sentence where Redis cannot be reached or cannot be used.
+    pub async fn start(
+        target: RedisTarget,
+        options: RedisOptions,
+        clock: Arc<dyn Clock>,
+        health: Health,
+        tasks: Tasks,
+    ) -> Result<Self, String> {
+        let prefix = key_prefix(&options.namespace);
+        let token_seen = Arc::new(AtomicU64::new(0));
+        let scripts = Scripts::new();
+        let lineage = Arc::new(LineageKeeper::new(
+            prefix.clone(),
+            scripts.clone(),
+            token_seen.clone(),
+            clock.clone(),
+            health.clone(),
+        ));
+        let link = RedisLink::start(target, options.link, lineage.clone(), &tasks).await?;
+        let inner = Inner {
+            link,
+            scripts,
+            lineage,
+            options,
+            lineage_key: format!("{prefix}lineage"),
+            prefix,
+            server_id: service_kit::ids::random_hex(8),
+            token_seen,
+            waiting: Waiting::default(),
+            clock,
+            tasks,
+        };
+        let store = Self { inner: Arc::new(inner) };
+        background::start(&store, health);
+        Ok(store)
+    }
+
+    /// The lineage in force.
+    pub fn lineage(&self) -> Option<Lineage> {
+        self.inner.lineage.current()
+    }
+
+    /// Runs a script with the arguments that all of them share and then `more`. A refusal because
+    /// of the lineage has changed nothing, so it is sent once more after a new verification.
+    async fn run(
+        &self,
+        script: &Script,
+        more: impl Fn(&mut Cmd) + Send,
+    ) -> Result<Answer, StoreError> {
+        let mut verified = false;
+        loop {
+            let generation = self.inner.link.generation();
+            let command = self.command(script, &more)?;
+            match self.inner.link.call(&command).await {
+                Ok(value) => return self.read(value),
+                Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
+                    tracing::warn!(message, "Redis is not as it was left; verifying it again");
+                    verified = true;
+                    self.inner.link.verify_again(generation).await.map_err(store_error)?;
+                }
+                Err(error) => return Err(store_error(error)),
+            }
+        }
+    }
+
+    fn command(&self, script: &Script, more: impl Fn(&mut Cmd)) -> Result<Cmd, StoreError> {
+        let inner = &*self.inner;
+        let lineage = inner.lineage.current().ok_or_else(|| {
+            StoreError::Unavailable("the lineage of Redis is not verified yet".to_owned())
+        })?;
+        let mut command = script.call(&[&inner.lineage_key]);
+        command
+            .arg(&lineage.id)
+            .arg(&inner.prefix)
+            .arg(inner.token_seen.load(Ordering::Relaxed))
+            .arg(&inner.server_id)
+            .arg(inner.options.limits.ended_retention_ms)
+            .arg(millis(inner.options.liveness));
+        more(&mut command);
+        Ok(command)
+    }
+
+    /// Reads a reply, remembers the highest token, and passes on the grants for our waiters.
+    fn read(&self, value: ::redis::Value) -> Result<Answer, StoreError> {
+        let (answer, handed) = reply::read(value)?;
+        if let Answer::Granted(grant) = &answer {
+            self.saw(grant.token);
+        }
+        for (lock, grant) in handed {
+            self.saw(grant.token);
+            let lease_id = grant.lease_id;
+            if !self.inner.waiting.wake(&lock, lease_id, Wake::Granted(grant)) {
+                self.withdraw_later(lock, lease_id);
+            }
+        }
+        Ok(answer)
+    }
+
+    fn saw(&self, token: Token) {
+        self.inner.token_seen.fetch_max(token.get(), Ordering::Relaxed);
+    }
+
+    /// Asks for the lock once: now, or a place in the queue.
+    async fn ask(&self, request: &Acquire, queue: bool) -> Result<Answer, StoreError> {
+        let answer = self
+            .run(&self.inner.scripts.acquire, |command| {
+                command
+                    .arg(request.lock.as_str())
+                    .arg(request.lease_id.to_string())
+                    .arg(request.owner.as_str())
+                    .arg(request.ttl.ms())
+                    .arg(u8::from(queue))
+                    .arg(request.min_token.map_or(0, Token::get))
+                    .arg(request.metadata.as_deref().unwrap_or_default())
+                    .arg(self.inner.options.limits.waiters_per_lock)
+                    .arg(millis(self.inner.options.liveness));
+            })
+            .await?;
+        Ok(answer.of(request.lease_id))
+    }
+
+    async fn wait(&self, request: &Acquire) -> Result<Grant, StoreError> {
+        let limit = self.inner.options.limits.waiters;
+        let mut place = Place::take(self, &request.lock, request.lease_id, limit)?;
+        let began_ms = self.inner.clock.monotonic_ms();
+        let waited = |mut grant: Grant, clock: &dyn Clock| {
+            grant.waited_ms = clock.monotonic_ms().saturating_sub(began_ms);
+            grant
+        };
+        let deadline = tokio::time::sleep(Duration::from_millis(request.wait_ms));
+        tokio::pin!(deadline);
+        let mut answer = self.ask(request, true).await;
+        let mut queued = false;
+        loop {
+            match answer {
+                Ok(Answer::Queued { expires_in_ms }) => {
+                    queued = true;
+                    self.inner.waiting.look_again_in(self.inner.clock.monotonic_ms(), expires_in_ms);
+                }
+                // Whoever has a place in the queue does not lose it to a Redis that is away.
+                Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) if queued => {}
+                Ok(Answer::Granted(grant)) => {
+                    place.settled();
+                    let grant = if queued { waited(grant, &*self.inner.clock) } else { grant };
+                    return Ok(grant);
+                }
+                other => {
+                    place.settled();
+                    return other.and_then(Answer::into_grant);
+                }
+            }
+            tokio::select! {
+                wake = place.woken() => match wake {
+                    Wake::Granted(grant) => {
+                        place.settled();
+                        return Ok(waited(grant, &*self.inner.clock));
+                    }
+                    Wake::Ask => answer = self.ask(request, true).await,
+                },
+                () = &mut deadline => {
+                    let last = self.abandon(request).await;
+                    place.settled();
+                    return last.map(|grant| waited(grant, &*self.inner.clock));
+                }
+            }
+        }
+    }
+
+    async fn abandon(&self, request: &Acquire) -> Result<Grant, StoreError> {
+        let answer = self
+            .run(&self.inner.scripts.abandon, |command| {
+                command.arg(request.lock.as_str()).arg(request.lease_id.to_string());
+            })
+            .await?;
+        answer.of(request.lease_id).into_grant()
+    }
+
+    /// Takes a request or a grant back whose caller is gone. Where Redis is away the lease's own
+    /// time ends it.
+    fn withdraw_later(&self, lock: LockName, lease_id: LeaseId) {
+        let store = self.clone();
+        self.inner.tasks.spawn(async move {
+            if let Err(error @ (StoreError::Unavailable(_) | StoreError::Unknown(_))) =
+                store.release(&lock, lease_id).await
+            {
+                tracing::debug!(%lock, %lease_id, %error, "a grant could not be taken back");
+            }
+        });
+    }
+
+    /// Every held lock's name with this prefix, sorted.
+    async fn names(&self, prefix: &str) -> Result<Vec<LockName>, StoreError> {
+        let key = format!("{}held", self.inner.prefix);
+        let mut names = Vec::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = ::redis::cmd("ZSCAN");
+            // Names hold no character that a pattern would read as special.
+            scan.arg(&key).arg(&cursor).arg("MATCH").arg(format!("{prefix}*"));
+            scan.arg("COUNT").arg(1000);
+            let value = self.inner.link.call(&scan).await.map_err(store_error)?;
+            let (next, found) = reply::scan(value)?;
+            names.extend(found);
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
+        if request.wait_ms > 0 {
+            return self.wait(&request).await;
+        }
+        self.ask(&request, false).await?.into_grant()
+    }
+
+    async fn renew(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        let ttl = ttl.map(|ttl| ttl.ms().to_string()).unwrap_or_default();
+        let answer = self
+            .run(&self.inner.scripts.renew, |command| {
+                command.arg(lock.as_str()).arg(lease.to_string()).arg(&ttl);
+            })
+            .await?;
+        answer.of(lease).into_grant()
+    }
+
+    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
+        let answer = self
+            .run(&self.inner.scripts.release, |command| {
+                command.arg(lock.as_str()).arg(lease.to_string());
+            })
+            .await?;
+        answer.into_ended(lock)
+    }
+
+    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError> {
+        let answer = self
+            .run(&self.inner.scripts.revoke, |command| {
+                command.arg(lock.as_str());
+            })
+            .await?;
+        answer.into_ended(lock)
+    }
+
+    async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
+        let answer = self
+            .run(&self.inner.scripts.show, |command| {
+                command.arg(lock.as_str()).arg(100);
+            })
+            .await?;
+        answer.into_lock(lock)
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
+        let names = self.names(&query.prefix).await?;
+        let after = |name: &LockName| query.after.as_ref().is_none_or(|after| name > after);
+        let mut names = names.into_iter().filter(after).peekable();
+        let mut page = LockPage { locks: Vec::new(), next_after: None };
+        while page.locks.len() < query.limit
+            && let Some(name) = names.next()
+        {
+            // A lock that was released since the scan is left out.
+            let shown = self.show(&name).await?;
+            if let Some(holder) = shown.holder {
+                let queue_length = shown.queue_length;
+                page.locks.push(LockLine { lock: name.clone(), holder: holder.info, queue_length });
+            }
+            page.next_after = names.peek().is_some().then_some(name);
+        }
+        Ok(page)
+    }
+
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a failed call means for the operation that it carried.
+fn store_error(error: LinkError) -> StoreError {
+    match error {
+        LinkError::Down(reason) => StoreError::Unavailable(reason),
+        LinkError::Unknown(reason) => StoreError::Unknown(reason),
+        // A script that failed half-way has perhaps written; every other refusal comes first.
+        LinkError::Server { code, message } if code == "ERR" || code == "WRONGTYPE" => {
+            StoreError::Unknown(format!("a script failed in Redis: {message}"))
+        }
+        LinkError::Server { code, message } => {
+            StoreError::Unavailable(format!("Redis refuses to work: {code} {message}"))
+        }
+    }
+}

@@ -1,0 +1,64 @@
+-- Grants the lock, queues the request, or refuses it.
+--
+-- ARGV[7] lock  [8] lease  [9] owner  [10] ttl, ms  [11] 1 to queue, 0 not to
+-- ARGV[12] min_token, 0 for none  [13] metadata, a JSON text or empty  [14] most waiters
+-- ARGV[15] how long this server counts as alive without another word, ms
+--
+-- Pre:   the lineage is the caller's.
+-- Post:  GRANTED token remaining owner   this lease is the holder, now or since an earlier call
+--        LOST reason                     this id has ended; nothing changed
+--        CONFLICT owner                  this id is another owner's; nothing changed
+--        QUEUED expires_in               it waits, at the end or at its old place
+--        HELD ...                        another lease is live and the caller does not wait
+--        LIMIT | EXHAUSTED               nothing changed
+local record = load(ARGV[7])
+local lease, owner = ARGV[8], ARGV[9]
+settle(record)
+
+if record.holder and record.holder.lease == lease then
+  if record.holder.owner ~= owner then
+    return reply({ 'CONFLICT', record.holder.owner })
+  end
+  confirm(record)
+  return reply(granted(record.holder))
+end
+local reason = ended_reason(record, lease)
+if reason then
+  return reply({ 'LOST', reason })
+end
+if not record.holder then
+  local token = mint(tonumber(ARGV[12]))
+  if not token then
+    return reply({ 'EXHAUSTED' })
+  end
+  local ttl = tonumber(ARGV[10])
+  record.holder = {
+    lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
+    owner = owner, metadata = ARGV[13],
+  }
+  save(record)
+  return reply(granted(record.holder))
+end
+if ARGV[11] == '0' then
+  return reply(held(record))
+end
+
+local queue, waiters = prefix .. 'q:' .. ARGV[7], prefix .. 'w:' .. ARGV[7]
+local earlier = redis.call('HGET', waiters, lease)
+if earlier then
+  local earlier_owner = string.match(earlier, '^[^\t]*\t[^\t]*\t[^\t]*\t[^\t]*\t([^\t]*)')
+  if earlier_owner ~= owner then
+    return reply({ 'CONFLICT', earlier_owner })
+  end
+elseif redis.call('ZCARD', queue) >= tonumber(ARGV[14]) then
+  return reply({ 'LIMIT' })
+else
+  redis.call('ZADD', queue, int(redis.call('INCR', prefix .. 'seq')), lease)
+end
+local since = earlier and string.match(earlier, '^[^\t]*\t[^\t]*\t[^\t]*\t([^\t]*)') or int(now)
+redis.call('HSET', waiters, lease,
+  table.concat({ me, ARGV[10], ARGV[12], since, owner, ARGV[13] }, '\t'))
+redis.call('PEXPIRE', queue, 600000)
+redis.call('PEXPIRE', waiters, 600000)
+redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[15])
+return reply({ 'QUEUED', int(math.max((record.holder.claim or record.holder.expires) - now, 0)) })

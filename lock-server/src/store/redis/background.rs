@@ -1,0 +1,198 @@
+//! What goes on beside the requests: hearing of grants that other servers made for our waiters,
+//! letting leases expire in time, and watching Redis.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fence_protocol::{LeaseId, LockName};
+use futures_util::StreamExt;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::LinkState;
+use tokio_util::sync::CancellationToken;
+
+use super::reply::Answer;
+use super::waiting::Wake;
+use super::{RedisStore, judge, millis};
+
+/// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
+/// away, which nobody is in a hurry for.
+const IDLE_SWEEP: Duration = Duration::from_secs(5);
+/// How often they are looked at while somebody waits, in case the server that should have handed
+/// a lock over died.
+const WAITING_SWEEP: Duration = Duration::from_secs(1);
+/// How often the settings and the clock of Redis are judged.
+const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
+const PING: &str = "ping";
+
+pub(super) fn start(store: &RedisStore, health: Health) {
+    let tasks = &store.inner.tasks;
+    let stop = tasks.shutdown_token();
+    for task in [Task::Listen, Task::Sweep, Task::Follow] {
+        let (store, stop) = (store.clone(), stop.clone());
+        tasks.spawn(async move {
+            let work = async {
+                match task {
+                    Task::Listen => listen(&store).await,
+                    Task::Sweep => sweep(&store).await,
+                    Task::Follow => follow(&store).await,
+                }
+            };
+            stop.run_until_cancelled(work).await;
+        });
+    }
+    tasks.spawn(watch(store.clone(), health, stop));
+}
+
+enum Task {
+    Listen,
+    Sweep,
+    Follow,
+}
+
+/// Listens to this server's channel; subscribes anew when the connection is lost or deaf.
+async fn listen(store: &RedisStore) {
+    let channel = format!("{}c:{}", store.inner.prefix, store.inner.server_id);
+    loop {
+        if let Err(reason) = listen_once(store, &channel).await {
+            tracing::debug!(reason, "cannot subscribe");
+        }
+        tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
+    }
+}
+
+async fn listen_once(store: &RedisStore, channel: &str) -> Result<(), String> {
+    let target = store.inner.link.target();
+    let mut subscription = target.subscribe(store.inner.options.link.connect_timeout).await?;
+    subscription.subscribe(channel).await.map_err(|error| error.to_string())?;
+    // What was said before this moment was missed.
+    store.inner.waiting.wake_all();
+    hear(store, channel, subscription.into_on_message()).await;
+    tracing::warn!("the subscription to Redis was lost; subscribing again");
+    Ok(())
+}
+
+/// Passes messages on until the stream ends, or until our own pings are not heard any more.
+///
+/// While somebody waits here, a ping goes through the channel three times a liveness period, and
+/// hearing it is what keeps this server counted as alive: alive means able to hear of a grant.
+async fn hear(
+    store: &RedisStore,
+    channel: &str,
+    mut messages: impl futures_util::Stream<Item = ::redis::Msg> + Unpin,
+) {
+    let mut ticker = tokio::time::interval(store.inner.options.liveness / 3);
+    let mut unheard = 0;
+    loop {
+        tokio::select! {
+            message = messages.next() => {
+                let Some(message) = message else { return };
+                let text: String = message.get_payload().unwrap_or_default();
+                if text == PING {
+                    unheard = 0;
+                    show_alive(store).await;
+                } else {
+                    hear_of(store, &text);
+                }
+            }
+            _ = ticker.tick() => {
+                if unheard >= 3 {
+                    return;
+                }
+                if !store.inner.waiting.is_empty() {
+                    let mut publish = ::redis::cmd("PUBLISH");
+                    publish.arg(channel).arg(PING);
+                    // A Redis that is away is noticed by what is not heard.
+                    let _ = store.inner.link.call(&publish).await;
+                    unheard += 1;
+                }
+            }
+        }
+    }
+}
+
+async fn show_alive(store: &RedisStore) {
+    let mut set = ::redis::cmd("SET");
+    set.arg(format!("{}s:{}", store.inner.prefix, store.inner.server_id)).arg("1");
+    set.arg("PX").arg(millis(store.inner.options.liveness));
+    // Missing one is what the period's length is for.
+    let _ = store.inner.link.call(&set).await;
+}
+
+/// A lock was handed to, or taken from, one of our waiters.
+fn hear_of(store: &RedisStore, text: &str) {
+    let Some((lock, lease)) = text.split_once('\t') else { return };
+    let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
+    if !store.inner.waiting.wake(&lock, lease_id, Wake::Ask) {
+        store.withdraw_later(lock, lease_id);
+    }
+}
+
+/// Lets leases expire: at the moment the earliest is due where somebody waits.
+async fn sweep(store: &RedisStore) {
+    let inner = &*store.inner;
+    loop {
+        let idle = if inner.waiting.is_empty() { IDLE_SWEEP } else { WAITING_SWEEP };
+        let pause = match inner.waiting.take_look_at_ms() {
+            Some(at_ms) => {
+                let in_ms = at_ms.saturating_sub(inner.clock.monotonic_ms());
+                // The clock here may be in another part of its millisecond than Redis' is.
+                Duration::from_millis(in_ms + 1).min(idle)
+            }
+            None => idle,
+        };
+        let slept = tokio::select! {
+            () = tokio::time::sleep(pause) => true,
+            () = inner.waiting.sooner.notified() => false,
+        };
+        if !slept {
+            // Somebody else's expiry comes first; the one that was taken is found by the sweep.
+            inner.waiting.look_again_in(inner.clock.monotonic_ms(), millis(pause));
+            continue;
+        }
+        match store.run(&inner.scripts.sweep, |_| {}).await {
+            Ok(Answer::Next(Some(in_ms))) => {
+                inner.waiting.look_again_in(inner.clock.monotonic_ms(), in_ms);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the sweep did not get through"),
+        }
+    }
+}
+
+/// Waiters ask again whenever Redis came back: it may have forgotten them.
+async fn follow(store: &RedisStore) {
+    let mut states = store.inner.link.watch();
+    while states.changed().await.is_ok() {
+        let up = matches!(*states.borrow_and_update(), LinkState::Up(_));
+        if up {
+            store.inner.waiting.wake_all();
+        }
+    }
+}
+
+/// Judges Redis now and then, and says in `/readyz` what was found.
+async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
+    let mut clocks = judge::ClockWatch::default();
+    loop {
+        match store.inner.link.state() {
+            LinkState::Down(reason) => health.set("redis", Status::Failing(reason)),
+            LinkState::Up(_) => {
+                let findings = judge::look(&store.inner.link, &*store.inner.clock, &mut clocks);
+                match findings.await {
+                    Ok(findings) => health.set("redis", judge::status(&findings)),
+                    Err(reason) => health.set("redis", Status::Failing(reason)),
+                }
+            }
+        }
+        let lineage = store.inner.lineage.current();
+        tracing::trace!(?lineage, seen = store.inner.token_seen.load(Ordering::Relaxed));
+        let mut states = store.inner.link.watch();
+        states.mark_unchanged();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(JUDGE_INTERVAL) => {}
+            _ = states.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,202 @@
+-- What every script of the lock store begins with.
+--
+-- KEYS[1]  the namespace's lineage id. Every other key is made from the prefix and shares its slot.
+-- ARGV[1]  the lineage that the caller has verified
+-- ARGV[2]  key prefix, "{fence:<namespace>}:"
+-- ARGV[3]  the highest token that the caller has seen
+-- ARGV[4]  the caller's server id
+-- ARGV[5]  how long ended ids are remembered, ms
+-- ARGV[6]  how long another server has to claim a grant for its waiter, ms
+--
+-- Keys:  token      the counter          held       zset lock -> when it must be looked at, ms
+--        l:<lock>   hash h (holder), e (ended ids, newest first, a line each)
+--        q:<lock>   zset lease -> place  w:<lock>   hash lease -> what the waiter asked for
+--        seq        the last place given s:<server> there while that server hears its channel
+--
+-- A script that refuses has changed nothing. Numbers stay below 10^15, exact in a double.
+local prefix, me = ARGV[2], ARGV[4]
+local retention, claim_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+local MAX_TOKEN = 999999999999999
+
+local trusted = redis.call('MGET', KEYS[1], prefix .. 'token')
+if trusted[1] ~= ARGV[1] then
+  return redis.error_reply('LINEAGE the lineage of this Redis is ' .. (trusted[1] or 'missing'))
+end
+if not trusted[2] or tonumber(trusted[2]) < tonumber(ARGV[3]) then
+  return redis.error_reply('LINEAGE the counter fell to ' .. (trusted[2] or 'nothing'))
+end
+local counter = tonumber(trusted[2])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local handed = {}
+
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- The reply: the caller's own answer, then every grant that was handed to its waiters.
+local function reply(answer)
+  return { answer, unpack(handed) }
+end
+
+local function load(lock)
+  local record = { lock = lock, key = prefix .. 'l:' .. lock }
+  local raw = redis.call('HMGET', record.key, 'h', 'e')
+  record.ended = raw[2] or ''
+  if raw[1] and raw[1] ~= '' then
+    local lease, token, ttl, granted, expires, renewals, claim, owner, metadata = string.match(raw[1],
+      '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+    record.holder = {
+      lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
+      expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
+      owner = owner, metadata = metadata,
+    }
+  end
+  return record
+end
+
+-- Writes the record; an idle one goes away by itself when its ended ids may be forgotten.
+local function save(record)
+  local holder = record.holder
+  if holder then
+    local packed = table.concat({
+      holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
+      int(holder.renewals), holder.claim and int(holder.claim) or '', holder.owner, holder.metadata,
+    }, '\t')
+    redis.call('HSET', record.key, 'h', packed, 'e', record.ended)
+    redis.call('PEXPIRE', record.key, int(holder.expires - now + retention + 60000))
+    redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
+  else
+    redis.call('HSET', record.key, 'h', '', 'e', record.ended)
+    redis.call('PEXPIRE', record.key, int(retention))
+    redis.call('ZREM', prefix .. 'held', record.lock)
+  end
+end
+
+local function remaining(holder)
+  return int(math.max(holder.expires - now, 0))
+end
+
+local function granted(holder)
+  return { 'GRANTED', holder.token, remaining(holder), holder.owner }
+end
+
+local function held(record)
+  local holder = record.holder
+  return {
+    'HELD', holder.owner, holder.token, int(now - holder.granted), remaining(holder),
+    int(redis.call('ZCARD', prefix .. 'q:' .. record.lock)),
+  }
+end
+
+-- Remembers an ended id; the oldest of more than eight makes room.
+local function remember(record, lease, token, reason, held_ms, owner)
+  local line = table.concat({ lease, token, reason, int(held_ms), int(now), owner }, '\t')
+  local lines, from = line .. '\n' .. record.ended, 1
+  for _ = 1, 8 do
+    local at = string.find(lines, '\n', from, true)
+    if not at then
+      record.ended = lines
+      return
+    end
+    from = at + 1
+  end
+  record.ended = string.sub(lines, 1, from - 1)
+end
+
+-- How this id ended, or nil. Lines begin with the id, so an owner's text can never match.
+local function ended_reason(record, lease)
+  local lines = '\n' .. record.ended
+  local _, last = string.find(lines, '\n' .. lease .. '\t', 1, true)
+  if not last then
+    return nil
+  end
+  return string.match(lines, '^[^\t]*\t([^\t]*)', last + 1)
+end
+
+-- The next token: above the counter and above the wished minimum.
+local function mint(minimum)
+  if math.max(counter, minimum) >= MAX_TOKEN then
+    return nil
+  end
+  if minimum > counter then
+    redis.call('SET', prefix .. 'token', int(minimum))
+  end
+  counter = redis.call('INCR', prefix .. 'token')
+  return int(counter)
+end
+
+-- The record is free: its first waiter that somebody still listens for gets it, in this same step.
+-- A waiter of another server must claim its grant, because that server may have died just now.
+local function hand_over(record)
+  while not record.holder do
+    local lease = redis.call('ZPOPMIN', prefix .. 'q:' .. record.lock)[1]
+    if not lease then
+      return
+    end
+    local waiters = prefix .. 'w:' .. record.lock
+    local raw = redis.call('HGET', waiters, lease)
+    redis.call('HDEL', waiters, lease)
+    local server, ttl, minimum, since, owner, metadata =
+      string.match(raw or '', '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+    if server and (server == me or redis.call('EXISTS', prefix .. 's:' .. server) == 1) then
+      local token = mint(tonumber(minimum))
+      if not token then
+        return
+      end
+      ttl = tonumber(ttl)
+      record.holder = {
+        lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
+        claim = server ~= me and now + claim_ms or nil, owner = owner, metadata = metadata,
+      }
+      if server == me then
+        handed[#handed + 1] = { record.lock, lease, token, int(ttl), owner }
+      else
+        redis.call('PUBLISH', prefix .. 'c:' .. server, record.lock .. '\t' .. lease)
+      end
+    end
+  end
+end
+
+-- Ends the live lease and hands the lock on.
+local function finish(record, reason)
+  local holder = record.holder
+  remember(record, holder.lease, holder.token, reason, now - holder.granted, holder.owner)
+  record.holder = nil
+  hand_over(record)
+  save(record)
+end
+
+-- Brings the record up to date: an expired lease, or a grant that nobody claimed, ends.
+local function settle(record)
+  local holder = record.holder
+  if holder then
+    if now >= (holder.claim or holder.expires) then
+      finish(record, 'expired')
+    end
+  elseif redis.call('ZCARD', prefix .. 'q:' .. record.lock) > 0 then
+    hand_over(record)
+    save(record)
+  end
+end
+
+-- The holder has shown itself: the grant is claimed, and its time begins now.
+local function confirm(record)
+  local holder = record.holder
+  if holder.claim then
+    holder.claim = nil
+    holder.expires = now + holder.ttl
+    save(record)
+  end
+end
+
+-- Takes an id out of the queue; tells its server, whose waiter will ask what became of it.
+local function dequeue(record, lease)
+  local waiters = prefix .. 'w:' .. record.lock
+  local raw = redis.call('HGET', waiters, lease)
+  if raw then
+    redis.call('ZREM', prefix .. 'q:' .. record.lock, lease)
+    redis.call('HDEL', waiters, lease)
+    redis.call('PUBLISH', prefix .. 'c:' .. string.match(raw, '^[^\t]*'), record.lock .. '\t' .. lease)
+  end
+end

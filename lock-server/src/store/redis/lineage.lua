@@ -1,0 +1,43 @@
+-- Adopts the namespace's lineage, or begins a new one where INCRs may have been lost.
+-- Run by EVAL on a connection that carries nothing else yet.
+--
+-- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta
+-- ARGV[1] run id and ARGV[2] replication id of this process, from INFO
+-- ARGV[3] the highest token that the caller has seen  ARGV[4] the caller's clock floor
+-- ARGV[5] the id of a new lineage  ARGV[6] the year 2025 in ms  ARGV[7] tokens a millisecond
+-- ARGV[8] "fresh" where an operator vouches that the namespace has never issued a token
+--
+-- Post:  SAME id counter           this is the process that the lineage was written by
+--        NEW id counter reason     the counter is above every token that can have been issued
+--        EXHAUSTED                 there is no token left above what may have been issued
+local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id')
+local counter = tonumber(token or '0')
+
+local reason
+if not lineage or not token then
+  reason = 'nothing is stored: new, or emptied'
+elseif meta[1] ~= ARGV[1] then
+  reason = 'the Redis process changed'
+elseif meta[2] ~= ARGV[2] then
+  reason = 'the replication history changed'
+elseif counter < tonumber(ARGV[3]) then
+  reason = 'the counter fell from ' .. ARGV[3] .. ' to ' .. token
+else
+  return { 'SAME', lineage, token }
+end
+
+local fresh = ARGV[8] == 'fresh' and not lineage and not token
+if not fresh then
+  local time = redis.call('TIME')
+  local floor = (time[1] * 1000 - tonumber(ARGV[6])) * tonumber(ARGV[7])
+  counter = math.max(counter + 1, floor, tonumber(ARGV[4]), tonumber(ARGV[3]) + 1)
+end
+if counter >= 999999999999999 then
+  return { 'EXHAUSTED' }
+end
+local value = string.format('%.0f', counter)
+redis.call('SET', KEYS[2], value)
+redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason)
+redis.call('SET', KEYS[1], ARGV[5])
+return { 'NEW', ARGV[5], value, reason }

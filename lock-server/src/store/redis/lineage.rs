@@ -1,0 +1,223 @@
+//! Is this still the Redis that issued our tokens?
+//!
+//! A lineage is a stretch of a Redis' life in which no INCR can have been lost: one process, one
+//! replication history, one counter that never fell. Its id stands in Redis beside the counter, and
+//! every script refuses when it is not the one that this server verified. When the process, the
+//! history or the counter changed, or nothing is stored, a new lineage begins with the counter
+//! lifted above everything that may have been issued (see [`tokens::clock_floor`]). Holes in the
+//! numbers are harmless, repeats are not.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ::redis::aio::MultiplexedConnection;
+use async_trait::async_trait;
+use fence_protocol::Namespace;
+use service_kit::clock::Clock;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::{
+    LinkOptions, RedisTarget, Verifier, info_field, load_scripts, text_fields,
+};
+
+use super::judge::{Version, oldest_version};
+use super::key_prefix;
+use super::scripts::{self, Scripts};
+use crate::rules::tokens;
+
+/// A lineage that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// Its id, which every script compares.
+    pub id: String,
+    /// How many new lineages this server began or saw begin since it started; the first adoption
+    /// does not count.
+    pub changes: u64,
+}
+
+/// Verifies connections and keeps the lineage in force.
+#[derive(Debug)]
+pub(super) struct LineageKeeper {
+    prefix: String,
+    scripts: Scripts,
+    token_seen: Arc<AtomicU64>,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    current: RwLock<Option<Lineage>>,
+}
+
+impl LineageKeeper {
+    pub(super) fn new(
+        prefix: String,
+        scripts: Scripts,
+        token_seen: Arc<AtomicU64>,
+        clock: Arc<dyn Clock>,
+        health: Health,
+    ) -> Self {
+        Self { prefix, scripts, token_seen, clock, health, current: RwLock::new(None) }
+    }
+
+    /// The lineage in force.
+    pub(super) fn current(&self) -> Option<Lineage> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn adopt(&self, id: String) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let changes = match &*current {
+            Some(known) if known.id == id => known.changes,
+            Some(known) => known.changes + 1,
+            None => 0,
+        };
+        *current = Some(Lineage { id, changes });
+        let status = match changes {
+            0 => Status::Ok,
+            changes => Status::Warn(format!(
+                "Redis may have lost tokens {changes} times since this server started; they were \
+                 lifted above everything issued before"
+            )),
+        };
+        self.health.set("lineage", status);
+    }
+}
+
+#[async_trait]
+impl Verifier for LineageKeeper {
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let floor = tokens::clock_floor(self.clock.wall_ms());
+        let seen = self.token_seen.load(Ordering::Relaxed);
+        let verdict = judge_lineage(connection, &self.prefix, seen, floor, false).await?;
+        match &verdict {
+            Verdict::Same { .. } => {}
+            Verdict::New { id, counter, reason } => tracing::warn!(
+                lineage = id,
+                counter,
+                reason,
+                "a new lineage begins: the counter was lifted above every token that can have been issued"
+            ),
+        }
+        load_scripts(connection, &self.scripts.all()).await?;
+        let (Verdict::Same { id } | Verdict::New { id, .. }) = verdict;
+        self.adopt(id);
+        Ok(())
+    }
+}
+
+/// What the lineage script found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The lineage goes on.
+    Same {
+        /// Its id.
+        id: String,
+    },
+    /// A new one began.
+    New {
+        /// Its id.
+        id: String,
+        /// What the counter was lifted to.
+        counter: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Vouches that a namespace has never issued a token, so that its first one is 1
+/// (`lock-server init --fresh`).
+///
+/// # Errors
+/// A sentence; also where the namespace has a lineage already, which is then left as it is.
+pub async fn init_fresh(target: &RedisTarget, namespace: &Namespace) -> Result<(), String> {
+    let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
+    let prefix = key_prefix(namespace);
+    match judge_lineage(&mut connection, &prefix, 0, 0, true).await? {
+        Verdict::New { counter, .. } if counter == "0" => Ok(()),
+        Verdict::New { counter, reason, .. } => Err(format!(
+            "namespace {namespace} is not new ({reason}); its next token is above {counter}"
+        )),
+        Verdict::Same { id } => Err(format!(
+            "namespace {namespace} at {target} is in use (lineage {id}); nothing was changed"
+        )),
+    }
+}
+
+async fn judge_lineage(
+    connection: &mut MultiplexedConnection,
+    prefix: &str,
+    seen: u64,
+    floor: u64,
+    fresh: bool,
+) -> Result<Verdict, String> {
+    let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
+    let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
+    let (run_id, replication_id) = identity(&info)?;
+    let keys = ["lineage", "token", "meta"].map(|name| format!("{prefix}{name}"));
+    let mut command = scripts::lineage().call_once(&[&keys[0], &keys[1], &keys[2]]);
+    command.arg(run_id).arg(replication_id).arg(seen).arg(floor);
+    command.arg(service_kit::ids::random_hex(16));
+    command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS);
+    command.arg(if fresh { "fresh" } else { "" });
+    let value = command.query_async(connection).await.map_err(failed)?;
+    let fields = text_fields(value).unwrap_or_default();
+    match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["SAME", id, _] => Ok(Verdict::Same { id: (*id).to_owned() }),
+        ["NEW", id, counter, reason] => Ok(Verdict::New {
+            id: (*id).to_owned(),
+            counter: (*counter).to_owned(),
+            reason: (*reason).to_owned(),
+        }),
+        ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
+            issued; use another namespace, and check the clocks of Redis and of this machine"
+            .to_owned()),
+        other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
+    }
+}
+
+/// Run id and replication id of a process that may issue tokens.
+fn identity(info: &str) -> Result<(&str, &str), String> {
+    let field = |name: &str| {
+        info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
+    };
+    let version = field("redis_version")?;
+    if Version::parse(version).is_none_or(|version| version < oldest_version()) {
+        return Err(format!(
+            "Redis {version} is not supported; use version {} or newer",
+            oldest_version()
+        ));
+    }
+    if field("role")? != "master" {
+        return Err("this Redis is a replica; name the master in --store".to_owned());
+    }
+    if info_field(info, "loading") == Some("1") {
+        return Err("Redis is still loading its data".to_owned());
+    }
+    if info_field(info, "cluster_enabled") == Some("1") {
+        return Err("this Redis is a cluster node, which this store does not support".to_owned());
+    }
+    Ok((field("run_id")?, field("master_replid")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "redis_version:7.0.15\r\nrun_id:aa\r\nrole:master\r\nmaster_replid:bb\r\n";
+
+    #[test]
+    fn a_master_of_a_supported_version_has_an_identity() {
+        assert_eq!(identity(INFO), Ok(("aa", "bb")));
+    }
+
+    #[test]
+    fn others_are_refused_with_a_reason() {
+        for (from, to, reason) in [
+            ("7.0.15", "6.2.1", "not supported"),
+            ("7.0.15", "x", "not supported"),
+            ("role:master", "role:slave", "is a replica"),
+            ("role:master", "role:master\r\nloading:1", "loading"),
+            ("run_id:aa", "", "INFO lacks run_id"),
+        ] {
+            let error = identity(&INFO.replace(from, to)).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

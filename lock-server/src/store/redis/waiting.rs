@@ -1,0 +1,157 @@
+//! Who of this server waits for which lock, and how they are woken.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fence_protocol::{LeaseId, LockName};
+use tokio::sync::{Notify, mpsc};
+
+use super::RedisStore;
+use crate::store::{Grant, StoreError};
+
+/// What a waiter is told.
+#[derive(Clone, Debug)]
+pub(super) enum Wake {
+    /// The lock is yours.
+    Granted(Grant),
+    /// Something happened: ask again.
+    Ask,
+}
+
+/// A grant comes at most once and a pending "ask again" says it all, so two places are enough.
+const WAKES: usize = 2;
+
+/// The waiters of this server.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    state: Mutex<State>,
+    /// Tells the sweeper that there is something to look at earlier than it thought.
+    pub(super) sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listeners: HashMap<(LockName, LeaseId), Vec<Listener>>,
+    count: usize,
+    next_number: u64,
+    look_at_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    number: u64,
+    wakes: mpsc::Sender<Wake>,
+}
+
+impl Waiting {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever waits under this id; `false` where nobody does.
+    pub(super) fn wake(&self, lock: &LockName, lease_id: LeaseId, wake: Wake) -> bool {
+        let state = self.state();
+        let Some(listeners) = state.listeners.get(&(lock.clone(), lease_id)) else { return false };
+        let mut heard = false;
+        for listener in listeners {
+            // A full channel holds an "ask again" already, and asking finds the grant.
+            heard |= !matches!(
+                listener.wakes.try_send(wake.clone()),
+                Err(mpsc::error::TrySendError::Closed(_))
+            );
+        }
+        heard
+    }
+
+    /// Everybody asks again: messages may have been missed.
+    pub(super) fn wake_all(&self) {
+        for listener in self.state().listeners.values().flatten() {
+            let _ = listener.wakes.try_send(Wake::Ask);
+        }
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state().count == 0
+    }
+
+    /// A lock that somebody waits for must be looked at then.
+    pub(super) fn look_again_in(&self, now_ms: u64, in_ms: u64) {
+        let mut state = self.state();
+        let at_ms = now_ms.saturating_add(in_ms);
+        if state.look_at_ms.is_none_or(|known| at_ms < known) {
+            state.look_at_ms = Some(at_ms);
+            drop(state);
+            self.sooner.notify_one();
+        }
+    }
+
+    /// When to look; asking forgets it.
+    pub(super) fn take_look_at_ms(&self) -> Option<u64> {
+        self.state().look_at_ms.take()
+    }
+}
+
+/// A waiter's place among this server's listeners. Dropped before it was settled, it withdraws the
+/// request, unless another caller waits under the same id.
+pub(super) struct Place<'a> {
+    store: &'a RedisStore,
+    lock: LockName,
+    lease_id: LeaseId,
+    number: u64,
+    wakes: mpsc::Receiver<Wake>,
+    settled: bool,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn take(
+        store: &'a RedisStore,
+        lock: &LockName,
+        lease_id: LeaseId,
+        limit: usize,
+    ) -> Result<Self, StoreError> {
+        let (sender, wakes) = mpsc::channel(WAKES);
+        let mut state = store.inner.waiting.state();
+        if state.count >= limit {
+            return Err(StoreError::Limit { what: "waiters of this server", limit: limit as u64 });
+        }
+        state.count += 1;
+        state.next_number += 1;
+        let number = state.next_number;
+        let listener = Listener { number, wakes: sender };
+        state.listeners.entry((lock.clone(), lease_id)).or_default().push(listener);
+        drop(state);
+        Ok(Self { store, lock: lock.clone(), lease_id, number, wakes, settled: false })
+    }
+
+    /// Waits for the next word. Cancel-safe.
+    pub(super) async fn woken(&mut self) -> Wake {
+        // The sender lives as long as this place does.
+        self.wakes.recv().await.unwrap_or(Wake::Ask)
+    }
+
+    /// The request has its answer.
+    pub(super) fn settled(&mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.store.inner.waiting.state();
+        state.count -= 1;
+        let key = (self.lock.clone(), self.lease_id);
+        let mut others = false;
+        if let Some(listeners) = state.listeners.get_mut(&key) {
+            listeners.retain(|listener| listener.number != self.number);
+            others = !listeners.is_empty();
+        }
+        if !others {
+            state.listeners.remove(&key);
+        }
+        drop(state);
+        if !self.settled && !others {
+            self.store.withdraw_later(self.lock.clone(), self.lease_id);
+        }
+    }
+}

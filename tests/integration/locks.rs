@@ -1,0 +1,14 @@
+//! lock-server's HTTP contract, over a real process.
+
+mod acquire;
+mod bad_input;
+mod endings;
+mod reading;
+mod waiting;
+
+use fence_tests::servers::{Server, Setup};
+
+/// A lock-server that forgets everything with the process; the contract is the same on each store.
+pub(crate) async fn memory() -> Server {
+    Setup::lock_server("memory:").start().await
+}

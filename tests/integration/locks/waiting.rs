@@ -1,0 +1,103 @@
+//! The queue over HTTP: order, patience, and waiters that go away.
+
+use fence_protocol::Code;
+use fence_tests::raw_http;
+use fence_tests::wait::soon;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use super::memory;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_are_served_first_come_first_served() {
+    let server = memory().await;
+    let locks = server.locks();
+    let mut last = locks.grant("fifo", 60_000).await;
+    let mut queue = Vec::new();
+    for place in 1..=5 {
+        let (own, owner) = (locks.clone(), format!("waiter {place}"));
+        queue.push(tokio::spawn(async move {
+            let ask = json!({"ttl_ms": 60_000, "wait_ms": 60_000, "owner": owner});
+            own.acquire("fifo", ask).await.lease()
+        }));
+        locks.queue_of("fifo", place).await;
+    }
+    for (index, waiting) in queue.into_iter().enumerate() {
+        locks.release("fifo", last.lease_id).await.expect(200);
+        let next = soon("the next grant", waiting).await.unwrap();
+        assert_eq!(next.owner.as_str(), format!("waiter {}", index + 1));
+        assert!(next.token > last.token);
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn patience_ends_in_423() {
+    let server = memory().await;
+    let locks = server.locks();
+    locks.grant("patience", 60_000).await;
+    let reply = locks.acquire("patience", json!({"wait_ms": 100})).await;
+    assert_eq!(reply.problem(Code::LockHeld).extension::<usize>("queue_length"), Some(0));
+    assert_eq!(locks.show("patience").await.queue_length, 0);
+}
+
+#[tokio::test]
+async fn a_waiter_that_disconnects_leaves_the_queue() {
+    let server = memory().await;
+    let locks = server.locks();
+    let first = locks.grant("gone", 60_000).await;
+    let mut stream = raw_http::connect(&server.base).await;
+    let body = r#"{"wait_ms": 60000}"#;
+    let request = format!(
+        "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    locks.queue_of("gone", 1).await;
+    drop(stream);
+    locks.queue_of("gone", 0).await;
+    locks.release("gone", first.lease_id).await.expect(200);
+    locks.grant("gone", 60_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expiry_wakes_the_next_waiter() {
+    let server = memory().await;
+    let locks = server.locks();
+    let first = locks.grant("wakes", 300).await;
+    let ask = json!({"wait_ms": 60_000});
+    let next = soon("the grant after expiry", locks.acquire("wakes", ask)).await.lease();
+    assert!(next.token > first.token);
+    assert!(next.waited_ms < 60_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_answers_429() {
+    let server = fence_tests::servers::Setup::lock_server("memory:");
+    let server = server.args(&["--max-waiters-per-lock", "1"]).start().await;
+    let locks = server.locks();
+    locks.grant("full", 60_000).await;
+    let own = locks.clone();
+    let waiting =
+        tokio::spawn(async move { own.try_acquire("full", json!({"wait_ms": 60_000})).await });
+    locks.queue_of("full", 1).await;
+    let reply = locks.acquire("full", json!({"wait_ms": 60_000})).await;
+    assert!(reply.problem(Code::LimitReached).detail.contains('1'));
+    assert!(!reply.header("retry-after").is_empty());
+    waiting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_asked_to_end_lets_nobody_wait() {
+    let mut server = memory().await;
+    let locks = server.locks();
+    locks.grant("draining", 60_000).await;
+    let own = locks.clone();
+    let waiting =
+        tokio::spawn(async move { own.try_acquire("draining", json!({"wait_ms": 60_000})).await });
+    locks.queue_of("draining", 1).await;
+    server.process.terminate();
+    let told = soon("the waiter to be told", waiting).await.unwrap();
+    told.expect("an answer, not a cut connection").problem(Code::ShuttingDown);
+    assert_eq!(server.process.ended().await.code, 0);
+}

@@ -1,0 +1,14 @@
+//! Everything over real processes and real stores, in one test binary.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "tests panic on failure and own their tasks"
+)]
+
+mod crash;
+mod guard;
+mod harness;
+mod locks;
+mod redis;
+mod start;

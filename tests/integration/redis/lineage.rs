@@ -1,0 +1,177 @@
+//! What Redis may forget, and that tokens rise all the same (L1, L5).
+
+use fence_protocol::Code;
+use fence_tests::api::Locks;
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::Setup;
+use fence_tests::wait::until;
+use serde_json::json;
+
+use super::lock_server;
+
+/// The next grant, as soon as the server grants again. While it does not, it says why.
+async fn next_token(locks: &Locks, lock: &str) -> u64 {
+    until("a grant", || async {
+        let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
+        if matches!(reply.status, 503 | 504) {
+            return None;
+        }
+        Some(reply.lease().token.get())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn tokens_rise_after_flushall() {
+    let redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let before = next_token(&locks, "a").await.max(next_token(&locks, "b").await);
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    let after = next_token(&locks, "c").await;
+    assert!(after > before, "{after} after {before}");
+    // The lease of "a" is forgotten too; the lock is granted again, above everything.
+    assert!(next_token(&locks, "a").await > after);
+}
+
+#[tokio::test]
+async fn tokens_rise_after_flushall_with_a_new_server() {
+    let redis = Redis::start().await;
+    let mut first = lock_server(&redis).await;
+    let before = next_token(&first.locks(), "a").await;
+    first.process.kill();
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    let second = lock_server(&redis).await;
+    assert!(next_token(&second.locks(), "a").await > before);
+}
+
+#[tokio::test]
+async fn tokens_rise_after_a_restart_that_forgot_everything() {
+    let mut redis = Redis::with(&[("appendonly", "no")]).await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let before = next_token(&locks, "a").await;
+    redis.kill();
+    redis.start_again().await;
+    assert!(next_token(&locks, "b").await > before);
+}
+
+/// An old copy of the data comes back: the counter is lower than what was issued since.
+#[tokio::test]
+async fn tokens_rise_after_an_old_backup() {
+    let mut redis = Redis::with(&[("appendonly", "no")]).await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    next_token(&locks, "a").await;
+    let _: () = redis.run(&["SAVE"]).await;
+    let mut before = 0;
+    for lock in ["b", "c", "d", "e"] {
+        before = next_token(&locks, lock).await;
+    }
+    redis.kill();
+    redis.start_again().await;
+    assert!(next_token(&locks, "f").await > before);
+}
+
+/// Somebody deletes or lowers keys by hand while nothing restarts.
+#[tokio::test]
+async fn tokens_rise_whichever_key_is_deleted() {
+    let redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let mut before = next_token(&locks, "first").await;
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
+    assert!(!keys.is_empty());
+    for (number, key) in keys.iter().enumerate() {
+        let _: u64 = redis.run(&["DEL", key]).await;
+        let after = next_token(&locks, &format!("next/{number}")).await;
+        assert!(after > before, "{after} after {before}, without {key}");
+        before = after;
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let lease = locks.grant("a", 60_000).await;
+    for _ in 0..2 {
+        let _: () = redis.run(&["SCRIPT", "FLUSH"]).await;
+        let renewed = until("a renewal", || async {
+            let reply = locks.renew("a", lease.lease_id).await;
+            (reply.status != 503 && reply.status != 504).then_some(reply)
+        })
+        .await;
+        assert_eq!(renewed.lease().token, lease.token);
+    }
+}
+
+/// Durable Redis, restarted in good order: leases, ids and order are as before.
+#[tokio::test]
+async fn a_restart_of_redis_loses_nothing() {
+    let mut redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let held = locks.grant("held", 60_000).await;
+    let ended = locks.grant("ended", 60_000).await;
+    locks.release("ended", ended.lease_id).await.expect(200);
+    redis.restart().await;
+    let renewed = until("a renewal after the restart", || async {
+        let reply = locks.renew("held", held.lease_id).await;
+        (reply.status != 503 && reply.status != 504).then_some(reply)
+    })
+    .await;
+    assert_eq!(renewed.lease().token, held.token);
+    let again = json!({"lease_id": ended.lease_id});
+    locks.acquire("ended", again).await.problem(Code::LeaseLost);
+    locks.acquire("held", json!({})).await.problem(Code::LockHeld);
+    assert!(next_token(&locks, "next").await > ended.token.get());
+    locks.release("held", held.lease_id).await.expect(200);
+}
+
+/// Those who wait go on waiting while Redis is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_goes_on_after_redis_restarts() {
+    let mut redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let held = locks.grant("waits", 60_000).await;
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move {
+        own.acquire("waits", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await
+    });
+    locks.queue_of("waits", 1).await;
+    redis.restart().await;
+    until("the release after the restart", || async {
+        let reply = locks.release("waits", held.lease_id).await;
+        matches!(reply.status, 200 | 410).then_some(())
+    })
+    .await;
+    let next = fence_tests::wait::soon("the waiter", waiting).await.unwrap().lease();
+    assert!(next.token > held.token);
+}
+
+#[tokio::test]
+async fn init_fresh_starts_at_one_and_only_once() {
+    let redis = Redis::start().await;
+    let fresh = ["init", "--fresh", "--store", &redis.url()];
+    let output = fence_tests::process::run("lock-server", &fresh).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let server = lock_server(&redis).await;
+    assert_eq!(next_token(&server.locks(), "a").await, 1);
+    assert_eq!(next_token(&server.locks(), "b").await, 2);
+    // A name space that has issued tokens is not new, whatever the operator believes.
+    let again = fence_tests::process::run("lock-server", &fresh).await;
+    assert_ne!(again.code, 0, "{again:?}");
+    assert_eq!(next_token(&server.locks(), "c").await, 3);
+}
+
+#[tokio::test]
+async fn a_redis_that_nobody_vouched_for_starts_high() {
+    let redis = Redis::start().await;
+    let server = Setup::lock_server(&redis.url()).start().await;
+    let token = next_token(&server.locks(), "a").await;
+    // Milliseconds since 2025 times a thousand: 14 digits from the start.
+    assert!(token > 10_000_000_000_000, "{token}");
+}

@@ -1,0 +1,235 @@
+//! Starting: what stands in the way is said in one sentence with the value, and the exit code
+//! tells usage (64) from circumstances.
+
+use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
+use fence_tests::ports;
+use fence_tests::servers::{DataDir, Setup};
+use tempfile::TempDir;
+
+const BOTH: [fn(&str) -> Setup; 2] = [Setup::lock_server, Setup::fenced_store];
+
+#[tokio::test]
+async fn a_port_in_use() {
+    let port = ports::unused();
+    let address = format!("127.0.0.1:{port}");
+    let _taken = std::net::TcpListener::bind(&address).unwrap();
+    for setup in BOTH {
+        let output = setup("memory:").listen(&address).refused().await;
+        assert!(output.stderr.contains(&address), "{}", output.stderr);
+        assert!(output.stderr.contains("in use"), "{}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_store() {
+    for setup in BOTH {
+        for store in ["ftp://x", "embedded", "redis:", "memory", "redis://127.0.0.1:notaport", ""] {
+            let output = setup(store).refused().await;
+            assert_eq!(output.code, 64, "{store}: {output:?}");
+            assert!(output.stderr.contains(store), "{store}: {}", output.stderr);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_others_could_reach() {
+    for setup in BOTH {
+        let output = setup("memory:").listen("0.0.0.0:0").refused().await;
+        assert!(output.stderr.contains("0.0.0.0"), "{}", output.stderr);
+        assert!(output.stderr.contains("loopback"), "{}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn neither_keys_nor_unsigned() {
+    for binary in ["lock-server", "fenced-store"] {
+        let output = Setup::bare(binary).args(&["--store", "memory:"]).refused().await;
+        assert_eq!(output.code, 64, "{output:?}");
+        assert!(output.stderr.contains("--token-key-file"), "{}", output.stderr);
+        assert!(output.stderr.contains("--unsigned"), "{}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_bad_key_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("keys");
+    for (content, shown) in
+        [("", "no key"), ("k1", "kid:hex"), ("k1:abcd", "32"), ("k1:zz", "hexadecimal")]
+    {
+        std::fs::write(&path, content).unwrap();
+        for setup in BOTH {
+            let output = setup("memory:").keys(&path).refused().await;
+            assert!(output.stderr.contains(shown), "{content}: {}", output.stderr);
+            assert!(!output.stderr.contains("abcd"), "key material in a message");
+        }
+    }
+    for setup in BOTH {
+        let output = setup("memory:").keys(&folder.path().join("none")).refused().await;
+        assert!(output.stderr.contains("none"), "{}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn bad_rules() {
+    for rule in ["nonsense", "=a", "a=", "a//b=c", "orders/{id}=orders/{x}", "a=b=c", "**/a=b"] {
+        let output = Setup::fenced_store("memory:").args(&["--rule", rule]).refused().await;
+        assert_eq!(output.code, 64, "{rule}: {output:?}");
+        assert!(output.stderr.contains(rule), "{rule}: {}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn unknown_and_bad_settings_are_told_together() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("lock.toml");
+    std::fs::write(&file, "stor = \"memory:\"\nended-retention = \"soon\"\n").unwrap();
+    let output = Setup::lock_server("memory:")
+        .args(&["--config", text(&file)])
+        .env("LOCK_SERVER_MAX_WAITERS_PER_LOCK", "many")
+        .refused()
+        .await;
+    assert_eq!(output.code, 64, "{output:?}");
+    for shown in ["stor", "soon", "LOCK_SERVER_MAX_WAITERS_PER_LOCK", "many", text(&file)] {
+        assert!(output.stderr.contains(shown), "{shown}: {}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_flag_beats_a_variable_beats_a_file() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("lock.toml");
+    std::fs::write(&file, "namespace = \"file\"\n").unwrap();
+    let setup = || {
+        Setup::bare("lock-server").args(&["--store", "memory:", "--unsigned"]).args(&[
+            "--config",
+            text(&file),
+        ])
+    };
+    for (setup, expected) in [
+        (setup(), "file"),
+        (setup().env("LOCK_SERVER_NAMESPACE", "variable"), "variable"),
+        (setup().env("LOCK_SERVER_NAMESPACE", "variable").args(&["--namespace", "flag"]), "flag"),
+    ] {
+        let server = setup.start().await;
+        let header = server.locks().grant("a", 1_000).await.fencing_token;
+        assert!(header.contains(&format!("ns=\"{expected}\"")), "{header}");
+    }
+}
+
+#[tokio::test]
+async fn a_data_folder_in_use() {
+    for setup in BOTH {
+        let data = DataDir::new();
+        let _owner = setup(&data.store()).start().await;
+        let output = setup(&data.store()).refused().await;
+        assert!(output.stderr.contains(text(&data.path())), "{}", output.stderr);
+        assert!(output.stderr.contains("use"), "{}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_data_folder_that_cannot_be_written() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "not a folder").unwrap();
+    for path in [file.join("data"), file.clone(), "/proc/none".into()] {
+        for setup in BOTH {
+            let output = setup(&format!("embedded:{}", text(&path))).refused().await;
+            assert!(output.stderr.contains(text(&path)), "{}", output.stderr);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "not a folder");
+}
+
+/// Damage is told, and what is there is left as it is for whoever can mend it.
+#[tokio::test]
+async fn a_damaged_data_folder() {
+    for setup in BOTH {
+        let data = DataDir::new();
+        let mut server = setup(&data.store()).start().await;
+        server.process.terminate();
+        server.process.ended().await;
+        let mut files: Vec<_> =
+            std::fs::read_dir(data.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort_by_key(|path| std::fs::metadata(path).unwrap().len());
+        let largest = files.pop().unwrap();
+        std::fs::write(&largest, b"this was a database once").unwrap();
+        let output = setup(&data.store()).refused().await;
+        assert!(output.stderr.contains(text(&data.path())), "{}", output.stderr);
+        assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
+        assert_eq!(std::fs::read(&largest).unwrap(), b"this was a database once");
+    }
+}
+
+/// L4 and G4: what was answered is there after a restart.
+#[tokio::test]
+async fn embedded_stores_remember() {
+    let (locks_data, guard_data) = (DataDir::new(), DataDir::new());
+    let setup = Setup::lock_server(&locks_data.store());
+    let mut server = setup.start().await;
+    let held = server.locks().grant("held", 60_000).await;
+    let ended = server.locks().grant("ended", 60_000).await;
+    server.locks().release("ended", ended.lease_id).await.expect(200);
+    server.process.kill();
+    let server = setup.start().await;
+    assert_eq!(server.locks().renew("held", held.lease_id).await.lease().token, held.token);
+    let again = serde_json::json!({"lease_id": ended.lease_id});
+    assert_eq!(server.locks().acquire("ended", again).await.status, 410);
+    assert!(server.locks().grant("next", 1_000).await.token > ended.token);
+
+    let setup = Setup::fenced_store(&guard_data.store());
+    let mut server = setup.start().await;
+    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    server.guard().put("a", &old, "kept").await.expect(201);
+    server.guard().sealed("a", &new).await;
+    server.process.kill();
+    let server = setup.start().await;
+    assert_eq!(server.guard().put("a", &old, "late").await.status, 412);
+    assert_eq!(server.guard().fenced_get("a", &new).await.expect(200).body.as_ref(), b"kept");
+}
+
+#[tokio::test]
+async fn a_server_ends_when_asked_and_finishes_what_it_has() {
+    for setup in BOTH {
+        let mut server = setup("memory:").start().await;
+        server.locks().0.get("/livez").await.expect(200);
+        server.process.terminate();
+        assert_eq!(server.process.ended().await.code, 0);
+    }
+}
+
+#[tokio::test]
+async fn help_and_version() {
+    for name in ["lock-server", "fenced-store", "fence"] {
+        let help = fence_tests::process::run(name, &["--help"]).await;
+        assert_eq!(help.code, 0, "{help:?}");
+        assert!(help.stdout.contains("Usage"), "{}", help.stdout);
+        let version = fence_tests::process::run(name, &["--version"]).await;
+        assert_eq!(version.code, 0);
+        assert!(version.stdout.contains("0.1.0"), "{}", version.stdout);
+        let unknown = fence_tests::process::run(name, &["--colour"]).await;
+        assert_eq!(unknown.code, 64, "{unknown:?}");
+    }
+}
+
+/// A key ring is shared: what the lock server signs, the guard verifies; a rotated key goes on.
+#[tokio::test]
+async fn both_servers_share_a_key_file() {
+    let keys = KeyFile::new("k1", 9);
+    let locks = Setup::lock_server("memory:").keys(&keys.path()).start().await;
+    let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
+    let lease = locks.locks().grant("orders/42", 60_000).await;
+    guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
+    let rotated = format!("k2:{}\nk1:{}\n", "0a".repeat(32), "09".repeat(32));
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("keys"), rotated).unwrap();
+    let path = folder.path().join("keys");
+    let new_locks = Setup::lock_server("memory:").keys(&path).start().await;
+    let new_guard = Setup::fenced_store("memory:").keys(&path).start().await;
+    new_guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
+    let lease = new_locks.locks().grant("k2", 60_000).await;
+    assert!(lease.fencing_token.contains("kid=\"k2\""), "{}", lease.fencing_token);
+    new_guard.guard().put("k2", &lease.fencing_token, "x").await.expect(201);
+    assert_eq!(guard.guard().put("k2", &lease.fencing_token, "x").await.status, 401);
+}

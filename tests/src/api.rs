@@ -1,0 +1,338 @@
+//! The HTTP contract of both services as plain requests: nothing of the SDK is used here, so that
+//! the tests see what any client would.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fence_protocol::wire::fence::{FenceReply, SealReply};
+use fence_protocol::wire::lock::{LeaseReply, LockReply};
+use fence_protocol::{Code, LeaseId, Problem};
+use http::{HeaderMap, Method};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// The body as a value of `T`.
+    ///
+    /// # Panics
+    /// Where the body is something else.
+    pub fn read<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        self.read()
+    }
+
+    /// A header as text; empty where it is missing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+    }
+
+    /// Itself, when the status is `status`.
+    ///
+    /// # Panics
+    /// When it is another.
+    #[must_use]
+    pub fn expect(self, status: u16) -> Self {
+        let text = String::from_utf8_lossy(&self.body);
+        assert_eq!(self.status, status, "{text}");
+        self
+    }
+
+    /// The live lease of a 200 reply to acquire or renew.
+    pub fn lease(self) -> LeaseReply {
+        self.expect(200).read()
+    }
+
+    /// The problem body of an error, after checking everything that every problem must have.
+    ///
+    /// # Panics
+    /// Where the reply is no well-formed problem of `code`.
+    pub fn problem(&self, code: Code) -> Problem {
+        let text = String::from_utf8_lossy(&self.body);
+        assert_eq!(self.status, code.status(), "{text}");
+        assert_eq!(
+            self.header("content-type"),
+            "application/problem+json",
+            "{text}"
+        );
+        assert!(
+            !self.header("x-request-id").is_empty(),
+            "no x-request-id: {text}"
+        );
+        let problem: Problem = self.read();
+        assert_eq!(problem.code, code, "{text}");
+        assert_eq!(problem.kind, code.urn());
+        assert_eq!(problem.status, self.status);
+        assert!(
+            !problem.detail.is_empty() && !problem.hint.is_empty(),
+            "{text}"
+        );
+        problem
+    }
+}
+
+/// A connection pool to one server.
+#[derive(Clone, Debug)]
+pub struct Api {
+    base: String,
+    client: reqwest::Client,
+}
+
+/// What RFC 3986 calls unreserved is sent as it is.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Encodes a lock name for a path.
+pub fn encode(name: &str) -> String {
+    utf8_percent_encode(name, RESERVED).to_string()
+}
+
+impl Api {
+    /// Requests go to `base`, `http://127.0.0.1:PORT`.
+    ///
+    /// # Panics
+    /// Never: the options are fixed.
+    pub fn new(base: &str) -> Self {
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(30))
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .expect("a client");
+        Self {
+            base: base.to_owned(),
+            client,
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Sends a request; an error where no complete reply came back.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    pub async fn attempt(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Reply, String> {
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.base))
+            .body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
+        Ok(Reply {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// Sends a request.
+    ///
+    /// # Panics
+    /// Where no complete reply came back.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        let what = format!("{method} {path}");
+        let outcome = self.attempt(method, path, headers, body.into()).await;
+        outcome.unwrap_or_else(|error| panic!("{what}: {error}"))
+    }
+
+    /// GET.
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, &[], "").await
+    }
+
+    /// POST with a JSON body.
+    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+        let json = [("content-type", "application/json")];
+        self.send(Method::POST, path, &json, body.to_string()).await
+    }
+}
+
+/// lock-server's contract.
+#[derive(Clone, Debug)]
+pub struct Locks(pub Api);
+
+impl Locks {
+    /// Requests go to `base`.
+    pub fn new(base: &str) -> Self {
+        Self(Api::new(base))
+    }
+
+    fn path(lock: &str, verb: &str) -> String {
+        format!("/v1/locks/{}/{verb}", encode(lock))
+    }
+
+    /// `POST …/acquire` with this body.
+    pub async fn acquire(&self, lock: &str, body: Value) -> Reply {
+        self.0.post(&Self::path(lock, "acquire"), &body).await
+    }
+
+    /// `POST …/acquire`, or an error where no complete reply came back.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    pub async fn try_acquire(&self, lock: &str, body: Value) -> Result<Reply, String> {
+        self.try_post(lock, "acquire", body).await
+    }
+
+    /// Any verb, or an error where no complete reply came back.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    pub async fn try_post(&self, lock: &str, verb: &str, body: Value) -> Result<Reply, String> {
+        let json = [("content-type", "application/json")];
+        let path = Self::path(lock, verb);
+        self.0
+            .attempt(Method::POST, &path, &json, body.to_string().into())
+            .await
+    }
+
+    /// A grant for `ttl_ms` that must be had at once.
+    pub async fn grant(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
+        self.acquire(lock, json!({ "ttl_ms": ttl_ms }))
+            .await
+            .lease()
+    }
+
+    /// `POST …/renew`.
+    pub async fn renew(&self, lock: &str, lease: LeaseId) -> Reply {
+        self.0
+            .post(&Self::path(lock, "renew"), &json!({ "lease_id": lease }))
+            .await
+    }
+
+    /// `POST …/release`.
+    pub async fn release(&self, lock: &str, lease: LeaseId) -> Reply {
+        self.0
+            .post(&Self::path(lock, "release"), &json!({ "lease_id": lease }))
+            .await
+    }
+
+    /// `POST …/revoke`.
+    pub async fn revoke(&self, lock: &str, reason: &str) -> Reply {
+        self.0
+            .post(&Self::path(lock, "revoke"), &json!({ "reason": reason }))
+            .await
+    }
+
+    /// `GET /v1/locks/{lock}`.
+    pub async fn show(&self, lock: &str) -> LockReply {
+        self.0
+            .get(&format!("/v1/locks/{}", encode(lock)))
+            .await
+            .expect(200)
+            .read()
+    }
+
+    /// Waits until `count` wait for the lock.
+    pub async fn queue_of(&self, lock: &str, count: usize) -> LockReply {
+        crate::wait::until(&format!("{count} waiters for {lock}"), || async {
+            let state = self.show(lock).await;
+            (state.queue_length == count).then_some(state)
+        })
+        .await
+    }
+}
+
+/// fenced-store's contract.
+#[derive(Clone, Debug)]
+pub struct Guard(pub Api);
+
+impl Guard {
+    /// Requests go to `base`.
+    pub fn new(base: &str) -> Self {
+        Self(Api::new(base))
+    }
+
+    /// `PUT /v1/objects/{key}` with a token header.
+    pub async fn put(&self, key: &str, fencing: &str, body: impl Into<Bytes>) -> Reply {
+        self.with(Method::PUT, key, &[("fencing-token", fencing)], body)
+            .await
+    }
+
+    /// `GET /v1/objects/{key}` with a token header.
+    pub async fn fenced_get(&self, key: &str, fencing: &str) -> Reply {
+        self.with(Method::GET, key, &[("fencing-token", fencing)], "")
+            .await
+    }
+
+    /// `GET /v1/objects/{key}` without a token.
+    pub async fn get(&self, key: &str) -> Reply {
+        self.with(Method::GET, key, &[], "").await
+    }
+
+    /// `DELETE /v1/objects/{key}` with a token header.
+    pub async fn delete(&self, key: &str, fencing: &str) -> Reply {
+        self.with(Method::DELETE, key, &[("fencing-token", fencing)], "")
+            .await
+    }
+
+    /// Any method on an object with any headers.
+    pub async fn with(
+        &self,
+        method: Method,
+        key: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        self.0
+            .send(method, &format!("/v1/objects/{key}"), headers, body)
+            .await
+    }
+
+    /// `POST /v1/fences/{lock}/seal` with a token header.
+    pub async fn seal(&self, lock: &str, fencing: &str) -> Reply {
+        let path = format!("/v1/fences/{}/seal", encode(lock));
+        self.0
+            .send(Method::POST, &path, &[("fencing-token", fencing)], "")
+            .await
+    }
+
+    /// The mark after a seal that must succeed.
+    pub async fn sealed(&self, lock: &str, fencing: &str) -> SealReply {
+        self.seal(lock, fencing).await.expect(200).read()
+    }
+
+    /// `GET /v1/fences/{lock}`.
+    pub async fn fence(&self, lock: &str) -> FenceReply {
+        self.0
+            .get(&format!("/v1/fences/{}", encode(lock)))
+            .await
+            .expect(200)
+            .read()
+    }
+}

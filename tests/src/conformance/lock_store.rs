@@ -1,0 +1,140 @@
+//! What every `LockStore` must do: invariants L1 to L3, acquire-once, the queue, and the reasons.
+//!
+//! [`lock_store_suite!`](crate::lock_store_suite) makes a test of every case for one store.
+
+use std::sync::Arc;
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
+use lock_server::store::{Acquire, Grant, LockStore, StoreError};
+use tokio::task::JoinHandle;
+
+use crate::key_file::lease_id;
+use crate::wait::{soon, until, until_true};
+
+mod basics;
+mod endings;
+mod queue;
+
+pub use basics::*;
+pub use endings::*;
+pub use queue::*;
+
+/// The store under test, shared by the tasks of a case.
+pub type Store = Arc<dyn LockStore>;
+
+/// A time to live that no test outlasts.
+const LONG_MS: u64 = 60_000;
+/// A time to live that passes during a test.
+const SHORT_MS: u64 = 150;
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).expect("a lock name")
+}
+
+fn owner(text: &str) -> Owner {
+    Owner::new(text).expect("an owner")
+}
+
+fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
+    Acquire {
+        lock: name(lock),
+        lease_id: lease_id(),
+        owner: owner("conformance"),
+        ttl: Ttl::from_ms(ttl_ms).expect("a time to live"),
+        wait_ms,
+        metadata: None,
+        min_token: None,
+    }
+}
+
+async fn grant(store: &Store, lock: &str, ttl_ms: u64) -> Grant {
+    store.acquire(request(lock, ttl_ms, 0)).await.expect("the lock is free")
+}
+
+async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {
+    let ended = store.release(&name(lock), lease).await.expect("the lease is live");
+    assert_eq!((ended.lease_id, ended.reason), (lease, EndReason::Released));
+    ended.token
+}
+
+fn lost(outcome: Result<Grant, StoreError>) -> EndReason {
+    match outcome {
+        Err(StoreError::Lost { reason }) => reason,
+        other => panic!("expected a lost lease: {other:?}"),
+    }
+}
+
+/// A request that waits in a task of its own.
+type Waiting = JoinHandle<Result<Grant, StoreError>>;
+
+/// Starts a request that must wait, and returns when it has its place in the queue.
+async fn enqueue(store: &Store, request: Acquire) -> Waiting {
+    let (lock, lease) = (request.lock.clone(), request.lease_id);
+    let own = store.clone();
+    let waiting = tokio::spawn(async move { own.acquire(request).await });
+    until_true("a place in the queue", || async {
+        let state = store.show(&lock).await.expect("show");
+        state.queue.iter().any(|waiter| waiter.lease_id == lease)
+    })
+    .await;
+    waiting
+}
+
+async fn granted(waiting: Waiting) -> Grant {
+    soon("the grant", waiting).await.expect("no panic").expect("a grant")
+}
+
+/// Waits until the lock is free.
+async fn until_free(store: &Store, lock: &str) {
+    let lock = name(lock);
+    until(&format!("{lock} to be free"), || async {
+        store.show(&lock).await.expect("show").holder.is_none().then_some(())
+    })
+    .await;
+}
+
+/// Makes a test of every case of the suite. `$store` is an expression that gives a
+/// `(guard, Store)`; the guard lives as long as the test (a Redis, a folder).
+#[macro_export]
+macro_rules! lock_store_suite {
+    ($store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
+            tokens_rise_over_all_locks
+            the_same_id_gets_the_same_grant
+            an_id_belongs_to_its_owner
+            a_held_lock_is_refused_with_its_holder
+            patience_ends_in_a_refusal
+            a_minimum_is_exceeded
+            tokens_run_out_loudly
+            what_is_shown_is_what_was_asked
+            pages_are_complete_and_in_order
+            many_tasks_on_many_locks_keep_the_tokens_unique
+            contenders_never_hold_at_once
+            an_ended_id_is_never_granted_again
+            an_expired_lease_is_gone_loudly
+            a_renewal_replaces_the_time_and_keeps_the_token
+            a_renewal_never_resurrects
+            a_release_that_overtakes_its_acquire_wins
+            a_release_takes_only_its_own_lease
+            revoking_ends_whatever_is_live
+            history_is_newest_first_and_bounded
+            waiters_are_served_in_order
+            nobody_overtakes_the_queue
+            expiry_wakes_the_next_waiter
+            revoking_wakes_the_next_waiter
+            a_waiter_that_leaves_is_skipped
+            a_waiter_that_is_released_never_gets_the_lock
+            a_waiting_id_that_repeats_keeps_its_place
+        );
+    };
+    (@cases $store:expr; $($case:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let (_guard, store) = $store;
+                $crate::conformance::lock_store::$case(&store).await;
+            }
+        )*
+    };
+}

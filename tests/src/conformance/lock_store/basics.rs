@@ -1,0 +1,205 @@
+//! Grants, refusals, tokens and what can be read.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fence_protocol::wire::lock::LockState;
+use lock_server::store::ListQuery;
+
+use super::*;
+use crate::checks;
+use crate::history::{Granted, History};
+
+/// L1, one after the other: every grant, of whatever lock, is above all before it.
+pub async fn tokens_rise_over_all_locks(store: &Store) {
+    let mut last = 0;
+    for round in 0..12 {
+        let lock = format!("rise/{}", round % 3);
+        let grant = grant(store, &lock, LONG_MS).await;
+        assert!(grant.token.get() > last, "{} after {last}", grant.token);
+        last = grant.token.get();
+        assert_eq!(released(store, &lock, grant.lease_id).await, grant.token);
+    }
+}
+
+/// L3: a repeat, as after a lost reply, learns of the grant that it has already.
+pub async fn the_same_id_gets_the_same_grant(store: &Store) {
+    let request = request("once", LONG_MS, 0);
+    let first = store.acquire(request.clone()).await.unwrap();
+    assert!(first.remaining_ms <= LONG_MS);
+    let again = store.acquire(request.clone()).await.unwrap();
+    assert_eq!((again.token, again.lease_id), (first.token, first.lease_id));
+    assert!(again.remaining_ms <= first.remaining_ms, "a repeat is no renewal");
+    let waits = Acquire { wait_ms: 1_000, ..request };
+    assert_eq!(store.acquire(waits).await.unwrap().token, first.token);
+    assert_eq!(store.show(&name("once")).await.unwrap().queue_length, 0);
+}
+
+/// An id that somebody else uses is refused, and changes nothing.
+pub async fn an_id_belongs_to_its_owner(store: &Store) {
+    let mine = request("conflict", LONG_MS, 0);
+    let held = store.acquire(mine.clone()).await.unwrap();
+    let theirs = Acquire { owner: owner("somebody else"), ..mine.clone() };
+    let refused = store.acquire(theirs).await.unwrap_err();
+    assert_eq!(refused, StoreError::IdConflict { owner: mine.owner.clone() });
+    assert_eq!(store.acquire(mine).await.unwrap().token, held.token);
+}
+
+/// L2, and who is told.
+pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
+    let held = grant(store, "held", LONG_MS).await;
+    match store.acquire(request("held", LONG_MS, 0)).await.unwrap_err() {
+        StoreError::Held { holder, queue_length } => {
+            assert_eq!((holder.token, holder.owner), (held.token, held.owner));
+            assert!(holder.expires_in_ms > 0 && holder.expires_in_ms <= LONG_MS);
+            assert_eq!(queue_length, 0);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A waiter that has waited enough is told who holds the lock, and leaves the queue.
+pub async fn patience_ends_in_a_refusal(store: &Store) {
+    let held = grant(store, "patience", LONG_MS).await;
+    let waiting = soon("the end of patience", store.acquire(request("patience", LONG_MS, 50)));
+    match waiting.await.unwrap_err() {
+        StoreError::Held { holder, .. } => assert_eq!(holder.token, held.token),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.show(&name("patience")).await.unwrap().queue_length, 0);
+    released(store, "patience", held.lease_id).await;
+    until_free(store, "patience").await;
+}
+
+/// The guard's mark reaches the counter: the grant exceeds it, and all later ones do.
+pub async fn a_minimum_is_exceeded(store: &Store) {
+    let first = grant(store, "minimum/a", LONG_MS).await.token.get();
+    let wish = Token::new(first + 500).unwrap();
+    let asked = Acquire { min_token: Some(wish), ..request("minimum/b", LONG_MS, 0) };
+    let lifted = store.acquire(asked).await.unwrap().token;
+    assert!(lifted > wish);
+    assert!(grant(store, "minimum/c", LONG_MS).await.token > lifted);
+    let low = Acquire { min_token: Token::new(1).ok(), ..request("minimum/d", LONG_MS, 0) };
+    assert!(store.acquire(low).await.unwrap().token > lifted);
+}
+
+/// A wish that no token can fulfil grants nothing and takes nothing away from others.
+pub async fn tokens_run_out_loudly(store: &Store) {
+    let wish = Token::new(Token::MAX).ok();
+    let asked = Acquire { min_token: wish, ..request("exhausted", LONG_MS, 0) };
+    assert_eq!(store.acquire(asked).await.unwrap_err(), StoreError::Exhausted);
+    assert_eq!(store.show(&name("exhausted")).await.unwrap().state, LockState::Free);
+    grant(store, "exhausted", LONG_MS).await;
+}
+
+/// `show` tells what the holder said of itself.
+pub async fn what_is_shown_is_what_was_asked(store: &Store) {
+    let free = store.show(&name("shown")).await.unwrap();
+    assert_eq!((free.state, free.holder, free.queue_length), (LockState::Free, None, 0));
+    let metadata = Some(r#"{"job":"nightly","attempt":2}"#.to_owned());
+    let asked = Acquire { metadata, owner: owner("Zoë"), ..request("shown", LONG_MS, 0) };
+    let grant = store.acquire(asked.clone()).await.unwrap();
+    store.renew(&name("shown"), grant.lease_id, None).await.unwrap();
+    let waiting = enqueue(store, request("shown", LONG_MS, LONG_MS)).await;
+    let shown = store.show(&name("shown")).await.unwrap();
+    assert_eq!((shown.state, shown.queue_length), (LockState::Held, 1));
+    assert_eq!(shown.queue[0].owner, owner("conformance"));
+    let holder = shown.holder.unwrap();
+    assert_eq!((holder.lease_id, holder.info.token), (grant.lease_id, grant.token));
+    assert_eq!((holder.info.owner, holder.ttl_ms), (asked.owner, LONG_MS));
+    assert_eq!(holder.renewals, 1);
+    assert_eq!(holder.metadata.unwrap()["job"], "nightly");
+    waiting.abort();
+}
+
+/// `list` gives every held lock of a prefix once, in order, whatever the page size.
+pub async fn pages_are_complete_and_in_order(store: &Store) {
+    let mut names: Vec<String> = (0..7).map(|number| format!("pages/{number}")).collect();
+    names.push("pages/0/inner".to_owned());
+    names.sort();
+    for lock in names.iter().rev().map(String::as_str).chain(["page", "pagez"]) {
+        grant(store, lock, LONG_MS).await;
+    }
+    let free = grant(store, "pages/free", LONG_MS).await;
+    released(store, "pages/free", free.lease_id).await;
+    for limit in [1, 3, 8, 100] {
+        let mut seen = Vec::new();
+        let mut after = None;
+        loop {
+            let query = ListQuery { prefix: "pages/".to_owned(), after, limit };
+            let page = store.list(query).await.unwrap();
+            assert!(page.locks.len() <= limit);
+            seen.extend(page.locks.iter().map(|line| line.lock.as_str().to_owned()));
+            after = page.next_after;
+            if after.is_none() || seen.len() > names.len() {
+                break;
+            }
+        }
+        assert_eq!(seen, names, "pages of {limit}");
+    }
+}
+
+/// L1 from many tasks at once.
+pub async fn many_tasks_on_many_locks_keep_the_tokens_unique(store: &Store) {
+    let history = Arc::new(History::new());
+    let workers = (0..8).map(|worker| {
+        let (store, history) = (store.clone(), history.clone());
+        tokio::spawn(async move {
+            for round in 0..15 {
+                work_once(&store, &history, &format!("many/{worker}/{}", round % 2)).await;
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        soon("a worker", worker).await.unwrap();
+    }
+    assert_eq!(history.grants().len(), 120);
+    checks::tokens_rise(&history.grants()).unwrap();
+}
+
+/// L1 and L2 under contention: everybody gets the lock, never two at once.
+pub async fn contenders_never_hold_at_once(store: &Store) {
+    let history = Arc::new(History::new());
+    let busy = Arc::new(AtomicBool::new(false));
+    let workers = (0..8).map(|_| {
+        let (store, history, busy) = (store.clone(), history.clone(), busy.clone());
+        tokio::spawn(async move {
+            for _ in 0..8 {
+                let grant = ask(&store, &history, "contended").await;
+                assert!(!busy.swap(true, Ordering::SeqCst), "two holders at once");
+                tokio::task::yield_now().await;
+                assert!(busy.swap(false, Ordering::SeqCst));
+                let_go(&store, &history, "contended", grant.lease_id).await;
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        soon("a worker", worker).await.unwrap();
+    }
+    assert_eq!(history.grants().len(), 64);
+    checks::tokens_rise(&history.grants()).unwrap();
+    assert_eq!(checks::overlaps(&history.grants()), Vec::<String>::new());
+}
+
+async fn work_once(store: &Store, history: &History, lock: &str) {
+    let grant = ask(store, history, lock).await;
+    let_go(store, history, lock, grant.lease_id).await;
+}
+
+async fn ask(store: &Store, history: &History, lock: &str) -> Grant {
+    let invoked_ns = history.now_ns();
+    let grant = store.acquire(request(lock, LONG_MS, LONG_MS)).await.expect("a grant in time");
+    history.granted(Granted {
+        lock: lock.to_owned(),
+        lease: grant.lease_id,
+        token: grant.token.get(),
+        ttl_ms: LONG_MS,
+        span: history.since(invoked_ns),
+        released_ns: None,
+    });
+    grant
+}
+
+async fn let_go(store: &Store, history: &History, lock: &str, lease: LeaseId) {
+    history.releasing(lease);
+    released(store, lock, lease).await;
+}

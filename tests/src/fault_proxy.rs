@@ -1,0 +1,183 @@
+//! A TCP proxy that hurts what passes through it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// What happens to bytes, on connections that exist and on new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Every piece, in both directions, comes so much later.
+    Delay(Duration),
+    /// Nothing passes and nothing is closed: both ends believe in the connection.
+    Blackhole,
+    /// Requests pass; replies are swallowed. Both ends believe in the connection.
+    DropReplies,
+    /// New connections are closed at once; connections that exist are cut.
+    Refuse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Request,
+    Reply,
+}
+
+#[derive(Clone, Debug)]
+struct Control {
+    fault: watch::Receiver<Fault>,
+    cut: CancellationToken,
+    dropped: Arc<AtomicU64>,
+}
+
+/// A proxy before one address, for as long as it lives.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    fault: watch::Sender<Fault>,
+    cut: watch::Sender<CancellationToken>,
+    dropped: Arc<AtomicU64>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl FaultProxy {
+    /// Stands before `upstream` (`127.0.0.1:PORT`).
+    ///
+    /// # Panics
+    /// Where no port is free.
+    pub async fn before(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (fault, fault_seen) = watch::channel(Fault::None);
+        let (cut, cut_seen) = watch::channel(CancellationToken::new());
+        let dropped = Arc::new(AtomicU64::new(0));
+        let accepting = accept(
+            listener,
+            upstream.to_owned(),
+            fault_seen,
+            cut_seen,
+            dropped.clone(),
+        );
+        let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
+        Self {
+            address,
+            fault,
+            cut,
+            dropped,
+            _accepting: accepting,
+        }
+    }
+
+    /// Its own address, `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// From now on.
+    pub fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+        if fault == Fault::Refuse {
+            self.cut();
+        }
+    }
+
+    /// Closes every connection that exists.
+    pub fn cut(&self) {
+        self.cut.send_replace(CancellationToken::new()).cancel();
+    }
+
+    /// How many pieces of replies were swallowed so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    upstream: String,
+    fault: watch::Receiver<Fault>,
+    cut: watch::Receiver<CancellationToken>,
+    dropped: Arc<AtomicU64>,
+) {
+    while let Ok((client, _)) = listener.accept().await {
+        let cut = cut.borrow().clone();
+        let control = Control {
+            fault: fault.clone(),
+            cut,
+            dropped: dropped.clone(),
+        };
+        if *control.fault.borrow() == Fault::Refuse {
+            continue;
+        }
+        let upstream = upstream.clone();
+        tokio::spawn(async move {
+            let cut = control.cut.clone();
+            cut.run_until_cancelled(carry(client, upstream, control))
+                .await;
+        });
+    }
+}
+
+async fn carry(client: TcpStream, upstream: String, control: Control) {
+    let Ok(server) = TcpStream::connect(&upstream).await else {
+        return;
+    };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::join!(
+        pump(from_client, to_server, Direction::Request, control.clone()),
+        pump(from_server, to_client, Direction::Reply, control),
+    );
+}
+
+/// Carries one direction until it is closed, then closes the other side's half.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    direction: Direction,
+    mut control: Control,
+) {
+    let mut piece = vec![0_u8; 16 * 1024];
+    loop {
+        let Ok(count) = from.read(&mut piece).await else {
+            return;
+        };
+        let fault = *control.fault.borrow_and_update();
+        match (fault, direction) {
+            (Fault::Blackhole, _) => {
+                // What was read is held, in order, until the fault is over; so is a close.
+                let over = control.fault.wait_for(|fault| *fault != Fault::Blackhole);
+                if over.await.is_err() {
+                    return;
+                }
+            }
+            (Fault::Delay(time), _) => tokio::time::sleep(time).await,
+            (Fault::DropReplies, Direction::Reply) if count > 0 => {
+                control.dropped.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
+            _ => {}
+        }
+        if count == 0 || to.write_all(&piece[..count]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What happened in a run, as its clients saw it.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use fence_protocol::LeaseId;
+
+/// When a call began and when its answer was there, in nanoseconds of this run's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Before the request was sent.
+    pub invoked_ns: u64,
+    /// After the reply was read.
+    pub returned_ns: u64,
+}
+
+impl Span {
+    /// Whether this call had its answer before the other one began.
+    pub fn before(&self, other: &Self) -> bool {
+        self.returned_ns < other.invoked_ns
+    }
+}
+
+/// An answered acquire.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The lock.
+    pub lock: String,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its token.
+    pub token: u64,
+    /// The time to live that was asked for.
+    pub ttl_ms: u64,
+    /// When it was asked and answered.
+    pub span: Span,
+    /// Before the holder began to release it, where it did.
+    pub released_ns: Option<u64>,
+}
+
+/// An operation at the guard.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// The lock.
+    pub lock: String,
+    /// The token that it carried.
+    pub token: u64,
+    /// What it was.
+    pub action: Action,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it was asked and answered. Where no answer came, when the caller gave up.
+    pub span: Span,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Writes `value` (unique in the run) to `key`.
+    Write {
+        /// Where.
+        key: String,
+        /// What.
+        value: String,
+    },
+    /// Seals, or reads with the token.
+    Raise,
+}
+
+/// How an operation ended, as far as its caller knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered with success.
+    Applied,
+    /// It was answered with a refusal: nothing was done.
+    Refused,
+    /// There was no answer, or one that says that nobody knows.
+    Unknown,
+}
+
+/// Records from many tasks at once.
+#[derive(Debug)]
+pub struct History {
+    origin: Instant,
+    grants: Mutex<Vec<Granted>>,
+    operations: Mutex<Vec<Operation>>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl History {
+    /// An empty one; its clock starts now.
+    pub fn new() -> Self {
+        let (grants, operations) = (Mutex::default(), Mutex::default());
+        Self {
+            origin: Instant::now(),
+            grants,
+            operations,
+        }
+    }
+
+    /// The run's clock, in nanoseconds.
+    ///
+    /// # Panics
+    /// After 584 years.
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).expect("a short run")
+    }
+
+    /// A call that began at `invoked_ns` and is answered now.
+    pub fn since(&self, invoked_ns: u64) -> Span {
+        Span {
+            invoked_ns,
+            returned_ns: self.now_ns(),
+        }
+    }
+
+    /// Notes a grant.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn granted(&self, grant: Granted) {
+        self.grants.lock().unwrap().push(grant);
+    }
+
+    /// Notes that the holder of `lease` is about to release it.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn releasing(&self, lease: LeaseId) {
+        let now = self.now_ns();
+        for grant in self
+            .grants
+            .lock()
+            .unwrap()
+            .iter_mut()
+            .filter(|grant| grant.lease == lease)
+        {
+            grant.released_ns.get_or_insert(now);
+        }
+    }
+
+    /// Notes an operation at the guard.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn operation(&self, operation: Operation) {
+        self.operations.lock().unwrap().push(operation);
+    }
+
+    /// All grants so far.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn grants(&self) -> Vec<Granted> {
+        self.grants.lock().unwrap().clone()
+    }
+
+    /// All operations so far.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn operations(&self) -> Vec<Operation> {
+        self.operations.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,222 @@
+//! One process under test: its output in files, its end certain.
+
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+
+use crate::wait::until;
+
+/// A running (or ended) process. Killed, with its process group, when dropped; shows the end of
+/// its output when dropped by a failing test.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    ended: Option<ExitStatus>,
+    logs: TempDir,
+}
+
+/// What a process that ended leaves behind.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The exit code; 128 + n where signal n ended it.
+    pub code: i32,
+    /// All of standard output.
+    pub stdout: String,
+    /// All of standard error.
+    pub stderr: String,
+}
+
+/// The program at `program`, without the settings of Fencepost that this environment may have.
+pub fn command(program: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(program.as_ref());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["FENCE_", "LOCK_SERVER_", "FENCED_STORE_"]
+            .iter()
+            .any(|own| text.starts_with(own))
+        {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+impl Process {
+    /// Starts it, in a process group of its own, with both outputs in files of their own.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn spawn(name: &str, mut command: Command) -> Self {
+        let logs = TempDir::new().expect("a folder for logs");
+        let file = |kind: &str| File::create(logs.path().join(kind)).expect("a log file");
+        command
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .stdin(Stdio::null());
+        command.process_group(0);
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Self {
+            name: name.to_owned(),
+            child,
+            ended: None,
+            logs,
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line on standard output that begins with `prefix`, and returns what follows.
+    ///
+    /// # Panics
+    /// Where the process ends first, or the line never comes.
+    pub async fn line_after(&mut self, prefix: &str) -> String {
+        let what = format!("{} to print {prefix:?}", self.name);
+        let path = self.logs.path().join("stdout");
+        until(&what, || {
+            let text = read(&path);
+            let complete = &text[..text.rfind('\n').map_or(0, |at| at + 1)];
+            let line = complete.lines().find_map(|line| line.strip_prefix(prefix));
+            let found = line.map(|rest| rest.trim().to_owned());
+            if found.is_none()
+                && let Some(status) = self.try_wait()
+            {
+                panic!(
+                    "{} ended ({status}) before {prefix:?}\n{}",
+                    self.name,
+                    self.tail()
+                );
+            }
+            std::future::ready(found)
+        })
+        .await
+    }
+
+    /// Sends a signal to the process alone.
+    ///
+    /// # Panics
+    /// Where there is no such process.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.id(), signal).unwrap_or_else(|e| panic!("{signal:?} {}: {e}", self.name));
+    }
+
+    /// SIGSTOP: it stops between two instructions and knows nothing of it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT: it goes on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM: it is asked to end.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    ///
+    /// # Panics
+    /// Where it cannot be waited for.
+    pub fn kill(&mut self) {
+        if self.try_wait().is_none() {
+            self.child.kill().expect("SIGKILL");
+            self.ended = Some(self.child.wait().expect("wait"));
+        }
+    }
+
+    /// Waits until it has ended, and returns its output.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub async fn ended(&mut self) -> Output {
+        let what = format!("{} to end", self.name);
+        let status = until(&what, || std::future::ready(self.try_wait())).await;
+        let code = status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Output {
+            code,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.try_wait().is_none()
+    }
+
+    /// What it has printed on standard output so far.
+    pub fn stdout(&self) -> String {
+        read(&self.logs.path().join("stdout"))
+    }
+
+    /// What it has printed on standard error so far.
+    pub fn stderr(&self) -> String {
+        read(&self.logs.path().join("stderr"))
+    }
+
+    fn try_wait(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().expect("wait");
+        }
+        self.ended
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// The end of both outputs, for a message.
+    pub fn tail(&self) -> String {
+        let end = |text: String| {
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(30)..].join("\n")
+        };
+        format!(
+            "--- {} stdout\n{}\n--- {} stderr\n{}",
+            self.name,
+            end(self.stdout()),
+            self.name,
+            end(self.stderr())
+        )
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.try_wait().is_none() {
+            // The leader is alive, so the group's id cannot have been given to anyone else.
+            let _ = kill_process_group(self.id(), Signal::KILL);
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", self.tail());
+        }
+    }
+}
+
+fn read(path: &PathBuf) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Runs a program of this workspace to its end.
+///
+/// # Panics
+/// Where it does not end.
+pub async fn run(name: &str, args: &[&str]) -> Output {
+    let mut command = command(crate::binaries::path(name));
+    command.args(args);
+    Process::spawn(name, command).ended().await
+}

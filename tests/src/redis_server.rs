@@ -1,0 +1,140 @@
+//! A real Redis for one test.
+
+use redis::FromRedisValue;
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+
+use crate::ports;
+use crate::process::{Process, command};
+use crate::wait::until;
+
+/// A redis-server of its own: own port, own folder, gone when dropped.
+#[derive(Debug)]
+pub struct Redis {
+    port: u16,
+    folder: TempDir,
+    options: Vec<(String, String)>,
+    process: Process,
+}
+
+/// What makes every answered write survive kill -9.
+const DURABLE: [(&str, &str); 3] = [
+    ("appendonly", "yes"),
+    ("appendfsync", "always"),
+    ("maxmemory-policy", "noeviction"),
+];
+
+impl Redis {
+    /// One that keeps every answered write (`appendonly yes`, `appendfsync always`).
+    pub async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// One with other settings than the durable ones: `[("appendonly", "no")]`.
+    pub async fn with(options: &[(&str, &str)]) -> Self {
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder for redis");
+        let mut all: Vec<(String, String)> = Vec::new();
+        for (name, value) in DURABLE.iter().chain(options) {
+            all.retain(|(known, _)| known != name);
+            all.push(((*name).to_owned(), (*value).to_owned()));
+        }
+        let process = spawn(port, &folder, &all);
+        let mut redis = Self {
+            port,
+            folder,
+            options: all,
+            process,
+        };
+        redis.ready().await;
+        redis
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The process, to stop and continue it.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same port and folder, and waits until it answers.
+    pub async fn start_again(&mut self) {
+        self.process.kill();
+        self.process = spawn(self.port, &self.folder, &self.options);
+        self.ready().await;
+    }
+
+    /// Asks it to end (it saves what it should), and starts it again.
+    pub async fn restart(&mut self) {
+        self.process.terminate();
+        self.process.ended().await;
+        self.start_again().await;
+    }
+
+    /// A connection for the test's own commands.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let client = redis::Client::open(self.url())?;
+        client.get_multiplexed_async_connection().await
+    }
+
+    /// Runs one command: `["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]`.
+    ///
+    /// # Panics
+    /// Where it fails.
+    pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut connection = self.connect().await.expect("redis answers");
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command
+            .query_async(&mut connection)
+            .await
+            .unwrap_or_else(|e| panic!("{words:?}: {e}"))
+    }
+
+    /// Waits until it answers and has loaded its data.
+    async fn ready(&mut self) {
+        until("redis to answer", || async {
+            let mut connection = self.connect().await.ok()?;
+            redis::cmd("PING")
+                .query_async::<String>(&mut connection)
+                .await
+                .ok()
+        })
+        .await;
+        assert!(
+            self.process.is_running(),
+            "another redis has port {}",
+            self.port
+        );
+    }
+}
+
+fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
+    let mut command = command("redis-server");
+    command.current_dir(folder.path());
+    command
+        .arg("--port")
+        .arg(port.to_string())
+        .args(["--bind", "127.0.0.1", "--save", ""]);
+    command.arg("--dir").arg(folder.path());
+    for (name, value) in options {
+        command.arg(format!("--{name}")).arg(value);
+    }
+    Process::spawn("redis-server", command)
+}

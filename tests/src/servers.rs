@@ -1,0 +1,169 @@
+//! The two servers as processes.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::api::{Guard, Locks};
+use crate::process::{Output, Process, command};
+
+/// How a server of the test run is started.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    binary: &'static str,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    listen: String,
+}
+
+impl Setup {
+    /// `lock-server --listen 127.0.0.1:0 --store STORE --unsigned`.
+    pub fn lock_server(store: &str) -> Self {
+        Self::bare("lock-server")
+            .arg("--store")
+            .arg(store)
+            .arg("--unsigned")
+    }
+
+    /// `fenced-store --listen 127.0.0.1:0 --store STORE --unsigned`.
+    pub fn fenced_store(store: &str) -> Self {
+        Self::bare("fenced-store")
+            .arg("--store")
+            .arg(store)
+            .arg("--unsigned")
+    }
+
+    /// Nothing but the address to listen on.
+    pub fn bare(binary: &'static str) -> Self {
+        let listen = "127.0.0.1:0".to_owned();
+        Self {
+            binary,
+            args: Vec::new(),
+            env: Vec::new(),
+            listen,
+        }
+    }
+
+    /// With another address.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen = address.into();
+        self
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<str>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// With several more arguments.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
+    /// With a variable of the environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Signs or verifies with this key file instead of `--unsigned`.
+    #[must_use]
+    pub fn keys(mut self, file: &Path) -> Self {
+        self.args.retain(|arg| arg != "--unsigned");
+        self.arg("--token-key-file")
+            .arg(crate::key_file::text(file))
+    }
+
+    /// Starts the process; nothing is known yet of how it goes.
+    pub fn spawn(&self) -> Process {
+        let mut command = command(crate::binaries::path(self.binary));
+        command.arg("--listen").arg(&self.listen).args(&self.args);
+        command.envs(self.env.iter().cloned());
+        Process::spawn(self.binary, command)
+    }
+
+    /// Starts it and waits until it listens.
+    pub async fn start(&self) -> Server {
+        let mut process = self.spawn();
+        let base = process
+            .line_after(&format!("{} listening on ", self.binary))
+            .await;
+        Server { process, base }
+    }
+
+    /// Starts it where it must refuse to start, and returns what it said.
+    pub async fn refused(&self) -> Output {
+        let output = self.spawn().ended().await;
+        assert_ne!(output.code, 0, "{output:?}");
+        output
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    /// The process, for signals and logs.
+    pub process: Process,
+    /// `http://127.0.0.1:PORT`.
+    pub base: String,
+}
+
+impl Server {
+    /// A fresh client of its lock contract.
+    pub fn locks(&self) -> Locks {
+        Locks::new(&self.base)
+    }
+
+    /// A fresh client of its guard contract.
+    pub fn guard(&self) -> Guard {
+        Guard::new(&self.base)
+    }
+
+    /// The address without the scheme.
+    pub fn address(&self) -> String {
+        self.base.trim_start_matches("http://").to_owned()
+    }
+
+    /// Where its reverse proxy listens (fenced-store with `--proxy-listen`).
+    pub async fn proxy(&mut self) -> String {
+        self.process
+            .line_after("fenced-store proxy listening on ")
+            .await
+    }
+}
+
+/// A folder for an embedded store.
+#[derive(Debug)]
+pub struct DataDir(TempDir);
+
+impl Default for DataDir {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DataDir {
+    /// A new, empty one.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    pub fn new() -> Self {
+        Self(TempDir::new().expect("a folder"))
+    }
+
+    /// `embedded:DIR`.
+    pub fn store(&self) -> String {
+        format!("embedded:{}", crate::key_file::text(&self.path()))
+    }
+
+    /// The folder of the store.
+    pub fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("data")
+    }
+}

@@ -1,0 +1,52 @@
+//! Waiting for conditions.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// How long a condition may take to come true: far more than it needs on a busy machine, so that
+/// only what never comes fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often a condition is looked at.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Looks until `look` gives a value.
+///
+/// # Panics
+/// When [`PATIENCE`] is over; `what` names the condition.
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = look().await {
+            return value;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} for: {what}"
+        );
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+/// Looks until `look` says true.
+///
+/// # Panics
+/// When [`PATIENCE`] is over; `what` names the condition.
+pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnMut() -> F) {
+    until(what, || {
+        let seen = look();
+        async move { seen.await.then_some(()) }
+    })
+    .await;
+}
+
+/// Awaits a future for at most [`PATIENCE`].
+///
+/// # Panics
+/// When the time is over; `what` names what was awaited.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited {PATIENCE:?} for: {what}"),
+    }
+}
