@@ -17,30 +17,13 @@ async fn main() -> Result<(), Error> {
     let client = Client::from_env()?;
     let objects = client.objects();
 
-    let first = client
-        .lock(KEY)
-        .wait(Duration::from_secs(10))
-        .acquire()
-        .await?;
-    objects
-        .put(&first, KEY, "written by the first")
-        .content_type("text/plain")
-        .await?;
+    let first = client.lock(KEY).wait(Duration::from_secs(10)).acquire().await?;
+    objects.put(&first, KEY, "written by the first").content_type("text/plain").await?;
     println!("token {} wrote", first.token());
 
-    client
-        .locks()
-        .revoke(first.lock(), Owner::new("the example passes the lock on")?)
-        .await?;
-    let second = client
-        .lock(KEY)
-        .wait(Duration::from_secs(10))
-        .acquire()
-        .await?;
-    objects
-        .put(&second, KEY, "written by the second")
-        .content_type("text/plain")
-        .await?;
+    client.locks().revoke(first.lock(), Owner::new("the example passes the lock on")?).await?;
+    let second = client.lock(KEY).wait(Duration::from_secs(10)).acquire().await?;
+    objects.put(&second, KEY, "written by the second").content_type("text/plain").await?;
     println!("token {} wrote", second.token());
 
     // Somebody who does not watch the lease, as a program in another language might not.
@@ -54,10 +37,7 @@ async fn main() -> Result<(), Error> {
     }
 
     if let Some(object) = objects.get(&second, KEY).await? {
-        println!(
-            "the document says: {}",
-            String::from_utf8_lossy(&object.body)
-        );
+        println!("the document says: {}", String::from_utf8_lossy(&object.body));
     }
     second.release().await
 }

@@ -14,24 +14,14 @@ const TTL: Duration = Duration::from_secs(1);
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let client = Client::from_env()?;
-    let request = client
-        .lock("examples/renewal")
-        .ttl(TTL)
-        .wait(Duration::from_secs(10));
+    let request = client.lock("examples/renewal").ttl(TTL).wait(Duration::from_secs(10));
     let lease = request.acquire().await?;
     let lock = lease.lock().clone();
     let outcome = lease
         .run(async |lease| {
             tokio::time::sleep(3 * TTL).await;
-            println!(
-                "after {:?} the lease still lives: {}",
-                3 * TTL,
-                lease.is_live()
-            );
-            client
-                .locks()
-                .revoke(&lock, Owner::new("shown in an example")?)
-                .await?;
+            println!("after {:?} the lease still lives: {}", 3 * TTL, lease.is_live());
+            client.locks().revoke(&lock, Owner::new("shown in an example")?).await?;
             println!("revoked; waiting for the cancellation");
             std::future::pending::<Result<(), Error>>().await
         })

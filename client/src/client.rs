@@ -141,9 +141,7 @@ impl ClientBuilder {
         let http = transport::http_client()?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
         let fenced_store = Endpoint::new(http, &self.fenced_store)?;
-        let owner = self
-            .owner
-            .map_or_else(|| Ok(config::default_owner()), Owner::new)?;
+        let owner = self.owner.map_or_else(|| Ok(config::default_owner()), Owner::new)?;
         Ok(Client {
             inner: Arc::new(Inner {
                 lock_server: lock_server.base().to_owned(),

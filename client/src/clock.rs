@@ -94,17 +94,9 @@ mod boottime_timer {
         // A timer at zero would be disarmed; no machine is at its first millisecond here.
         let at = Timespec {
             tv_sec: i64::try_from(deadline.ms() / 1000).ok()?,
-            tv_nsec: i64::try_from((deadline.ms() % 1000) * 1_000_000)
-                .ok()?
-                .max(1),
+            tv_nsec: i64::try_from((deadline.ms() % 1000) * 1_000_000).ok()?.max(1),
         };
-        let once = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: at,
-        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once).ok()?;
         AsyncFd::with_interest(timer, Interest::READABLE).ok()
     }

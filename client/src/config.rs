@@ -8,10 +8,7 @@ pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
 pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
 
 /// A variable of the environment; `None` where it is unset, empty or not Unicode.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this module is the replacement that clippy names"
-)]
+#[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -20,17 +17,10 @@ pub fn variable(name: &str) -> Option<String> {
 pub fn default_owner() -> Owner {
     let user = variable("USER").or_else(|| variable("LOGNAME"));
     let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     // A long name of a machine must not push out the process id.
-    let short = |text: String| {
-        text.chars()
-            .filter(|c| !c.is_control())
-            .take(24)
-            .collect::<String>()
-    };
+    let short =
+        |text: String| text.chars().filter(|c| !c.is_control()).take(24).collect::<String>();
     let text = format!("{}@{}:{}", short(user), short(host), std::process::id());
     Owner::new(text).unwrap_or_else(|_| unreachable!("60 printable characters are an owner"))
 }
@@ -43,11 +33,6 @@ mod tests {
     fn the_default_owner_names_user_host_and_process() {
         let owner = default_owner();
         assert!(owner.as_str().contains('@'), "{owner}");
-        assert!(
-            owner
-                .as_str()
-                .ends_with(&format!(":{}", std::process::id())),
-            "{owner}"
-        );
+        assert!(owner.as_str().ends_with(&format!(":{}", std::process::id())), "{owner}");
     }
 }

@@ -73,32 +73,19 @@ impl fmt::Display for LostReason {
 impl Error {
     /// An error of `kind`; `message` says what happened, with the values.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            message: message.into(),
-            problem: None,
-            retry_after: None,
-        }))
+        Self(Box::new(Inner { kind, message: message.into(), problem: None, retry_after: None }))
     }
 
     /// The lease on `lock` cannot be trusted any more.
     pub(crate) fn lease_lost(lock: &impl fmt::Display, reason: LostReason) -> Self {
-        Self::new(
-            ErrorKind::LeaseLost { reason },
-            format!("the lease on {lock} is lost: {reason}"),
-        )
+        Self::new(ErrorKind::LeaseLost { reason }, format!("the lease on {lock} is lost: {reason}"))
     }
 
     /// What the server said.
     pub(crate) fn from_problem(problem: Problem, retry_after: Option<Duration>) -> Self {
         let kind = kind_of(&problem, retry_after);
         let message = problem.to_string();
-        Self(Box::new(Inner {
-            kind,
-            message,
-            problem: Some(problem),
-            retry_after,
-        }))
+        Self(Box::new(Inner { kind, message, problem: Some(problem), retry_after }))
     }
 
     /// With `context` before what happened.
@@ -126,17 +113,12 @@ impl Error {
 /// The one place that maps codes to kinds.
 fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
     match problem.code {
-        Code::LockHeld => ErrorKind::Contended {
-            holder: problem.extension("holder"),
-            retry_after,
-        },
-        Code::LeaseLost => ErrorKind::LeaseLost {
-            reason: LostReason::Ended(end_reason(problem)),
-        },
+        Code::LockHeld => ErrorKind::Contended { holder: problem.extension("holder"), retry_after },
+        Code::LeaseLost => ErrorKind::LeaseLost { reason: LostReason::Ended(end_reason(problem)) },
         // The hint of a collision is the one of a stale token: stop, and never repeat it.
-        Code::StaleToken | Code::TokenCollision => ErrorKind::Stale {
-            mark: problem.extension("mark"),
-        },
+        Code::StaleToken | Code::TokenCollision => {
+            ErrorKind::Stale { mark: problem.extension("mark") }
+        }
         Code::PreconditionFailed => ErrorKind::Precondition,
         Code::RequestTimeout
         | Code::LimitReached
@@ -161,13 +143,8 @@ pub(crate) fn end_reason(problem: &Problem) -> EndReason {
 /// A code of the future, or a reply of something between here and the server.
 fn by_status(status: u16) -> ErrorKind {
     match status {
-        423 => ErrorKind::Contended {
-            holder: None,
-            retry_after: None,
-        },
-        410 => ErrorKind::LeaseLost {
-            reason: LostReason::Ended(EndReason::Superseded),
-        },
+        423 => ErrorKind::Contended { holder: None, retry_after: None },
+        410 => ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::Superseded) },
         408 | 429 | 502 | 503 => ErrorKind::Unavailable,
         504 => ErrorKind::OutcomeUnknown,
         400..=499 => ErrorKind::Invalid,
@@ -211,22 +188,12 @@ mod tests {
         let gone = Problem::new(Code::LeaseLost, "x").with("reason", EndReason::Expired);
         assert_eq!(
             kind(gone),
-            ErrorKind::LeaseLost {
-                reason: LostReason::Ended(EndReason::Expired)
-            }
+            ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::Expired) }
         );
         let stale = Problem::new(Code::StaleToken, "x").with("mark", 34);
-        assert_eq!(
-            kind(stale),
-            ErrorKind::Stale {
-                mark: Token::new(34).ok()
-            }
-        );
+        assert_eq!(kind(stale), ErrorKind::Stale { mark: Token::new(34).ok() });
         assert_eq!(kind(Problem::new(Code::WrongLock, "x")), ErrorKind::Invalid);
-        assert_eq!(
-            kind(Problem::new(Code::OutcomeUnknown, "x")),
-            ErrorKind::OutcomeUnknown
-        );
+        assert_eq!(kind(Problem::new(Code::OutcomeUnknown, "x")), ErrorKind::OutcomeUnknown);
     }
 
     /// What may be repeated is never called a defect or a mistake of the caller, and what may not

@@ -18,10 +18,7 @@ pub fn random() -> u64 {
     random_uuid().as_u64_pair().1
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this module is the replacement that clippy names"
-)]
+#[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 fn random_uuid() -> Uuid {
     Uuid::new_v4()
 }

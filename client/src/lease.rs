@@ -48,14 +48,7 @@ impl Lease {
             ttl,
         };
         let renewal = Some(tasks::spawn_until_dropped(renewal.keep()));
-        Self {
-            client,
-            grant,
-            state,
-            runtime: Handle::current(),
-            renewal,
-            released: false,
-        }
+        Self { client, grant, state, runtime: Handle::current(), renewal, released: false }
     }
 
     /// The fencing token: higher than that of every grant of this lock before.
@@ -86,11 +79,7 @@ impl Lease {
     /// For how long this lease may be trusted from now on if no renewal succeeds; zero once it is
     /// lost.
     pub fn remaining(&self) -> Duration {
-        if self.is_live() {
-            self.state.window().remaining(clock::now())
-        } else {
-            Duration::ZERO
-        }
+        if self.is_live() { self.state.window().remaining(clock::now()) } else { Duration::ZERO }
     }
 
     /// Until when this lease may be trusted if no renewal succeeds: 0.8 of its time to live.
@@ -144,11 +133,7 @@ impl Lease {
     pub async fn release(mut self) -> Result<(), Error> {
         // Dropping this future before its end leaves the release to the background.
         self.renewal = None;
-        let result = self
-            .client
-            .locks()
-            .release(self.lock(), self.lease_id())
-            .await;
+        let result = self.client.locks().release(self.lock(), self.lease_id()).await;
         self.released = true;
         result
     }
@@ -206,13 +191,11 @@ impl Drop for Lease {
         }
         let locks = self.client.locks().clone();
         let (lock, lease_id) = (self.grant.lock.clone(), self.grant.lease_id);
-        self.client
-            .background()
-            .spawn_on(&self.runtime, async move {
-                if let Err(error) = locks.release(&lock, lease_id).await {
-                    tracing::debug!(%lock, %lease_id, %error, "a dropped lease was not released");
-                }
-            });
+        self.client.background().spawn_on(&self.runtime, async move {
+            if let Err(error) = locks.release(&lock, lease_id).await {
+                tracing::debug!(%lock, %lease_id, %error, "a dropped lease was not released");
+            }
+        });
     }
 }
 
@@ -231,11 +214,7 @@ mod tests {
 
     /// A lease whose server cannot be reached any more.
     fn orphaned(ttl_ms: u64, store: &str) -> Lease {
-        let client = Client::builder()
-            .lock_server(nowhere())
-            .fenced_store(store)
-            .build()
-            .unwrap();
+        let client = Client::builder().lock_server(nowhere()).fenced_store(store).build().unwrap();
         let lock = LockName::new("a").unwrap();
         let lease_id = ids::lease_id();
         let grant = LeaseReply {
@@ -251,9 +230,7 @@ mod tests {
         Lease::begin(client, grant, window, Ttl::from_ms(ttl_ms).unwrap())
     }
 
-    const LOST: ErrorKind = ErrorKind::LeaseLost {
-        reason: LostReason::Deadline,
-    };
+    const LOST: ErrorKind = ErrorKind::LeaseLost { reason: LostReason::Deadline };
 
     #[tokio::test]
     async fn an_unreachable_server_means_lost_at_the_deadline_and_the_work_is_dropped() {

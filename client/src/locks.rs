@@ -21,11 +21,8 @@ const WAIT_MARGIN: Duration = Duration::from_secs(5);
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything but what RFC 3986 calls unreserved.
-pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+pub(crate) const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The calls of the lock server, one to one.
 ///
@@ -48,10 +45,8 @@ impl Locks {
         request: &AcquireRequest,
     ) -> Result<LeaseReply, Failure> {
         let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
-        let reply: LeaseReply = self
-            .endpoint
-            .post(&path(lock, "/acquire"), request, timeout)
-            .await?;
+        let reply: LeaseReply =
+            self.endpoint.post(&path(lock, "/acquire"), request, timeout).await?;
         if Some(reply.lease_id) != request.lease_id || reply.lock != *lock {
             return Err(mixed_up(lock, &reply));
         }
@@ -65,10 +60,7 @@ impl Locks {
         request: &RenewRequest,
         timeout: Duration,
     ) -> Result<LeaseReply, Failure> {
-        let reply: LeaseReply = self
-            .endpoint
-            .post(&path(lock, "/renew"), request, timeout)
-            .await?;
+        let reply: LeaseReply = self.endpoint.post(&path(lock, "/renew"), request, timeout).await?;
         if reply.lease_id != request.lease_id || reply.lock != *lock {
             return Err(mixed_up(lock, &reply));
         }
@@ -85,16 +77,9 @@ impl Locks {
         lease_id: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<LeaseReply, Error> {
-        self.renew_once(
-            lock,
-            &RenewRequest {
-                lease_id,
-                ttl_ms: ttl,
-            },
-            CALL_TIMEOUT,
-        )
-        .await
-        .map_err(|failure| failure.into_error(&format!("renew {lock}"), Effect::Changes))
+        self.renew_once(lock, &RenewRequest { lease_id, ttl_ms: ttl }, CALL_TIMEOUT)
+            .await
+            .map_err(|failure| failure.into_error(&format!("renew {lock}"), Effect::Changes))
     }
 
     /// Releases a lease, and repeats that for up to 5 s where the reply was lost.
@@ -108,9 +93,7 @@ impl Locks {
         let give_up_at = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
         let mut maybe_done = false;
         for attempt in 1.. {
-            let sent = self
-                .endpoint
-                .post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
+            let sent = self.endpoint.post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
             let failure = match sent.await {
                 Ok(_) => return Ok(()),
                 Err(failure) => failure,
@@ -160,10 +143,7 @@ impl Locks {
             query = format!("{query}&prefix={}", utf8_percent_encode(prefix, ENCODED));
         }
         if let Some(after) = after {
-            query = format!(
-                "{query}&after={}",
-                utf8_percent_encode(after.as_str(), ENCODED)
-            );
+            query = format!("{query}&after={}", utf8_percent_encode(after.as_str(), ENCODED));
         }
         self.endpoint
             .get(&query, CALL_TIMEOUT)
@@ -177,11 +157,7 @@ impl Locks {
     /// [`ErrorKind::LeaseLost`] or [`ErrorKind::Invalid`] where there is none.
     pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<EndedReply, Error> {
         self.endpoint
-            .post(
-                &path(lock, "/revoke"),
-                &RevokeRequest { reason },
-                CALL_TIMEOUT,
-            )
+            .post(&path(lock, "/revoke"), &RevokeRequest { reason }, CALL_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
     }
@@ -189,19 +165,14 @@ impl Locks {
 
 /// A reply about something else than was asked cannot be trusted with anything.
 fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
-    let message = format!(
-        "asked about {lock}, and was answered about {} {}",
-        reply.lock, reply.lease_id
-    );
+    let message =
+        format!("asked about {lock}, and was answered about {} {}", reply.lock, reply.lease_id);
     Failure::Unusable(Error::new(ErrorKind::Internal, message))
 }
 
 /// The path of a lock; its name's slashes are encoded.
 pub(crate) fn path(lock: &LockName, verb: &str) -> String {
-    format!(
-        "/v1/locks/{}{verb}",
-        utf8_percent_encode(lock.as_str(), ENCODED)
-    )
+    format!("/v1/locks/{}{verb}", utf8_percent_encode(lock.as_str(), ENCODED))
 }
 
 #[cfg(test)]
@@ -212,9 +183,6 @@ mod tests {
     fn slashes_of_a_name_are_encoded() {
         let lock = LockName::new("orders/42").unwrap();
         assert_eq!(path(&lock, "/acquire"), "/v1/locks/orders%2F42/acquire");
-        assert_eq!(
-            path(&LockName::new("a.b_c-d:e").unwrap(), ""),
-            "/v1/locks/a.b_c-d%3Ae"
-        );
+        assert_eq!(path(&LockName::new("a.b_c-d:e").unwrap(), ""), "/v1/locks/a.b_c-d%3Ae");
     }
 }

@@ -45,7 +45,7 @@ pub struct Object {
 }
 
 /// What the guard says about an operation that was done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Applied {
     /// The mark of the lock: nothing below it is applied from now on.
     pub mark: Option<Token>,
@@ -77,9 +77,7 @@ impl FencedStore {
     /// # Errors
     /// [`ErrorKind::Invalid`] where the guard wants a token.
     pub async fn get_unfenced(&self, key: &str) -> Result<Option<Object>, Error> {
-        let request = self
-            .endpoint
-            .request(Method::GET, &object_path(key)?, OBJECT_TIMEOUT);
+        let request = self.endpoint.request(Method::GET, &object_path(key)?, OBJECT_TIMEOUT);
         self.read(request, key).await
     }
 
@@ -104,25 +102,18 @@ impl FencedStore {
         body: impl Into<Bytes>,
     ) -> PutRequest<'a, F> {
         let headers = HeaderMap::new();
-        PutRequest {
-            store: self,
-            lease,
-            key,
-            body: body.into(),
-            headers,
-            refused: None,
-        }
+        PutRequest { store: self, lease, key, body: body.into(), headers, refused: None }
     }
 
-    /// Deletes an object. `false` where there was none; the mark is raised all the same.
+    /// Deletes an object and raises the mark. Deleting what is not there is a success, so that a
+    /// repeated request is.
     ///
     /// # Errors
     /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] where no reply came.
-    pub async fn delete(&self, lease: &impl Fence, key: &str) -> Result<bool, Error> {
+    pub async fn delete(&self, lease: &impl Fence, key: &str) -> Result<Applied, Error> {
         let request = self.fenced(Method::DELETE, lease, &object_path(key)?)?;
         match self.endpoint.send(request, OBJECT_BYTES_MAX).await {
-            Ok(_) => Ok(true),
-            Err(Failure::Refused(problem, _)) if problem.status == 404 => Ok(false),
+            Ok(reply) => Ok(applied(&reply)),
             Err(failure) => Err(failure.into_error(&format!("delete {key}"), Effect::Changes)),
         }
     }
@@ -158,10 +149,7 @@ impl FencedStore {
     pub async fn fences(&self, prefix: &str, after: Option<&LockName>) -> Result<FencePage, Error> {
         let mut path = format!("/v1/fences?prefix={}", utf8_percent_encode(prefix, ENCODED));
         if let Some(after) = after {
-            path = format!(
-                "{path}&after={}",
-                utf8_percent_encode(after.as_str(), ENCODED)
-            );
+            path = format!("{path}&after={}", utf8_percent_encode(after.as_str(), ENCODED));
         }
         self.endpoint
             .get(&path, CALL_TIMEOUT)
@@ -277,30 +265,19 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 fn fence_path(lock: &LockName, verb: &str) -> String {
-    format!(
-        "/v1/fences/{}{verb}",
-        utf8_percent_encode(lock.as_str(), ENCODED)
-    )
+    format!("/v1/fences/{}{verb}", utf8_percent_encode(lock.as_str(), ENCODED))
 }
 
 /// The path of an object: its slashes stay, everything else is encoded. A key with an empty, `.` or
 /// `..` segment is refused here, because URLs do not keep such segments: the request would be about
 /// another object.
 fn object_path(key: &str) -> Result<String, Error> {
-    if key
-        .split('/')
-        .any(|segment| matches!(segment, "" | "." | ".."))
-    {
+    if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         let message = format!("key {key:?} has an empty, . or .. segment");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    let segments = key
-        .split('/')
-        .map(|segment| utf8_percent_encode(segment, ENCODED).to_string());
-    Ok(format!(
-        "/v1/objects/{}",
-        segments.collect::<Vec<_>>().join("/")
-    ))
+    let segments = key.split('/').map(|segment| utf8_percent_encode(segment, ENCODED).to_string());
+    Ok(format!("/v1/objects/{}", segments.collect::<Vec<_>>().join("/")))
 }
 
 #[cfg(test)]
@@ -309,17 +286,10 @@ mod tests {
 
     #[test]
     fn keys_keep_their_slashes_and_nothing_else() {
-        assert_eq!(
-            object_path("orders/42/a b?").unwrap(),
-            "/v1/objects/orders/42/a%20b%3F"
-        );
+        assert_eq!(object_path("orders/42/a b?").unwrap(), "/v1/objects/orders/42/a%20b%3F");
         assert_eq!(object_path("ü").unwrap(), "/v1/objects/%C3%BC");
         for bad in ["", "/a", "a/", "a//b", "../a", "a/./b"] {
-            assert_eq!(
-                *object_path(bad).unwrap_err().kind(),
-                ErrorKind::Invalid,
-                "{bad}"
-            );
+            assert_eq!(*object_path(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }
     }
 }

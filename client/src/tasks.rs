@@ -23,9 +23,7 @@ impl Background {
     /// Waits until everything that was spawned has ended; `false` when `deadline` passed first.
     pub async fn drained(&self, deadline: Duration) -> bool {
         self.tracker.close();
-        let drained = tokio::time::timeout(deadline, self.tracker.wait())
-            .await
-            .is_ok();
+        let drained = tokio::time::timeout(deadline, self.tracker.wait()).await.is_ok();
         self.tracker.reopen();
         drained
     }
@@ -46,10 +44,7 @@ pub fn spawn_until_dropped(task: impl Future<Output = ()> + Send + 'static) -> D
 }
 
 /// Runs `task` on the current runtime. The caller bounds it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this module is the replacement that clippy names"
-)]
+#[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {

@@ -21,17 +21,13 @@ impl Window {
     ///
     /// A time to live beyond what the protocol knows is cut to its longest.
     pub fn new(sent_at: Moment, ttl_ms: u64) -> Self {
-        Self {
-            sent_at,
-            ttl_ms: ttl_ms.min(Ttl::MAX_MS),
-        }
+        Self { sent_at, ttl_ms: ttl_ms.min(Ttl::MAX_MS) }
     }
 
     /// Until when the lease is trusted: 0.8 of its time to live. The rest allows for clocks that
     /// run at different rates (a clock that is being corrected may be a twelfth too slow).
     pub fn deadline(&self) -> Moment {
-        self.sent_at
-            .plus_ms(self.ttl_ms / 5 * 4 + self.ttl_ms % 5 * 4 / 5)
+        self.sent_at.plus_ms(self.ttl_ms / 5 * 4 + self.ttl_ms % 5 * 4 / 5)
     }
 
     /// When to renew: a third of its time to live, so that one lost renewal costs nothing.

@@ -40,6 +40,15 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What happened, for logs.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::NotSent(why) | Self::NoReply(why) => why.clone(),
+            Self::Refused(problem, _) => problem.to_string(),
+            Self::Unusable(error) => error.to_string(),
+        }
+    }
+
     /// As the error of a call with this effect; `what` names the call.
     pub(crate) fn into_error(self, what: &str, effect: Effect) -> Error {
         match self {
@@ -99,10 +108,7 @@ pub(crate) fn http_client() -> Result<reqwest::Client, Error> {
 
 impl Endpoint {
     pub(crate) fn new(http: reqwest::Client, address: &str) -> Result<Self, Error> {
-        Ok(Self {
-            http,
-            base: base_of(address)?,
-        })
+        Ok(Self { http, base: base_of(address)? })
     }
 
     pub(crate) fn base(&self) -> &str {
@@ -111,9 +117,7 @@ impl Endpoint {
 
     /// A request to `path`, which begins with a slash and is percent-encoded.
     pub(crate) fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
-        self.http
-            .request(method, format!("{}{path}", self.base))
-            .timeout(timeout)
+        self.http.request(method, format!("{}{path}", self.base)).timeout(timeout)
     }
 
     /// Posts `body` as JSON and reads the reply as JSON.
@@ -143,10 +147,7 @@ impl Endpoint {
         request: RequestBuilder,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let response = request
-            .send()
-            .await
-            .map_err(|error| self.no_response(&error))?;
+        let response = request.send().await.map_err(|error| self.no_response(&error))?;
         let status = response.status();
         let headers = response.headers().clone();
         let body = read(response, bytes_max).await?;
@@ -157,14 +158,13 @@ impl Endpoint {
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
-        Err(Failure::Refused(
-            Box::new(problem(status.as_u16(), &body, &self.base)),
-            retry_after,
-        ))
+        Err(Failure::Refused(Box::new(problem(status.as_u16(), &body, &self.base)), retry_after))
     }
 
     fn no_response(&self, error: &reqwest::Error) -> Failure {
-        let why = format!("{}: {}", self.base, causes(error));
+        // The outermost text only says that a request was sent, and repeats the address.
+        let cause = std::error::Error::source(error).unwrap_or(error);
+        let why = format!("{}: {}", self.base, causes(cause));
         if error.is_builder() {
             Failure::Unusable(Error::new(ErrorKind::Invalid, why))
         } else if error.is_connect() {
@@ -246,14 +246,8 @@ mod tests {
 
     #[test]
     fn addresses_are_checked_where_they_are_given() {
-        assert_eq!(
-            base_of("http://127.0.0.1:7420/").unwrap(),
-            "http://127.0.0.1:7420"
-        );
-        assert_eq!(
-            base_of("http://proxy/fence/").unwrap(),
-            "http://proxy/fence"
-        );
+        assert_eq!(base_of("http://127.0.0.1:7420/").unwrap(), "http://127.0.0.1:7420");
+        assert_eq!(base_of("http://proxy/fence/").unwrap(), "http://proxy/fence");
         for (bad, reason) in [
             ("", "not a URL"),
             ("127.0.0.1:7420", "not a URL"),
@@ -280,29 +274,16 @@ mod tests {
     #[test]
     fn silence_after_a_change_is_unknown_and_after_a_read_is_not() {
         let silent = || Failure::NoReply("timeout".to_owned());
-        assert_eq!(
-            *silent().into_error("put", Effect::Changes).kind(),
-            ErrorKind::OutcomeUnknown
-        );
-        assert_eq!(
-            *silent().into_error("get", Effect::Reads).kind(),
-            ErrorKind::Unavailable
-        );
+        assert_eq!(*silent().into_error("put", Effect::Changes).kind(), ErrorKind::OutcomeUnknown);
+        assert_eq!(*silent().into_error("get", Effect::Reads).kind(), ErrorKind::Unavailable);
         let unsent = Failure::NotSent("refused".to_owned());
-        assert_eq!(
-            *unsent.into_error("put", Effect::Changes).kind(),
-            ErrorKind::Unavailable
-        );
+        assert_eq!(*unsent.into_error("put", Effect::Changes).kind(), ErrorKind::Unavailable);
     }
 
     #[tokio::test]
     async fn a_refused_connection_is_known_to_be_unsent() {
         // A port that was just closed: nobody listens there.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint =
             Endpoint::new(http_client().unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();
         let result: Result<(), _> = endpoint.get("/livez", Duration::from_secs(5)).await;

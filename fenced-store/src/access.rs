@@ -112,7 +112,9 @@ fn fence(header: &FencingToken, lock: &LockName, what: &str) -> Result<Fence, Re
     }
     let detail =
         format!("{what} needs a token of lock {lock}; the one sent is of lock {}", header.lock);
-    Err(Reject::new(Code::WrongLock, detail).with("lock", lock).with("presented_lock", &header.lock))
+    Err(Reject::new(Code::WrongLock, detail)
+        .with("lock", lock)
+        .with("presented_lock", &header.lock))
 }
 
 #[cfg(test)]

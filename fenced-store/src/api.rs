@@ -10,3 +10,10 @@ pub mod router;
 mod seal;
 mod show;
 mod upload;
+
+pub(crate) use reply::guarantee;
+pub(crate) use request::owner;
+pub(crate) use upload::Upload;
+
+#[cfg(test)]
+mod tests;

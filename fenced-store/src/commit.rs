@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::store::StoreError;
 
 mod folder;
+pub(crate) mod marks;
 pub use folder::FolderError;
 
 /// Jobs that wait for the writer; whoever comes when it is full waits to be let in.
@@ -151,14 +152,18 @@ impl Committer {
         prepare: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
     ) -> Result<Self, FolderError> {
         let path = folder.join(file);
-        let database = folder::open(folder, &path)?;
-        folder::prepare(&path, &database, prepare)?;
+        let database = folder::open(folder, &path, prepare)?;
+        Self::start(database, path, health)
+    }
+
+    /// Starts the writer of an open file.
+    fn start(database: Database, path: PathBuf, health: &Health) -> Result<Self, FolderError> {
         let database = Arc::new(database);
         let poison = Arc::new(Poison::new(health));
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let writer = Writer { database: Arc::clone(&database), poison: Arc::clone(&poison) };
         let thread = std::thread::Builder::new()
-            .name(format!("commit {file}"))
+            .name("commit".to_owned())
             .spawn(move || writer.run(waiting))
             .map_err(|error| FolderError::new(&path, error.to_string()))?;
         let writer = Mutex::new(Some(thread));
@@ -236,6 +241,15 @@ struct Writer {
     poison: Arc<Poison>,
 }
 
+impl Drop for Writer {
+    /// redb panics on some kinds of damage: then nothing can be answered any more either.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.poison.set("the writer panicked; the file may be damaged".to_owned());
+        }
+    }
+}
+
 impl Writer {
     fn run(&self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
         while let Some(first) = waiting.blocking_recv() {
@@ -308,3 +322,6 @@ enum Poisoning {
     /// All of it may have, or none.
     InCommit,
 }
+
+#[cfg(test)]
+mod tests;

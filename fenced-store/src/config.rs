@@ -215,7 +215,8 @@ impl Config {
             (state.is_none(), "--state is missing: in which folder are marks and intents kept?"),
         ]
         .into_iter()
-        .filter_map(|(is_missing, text)| is_missing.then(|| text.to_owned()))
+        .filter(|(is_missing, _)| *is_missing)
+        .map(|(_, text)| text.to_owned())
         .collect();
         match (listen, url, lifetime, state) {
             (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {

@@ -48,11 +48,7 @@ impl Counters {
             "Operations by what the fence said",
             self.operations.clone(),
         );
-        registry.register(
-            "fence_seal_seconds",
-            "How long seals took",
-            self.seal_seconds.clone(),
-        );
+        registry.register("fence_seal_seconds", "How long seals took", self.seal_seconds.clone());
         registry.register(
             "fence_in_doubt",
             "Forwarded operations whose outcome is not known",

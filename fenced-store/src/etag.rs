@@ -68,10 +68,7 @@ impl Condition {
     ///
     /// # Errors
     /// [`Invalid`] where both are given, or one is neither `*` nor a list of strong tags in quotes.
-    pub fn parse(
-        if_match: Option<&str>,
-        if_none_match: Option<&str>,
-    ) -> Result<Self, Invalid> {
+    pub fn parse(if_match: Option<&str>, if_none_match: Option<&str>) -> Result<Self, Invalid> {
         match (if_match.map(str::trim), if_none_match.map(str::trim)) {
             (None, None) => Ok(Self::None),
             (Some("*"), None) => Ok(Self::Exists),

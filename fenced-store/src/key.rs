@@ -87,8 +87,24 @@ mod tests {
         assert_eq!(ObjectKey::from_path("orders%2F42").unwrap().as_str(), "orders/42");
         assert_eq!(ObjectKey::from_path("cron%3anightly").unwrap().as_str(), "cron:nightly");
         for bad in [
-            "", "a//b", "a/", "/a", "a/../b", "a/%2e%2e/b", "a/%2E./b", "a%2eb", "a%252eb",
-            "a%00", "a%ff", "a%", "a%2", "a b", "a?b", "a%2F%2Fb", "a%2F", "a\\b",
+            "",
+            "a//b",
+            "a/",
+            "/a",
+            "a/../b",
+            "a/%2e%2e/b",
+            "a/%2E./b",
+            "a%2eb",
+            "a%252eb",
+            "a%00",
+            "a%ff",
+            "a%",
+            "a%2",
+            "a b",
+            "a?b",
+            "a%2F%2Fb",
+            "a%2F",
+            "a\\b",
         ] {
             assert!(ObjectKey::from_path(bad).is_err(), "{bad}");
         }

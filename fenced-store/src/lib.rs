@@ -6,14 +6,18 @@
 
 pub mod access;
 pub mod api;
+pub mod app;
 mod commit;
+pub mod config;
 pub mod counters;
 pub mod etag;
 pub mod guard;
 pub mod key;
+pub mod proxy;
 pub mod refusals;
 pub mod rules;
 pub mod service;
+pub mod settings;
 pub mod store;
 
 pub use commit::FolderError;

@@ -43,7 +43,7 @@ fn read_settings() -> Result<(telemetry::LogFormat, String, Settings), ExitCode>
     let args = std::env::args_os();
     let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
         Ok(config) => config,
-        Err(error) => return Err(error.report("fenced-store")),
+        Err(error) => return Err(error.report()),
     };
     let (format, filter) = (config.log_format.into(), config.log_filter.clone());
     let settings = config.settings().map_err(|error| {

@@ -12,6 +12,9 @@
 //!
 //! The first rule that matches decides. Where none does, the key itself is the lock: nothing is
 //! ever open unless a rule says so.
+//!
+//! Changing a rule gives a resource another lock, whose mark knows nothing of the first one's
+//! tokens: do it while nobody holds a lease on either.
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,9 +97,9 @@ impl fmt::Display for Rule {
 }
 
 fn parse(text: &str) -> Result<Rule, String> {
-    let (pattern, target) = text
-        .split_once('=')
-        .ok_or("has no \"=\"; write PATTERN=LOCK or PATTERN=@open, as in orders/{id}/**=orders/{id}")?;
+    let (pattern, target) = text.split_once('=').ok_or(
+        "has no \"=\"; write PATTERN=LOCK or PATTERN=@open, as in orders/{id}/**=orders/{id}",
+    )?;
     let pattern = Pattern::parse(pattern)?;
     let target = Target::parse(target, &pattern)?;
     Ok(Rule { text: text.to_owned(), pattern, target })

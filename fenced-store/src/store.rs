@@ -27,6 +27,8 @@ use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
 
 mod decide;
+#[cfg(test)]
+mod differential;
 pub mod embedded;
 pub mod memory;
 mod open;

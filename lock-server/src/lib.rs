@@ -1,4 +1,20 @@
 //! Leases over HTTP, each with a token that strictly rises.
+//!
+//! Invariants (docs/concepts/guarantees.md says what each costs and where it ends):
+//! - L1 per lock, every token is greater than every token issued before it;
+//! - L2 at most one live lease a lock, as the store's clock sees it;
+//! - L3 one lease id, one grant;
+//! - L4 nothing acknowledged is forgotten by a restart of this server;
+//! - L5 where the store's memory may have been lost, no token is issued until L1 is certain again.
+//!
+//! [`rules`] are pure; [`store`] is the seam to whatever remembers; [`api`] parses, calls the store
+//! and renders; [`app`] puts it together.
 
+pub mod api;
+pub mod app;
+pub mod config;
+mod counters;
+
+pub mod process;
 pub mod rules;
 pub mod store;

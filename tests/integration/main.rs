@@ -6,7 +6,9 @@
     reason = "tests panic on failure and own their tasks"
 )]
 
+mod conformance;
 mod crash;
+mod fence_run;
 mod guard;
 mod harness;
 mod locks;

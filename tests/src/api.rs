@@ -49,7 +49,6 @@ impl Reply {
     ///
     /// # Panics
     /// When it is another.
-    #[must_use]
     pub fn expect(self, status: u16) -> Self {
         let text = String::from_utf8_lossy(&self.body);
         assert_eq!(self.status, status, "{text}");
@@ -97,7 +96,11 @@ pub struct Api {
 }
 
 /// What RFC 3986 calls unreserved is sent as it is.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// Encodes a lock name for a path.
 pub fn encode(name: &str) -> String {

@@ -1,10 +1,15 @@
 //! What can be typed.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::{doctor, lock, object, run, serve};
 
 /// Locks that still protect the data after their holder has stalled.
+///
+/// Every flag of a command is also a variable (--ttl is FENCE_TTL) and a key of the TOML file that
+/// --config names. A flag beats a variable, which beats the file.
 #[derive(Debug, Parser)]
 #[command(name = "fence", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -32,28 +37,46 @@ Exit codes:
   69 a server cannot be reached  77 the guard refused: a stale token, or another version
   70 a defect";
 
-/// The commands.
+/// The commands; each one's help is at its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs lock-server and fenced-store in one process, with embedded stores
     Serve(serve::Args),
-    /// Holds a lock while a command runs, and ends the command before the lock can pass on
     Run(run::Args),
-    /// Acquires, renews, releases, shows, lists and revokes leases
     Lock(lock::Args),
-    /// Reads and writes objects through the guard
     Object(object::Args),
-    /// Checks that the servers work and are safe to rely on
     Doctor(doctor::Args),
     /// Started by `run`
     #[command(hide = true)]
     JobHelper(run::helper::Args),
 }
 
+/// The names of the subcommands that a command line leads to: the place of the settings that
+/// variables and the configuration file may give. Empty where it does not lead to a command yet.
+pub(crate) fn path(args: &[OsString]) -> Vec<String> {
+    let mut command = Cli::command();
+    let mut path = Vec::new();
+    for arg in args.iter().skip(1).map_while(|arg| arg.to_str()).take_while(|arg| *arg != "--") {
+        if let Some(next) = command.find_subcommand(arg).filter(|next| !next.is_hide_set()) {
+            path.push(next.get_name().to_owned());
+            command = next.clone();
+        }
+    }
+    if command.has_subcommands() { Vec::new() } else { path }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_path_ends_where_arguments_begin() {
+        let path = |line: &str| path(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(path("fence"), Vec::<String>::new());
+        assert_eq!(path("fence --log debug run --lock lock -- run"), ["run"]);
+        assert_eq!(path("fence lock show lock"), ["lock", "show"]);
+        assert_eq!(path("fence lock"), Vec::<String>::new());
+        assert_eq!(path("fence job-helper -- run"), Vec::<String>::new());
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -4,11 +4,11 @@
 mod cli;
 mod connect;
 mod doctor;
-mod duration;
 mod exit;
 mod lock;
 mod object;
 mod output;
+mod readable;
 mod run;
 mod serve;
 mod table;
@@ -16,15 +16,16 @@ mod table;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use service_kit::config::{self, ConfigError, ProcessEnv};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Failure, code};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match settings() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return error.report(),
     };
     if let Err(error) = telemetry::init(LogFormat::Text, &cli.log) {
         output::say(&format!("fence: {error}"));
@@ -41,15 +42,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and the version are no errors; everything else that clap reports is one of usage. Its own
-/// exit code for that, 2, could be the one of a command under `fence run`.
-fn usage(error: &clap::Error) -> ExitCode {
-    let printed = error.print();
-    if error.exit_code() == 0 && printed.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(code::USAGE)
+/// Flag, then variable (`FENCE_…`), then the file that `--config` names, then default.
+fn settings() -> Result<Cli, ConfigError> {
+    let args: Vec<_> = std::env::args_os().collect();
+    let path = cli::path(&args);
+    if path.is_empty() {
+        return Cli::try_parse_from(args).map_err(ConfigError::from);
     }
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    config::parse_at("FENCE", &path, args, &ProcessEnv)
 }
 
 fn start(command: Command) -> Result<u8, Failure> {

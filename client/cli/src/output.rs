@@ -21,7 +21,7 @@ pub(crate) enum Format {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Output {
     /// How to print: a table for people, or JSON
-    #[arg(long = "output", short = 'o', env = "FENCE_OUTPUT", value_enum, default_value_t)]
+    #[arg(long = "output", short = 'o', value_enum, default_value_t)]
     pub(crate) format: Format,
 }
 

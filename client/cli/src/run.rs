@@ -11,11 +11,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use fence_client::{Client, ErrorKind, Lease};
+use fence_protocol::duration;
 
 use crate::connect::Connect;
-use crate::duration::{Span, readable};
 use crate::exit::{Failure, code};
 use crate::output::say;
+use crate::readable::readable;
 
 /// How long a release that is on its way is waited for when the command ends early.
 const GIVE_BACK: Duration = Duration::from_secs(2);
@@ -39,27 +40,27 @@ pub(crate) struct Args {
     lock: String,
 
     /// How long the lease lives unless it is renewed; it is renewed every third of that
-    #[arg(long, env = "FENCE_TTL", default_value = "15s", value_name = "TIME")]
-    ttl: Span,
+    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
+    ttl: Duration,
 
     /// How long to wait while another holds the lock
-    #[arg(long, env = "FENCE_WAIT", default_value = "0s", value_name = "TIME")]
-    wait: Span,
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration::parse)]
+    wait: Duration,
 
     /// How long the command may take to end itself after the lease is lost, at most
-    #[arg(long, env = "FENCE_GRACE", default_value = "5s", value_name = "TIME")]
-    grace: Span,
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = duration::parse)]
+    grace: Duration,
 
     /// Say on stderr when the lock is acquired and released
     #[arg(long, short)]
     verbose: bool,
 
-    #[command(flatten)]
-    connect: Connect,
-
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    connect: Connect,
 }
 
 const EXAMPLES: &str = "\
@@ -77,7 +78,7 @@ Exit codes: the command's own, or 128 and the number of the signal that ended it
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let mut signals = signals::Signals::listen()?;
-    let acquire = client.lock(&args.lock).ttl(args.ttl.0).wait(args.wait.0).acquire();
+    let acquire = client.lock(&args.lock).ttl(args.ttl).wait(args.wait).acquire();
     let lease = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -104,7 +105,7 @@ async fn hold(
     signals: &mut signals::Signals,
 ) -> Result<u8, Failure> {
     let job = job::Job::start(&args.command, &environment(client, &lease))?;
-    let ended = supervise::supervise(job, &lease, signals, args.grace.0).await?;
+    let ended = supervise::supervise(job, &lease, signals, args.grace).await?;
     let lock = lease.lock().clone();
     if let Some(reason) = ended.lost {
         let message =
@@ -138,7 +139,9 @@ fn environment(client: &Client, lease: &Lease) -> Vec<(&'static str, String)> {
 
 /// A lock that is held is the expected case, and gets words for people.
 fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
-    let ErrorKind::Contended { holder, .. } = error.kind() else { return error.into() };
+    let ErrorKind::Contended { holder, .. } = error.kind() else {
+        return error.into();
+    };
     let holder = holder.as_ref().map_or_else(String::new, |holder| {
         format!(
             " by {} with token {}, for {} already",
@@ -149,7 +152,8 @@ fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
     });
     let message = format!(
         "{} is held{holder}; waited {}. Wait for longer with --wait",
-        args.lock, args.wait
+        args.lock,
+        duration::show(args.wait)
     );
     Failure::new(code::NOT_ACQUIRED, message)
 }

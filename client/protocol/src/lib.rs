@@ -4,6 +4,7 @@
 //! This crate does no I/O, reads no clock and needs no runtime. A value that exists is valid: every
 //! type checks its input where it is made, and [`Invalid`] says which value was refused and why.
 
+pub mod duration;
 pub mod header;
 pub mod ids;
 mod invalid;

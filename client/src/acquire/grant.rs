@@ -25,7 +25,8 @@ pub(super) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, 
         };
         match plan.after(&failure, clock::now(), ids::random()) {
             Step::Repeat(pause) => {
-                tracing::debug!(lock = %spec.lock, lease_id = %claim.lease_id, ?failure, "repeating the acquire");
+                let (lock, lease_id, reason) = (&spec.lock, claim.lease_id, failure.reason());
+                tracing::debug!(%lock, %lease_id, "repeating the acquire: {reason}");
                 tokio::time::sleep(pause).await;
             }
             Step::Fresh => claim.renew_id(),
@@ -74,15 +75,9 @@ async fn confirm(
     granted: LeaseReply,
 ) -> Result<(LeaseReply, Window), Failure> {
     let sent_at = clock::now();
-    let request = RenewRequest {
-        lease_id: granted.lease_id,
-        ttl_ms: None,
-    };
+    let request = RenewRequest { lease_id: granted.lease_id, ttl_ms: None };
     let timeout = crate::locks::CALL_TIMEOUT.min(spec.ttl.duration() * 2);
-    let renewed = client
-        .locks()
-        .renew_once(&spec.lock, &request, timeout)
-        .await?;
+    let renewed = client.locks().renew_once(&spec.lock, &request, timeout).await?;
     let window = window_of(sent_at, &renewed, spec);
     if !window.is_live(clock::now()) {
         let message = format!(
@@ -91,13 +86,7 @@ async fn confirm(
         );
         return Err(Failure::Unusable(Error::new(ErrorKind::Invalid, message)));
     }
-    Ok((
-        LeaseReply {
-            waited_ms: granted.waited_ms,
-            ..renewed
-        },
-        window,
-    ))
+    Ok((LeaseReply { waited_ms: granted.waited_ms, ..renewed }, window))
 }
 
 /// A server that answers with more time than was asked for is not believed.
@@ -120,13 +109,7 @@ struct Claim<'a> {
 impl<'a> Claim<'a> {
     fn new(client: &'a Client, lock: &'a LockName) -> Self {
         let runtime = Handle::current();
-        Self {
-            client,
-            lock,
-            lease_id: ids::lease_id(),
-            maybe_granted: false,
-            runtime,
-        }
+        Self { client, lock, lease_id: ids::lease_id(), maybe_granted: false, runtime }
     }
 
     fn renew_id(&mut self) {
@@ -142,11 +125,8 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if self.maybe_granted {
-            let (locks, lock, lease_id) = (
-                self.client.locks().clone(),
-                self.lock.clone(),
-                self.lease_id,
-            );
+            let (locks, lock, lease_id) =
+                (self.client.locks().clone(), self.lock.clone(), self.lease_id);
             self.client.background().spawn_on(&self.runtime, async move {
                 if let Err(error) = locks.release(&lock, lease_id).await {
                     tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not given back");

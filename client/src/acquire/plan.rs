@@ -48,12 +48,7 @@ impl Plan {
     pub(super) fn new(now: Moment, wait: Duration, patience: Duration) -> Self {
         let wait_until = now.plus_ms(whole_ms(wait));
         let give_up_at = wait_until.plus_ms(whole_ms(patience));
-        Self {
-            wait_until,
-            give_up_at,
-            attempts: 0,
-            fresh_starts: 0,
-        }
+        Self { wait_until, give_up_at, attempts: 0, fresh_starts: 0 }
     }
 
     /// How long the next attempt may wait in the queue, in milliseconds.
@@ -127,11 +122,7 @@ mod tests {
     }
 
     fn plan(wait_ms: u64) -> Plan {
-        Plan::new(
-            at(0),
-            Duration::from_millis(wait_ms),
-            Duration::from_secs(5),
-        )
+        Plan::new(at(0), Duration::from_millis(wait_ms), Duration::from_secs(5))
     }
 
     #[test]
@@ -142,28 +133,15 @@ mod tests {
             refused(Code::StoreUnavailable),
             refused(Code::OutcomeUnknown),
         ] {
-            assert!(
-                matches!(plan(0).after(&failure, at(0), 0), Step::Repeat(_)),
-                "{failure:?}"
-            );
-            assert_eq!(
-                plan(0).after(&failure, at(5000), 0),
-                Step::GiveUp,
-                "{failure:?}"
-            );
+            assert!(matches!(plan(0).after(&failure, at(0), 0), Step::Repeat(_)), "{failure:?}");
+            assert_eq!(plan(0).after(&failure, at(5000), 0), Step::GiveUp, "{failure:?}");
         }
     }
 
     #[test]
     fn a_held_lock_is_final_once_the_wait_is_over() {
-        assert_eq!(
-            plan(0).after(&refused(Code::LockHeld), at(0), 0),
-            Step::GiveUp
-        );
-        assert_eq!(
-            plan(900).after(&refused(Code::LockHeld), at(900), 0),
-            Step::GiveUp
-        );
+        assert_eq!(plan(0).after(&refused(Code::LockHeld), at(0), 0), Step::GiveUp);
+        assert_eq!(plan(900).after(&refused(Code::LockHeld), at(900), 0), Step::GiveUp);
         // The server's limit is shorter than the wait that was asked for.
         let again = plan(400_000).after(&refused(Code::LockHeld), at(MAX_WAIT_MS), 0);
         assert!(matches!(again, Step::Repeat(_)));
@@ -177,25 +155,15 @@ mod tests {
         for _ in 0..FRESH_STARTS_MAX {
             assert_eq!(plan.after(&refused(Code::LeaseLost), at(0), 0), Step::Fresh);
         }
-        assert_eq!(
-            plan.after(&refused(Code::LeaseLost), at(0), 0),
-            Step::GiveUp
-        );
+        assert_eq!(plan.after(&refused(Code::LeaseLost), at(0), 0), Step::GiveUp);
     }
 
     #[test]
     fn mistakes_are_not_repeated() {
-        for code in [
-            Code::InvalidRequest,
-            Code::Unauthorized,
-            Code::LeaseIdConflict,
-            Code::Internal,
-        ] {
-            assert_eq!(
-                plan(60_000).after(&refused(code), at(0), 0),
-                Step::GiveUp,
-                "{code}"
-            );
+        for code in
+            [Code::InvalidRequest, Code::Unauthorized, Code::LeaseIdConflict, Code::Internal]
+        {
+            assert_eq!(plan(60_000).after(&refused(code), at(0), 0), Step::GiveUp, "{code}");
         }
     }
 
@@ -205,10 +173,7 @@ mod tests {
             Box::new(Problem::new(Code::StoreUnavailable, "x")),
             Some(Duration::from_secs(2)),
         );
-        assert_eq!(
-            plan(0).after(&failure, at(0), 0),
-            Step::Repeat(Duration::from_secs(2))
-        );
+        assert_eq!(plan(0).after(&failure, at(0), 0), Step::Repeat(Duration::from_secs(2)));
         assert_eq!(plan(0).after(&failure, at(3000), 0), Step::GiveUp);
     }
 

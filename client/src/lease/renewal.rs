@@ -40,24 +40,28 @@ impl Renewal {
                 if let Some(reason) = ended(&failure) {
                     return self.state.lose(reason);
                 }
-                tracing::warn!(
-                    lock = %self.lock, attempt, ?failure,
-                    remaining_ms = self.state.window().remaining(clock::now()).as_millis(),
-                    "a renewal failed; trying again until the deadline"
-                );
+                self.report(attempt, &failure);
                 tokio::time::sleep(timing::pause(attempt, ids::random())).await;
                 attempt = attempt.saturating_add(1);
             }
         }
     }
 
+    /// The first failure is news; its repeats are not.
+    fn report(&self, attempt: u32, failure: &Failure) {
+        let remaining_ms = self.state.window().remaining(clock::now()).as_millis();
+        let (lock, reason) = (&self.lock, failure.reason());
+        if attempt == 1 {
+            tracing::warn!(%lock, remaining_ms, "a renewal failed, trying again: {reason}");
+        } else {
+            tracing::debug!(%lock, attempt, remaining_ms, "a renewal failed again: {reason}");
+        }
+    }
+
     async fn renew(&self) -> Result<(), Failure> {
         let sent_at = clock::now();
         let timeout = self.state.window().renewal_timeout(sent_at);
-        let request = RenewRequest {
-            lease_id: self.lease_id,
-            ttl_ms: None,
-        };
+        let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await?;
         // A server that answers with more time than was asked for is not believed.
         let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));

@@ -27,11 +27,7 @@ struct Known {
 impl State {
     pub(super) fn new(lock: LockName, window: Window) -> Self {
         let (changed, _) = watch::channel(None);
-        Self {
-            lock,
-            known: Mutex::new(Known { window, lost: None }),
-            changed,
-        }
+        Self { lock, known: Mutex::new(Known { window, lost: None }), changed }
     }
 
     fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
@@ -141,10 +137,7 @@ mod tests {
     fn the_first_reason_stays() {
         let state = state();
         state.lose(LostReason::Ended(EndReason::Revoked));
-        assert_eq!(
-            state.lost(at(5000)),
-            Some(LostReason::Ended(EndReason::Revoked))
-        );
+        assert_eq!(state.lost(at(5000)), Some(LostReason::Ended(EndReason::Revoked)));
         assert!(!state.extend(Window::new(at(0), 1000), at(1)));
     }
 
@@ -153,12 +146,7 @@ mod tests {
         let now = clock::now();
         let state = State::new(LockName::new("a").unwrap(), Window::new(now, 86_400_000));
         tokio::join!(
-            async {
-                assert_eq!(
-                    state.when_lost().await,
-                    LostReason::Ended(EndReason::Expired)
-                )
-            },
+            async { assert_eq!(state.when_lost().await, LostReason::Ended(EndReason::Expired)) },
             async { state.lose(LostReason::Ended(EndReason::Expired)) },
         );
         let short = State::new(LockName::new("a").unwrap(), Window::new(now, 20));

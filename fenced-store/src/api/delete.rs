@@ -21,5 +21,5 @@ pub(super) async fn delete(
     let asked = request::asked(guard, &key, &headers, "delete", "DELETE")?;
     let condition = request::condition(&headers)?;
     let applied = guard.apply(asked, Operation::Delete { key, condition }).await?;
-    Ok(reply::fenced(guard, applied.mark, StatusCode::NO_CONTENT))
+    Ok(reply::fenced(applied.mark, StatusCode::NO_CONTENT))
 }

@@ -32,14 +32,14 @@ pub(super) async fn get(
         let detail = format!("there is no object {key}");
         let hint = "Write it with PUT, or check the key.";
         let response = Reject::new(Code::NotFound, detail).hint(hint);
-        return Ok(reply::fenced(guard, applied.mark, response));
+        return Ok(reply::fenced(applied.mark, response));
     };
     let tag = [(ETAG, object.etag.to_string())];
     if !condition.holds(Some(&object.etag)) {
-        return Ok(reply::fenced(guard, applied.mark, (StatusCode::NOT_MODIFIED, tag)));
+        return Ok(reply::fenced(applied.mark, (StatusCode::NOT_MODIFIED, tag)));
     }
     let content_type = [(CONTENT_TYPE, object.content_type)];
     // What was stored is never to be taken for something that runs in a browser.
     let no_sniff = [("x-content-type-options", "nosniff")];
-    Ok(reply::fenced(guard, applied.mark, (tag, content_type, no_sniff, object.body)))
+    Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, object.body)))
 }

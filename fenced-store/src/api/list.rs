@@ -46,7 +46,7 @@ pub(super) async fn list(
         lease_id: mark.lease,
     });
     let page = FencePage { fences: fences.collect(), next_after };
-    Ok(reply::fenced(guard, None, Json(page)))
+    Ok(reply::fenced(None, Json(page)))
 }
 
 fn checked(query: Query) -> Result<FenceQuery, Invalid> {

@@ -41,7 +41,7 @@ pub(super) async fn put(
         Effect::Stored { created: true } => StatusCode::CREATED,
         _ => StatusCode::NO_CONTENT,
     };
-    Ok(reply::fenced(guard, applied.mark, (status, [(ETAG, etag.to_string())])))
+    Ok(reply::fenced(applied.mark, (status, [(ETAG, etag.to_string())])))
 }
 
 fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {

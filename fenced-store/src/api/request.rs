@@ -39,7 +39,7 @@ pub(super) fn asked(
 }
 
 /// The `Fence-Owner` header.
-pub(super) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
+pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
     let Some(value) = headers.get(FENCE_OWNER) else { return Ok(None) };
     let text = std::str::from_utf8(value.as_bytes())
         .map_err(|_| Invalid::new("Fence-Owner", "…", "is not UTF-8"))?;

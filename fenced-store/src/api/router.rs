@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, put};
 use tokio::sync::Semaphore;
 
-use super::{delete, get as read, list, put as write, seal, show};
+use super::{delete, get as read, list, put as write, reply, seal, show};
 use crate::service::Guard;
 
 /// What handlers share. Cheap to clone.
@@ -25,16 +26,24 @@ impl Shared {
         let budget = super::upload::units(max_body_bytes_in_all.max(max_object_bytes));
         Self { guard, body_budget: Arc::new(Semaphore::new(budget as usize)), max_object_bytes }
     }
+
+    /// The guard.
+    pub fn guard(&self) -> &Arc<Guard> {
+        &self.guard
+    }
+
+    /// The largest body, in bytes.
+    pub fn max_object_bytes(&self) -> usize {
+        self.max_object_bytes
+    }
 }
 
 /// The routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: Shared) -> Router {
     Router::new()
-        .route(
-            "/v1/objects/{*key}",
-            put(write::put).get(read::get).delete(delete::delete),
-        )
+        .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))
         .route("/v1/fences", get(list::list))
         .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))
+        .layer(from_fn_with_state(shared.guard.guarantee(), reply::guarantee))
         .with_state(shared)
 }

@@ -30,5 +30,5 @@ pub(super) async fn seal(
     let asked = Asked { fence: Some(fence.clone()), kind: "seal", text, owner };
     let mark = fence.presented.token;
     guard.seal(asked, fence).await?;
-    Ok(reply::fenced(guard, Some(mark), Json(SealReply { lock, mark })))
+    Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
 }

@@ -12,10 +12,7 @@ use crate::service::{Asked, Failure, failure};
 
 /// A lock's mark and what this process refused. A lock that no token has been seen of is shown
 /// too, without a mark: it is not known whether it exists.
-pub(super) async fn show(
-    State(shared): State<Shared>,
-    uri: Uri,
-) -> Result<Response, Failure> {
+pub(super) async fn show(State(shared): State<Shared>, uri: Uri) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let Some(lock) = request::lock(&uri, "")? else { return Err(super::list::no_lock()) };
     let mark = guard.fences.show(&lock).await.map_err(|error| {
@@ -30,5 +27,5 @@ pub(super) async fn show(
         last_refusals: guard.refusals.recent(&lock, guard.kit.clock.monotonic_ms()),
         lock,
     };
-    Ok(reply::fenced(guard, shown.mark, Json(shown)))
+    Ok(reply::fenced(shown.mark, Json(shown)))
 }

@@ -19,9 +19,9 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// A body that was received whole, and the memory that it takes until this is dropped.
 #[derive(Debug)]
-pub(super) struct Upload {
-    pub(super) body: Bytes,
-    pub(super) _memory: OwnedSemaphorePermit,
+pub(crate) struct Upload {
+    pub(crate) body: Bytes,
+    _memory: OwnedSemaphorePermit,
 }
 
 /// How many units `bytes` take.
@@ -41,12 +41,13 @@ impl FromRequest<Shared> for Upload {
         }
         let wanted = units(stated.unwrap_or(limit));
         let memory = Arc::clone(&shared.body_budget).acquire_many_owned(wanted);
-        let memory = tokio::time::timeout(WAIT, memory).await.ok().and_then(Result::ok).ok_or_else(
-            || {
-                let detail = "too many bodies are being received at the same time";
-                Reject::new(Code::LimitReached, detail).retry_after(1)
-            },
-        )?;
+        let memory =
+            tokio::time::timeout(WAIT, memory).await.ok().and_then(Result::ok).ok_or_else(
+                || {
+                    let detail = "too many bodies are being received at the same time";
+                    Reject::new(Code::LimitReached, detail).retry_after(1)
+                },
+            )?;
         let ApiBytes(body) = ApiBytes::from_request(request, shared).await?;
         if body.len() > limit {
             return Err(too_large(limit));

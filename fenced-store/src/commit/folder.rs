@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, Durability, StorageError, WriteTransaction};
@@ -28,17 +29,29 @@ const CACHE_BYTES: usize = 256 << 20;
 const NOT_A_NEW_ONE: &str = "restore it from a backup. Remove it, so that a new one is made, only \
     when no lease that it has seen can be alive: a new one does not know their marks";
 
-pub(super) fn open(folder: &Path, path: &Path) -> Result<Database, FolderError> {
+/// Opens or makes the file and runs `first` in a first transaction.
+pub(super) fn open(
+    folder: &Path,
+    path: &Path,
+    first: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
+) -> Result<Database, FolderError> {
     fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
     let is_new = !path.exists();
     if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
         // It would be taken for a new one, and the marks would be gone without a word.
         return Err(FolderError::new(path, format!("the file is empty; {NOT_A_NEW_ONE}")));
     }
-    let database = Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .create(path)
-        .map_err(|error| explain(path, error))?;
+    let open = || -> Result<Database, FolderError> {
+        let mut builder = Database::builder();
+        let database = builder.set_cache_size(CACHE_BYTES).create(path);
+        let database = database.map_err(|error| explain(path, error))?;
+        prepare(path, &database, first)?;
+        Ok(database)
+    };
+    // redb panics on some kinds of damage.
+    let database = std::panic::catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+        Err(FolderError::new(path, format!("the file is damaged; {NOT_A_NEW_ONE}")))
+    })?;
     if is_new {
         // Without this, a crash may leave a folder that does not know its new file, or a parent
         // that does not know the folder, although commits to the file were durable.
@@ -80,14 +93,12 @@ fn explain(path: &Path, error: DatabaseError) -> FolderError {
         {
             return unusable(path, &error);
         }
-        other => format!(
-            "the file is damaged or not ours ({other}); {NOT_A_NEW_ONE}"
-        ),
+        other => format!("the file is damaged or not ours ({other}); {NOT_A_NEW_ONE}"),
     };
     FolderError::new(path, problem)
 }
 
-pub(super) fn prepare(
+fn prepare(
     path: &Path,
     database: &Database,
     prepare: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,

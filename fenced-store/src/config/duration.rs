@@ -39,7 +39,9 @@ mod tests {
         assert_eq!(duration("30s").unwrap(), Duration::from_secs(30));
         assert_eq!(duration("250ms").unwrap(), Duration::from_millis(250));
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
-        for bad in ["", "30", "s", "0s", "-1s", "1.5s", "30 s", "1d", "99999999999999999999s", "169h"] {
+        for bad in
+            ["", "30", "s", "0s", "-1s", "1.5s", "30 s", "1d", "99999999999999999999s", "169h"]
+        {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

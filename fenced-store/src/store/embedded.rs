@@ -8,7 +8,7 @@ use fence_protocol::wire::fence::Guarantee;
 use service_kit::health::Health;
 
 use super::{FenceList, FenceQuery, FenceStore, Fences, Operation, Outcome, StoreError};
-use crate::commit::{Committer, FolderError};
+use crate::commit::{Committer, FolderError, marks};
 use crate::guard::{Fence, Mark};
 
 mod step;
@@ -66,11 +66,11 @@ impl Fences for EmbeddedStore {
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         let lock = lock.clone();
-        self.file.read(move |snapshot| tables::mark(&snapshot.open_table(tables::MARKS)?, &lock)).await
+        self.file.read(move |snapshot| marks::get(&snapshot.open_table(marks::MARKS)?, &lock)).await
     }
 
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
-        self.file.read(move |snapshot| tables::list(snapshot, &query)).await
+        self.file.read(move |snapshot| marks::list(snapshot, &query)).await
     }
 }
 

@@ -43,9 +43,11 @@ impl FromStr for StoreUrl {
             };
         }
         if text.starts_with("redis://") {
-            return text.parse().map(Self::Redis).map_err(|error: service_kit::redis_link::TargetError| {
-                Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
-            });
+            return text.parse().map(Self::Redis).map_err(
+                |error: service_kit::redis_link::TargetError| {
+                    Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
+                },
+            );
         }
         Err(refuse("is not known; write memory:, embedded:DIR or redis://HOST:PORT"))
     }

@@ -40,9 +40,7 @@ impl Clock for SystemClock {
 
     #[expect(clippy::disallowed_methods, reason = "this module owns the wall clock")]
     fn wall_ms(&self) -> u64 {
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -56,9 +54,7 @@ pub struct ManualClock {
 impl ManualClock {
     /// A clock that stands at these times, in milliseconds.
     pub fn new(monotonic_ms: u64, wall_ms: u64) -> Self {
-        Self {
-            times: Mutex::new((monotonic_ms, wall_ms)),
-        }
+        Self { times: Mutex::new((monotonic_ms, wall_ms)) }
     }
 
     /// Moves both times forward.
@@ -72,18 +68,12 @@ impl ManualClock {
     }
 
     fn change(&self, by: impl FnOnce((u64, u64)) -> (u64, u64)) {
-        let mut times = self
-            .times
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut times = self.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *times = by(*times);
     }
 
     fn read(&self) -> (u64, u64) {
-        *self
-            .times
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        *self.times.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -99,10 +89,7 @@ impl Clock for ManualClock {
 
 /// The monotonic time for what this crate measures itself: how long a request took, when a sender
 /// has become too slow. Nothing that decides over a lease uses it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this module owns the monotonic clock"
-)]
+#[expect(clippy::disallowed_methods, reason = "this module owns the monotonic clock")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

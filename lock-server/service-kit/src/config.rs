@@ -65,9 +65,7 @@ pub fn parse_at<A: clap::Parser>(
         return Err(ConfigError::settings(errors));
     }
     let at = command::insert_position(&strict, path, &args);
-    let injected = settings
-        .iter()
-        .filter(|setting| setting.origin != Origin::Flag);
+    let injected = settings.iter().filter(|setting| setting.origin != Origin::Flag);
     args.splice(at..at, injected.flat_map(Setting::tokens));
     strict
         .try_get_matches_from(args)
@@ -85,12 +83,8 @@ struct Layers {
 
 impl Layers {
     fn read(prefix: &str, specs: Vec<Spec>, matches: &ArgMatches, env: &dyn Env) -> Self {
-        let mut layers = Self {
-            prefix: prefix.to_owned(),
-            specs,
-            settings: Vec::new(),
-            errors: Vec::new(),
-        };
+        let mut layers =
+            Self { prefix: prefix.to_owned(), specs, settings: Vec::new(), errors: Vec::new() };
         layers.add_flags(matches);
         layers.add_variables(env);
         layers.add_file();
@@ -109,11 +103,7 @@ impl Layers {
 
     fn add_variables(&mut self, env: &dyn Env) {
         for spec in &self.specs {
-            if self
-                .settings
-                .iter()
-                .any(|setting| setting.spec.id == spec.id)
-            {
+            if self.settings.iter().any(|setting| setting.spec.id == spec.id) {
                 continue;
             }
             match environment::setting(&self.prefix, spec, &self.specs, env) {
@@ -128,10 +118,7 @@ impl Layers {
     }
 
     fn add_file(&mut self) {
-        let Some(config) = self
-            .settings
-            .iter()
-            .find(|setting| setting.spec.long == "config")
+        let Some(config) = self.settings.iter().find(|setting| setting.spec.long == "config")
         else {
             return;
         };
@@ -141,11 +128,7 @@ impl Layers {
         let (found, mut errors) = file::settings(path.as_ref(), &self.specs);
         self.errors.append(&mut errors);
         for setting in found {
-            if !self
-                .settings
-                .iter()
-                .any(|higher| higher.spec.id == setting.spec.id)
-            {
+            if !self.settings.iter().any(|higher| higher.spec.id == setting.spec.id) {
                 self.settings.push(setting);
             }
         }
@@ -161,11 +144,7 @@ impl Layers {
             }
         }
         for spec in self.specs.iter().filter(|spec| spec.is_required) {
-            if !self
-                .settings
-                .iter()
-                .any(|setting| setting.spec.id == spec.id)
-            {
+            if !self.settings.iter().any(|setting| setting.spec.id == spec.id) {
                 let (long, variable) = (&spec.long, spec.variable(&self.prefix));
                 self.errors.push(format!(
                     "--{long} is missing: give the flag, the variable {variable}, or the key \
@@ -174,8 +153,7 @@ impl Layers {
             }
         }
         if !self.errors.is_empty() {
-            self.errors
-                .extend(command::conflict(strict, path, &self.settings));
+            self.errors.extend(command::conflict(strict, path, &self.settings));
         }
         (self.settings, self.errors)
     }

@@ -42,10 +42,7 @@ impl Health {
 
     /// Removes a check.
     pub fn remove(&self, name: &str) {
-        self.checks
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(name);
+        self.checks.write().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
     /// Whether no check fails.
@@ -57,20 +54,12 @@ impl Health {
     pub fn report(&self, shutting_down: bool) -> Report {
         let mut checks: Vec<(String, Status)> = {
             let checks = self.checks.read().unwrap_or_else(PoisonError::into_inner);
-            checks
-                .iter()
-                .map(|(name, status)| (name.clone(), status.clone()))
-                .collect()
+            checks.iter().map(|(name, status)| (name.clone(), status.clone())).collect()
         };
         if shutting_down {
-            checks.push((
-                "shutdown".to_owned(),
-                Status::Failing("has begun".to_owned()),
-            ));
+            checks.push(("shutdown".to_owned(), Status::Failing("has begun".to_owned())));
         }
-        let ready = !checks
-            .iter()
-            .any(|(_, status)| matches!(status, Status::Failing(_)));
+        let ready = !checks.iter().any(|(_, status)| matches!(status, Status::Failing(_)));
         Report { ready, checks }
     }
 }
@@ -96,9 +85,7 @@ impl Report {
     /// A line a check, and a last line with the verdict.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        self.checks
-            .iter()
-            .for_each(|(name, status)| line(&mut text, name, status));
+        self.checks.iter().for_each(|(name, status)| line(&mut text, name, status));
         text.push_str(if self.ready { "ready\n" } else { "not ready\n" });
         text
     }
@@ -133,10 +120,7 @@ mod tests {
         let health = Health::new();
         assert!(health.is_ready());
         health.set("store", Status::Ok);
-        health.set(
-            "persistence",
-            Status::Warn("appendfsync is everysec".to_owned()),
-        );
+        health.set("persistence", Status::Warn("appendfsync is everysec".to_owned()));
         assert!(health.is_ready());
         health.set("store", Status::Failing("unreachable".to_owned()));
         let report = health.report(false);

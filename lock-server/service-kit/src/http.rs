@@ -32,11 +32,7 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     /// 64 KiB for any body, and no paths with names.
     fn default() -> Self {
-        Self {
-            max_body_bytes: 64 * 1024,
-            max_json_bytes: 64 * 1024,
-            folds: &[],
-        }
+        Self { max_body_bytes: 64 * 1024, max_json_bytes: 64 * 1024, folds: &[] }
     }
 }
 
@@ -63,27 +59,15 @@ pub fn finish(router: Router, kit: &Kit, options: HttpOptions) -> Router {
     if options.folds.is_empty() {
         return inner;
     }
-    Router::new()
-        .fallback_service(fold::FoldService::new(inner, options.folds))
-        .with_state(())
+    Router::new().fallback_service(fold::FoldService::new(inner, options.folds)).with_state(())
 }
 
 async fn not_found(method: Method, uri: Uri) -> Reject {
-    let detail = format!(
-        "there is nothing at {} {}",
-        shown(method.as_str()),
-        shown(uri.path())
-    );
+    let detail = format!("there is nothing at {} {}", shown(method.as_str()), shown(uri.path()));
     Reject::new(Code::NotFound, detail)
 }
 
 async fn method_not_allowed(request: Request) -> Reject {
-    let (method, path) = (
-        shown(request.method().as_str()),
-        shown(request.uri().path()),
-    );
-    Reject::new(
-        Code::MethodNotAllowed,
-        format!("{path} does not know the method {method}"),
-    )
+    let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
+    Reject::new(Code::MethodNotAllowed, format!("{path} does not know the method {method}"))
 }

@@ -59,10 +59,7 @@ pub(crate) fn request_id_bytes() -> [u8; REQUEST_ID_BYTES] {
     text
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this module owns random identifiers"
-)]
+#[expect(clippy::disallowed_methods, reason = "this module owns random identifiers")]
 fn random_uuid() -> Uuid {
     Uuid::new_v4()
 }

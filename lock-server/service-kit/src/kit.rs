@@ -62,16 +62,10 @@ pub fn operational_routes(kit: &Kit) -> Router {
 
 async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
     let verbose = query.as_deref().is_some_and(|query| {
-        query
-            .split('&')
-            .any(|part| part.split('=').next() == Some("verbose"))
+        query.split('&').any(|part| part.split('=').next() == Some("verbose"))
     });
     let report = kit.health.report(kit.tasks.is_shutting_down());
-    let status = if report.ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
+    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let text = match (report.ready, verbose) {
         (_, true) => report.text(),
         (true, false) => "ok\n".to_owned(),

@@ -25,6 +25,10 @@ use crate::tasks::Tasks;
 pub use bind::{BindError, bind, check_loopback};
 pub use body::BodyTooSlow;
 
+/// What hyper may hold of a body in each direction of a connection, so that ten thousand of them
+/// fit into memory.
+const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
+
 /// How long connections that were cut may take to go away.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
@@ -48,7 +52,7 @@ pub struct ListenOptions {
     pub max_connections: usize,
     /// Header fields of a request.
     pub max_headers: usize,
-    /// Bytes of a request's head; at least 8192, the smallest buffer that hyper reads into.
+    /// Bytes of a request's head; at least 8192 are always allowed.
     pub max_header_bytes: usize,
     /// How long requests in flight may take once shutdown has begun.
     pub drain_deadline: Duration,
@@ -99,9 +103,7 @@ pub async fn serve(
     options: ListenOptions,
     tasks: Tasks,
 ) -> DrainReport {
-    let max_connections = options
-        .max_connections
-        .clamp(1, Semaphore::MAX_PERMITS >> 8);
+    let max_connections = options.max_connections.clamp(1, Semaphore::MAX_PERMITS >> 8);
     let slots = Arc::new(Semaphore::new(max_connections));
     let shared = Arc::new(Shared {
         router,
@@ -126,8 +128,8 @@ fn http_builder(options: &ListenOptions) -> http1::Builder {
         .header_read_timeout(None)
         .max_headers(options.max_headers)
         .max_header_size(options.max_header_bytes.max(8192))
-        .max_buf_size(options.max_header_bytes.max(8192))
-        .pipeline_flush(true);
+        .max_buf_size(options.max_header_bytes.max(CONNECTION_BUFFER_BYTES));
+    // No pipeline_flush: with it hyper takes a body that is always ready without any bound.
     http
 }
 
@@ -175,10 +177,7 @@ async fn drain(slots: &Semaphore, max_connections: usize, shared: &Shared) -> Dr
     let in_use = || max_connections - slots.available_permits();
     let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
     let open = in_use();
-    if tokio::time::timeout(shared.options.drain_deadline, slots.acquire_many(all))
-        .await
-        .is_ok()
-    {
+    if tokio::time::timeout(shared.options.drain_deadline, slots.acquire_many(all)).await.is_ok() {
         return DrainReport { open, cut: 0 };
     }
     let cut = in_use();

@@ -45,7 +45,6 @@ struct Shared {
     durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
     panics: Counter,
-    connections: Gauge,
 }
 
 impl Metrics {
@@ -55,8 +54,7 @@ impl Metrics {
         let requests = Family::default();
         let durations: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATION_BOUNDS_SECONDS));
-        let (in_flight, panics, connections) =
-            (Gauge::default(), Counter::default(), Gauge::default());
+        let (in_flight, panics) = (Gauge::default(), Counter::default());
         registry.register(
             "http_requests",
             "Requests answered, by method, route and status",
@@ -67,55 +65,23 @@ impl Metrics {
             "From the request's head until the reply's head, by route; waiting in a queue included",
             durations.clone(),
         );
-        registry.register(
-            "http_requests_in_flight",
-            "Requests being handled",
-            in_flight.clone(),
-        );
-        registry.register(
-            "http_handler_panics",
-            "Handlers that panicked",
-            panics.clone(),
-        );
-        registry.register("http_connections", "Open connections", connections.clone());
+        registry.register("http_requests_in_flight", "Requests being handled", in_flight.clone());
+        registry.register("http_handler_panics", "Handlers that panicked", panics.clone());
         let info = [("service", service), ("version", env!("CARGO_PKG_VERSION"))];
-        registry.register(
-            "build",
-            "What runs",
-            prometheus_client::metrics::info::Info::new(info),
-        );
+        registry.register("build", "What runs", prometheus_client::metrics::info::Info::new(info));
         let registry = RwLock::new(registry);
-        Self {
-            shared: Arc::new(Shared {
-                registry,
-                requests,
-                durations,
-                in_flight,
-                panics,
-                connections,
-            }),
-        }
+        Self { shared: Arc::new(Shared { registry, requests, durations, in_flight, panics }) }
     }
 
     /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`.
     pub fn registry<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
-        register(
-            &mut self
-                .shared
-                .registry
-                .write()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        register(&mut self.shared.registry.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All metrics as OpenMetrics text.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        let registry = self
-            .shared
-            .registry
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let registry = self.shared.registry.read().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             // Only a collector that reports an error by itself gets here.
             tracing::error!(%error, "metrics could not be written");
@@ -129,11 +95,6 @@ impl Metrics {
 
     pub(crate) fn panics(&self) -> &Counter {
         &self.shared.panics
-    }
-
-    /// How many connections are open; the listener keeps it.
-    pub fn connections(&self) -> &Gauge {
-        &self.shared.connections
     }
 }
 

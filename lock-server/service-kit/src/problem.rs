@@ -76,10 +76,7 @@ impl Reject {
 
 impl From<Problem> for Reject {
     fn from(problem: Problem) -> Self {
-        Self {
-            problem: Box::new(problem),
-            retry_after_secs: None,
-        }
+        Self { problem: Box::new(problem), retry_after_secs: None }
     }
 }
 
@@ -105,10 +102,7 @@ impl IntoResponse for Reject {
         *response.status_mut() =
             StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
@@ -120,11 +114,7 @@ impl IntoResponse for Reject {
 /// Text from outside, fit for an error message: shortened, and nothing unprintable in it.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN_CHARS: usize = 120;
-    let mut out: String = text
-        .chars()
-        .take(SHOWN_CHARS)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut out: String = text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {
         out.push('…');
     }

@@ -115,9 +115,7 @@ struct Live {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisLink")
-            .field("target", &self.target)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisLink").field("target", &self.target).finish_non_exhaustive()
     }
 }
 
@@ -180,10 +178,7 @@ impl RedisLink {
         }
         match self.verify(&mut live.connection).await {
             Ok(()) => {
-                self.publish(Live {
-                    generation: generation + 1,
-                    ..live
-                });
+                self.publish(Live { generation: generation + 1, ..live });
                 Ok(())
             }
             Err(reason) => {
@@ -237,20 +232,14 @@ impl RedisLink {
             Ok(Err(error)) => Err(self.lost(live, &error.to_string())),
             Err(_) => Err(self.lost(
                 live,
-                &format!(
-                    "no reply within {} ms",
-                    self.inner.options.reply_timeout.as_millis()
-                ),
+                &format!("no reply within {} ms", self.inner.options.reply_timeout.as_millis()),
             )),
         }
     }
 
     /// Gives the connection up, unless it was replaced already.
     fn lost(&self, live: &Live, why: &str) -> LinkError {
-        let reason = format!(
-            "the connection to Redis at {} broke: {why}",
-            self.inner.target
-        );
+        let reason = format!("the connection to Redis at {} broke: {why}", self.inner.target);
         if self.generation() == live.generation {
             self.take_down(&reason);
         }
@@ -258,30 +247,23 @@ impl RedisLink {
     }
 
     async fn connect_once(&self, generation: u64) -> Result<(), String> {
-        let mut connection = self
-            .inner
-            .target
-            .connect(self.inner.options.connect_timeout)
-            .await?;
+        let mut connection = self.inner.target.connect(self.inner.options.connect_timeout).await?;
         self.verify(&mut connection).await?;
-        self.publish(Live {
-            connection,
-            generation,
-        });
+        self.publish(Live { connection, generation });
         Ok(())
     }
 
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
         let limit = self.inner.options.reply_timeout * 2;
-        tokio::time::timeout(limit, self.inner.verifier.verify(connection))
-            .await
-            .unwrap_or_else(|_| {
+        tokio::time::timeout(limit, self.inner.verifier.verify(connection)).await.unwrap_or_else(
+            |_| {
                 Err(format!(
                     "Redis at {} did not answer within {} ms",
                     self.inner.target,
                     limit.as_millis()
                 ))
-            })
+            },
+        )
     }
 
     fn publish(&self, live: Live) {
@@ -292,9 +274,7 @@ impl RedisLink {
 
     fn take_down(&self, reason: &str) {
         self.replace(None);
-        self.inner
-            .state
-            .send_replace(LinkState::Down(reason.to_owned()));
+        self.inner.state.send_replace(LinkState::Down(reason.to_owned()));
         self.inner.broken.notify_one();
     }
 

@@ -68,9 +68,7 @@ impl Tasks {
     /// begin the shutdown. Cancel-safe.
     pub async fn drained(&self, deadline: Duration) -> bool {
         self.tracker.close();
-        tokio::time::timeout(deadline, self.tracker.wait())
-            .await
-            .is_ok()
+        tokio::time::timeout(deadline, self.tracker.wait()).await.is_ok()
     }
 }
 
@@ -86,10 +84,7 @@ mod tests {
             token.cancelled().await;
             7
         });
-        assert!(
-            !tasks.drained(Duration::from_millis(10)).await,
-            "nobody told it to end"
-        );
+        assert!(!tasks.drained(Duration::from_millis(10)).await, "nobody told it to end");
         assert!(!tasks.is_shutting_down());
         tasks.begin_shutdown();
         assert!(tasks.drained(Duration::from_secs(30)).await);

@@ -42,25 +42,14 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
         filter: filter.to_owned(),
         reason: error.to_string(),
     })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
-        LogFormat::Text => builder
-            .with_ansi(std::io::stderr().is_terminal())
-            .try_init(),
-        LogFormat::Json => builder
-            .json()
-            .flatten_event(true)
-            .with_ansi(false)
-            .try_init(),
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_ansi(false).try_init(),
     }
     .map_err(|_| TelemetryError::Twice)?;
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic
-            .location()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let text = panic.payload_as_str().unwrap_or("no message");
         tracing::error!(place, panic = text, "a thread panicked");
     }));

@@ -1,5 +1,5 @@
 //! The service kit over real sockets: limits, problems, ids and draining as a client sees them.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 #[path = "service/drain.rs"]
 mod drain;

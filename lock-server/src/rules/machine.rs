@@ -199,7 +199,8 @@ impl Machine {
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
         self.settle(now_ms, lock);
-        let record = self.records.get_mut(lock).ok_or_else(|| gone(&Record::default(), lease_id))?;
+        let record =
+            self.records.get_mut(lock).ok_or_else(|| gone(&Record::default(), lease_id))?;
         let Some(holder) = record.holder.as_mut().filter(|holder| holder.lease_id == lease_id)
         else {
             return Err(gone(record, lease_id));
@@ -385,7 +386,9 @@ impl Machine {
     pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
         self.tick(now_ms);
         let from = match &query.after {
-            Some(after) if after.as_str() >= query.prefix.as_str() => Bound::Excluded(after.as_str()),
+            Some(after) if after.as_str() >= query.prefix.as_str() => {
+                Bound::Excluded(after.as_str())
+            }
             _ => Bound::Included(query.prefix.as_str()),
         };
         let mut lines = self

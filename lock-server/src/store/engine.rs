@@ -204,6 +204,9 @@ impl Drop for Caller<'_> {
     }
 }
 
+/// Sends one answer; a grant that nobody hears is taken back in the machine at that time.
+type Ready = Box<dyn FnOnce(&mut Machine, u64) + Send>;
+
 struct Worker<J> {
     machine: Machine,
     journal: J,
@@ -211,7 +214,7 @@ struct Worker<J> {
     /// Who waits for which answer; a repeated request has several listeners.
     waiting: HashMap<(LockName, LeaseId), Vec<oneshot::Sender<Heard>>>,
     /// Answers that leave after the commit.
-    ready: Vec<Box<dyn FnOnce(&mut Machine, u64) + Send>>,
+    ready: Vec<Ready>,
     failed: Option<String>,
 }
 

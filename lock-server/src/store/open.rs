@@ -34,11 +34,10 @@ impl FromStr for StoreUrl {
                 Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
             }
             Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
-            Some(("redis", _)) => {
-                url.parse().map(Self::Redis).map_err(|error: service_kit::redis_link::TargetError| {
-                    error.to_string()
-                })
-            }
+            Some(("redis", _)) => url
+                .parse()
+                .map(Self::Redis)
+                .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
                 url.split_once('@').map_or(url, |(_, host)| host)

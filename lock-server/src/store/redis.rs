@@ -216,7 +216,9 @@ impl RedisStore {
             match answer {
                 Ok(Answer::Queued { expires_in_ms }) => {
                     queued = true;
-                    self.inner.waiting.look_again_in(self.inner.clock.monotonic_ms(), expires_in_ms);
+                    self.inner
+                        .waiting
+                        .look_again_in(self.inner.clock.monotonic_ms(), expires_in_ms);
                 }
                 // Whoever has a place in the queue does not lose it to a Redis that is away.
                 Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) if queued => {}

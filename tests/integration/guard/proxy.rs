@@ -12,6 +12,9 @@ use fence_tests::wait::{soon, until_true};
 use http::Method;
 use tokio::task::JoinHandle;
 
+/// A lifetime that no test outlasts.
+const LONG: &str = "60s";
+
 /// A guard before an opaque upstream.
 struct Lane {
     upstream: Upstream,
@@ -25,7 +28,13 @@ impl Lane {
     async fn new(lifetime: &'static str) -> Self {
         let (upstream, state) = (Upstream::start().await, DataDir::new());
         let (server, api) = start(&upstream, &state, lifetime).await;
-        Self { upstream, state, lifetime, server, api }
+        Self {
+            upstream,
+            state,
+            lifetime,
+            server,
+            api,
+        }
     }
 
     /// kill -9, and a new process on the same state.
@@ -35,26 +44,42 @@ impl Lane {
     }
 
     async fn put(&self, path: &str, token: &str, body: &'static str) -> Reply {
-        self.api.send(Method::PUT, path, &[("fencing-token", token)], body).await
+        self.api
+            .send(Method::PUT, path, &[("fencing-token", token)], body)
+            .await
     }
 
     fn put_later(&self, token: &str, body: &'static str) -> JoinHandle<Result<Reply, String>> {
         let (api, token) = (self.api.clone(), token.to_owned());
         tokio::spawn(async move {
             let headers = [("fencing-token", token.as_str())];
-            api.attempt(Method::PUT, "/doc", &headers, body.into()).await
+            api.attempt(Method::PUT, "/doc", &headers, body.into())
+                .await
         })
     }
 
     async fn mark(&self) -> Option<u64> {
-        self.server.guard().fence("doc").await.mark.map(|token| token.get())
+        self.server
+            .guard()
+            .fence("doc")
+            .await
+            .mark
+            .map(|token| token.get())
     }
 }
 
 async fn start(upstream: &Upstream, state: &DataDir, lifetime: &str) -> (Server, Api) {
+    // A test that gives a short lifetime wants answers in short time, too.
+    let timeout = if lifetime == LONG { "10s" } else { "400ms" };
     let mut server = Setup::bare("fenced-store")
-        .args(&["--unsigned", "--store", "memory:", "--proxy-listen", "127.0.0.1:0"])
-        .args(&["--upstream", upstream.base(), "--max-request-lifetime", lifetime])
+        .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
+        .args(&[
+            "--upstream",
+            upstream.base(),
+            "--max-request-lifetime",
+            lifetime,
+        ])
+        .args(&["--upstream-timeout", timeout])
         .args(&["--state", fence_tests::key_file::text(&state.path())])
         .start()
         .await;
@@ -68,7 +93,7 @@ fn token(number: u64) -> String {
 
 #[tokio::test]
 async fn what_passes_is_what_was_sent() {
-    let lane = Lane::new("5s").await;
+    let lane = Lane::new(LONG).await;
     let own = token(33);
     let headers = [
         ("fencing-token", own.as_str()),
@@ -77,28 +102,61 @@ async fn what_passes_is_what_was_sent() {
         ("connection", "x-hop"),
         ("x-hop", "dropped"),
     ];
-    let reply = lane.api.send(Method::PUT, "/doc?part=1", &headers, "one").await.expect(204);
+    let reply = lane
+        .api
+        .send(Method::PUT, "/doc?part=1", &headers, "one")
+        .await
+        .expect(204);
     assert_eq!(reply.header("fencing-mark"), "33");
-    assert_eq!(reply.header("fencing-guarantee"), Guarantee::Bounded.as_str());
+    assert_eq!(
+        reply.header("fencing-guarantee"),
+        Guarantee::Bounded.as_str()
+    );
     let log = lane.upstream.log();
-    assert_eq!((log[0].path.as_str(), log[0].value.as_str()), ("/doc?part=1", "one"));
+    assert_eq!(
+        (log[0].path.as_str(), log[0].value.as_str()),
+        ("/doc?part=1", "one")
+    );
     assert_eq!(log[0].headers["content-type"], "text/x-thing");
     assert_eq!(log[0].headers["x-own"], "kept");
-    assert!(!log[0].headers.contains_key("x-hop"), "a hop-by-hop header passed");
-    let found = lane.api.send(Method::GET, "/doc?part=1", &[("fencing-token", &own)], "").await;
+    assert!(
+        !log[0].headers.contains_key("x-hop"),
+        "a hop-by-hop header passed"
+    );
+    let found = lane
+        .api
+        .send(Method::GET, "/doc?part=1", &[("fencing-token", &own)], "")
+        .await;
     assert_eq!(found.expect(200).body.as_ref(), b"one");
 }
 
 #[tokio::test]
 async fn refusals_never_reach_the_upstream() {
-    let lane = Lane::new("5s").await;
+    let lane = Lane::new(LONG).await;
     lane.put("/doc", &token(34), "new").await.expect(204);
-    lane.put("/doc", &token(33), "late").await.problem(Code::StaleToken);
-    lane.put("/doc", &token(34), "twin").await.problem(Code::TokenCollision);
-    lane.put("/doc", &unsigned(40, "other", lease_id()), "x").await.problem(Code::WrongLock);
-    lane.api.send(Method::PUT, "/doc", &[], "x").await.problem(Code::TokenRequired);
-    lane.put("/doc", "nonsense", "x").await.problem(Code::MalformedToken);
-    for path in ["/%2e%2e/doc", "/a/%2e%2e/doc", "/%64%2f..%2fdoc", "//doc", "/a%00"] {
+    lane.put("/doc", &token(33), "late")
+        .await
+        .problem(Code::StaleToken);
+    lane.put("/doc", &token(34), "twin")
+        .await
+        .problem(Code::TokenCollision);
+    lane.put("/doc", &unsigned(40, "other", lease_id()), "x")
+        .await
+        .problem(Code::WrongLock);
+    lane.api
+        .send(Method::PUT, "/doc", &[], "x")
+        .await
+        .problem(Code::TokenRequired);
+    lane.put("/doc", "nonsense", "x")
+        .await
+        .problem(Code::MalformedToken);
+    for path in [
+        "/%2e%2e/doc",
+        "/a/%2e%2e/doc",
+        "/%64%2f..%2fdoc",
+        "//doc",
+        "/a%00",
+    ] {
         let reply = lane.put(path, &token(50), "x").await;
         assert!((400..500).contains(&reply.status), "{path}: {reply:?}");
     }
@@ -109,15 +167,20 @@ async fn refusals_never_reach_the_upstream() {
 /// The heart of it: 33 is on the wire while 34 arrives. 34 waits until 33 has landed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_write_waits_for_the_older_in_flight() {
-    let lane = Lane::new("20s").await;
+    let lane = Lane::new(LONG).await;
     let old_token = token(33);
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&old_token, "33");
     hold.arrived().await;
     let new = lane.put_later(&token(34), "34");
-    until_true("the mark to be 34", || async { lane.mark().await == Some(34) }).await;
+    until_true("the mark to be 34", || async {
+        lane.mark().await == Some(34)
+    })
+    .await;
     // The mark is up, so the old holder is out, though its first write is still on the wire.
-    lane.put("/doc", &old_token, "33 again").await.problem(Code::StaleToken);
+    lane.put("/doc", &old_token, "33 again")
+        .await
+        .problem(Code::StaleToken);
     assert!(lane.upstream.values().is_empty(), "34 overtook 33");
     hold.release();
     soon("33", old).await.unwrap().unwrap().expect(204);
@@ -132,27 +195,37 @@ async fn a_newer_write_waits_for_the_older_in_flight() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_of_one_token_run_side_by_side() {
-    let lane = Lane::new("20s").await;
+    let lane = Lane::new(LONG).await;
     let own = token(33);
     let mut hold = lane.upstream.hold("slow");
     let slow = lane.put_later(&own, "slow");
     hold.arrived().await;
     lane.put("/doc", &own, "fast").await.expect(204);
     hold.release();
-    soon("the slow write", slow).await.unwrap().unwrap().expect(204);
+    soon("the slow write", slow)
+        .await
+        .unwrap()
+        .unwrap()
+        .expect(204);
     assert_eq!(lane.upstream.values(), ["fast", "slow"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_hangs_up_cancels_nothing() {
-    let lane = Lane::new("20s").await;
+    let lane = Lane::new(LONG).await;
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&token(33), "33");
     hold.arrived().await;
     old.abort();
     let new = lane.put_later(&token(34), "34");
-    until_true("the mark to be 34", || async { lane.mark().await == Some(34) }).await;
-    assert!(lane.upstream.values().is_empty(), "34 did not wait for the abandoned 33");
+    until_true("the mark to be 34", || async {
+        lane.mark().await == Some(34)
+    })
+    .await;
+    assert!(
+        lane.upstream.values().is_empty(),
+        "34 did not wait for the abandoned 33"
+    );
     hold.release();
     let second = soon("34", new).await.unwrap().unwrap();
     if second.status != 204 {
@@ -165,13 +238,19 @@ async fn a_client_that_hangs_up_cancels_nothing() {
 /// A write that got no answer in its time is in doubt: nothing newer until it cannot land any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_in_doubt_quarantines_the_lane() {
-    let lane = Lane::new("1500ms").await;
+    let lane = Lane::new("1s").await;
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&token(33), "33");
     hold.arrived().await;
-    let reply = soon("the lifetime of 33 to end", old).await.unwrap().unwrap();
+    let reply = soon("the lifetime of 33 to end", old)
+        .await
+        .unwrap()
+        .unwrap();
     let problem = reply.problem(Code::OutcomeUnknown);
-    assert!(!problem.hint.contains("lease_id") || !problem.retryable, "{problem:?}");
+    assert!(
+        !problem.hint.contains("lease_id") || !problem.retryable,
+        "{problem:?}"
+    );
     assert!(lane.upstream.values().is_empty());
     let newer = token(34);
     until_true("the quarantine to end", || async {
@@ -206,7 +285,9 @@ async fn a_crash_with_a_write_in_flight_quarantines_the_lane() {
     })
     .await;
     assert_eq!(lane.upstream.values(), ["33", "34"]);
-    lane.put("/doc", &token(33), "late").await.problem(Code::StaleToken);
+    lane.put("/doc", &token(33), "late")
+        .await
+        .problem(Code::StaleToken);
 }
 
 #[tokio::test]
@@ -214,7 +295,9 @@ async fn marks_survive_a_crash() {
     let mut lane = Lane::new("1s").await;
     lane.put("/doc", &token(34), "new").await.expect(204);
     lane.crash().await;
-    lane.put("/doc", &token(33), "late").await.problem(Code::StaleToken);
+    lane.put("/doc", &token(33), "late")
+        .await
+        .problem(Code::StaleToken);
     assert_eq!(lane.upstream.values(), ["new"]);
 }
 
@@ -223,15 +306,16 @@ async fn an_upstream_that_is_not_there_is_said_so() {
     let state = DataDir::new();
     let port = fence_tests::ports::unused();
     let mut server = Setup::bare("fenced-store")
-        .args(&["--unsigned", "--store", "memory:", "--proxy-listen", "127.0.0.1:0"])
+        .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
         .args(&["--upstream", &format!("http://127.0.0.1:{port}")])
         .args(&["--max-request-lifetime", "1s"])
         .args(&["--state", fence_tests::key_file::text(&state.path())])
         .start()
         .await;
     let api = Api::new(&server.proxy().await);
-    let headers = token(33);
-    let send = || api.send(Method::PUT, "/doc", &[("fencing-token", &headers)], "x");
+    let own = token(33);
+    let headers = [("fencing-token", own.as_str())];
+    let send = || api.send(Method::PUT, "/doc", &headers, "x");
     let refused = soon("an answer", send()).await;
     refused.problem(Code::UpstreamUnavailable);
     // Nothing was sent, so nothing is in doubt.
@@ -242,8 +326,13 @@ async fn an_upstream_that_is_not_there_is_said_so() {
 async fn one_guard_a_state_folder() {
     let lane = Lane::new("1s").await;
     let output = Setup::bare("fenced-store")
-        .args(&["--unsigned", "--store", "memory:", "--proxy-listen", "127.0.0.1:0"])
-        .args(&["--upstream", lane.upstream.base(), "--max-request-lifetime", "1s"])
+        .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
+        .args(&[
+            "--upstream",
+            lane.upstream.base(),
+            "--max-request-lifetime",
+            "1s",
+        ])
         .args(&["--state", fence_tests::key_file::text(&lane.state.path())])
         .refused()
         .await;
@@ -254,19 +343,23 @@ async fn one_guard_a_state_folder() {
 async fn a_lifetime_must_be_stated() {
     let state = DataDir::new();
     let output = Setup::bare("fenced-store")
-        .args(&["--unsigned", "--store", "memory:", "--proxy-listen", "127.0.0.1:0"])
+        .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
         .args(&["--upstream", "http://127.0.0.1:9"])
         .args(&["--state", fence_tests::key_file::text(&state.path())])
         .refused()
         .await;
     assert_eq!(output.code, 64, "{output:?}");
-    assert!(output.stderr.contains("max-request-lifetime"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("max-request-lifetime"),
+        "{}",
+        output.stderr
+    );
 }
 
 /// While a slow write holds its lane up, other lanes move.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_do_not_touch_each_other() {
-    let lane = Lane::new("20s").await;
+    let lane = Lane::new(LONG).await;
     let mut hold = lane.upstream.hold("slow");
     let slow = lane.put_later(&token(33), "slow");
     hold.arrived().await;
@@ -275,6 +368,10 @@ async fn lanes_do_not_touch_each_other() {
     let reply = tokio::time::timeout(Duration::from_secs(10), lane.put("/other", &other, "free"));
     reply.await.expect("another lane waited").expect(204);
     hold.release();
-    soon("the slow write", slow).await.unwrap().unwrap().expect(204);
+    soon("the slow write", slow)
+        .await
+        .unwrap()
+        .unwrap()
+        .expect(204);
     drop(soon("the next write", waiting).await.unwrap());
 }

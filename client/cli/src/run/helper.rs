@@ -45,7 +45,7 @@ pub(super) fn terminal_arguments(group: Pid) -> [OsString; 3] {
 /// Does it. Comes back only where it fails, or after giving the terminal away.
 pub(crate) fn start(args: Args) -> Result<u8, Failure> {
     if let Some(group) = args.terminal_to.and_then(Pid::from_raw) {
-        let given = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), group);
+        let given = rustix::termios::tcsetpgrp(io::stdin(), group);
         return given.map(|()| code::OK).map_err(|error| Failure::internal(error.to_string()));
     }
     tie_to(args.parent)?;
@@ -63,7 +63,8 @@ fn tie_to(parent: Option<i32>) -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::internal(format!("the kernel refuses to watch: {error}")))?;
     // It may have ended before the kernel was asked.
-    let is_orphan = parent.is_some() && rustix::process::getppid() != parent.and_then(Pid::from_raw);
+    let is_orphan =
+        parent.is_some() && rustix::process::getppid() != parent.and_then(Pid::from_raw);
     if is_orphan { Err(Failure::silent(code::LOST)) } else { Ok(()) }
 }
 

@@ -69,10 +69,11 @@ impl Job {
         Ok(status.as_ref().map(exit_of))
     }
 
-    /// Whether the leader has been stopped since the last call.
-    pub(super) fn stopped(&self) -> bool {
+    /// The signal that has stopped the leader since the last call.
+    pub(super) fn stopped_by(&self) -> Option<Signal> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        matches!(waitid(WaitId::Pid(self.group), options), Ok(Some(_)))
+        let status = waitid(WaitId::Pid(self.group), options).ok()??;
+        Signal::from_named_raw(status.stopping_signal()?)
     }
 
     /// Takes note of the leader's end; only then can the group be seen to be empty.

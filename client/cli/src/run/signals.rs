@@ -43,9 +43,8 @@ impl Signals {
 
 /// Listens for one signal.
 pub(super) fn listen(signal: Signal) -> Result<unix::Signal, Failure> {
-    unix::signal(SignalKind::from_raw(signal.as_raw())).map_err(|error| {
-        Failure::internal(format!("no handler for {}: {error}", name(signal)))
-    })
+    unix::signal(SignalKind::from_raw(signal.as_raw()))
+        .map_err(|error| Failure::internal(format!("no handler for {}: {error}", name(signal))))
 }
 
 /// The bit mask of ignored signals, where the system tells.

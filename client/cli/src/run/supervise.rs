@@ -78,8 +78,8 @@ pub(super) async fn supervise(
                 if let Some(exit) = all.job.exited()? {
                     return Ok(all.finish(exit).await);
                 }
-                if all.job.stopped() {
-                    all.suspend();
+                if let Some(signal) = all.job.stopped_by() {
+                    all.on_stop(signal);
                 }
             }
         }
@@ -107,8 +107,12 @@ impl Supervisor<'_> {
 
     /// Begins to end the group when the lease can no longer be trusted.
     fn check_lease(&mut self) {
-        let Err(error) = self.lease.check() else { return };
-        let ErrorKind::LeaseLost { reason } = *error.kind() else { return };
+        let Err(error) = self.lease.check() else {
+            return;
+        };
+        let ErrorKind::LeaseLost { reason } = *error.kind() else {
+            return;
+        };
         if self.ending.is_some() {
             return;
         }
@@ -132,6 +136,13 @@ impl Supervisor<'_> {
         if let Some(ending) = &mut self.ending {
             ending.killed = true;
         }
+    }
+
+    fn on_stop(&mut self, signal: Signal) {
+        // It read the terminal before it was given it: now it can go on.
+        let was_early = matches!(signal, Signal::TTIN | Signal::TTOU)
+            && self.terminal.as_ref().is_some_and(Terminal::is_with_job);
+        if was_early { self.job.signal(Signal::CONT) } else { self.suspend() }
     }
 
     /// The command was stopped at the terminal (Ctrl-Z): stop with it, as a shell expects. The
@@ -166,7 +177,9 @@ impl Supervisor<'_> {
             while !ending.killed && self.job.has_members() && clock::now() < ending.kill_at {
                 tokio::time::sleep(EMPTY_CHECK).await;
             }
-            self.job.signal(Signal::KILL);
+            if self.job.has_members() {
+                self.job.signal(Signal::KILL);
+            }
         }
         let lost = self.ending.map(|ending| ending.reason);
         Ended { code: exit.code(), what: exit.words(), lost }

@@ -1,11 +1,12 @@
 //! The terminal: while the command runs it belongs to the command's process group, so that reading
 //! from it, Ctrl-C and Ctrl-Z work as if the command had been started by itself.
 
+use std::io::stdin;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::process::{Pid, getpgrp};
-use rustix::stdio::stdin;
+
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 
 use super::helper;
@@ -27,6 +28,11 @@ impl Terminal {
             return None;
         }
         Some(Self { own_group, job })
+    }
+
+    /// Whether the job has it now.
+    pub(super) fn is_with_job(&self) -> bool {
+        tcgetpgrp(stdin()) == Ok(self.job)
     }
 
     /// Gives it to the job again, after the shell gave it to us. In the background it is not ours

@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
-use super::tables::{self, BODIES, MARKS, OBJECTS};
+use super::tables::{BODIES, OBJECTS};
+use crate::commit::marks::{self, MARKS};
 use crate::commit::{Cause, Done};
 use crate::etag::ETag;
-use crate::guard::{Fence, Mark, Verdict, judge};
+use crate::guard::{Fence, Verdict, judge};
 use crate::key::ObjectKey;
 use crate::store::decide::{Decision, decide};
 use crate::store::{Effect, Object, Operation, Outcome};
@@ -17,9 +18,9 @@ pub(super) fn write(
     fence: Option<&Fence>,
     operation: Option<Operation>,
 ) -> Result<Done<Outcome>, Cause> {
-    let mut marks = transaction.open_table(MARKS)?;
+    let mut table = transaction.open_table(MARKS)?;
     let mark = match fence {
-        Some(fence) => tables::mark(&marks, &fence.lock)?,
+        Some(fence) => marks::get(&table, &fence.lock)?,
         None => None,
     };
     let etag = match &operation {
@@ -31,8 +32,8 @@ pub(super) fn write(
         Decision::Fail { raise, outcome } => (raise, Some(outcome)),
         Decision::Proceed { raise } => (raise, None),
     };
-    if let (Some(fence), Some(Mark { token, lease })) = (fence, raise) {
-        marks.insert(fence.lock.as_str(), (token.get(), lease.to_string().as_str()))?;
+    if let (Some(fence), Some(mark)) = (fence, raise) {
+        marks::set(&mut table, &fence.lock, mark)?;
     }
     if let Some(answer) = failed {
         return Ok(Done { answer, changed: raise.is_some() });
@@ -76,7 +77,7 @@ pub(super) fn read(
     key: &ObjectKey,
 ) -> Result<Option<Outcome>, Cause> {
     if let Some(fence) = fence {
-        let mark = tables::mark(&snapshot.open_table(MARKS)?, &fence.lock)?;
+        let mark = marks::get(&snapshot.open_table(MARKS)?, &fence.lock)?;
         match judge(mark, fence.presented) {
             Verdict::Admit => {}
             Verdict::Raise => return Ok(None),

@@ -69,7 +69,9 @@ pub(super) fn page(value: Value, limit: usize) -> Result<FenceList, StoreError> 
 }
 
 fn unreadable() -> StoreError {
-    StoreError::Unavailable("a mark in Redis cannot be read; did somebody else write it?".to_owned())
+    StoreError::Unavailable(
+        "a mark in Redis cannot be read; did somebody else write it?".to_owned(),
+    )
 }
 
 fn stored(bytes: &[u8]) -> Option<Mark> {

@@ -1,6 +1,7 @@
 //! Judges the Redis behind each new connection, before it is used.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
@@ -33,7 +34,8 @@ impl GuardVerifier {
         let mut known = self.run_id.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = known.as_deref().filter(|before| *before != run_id) {
             tracing::warn!(
-                before, now = run_id,
+                before,
+                now = run_id,
                 "Redis was restarted or replaced; marks that it had not persisted are lost"
             );
         }
@@ -50,7 +52,11 @@ impl Verifier for GuardVerifier {
             .map_err(|error| format!("Redis did not answer INFO: {error}"))?;
         judge(&info)?;
         self.note_process(&info);
-        self.health.set(PERSISTENCE, persistence(&info));
+        // Not every user may read the configuration; then only INFO speaks.
+        let fsync: Option<Vec<String>> =
+            redis::cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await.ok();
+        let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
+        self.health.set(PERSISTENCE, persistence(&info, fsync.as_deref()));
         load_scripts(connection, &self.scripts.all()).await
     }
 }
@@ -80,9 +86,16 @@ fn judge(info: &str) -> Result<(), String> {
     }
 }
 
-fn persistence(info: &str) -> Status {
-    match info_field(info, "aof_enabled") {
-        Some("1") => Status::Ok,
+/// What a crash of this Redis costs. Marks and data are lost together, but then a holder whose
+/// token was refused before may write again.
+fn persistence(info: &str, fsync: Option<&str>) -> Status {
+    match (info_field(info, "aof_enabled"), fsync) {
+        (Some("1"), Some("always")) => Status::Ok,
+        (Some("1"), _) => Status::Warn(format!(
+            "Redis has appendfsync {}: a crash of its machine may lose the last marks and data; \
+             set it to always for no loss",
+            fsync.unwrap_or("unknown")
+        )),
         _ => Status::Warn(
             "Redis keeps no append-only file: a restart loses marks and data since the last \
              snapshot; set appendonly yes, and appendfsync always for no loss at all"
@@ -91,9 +104,14 @@ fn persistence(info: &str) -> Status {
     }
 }
 
-/// Makes readiness follow the link.
+/// How often a connection that works is judged again: an operator may have changed the eviction
+/// policy, or demoted the process, while it ran.
+const JUDGE_EVERY: Duration = Duration::from_secs(10);
+
+/// Makes readiness follow the link, and judges what is behind it again now and then. A Redis that
+/// does not pass any more takes the link down: operations are refused until it does.
 pub(super) fn follow(link: &RedisLink, kit: &Kit) {
-    let (mut states, health) = (link.watch(), kit.health.clone());
+    let (mut states, health, link) = (link.watch(), kit.health.clone(), link.clone());
     let stop = kit.tasks.shutdown_token();
     kit.tasks.spawn(async move {
         loop {
@@ -105,6 +123,10 @@ pub(super) fn follow(link: &RedisLink, kit: &Kit) {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = states.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(JUDGE_EVERY) => {
+                    // What it finds out is told through the state.
+                    let _ = link.verify_again(link.generation()).await;
+                }
             }
         }
     });
@@ -116,6 +138,19 @@ mod tests {
 
     fn info(version: &str, role: &str, policy: &str) -> String {
         format!("redis_version:{version}\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n")
+    }
+
+    #[test]
+    fn what_a_crash_costs_is_said() {
+        assert_eq!(persistence("aof_enabled:1", Some("always")), Status::Ok);
+        for (info, fsync, word) in [
+            ("aof_enabled:1", Some("everysec"), "everysec"),
+            ("aof_enabled:1", None, "unknown"),
+            ("aof_enabled:0", Some("always"), "no append-only file"),
+        ] {
+            let status = persistence(info, fsync);
+            assert!(matches!(&status, Status::Warn(text) if text.contains(word)), "{status:?}");
+        }
     }
 
     #[test]

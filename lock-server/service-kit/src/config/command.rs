@@ -31,18 +31,13 @@ pub(super) struct Spec {
 
 impl Spec {
     pub(super) fn variable(&self, prefix: &str) -> String {
-        format!(
-            "{prefix}_{}",
-            self.long.replace('-', "_").to_ascii_uppercase()
-        )
+        format!("{prefix}_{}", self.long.replace('-', "_").to_ascii_uppercase())
     }
 }
 
 /// The flags of the command at `path` (those of the top where there is no such subcommand).
 pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
-    let at = path
-        .iter()
-        .try_fold(command, |command, name| command.find_subcommand(name));
+    let at = path.iter().try_fold(command, |command, name| command.find_subcommand(name));
     let args = at.unwrap_or(command).get_arguments();
     args.filter_map(|arg| {
         let kind = match arg.get_action() {
@@ -63,32 +58,22 @@ pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
 
 /// The matches of the subcommand at `path`, when the command line leads there.
 pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a ArgMatches> {
-    path.iter()
-        .try_fold(matches, |matches, name| matches.subcommand_matches(name))
+    path.iter().try_fold(matches, |matches, name| matches.subcommand_matches(name))
 }
 
 /// The command without demands on which flags must be there; without `typed`, values may be
 /// anything, so that all of them can be looked at before one is refused.
 pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command {
-    let groups: Vec<_> = command
-        .get_groups()
-        .map(|group| group.get_id().clone())
-        .collect();
+    let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = groups
         .into_iter()
-        .fold(command, |command, id| {
-            command.mut_group(id, |group| group.required(false))
-        })
+        .fold(command, |command, id| command.mut_group(id, |group| group.required(false)))
         .subcommand_required(false)
         .arg_required_else_help(false)
         .mut_args(|arg| {
             let arg = arg.required(false);
             let takes_values = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
-            if typed || !takes_values {
-                arg
-            } else {
-                arg.value_parser(ValueParser::os_string())
-            }
+            if typed || !takes_values { arg } else { arg.value_parser(ValueParser::os_string()) }
         });
     match path {
         [first, below @ ..] if command.find_subcommand(first).is_some() => {
@@ -112,22 +97,14 @@ pub(super) fn parse_loosely(
         Ok(matches) => return Ok(matches),
         Err(error) => error,
     };
-    if matches!(
-        error.kind(),
-        ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
-    ) {
+    if matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict) {
         // What is missing may come from a lower layer; the last pass has the last word.
         if let Ok(matches) = loose.ignore_errors(true).try_get_matches_from(args) {
             return Ok(matches);
         }
     }
     // The strict command words its help and usage as they are.
-    Err(strict
-        .clone()
-        .try_get_matches_from(args)
-        .err()
-        .unwrap_or(error)
-        .into())
+    Err(strict.clone().try_get_matches_from(args).err().unwrap_or(error).into())
 }
 
 /// Where flags for the command at `path` can be inserted: behind the last word that leads there.
@@ -148,9 +125,7 @@ pub(super) fn insert_position(strict: &Command, path: &[&str], args: &[OsString]
 pub(super) fn conflict(strict: &Command, path: &[&str], settings: &[Setting]) -> Option<String> {
     let good = settings.iter().filter(|setting| !setting.is_wrong);
     let args = words(strict, path, good.flat_map(Setting::tokens));
-    let error = loosened(strict.clone(), path, true)
-        .try_get_matches_from(args)
-        .err()?;
+    let error = loosened(strict.clone(), path, true).try_get_matches_from(args).err()?;
     let text = || with_origins(first_paragraph(&error), settings);
     (error.kind() == ErrorKind::ArgumentConflict).then(text)
 }

@@ -25,18 +25,13 @@ pub trait Env {
 pub struct ProcessEnv;
 
 impl Env for ProcessEnv {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this module owns the environment"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this module owns the environment")]
     fn get(&self, name: &str) -> Option<String> {
         std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }
 
     fn names(&self) -> Vec<String> {
-        std::env::vars_os()
-            .map(|(name, _)| name.to_string_lossy().into_owned())
-            .collect()
+        std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     }
 }
 
@@ -61,15 +56,11 @@ pub fn unknown_variables<A: clap::Parser>(
     let known = |name: &String| {
         specs.iter().any(|spec| {
             let variable = spec.variable(prefix);
-            name.strip_prefix(&variable)
-                .is_some_and(|end| end.is_empty() || end == "_FILE")
+            name.strip_prefix(&variable).is_some_and(|end| end.is_empty() || end == "_FILE")
         })
     };
     let start = format!("{prefix}_");
-    env.names()
-        .into_iter()
-        .filter(|name| name.starts_with(&start) && !known(name))
-        .collect()
+    env.names().into_iter().filter(|name| name.starts_with(&start) && !known(name)).collect()
 }
 
 /// What the variables say about a flag.
@@ -86,21 +77,16 @@ pub(super) fn setting(
     let twin_is_taken = all.iter().any(|other| other.variable(prefix) == twin);
     let named = if twin_is_taken { None } else { is_set(&twin) };
     match (is_set(&variable), named) {
-        (Some(_), Some(_)) => Err(format!(
-            "variables {variable} and {twin} are both set; unset one of them"
-        )),
-        (Some(value), None) => Ok(Some(Setting::new(
-            spec,
-            Origin::Variable(variable),
-            values(spec, &value),
-        ))),
+        (Some(_), Some(_)) => {
+            Err(format!("variables {variable} and {twin} are both set; unset one of them"))
+        }
+        (Some(value), None) => {
+            Ok(Some(Setting::new(spec, Origin::Variable(variable), values(spec, &value))))
+        }
         (None, Some(path)) => {
             let value =
                 read(&path).map_err(|error| format!("variable {twin}: file {path}: {error}"))?;
-            let origin = Origin::NamedFile {
-                variable: twin,
-                path,
-            };
+            let origin = Origin::NamedFile { variable: twin, path };
             Ok(Some(Setting::new(spec, origin, values(spec, value.trim()))))
         }
         (None, None) => Ok(None),
@@ -109,12 +95,9 @@ pub(super) fn setting(
 
 fn values(spec: &Spec, value: &str) -> Vec<std::ffi::OsString> {
     match spec.kind {
-        Kind::Many => value
-            .split(';')
-            .map(str::trim)
-            .filter(|v| !v.is_empty())
-            .map(Into::into)
-            .collect(),
+        Kind::Many => {
+            value.split(';').map(str::trim).filter(|v| !v.is_empty()).map(Into::into).collect()
+        }
         Kind::Value | Kind::Switch => vec![value.into()],
     }
 }
@@ -127,9 +110,7 @@ fn read(path: &str) -> Result<String, String> {
 pub(super) fn read_bounded(path: &std::path::Path, bytes_max: u64) -> Result<String, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut text = String::new();
-    file.take(bytes_max + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| error.to_string())?;
+    file.take(bytes_max + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > bytes_max {
         return Err(format!("is larger than {bytes_max} bytes"));
     }

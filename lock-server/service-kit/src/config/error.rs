@@ -23,9 +23,7 @@ enum Answer {
 
 impl ConfigError {
     pub(super) fn settings(errors: Vec<String>) -> Self {
-        Self {
-            answer: Answer::Settings(errors),
-        }
+        Self { answer: Answer::Settings(errors) }
     }
 
     /// What clap says about settings that are right one by one.
@@ -66,9 +64,7 @@ impl ConfigError {
 
 impl From<clap::Error> for ConfigError {
     fn from(error: clap::Error) -> Self {
-        Self {
-            answer: Answer::Clap(Box::new(error)),
-        }
+        Self { answer: Answer::Clap(Box::new(error)) }
     }
 }
 
@@ -92,24 +88,15 @@ impl std::error::Error for ConfigError {}
 /// clap's message without its usage and its invitation to `--help`.
 pub(super) fn first_paragraph(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let end = ["\n\nUsage:", "\n\nFor more"]
-        .iter()
-        .filter_map(|mark| text.find(mark))
-        .min();
+    let end = ["\n\nUsage:", "\n\nFor more"].iter().filter_map(|mark| text.find(mark)).min();
     let text = &text[..end.unwrap_or(text.len())];
-    text.strip_prefix("error: ")
-        .unwrap_or(text)
-        .trim_end()
-        .to_owned()
+    text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned()
 }
 
 /// The message, with where those flags came from that were not on the command line.
 pub(super) fn with_origins(mut message: String, settings: &[Setting]) -> String {
     let mut notes = Vec::new();
-    for setting in settings
-        .iter()
-        .filter(|setting| setting.origin != Origin::Flag)
-    {
+    for setting in settings.iter().filter(|setting| setting.origin != Origin::Flag) {
         let flag = format!("--{}", setting.spec.long);
         let is_named = message
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))

@@ -23,10 +23,7 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
         Ok(table) => table,
         Err(error) => {
             let error = error.to_string();
-            return (
-                Vec::new(),
-                vec![format!("file {name} is not TOML: {}", error.trim_end())],
-            );
+            return (Vec::new(), vec![format!("file {name} is not TOML: {}", error.trim_end())]);
         }
     };
     let (mut found, mut errors): (Vec<Setting>, _) = (Vec::new(), Vec::new());
@@ -35,10 +32,7 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
         let setting = match spec_of(key, specs) {
             Ok(spec) if is_twice(spec) => Err("is there twice, with - and with _".to_owned()),
             Ok(spec) => values(spec, value).map(|values| {
-                let origin = Origin::ConfigFile {
-                    path: name.clone(),
-                    key: key.clone(),
-                };
+                let origin = Origin::ConfigFile { path: name.clone(), key: key.clone() };
                 Setting::new(spec, origin, values)
             }),
             Err(error) => Err(error),

@@ -51,20 +51,12 @@ pub(super) struct Setting {
 
 impl Setting {
     pub(super) fn new(spec: &Spec, origin: Origin, values: Vec<OsString>) -> Self {
-        Self {
-            spec: spec.clone(),
-            origin,
-            values,
-            is_wrong: false,
-        }
+        Self { spec: spec.clone(), origin, values, is_wrong: false }
     }
 
     /// Holds the place of a setting whose error has been told.
     pub(super) fn wrong(spec: &Spec) -> Self {
-        Self {
-            is_wrong: true,
-            ..Self::new(spec, Origin::Flag, Vec::new())
-        }
+        Self { is_wrong: true, ..Self::new(spec, Origin::Flag, Vec::new()) }
     }
 
     /// The words that set it on a command line.
@@ -89,22 +81,15 @@ impl Setting {
         }
         let (origin, long) = (&self.origin, &self.spec.long);
         if self.spec.kind == Kind::Switch {
-            let bad = self
-                .values
-                .iter()
-                .find(|value| *value != "true" && *value != "false")?;
+            let bad = self.values.iter().find(|value| *value != "true" && *value != "false")?;
             let bad = self.shown_value(&bad.to_string_lossy());
-            return Some(format!(
-                "{origin}: {bad} is not valid for --{long}: write true or false"
-            ));
+            return Some(format!("{origin}: {bad} is not valid for --{long}: write true or false"));
         }
         let args = words(loose, path, self.tokens());
         let error = loose.clone().try_get_matches_from(args).err()?;
         // Together with the other settings these may be right; the last pass decides.
-        if matches!(
-            error.kind(),
-            ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
-        ) {
+        if matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict)
+        {
             return None;
         }
         Some(format!("{origin}: {}", self.reason(&error)))
@@ -118,16 +103,10 @@ impl Setting {
         let value = self.shown_value(value);
         match (error.source(), error.get(ContextKind::ValidValue)) {
             (Some(source), _) => {
-                format!(
-                    "{value} is not valid for --{long}: {}",
-                    self.without_secret(source)
-                )
+                format!("{value} is not valid for --{long}: {}", self.without_secret(source))
             }
             (None, Some(ContextValue::Strings(valid))) if !valid.is_empty() => {
-                format!(
-                    "{value} is not valid for --{long}: write {}",
-                    valid.join(" or ")
-                )
+                format!("{value} is not valid for --{long}: write {}", valid.join(" or "))
             }
             _ if value == "\"\"" => format!("--{long} must not be empty"),
             _ => format!("{value} is not valid for --{long}"),
@@ -145,10 +124,6 @@ impl Setting {
     fn without_secret(&self, message: &dyn std::error::Error) -> String {
         let text = message.to_string();
         let is_secret = matches!(self.origin, Origin::NamedFile { .. });
-        if is_secret {
-            "see the flag's help for what it takes".to_owned()
-        } else {
-            text
-        }
+        if is_secret { "see the flag's help for what it takes".to_owned() } else { text }
     }
 }

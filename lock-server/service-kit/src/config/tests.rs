@@ -39,16 +39,11 @@ enum Sub {
 }
 
 fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs
-        .iter()
-        .map(|(name, value)| (format!("SRV_{name}"), (*value).to_owned()))
-        .collect()
+    pairs.iter().map(|(name, value)| (format!("SRV_{name}"), (*value).to_owned())).collect()
 }
 
 fn parse_words(words: &str, env: &dyn Env) -> Result<Args, ConfigError> {
-    let args = std::iter::once("server")
-        .chain(words.split_whitespace())
-        .map(OsString::from);
+    let args = std::iter::once("server").chain(words.split_whitespace()).map(OsString::from);
     parse("SRV", args, env)
 }
 
@@ -70,20 +65,12 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 fn the_highest_layer_wins() {
     let text = "store = 'file'\nttl_max_ms = 1\nlisten = '127.0.0.1:1'\nlog-format = 'json'";
     let (_dir, path) = file(text);
-    let env = env(&[
-        ("CONFIG", &path),
-        ("TTL_MAX_MS", "2"),
-        ("LISTEN", "127.0.0.1:2"),
-    ]);
+    let env = env(&[("CONFIG", &path), ("TTL_MAX_MS", "2"), ("LISTEN", "127.0.0.1:2")]);
     let args = parse_words("--listen 127.0.0.1:3", &env).unwrap();
     assert_eq!(args.listen.port(), 3, "flag over variable");
     assert_eq!(args.ttl_max_ms, 2, "variable over file");
     assert_eq!(args.store, "file", "file over nothing");
-    assert_eq!(
-        args.log_format,
-        crate::telemetry::LogFormat::Json,
-        "file over default"
-    );
+    assert_eq!(args.log_format, crate::telemetry::LogFormat::Json, "file over default");
     assert!(!args.unsigned);
     // The flag wins even when it says what the default says.
     let args = parse_words("--ttl-max-ms 15000", &env).unwrap();
@@ -95,32 +82,18 @@ fn lists_and_switches_come_from_every_layer() {
     let (_dir, path) = file("store = 's'\nrule = ['a=b', 'c=d']\nunsigned = true");
     let flag = format!("--config {path}");
     let args = parse_words(&flag, &env(&[])).unwrap();
-    assert_eq!(
-        (args.rule, args.unsigned),
-        (vec!["a=b".to_owned(), "c=d".to_owned()], true)
-    );
+    assert_eq!((args.rule, args.unsigned), (vec!["a=b".to_owned(), "c=d".to_owned()], true));
     let higher = env(&[("RULE", "x=y; z=;"), ("UNSIGNED", "false")]);
     let args = parse_words(&flag, &higher).unwrap();
-    assert_eq!(
-        (args.rule, args.unsigned),
-        (vec!["x=y".to_owned(), "z=".to_owned()], false)
-    );
+    assert_eq!((args.rule, args.unsigned), (vec!["x=y".to_owned(), "z=".to_owned()], false));
     let args = parse_words(&format!("{flag} --rule q"), &higher).unwrap();
-    assert_eq!(
-        args.rule,
-        ["q"],
-        "layers replace each other, they do not mix"
-    );
+    assert_eq!(args.rule, ["q"], "layers replace each other, they do not mix");
 }
 
 #[test]
 fn every_wrong_setting_is_told_with_its_origin() {
     let (_dir, path) = file("rule = 'one'\nlog-format = 'xml'\nunsinged = true\n[table]\nx = 1");
-    let env = env(&[
-        ("TTL_MAX_MS", "soon"),
-        ("UNSIGNED", "maybe"),
-        ("TOKEN", "-1"),
-    ]);
+    let env = env(&[("TTL_MAX_MS", "soon"), ("UNSIGNED", "maybe"), ("TOKEN", "-1")]);
     let told = errors(&format!("--listen nowhere --config {path}"), &env);
     for part in [
         "command line: \"nowhere\" is not valid for --listen: invalid socket address syntax",
@@ -134,10 +107,7 @@ fn every_wrong_setting_is_told_with_its_origin() {
         &format!("file {path}, key table: there is no such setting; --help lists them all"),
         "--store is missing: give the flag, the variable SRV_STORE, or the key store",
     ] {
-        assert!(
-            told.iter().any(|error| error.contains(part)),
-            "{part}\nis not in\n{told:#?}"
-        );
+        assert!(told.iter().any(|error| error.contains(part)), "{part}\nis not in\n{told:#?}");
     }
     assert_eq!(told.len(), 8, "{told:#?}");
 }
@@ -148,22 +118,13 @@ fn a_file_named_by_a_variable_holds_the_value() {
     let args = parse_words("--store s", &env(&[("TOKEN_FILE", &path)])).unwrap();
     assert_eq!(args.token, Some(42));
     let both = errors("--store s", &env(&[("TOKEN_FILE", &path), ("TOKEN", "1")]));
-    assert_eq!(
-        both,
-        ["variables SRV_TOKEN and SRV_TOKEN_FILE are both set; unset one of them"]
-    );
+    assert_eq!(both, ["variables SRV_TOKEN and SRV_TOKEN_FILE are both set; unset one of them"]);
     let gone = errors("--store s", &env(&[("TOKEN_FILE", "/nowhere/secret")]));
     assert!(gone[0].starts_with("variable SRV_TOKEN_FILE: file /nowhere/secret: No such file"));
     let (_dir, secret) = file("hunter2");
     let wrong = errors("--store s", &env(&[("TOKEN_FILE", &secret)]));
-    assert!(
-        wrong[0].contains("its content is not valid for --token"),
-        "{wrong:?}"
-    );
-    assert!(
-        !wrong[0].contains("hunter2"),
-        "a secret is not repeated: {wrong:?}"
-    );
+    assert!(wrong[0].contains("its content is not valid for --token"), "{wrong:?}");
+    assert!(!wrong[0].contains("hunter2"), "a secret is not repeated: {wrong:?}");
 }
 
 #[test]
@@ -190,10 +151,7 @@ fn settings_that_exclude_each_other_are_told_with_origins() {
 #[test]
 fn files_that_cannot_be_used_are_told() {
     let gone = errors("--store s --config /nowhere/server.toml", &env(&[]));
-    assert!(
-        gone[0].starts_with("file /nowhere/server.toml: No such file"),
-        "{gone:?}"
-    );
+    assert!(gone[0].starts_with("file /nowhere/server.toml: No such file"), "{gone:?}");
     let (_dir, path) = file("store = ");
     let broken = errors(&format!("--store s --config {path}"), &env(&[]));
     assert!(broken[0].contains("is not TOML"), "{broken:?}");
@@ -202,31 +160,15 @@ fn files_that_cannot_be_used_are_told() {
     assert_eq!(twice.len(), 2, "{twice:?}");
     let (_dir, path) = file("store = ['s']\nrule = [['a']]");
     let shapes = errors(&format!("--config {path}"), &env(&[]));
-    assert!(
-        shapes
-            .iter()
-            .any(|e| e.contains("key store: takes one value, not an array"))
-    );
-    assert!(
-        shapes
-            .iter()
-            .any(|e| e.contains("key rule: takes no array inside an array"))
-    );
+    assert!(shapes.iter().any(|e| e.contains("key store: takes one value, not an array")));
+    assert!(shapes.iter().any(|e| e.contains("key rule: takes no array inside an array")));
 }
 
 #[test]
 fn empty_variables_are_not_set_and_unknown_ones_are_listed() {
-    let env = env(&[
-        ("TTL_MAX_MS", ""),
-        ("TTL_MAKS", "1"),
-        ("TOKEN_FILE", ""),
-        ("STORE", "s"),
-    ]);
+    let env = env(&[("TTL_MAX_MS", ""), ("TTL_MAKS", "1"), ("TOKEN_FILE", ""), ("STORE", "s")]);
     assert_eq!(parse_words("", &env).unwrap().ttl_max_ms, 15_000);
-    assert_eq!(
-        unknown_variables::<Args>("SRV", &[], &env),
-        ["SRV_TTL_MAKS"]
-    );
+    assert_eq!(unknown_variables::<Args>("SRV", &[], &env), ["SRV_TTL_MAKS"]);
 }
 
 #[test]
@@ -239,17 +181,10 @@ fn the_layers_reach_the_top_when_a_subcommand_is_given() {
 #[test]
 fn help_and_version_pass_and_unknown_flags_do_not() {
     for words in ["--help", "--version", "init --help"] {
-        assert_eq!(
-            parse_words(words, &env(&[])).unwrap_err().exit_code(),
-            0,
-            "{words}"
-        );
+        assert_eq!(parse_words(words, &env(&[])).unwrap_err().exit_code(), 0, "{words}");
     }
     let told = errors("--stoer s", &env(&[]));
-    assert!(
-        told[0].contains("unexpected argument '--stoer'"),
-        "{told:?}"
-    );
+    assert!(told[0].contains("unexpected argument '--stoer'"), "{told:?}");
     assert!(told[0].contains("--store"), "{told:?}");
 }
 
@@ -282,34 +217,14 @@ fn the_flags_may_belong_to_a_subcommand() {
         parse_at::<Tool>("SRV", &["serve"], args, env)
     };
     let env = env(&[("DIR", "d"), ("PORT", "7"), ("OUTPUT", "ignored")]);
-    let want = |dir: &str, port| ToolCommand::Serve {
-        dir: Some(dir.to_owned()),
-        port,
-    };
+    let want = |dir: &str, port| ToolCommand::Serve { dir: Some(dir.to_owned()), port };
     // A value that reads like the subcommand is not taken for it.
     let tool = parse("tool --output serve serve --port 8", &env).unwrap();
-    assert_eq!(
-        tool,
-        Tool {
-            output: Some("serve".to_owned()),
-            command: want("d", 8)
-        }
-    );
-    assert_eq!(
-        parse("tool serve --dir x", &env).unwrap().command,
-        want("x", 7)
-    );
+    assert_eq!(tool, Tool { output: Some("serve".to_owned()), command: want("d", 8) });
+    assert_eq!(parse("tool serve --dir x", &env).unwrap().command, want("x", 7));
     let show = parse("tool show serve", &env).unwrap();
-    assert_eq!(
-        show.command,
-        ToolCommand::Show {
-            name: "serve".to_owned()
-        }
-    );
+    assert_eq!(show.command, ToolCommand::Show { name: "serve".to_owned() });
     let error = parse("tool serve", &BTreeMap::new()).unwrap_err();
     assert!(error.to_string().contains("--port is missing"), "{error}");
-    assert_eq!(
-        parse("tool", &env).unwrap_err().exit_code(),
-        USAGE_EXIT_CODE
-    );
+    assert_eq!(parse("tool", &env).unwrap_err().exit_code(), USAGE_EXIT_CODE);
 }

@@ -32,10 +32,7 @@ pub(super) struct EdgeLayer {
 
 impl EdgeLayer {
     pub(super) fn new(kit: &Kit, options: HttpOptions) -> Self {
-        Self {
-            metrics: kit.metrics.clone(),
-            options,
-        }
+        Self { metrics: kit.metrics.clone(), options }
     }
 }
 
@@ -45,12 +42,7 @@ impl<S> Layer<S> for EdgeLayer {
     /// Called once a route, so every route gets a cell of its own.
     fn layer(&self, inner: S) -> Edge<S> {
         let cell = Arc::new(OnceLock::new());
-        Edge {
-            inner,
-            cell,
-            metrics: self.metrics.clone(),
-            options: self.options,
-        }
+        Edge { inner, cell, metrics: self.metrics.clone(), options: self.options }
     }
 }
 
@@ -83,10 +75,7 @@ where
             let route = request.extensions().get::<MatchedPath>();
             RouteCell::new(&self.metrics, route.map_or("none", MatchedPath::as_str))
         });
-        let context = RequestContext {
-            id: id.clone(),
-            options: self.options,
-        };
+        let context = RequestContext { id: id.clone(), options: self.options };
         request.extensions_mut().insert(context);
         let running = match limit_body(request, self.options.max_body_bytes) {
             Ok(request) => Ok(self.inner.call(request)),
@@ -137,9 +126,7 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let response = match &mut this.running {
-            Err(reject) => reject
-                .take()
-                .map_or_else(Response::default, Reject::into_response),
+            Err(reject) => reject.take().map_or_else(Response::default, Reject::into_response),
             // The handler's future is dropped after a panic, so nobody sees its broken state.
             Ok(future) => match catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(cx))) {
                 Ok(Poll::Pending) => return Poll::Pending,
@@ -163,22 +150,14 @@ impl<F> EdgeFuture<F> {
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message");
         tracing::error!(request_id = ?self.id, panic = text, "a handler panicked");
-        Reject::new(
-            Code::Internal,
-            "the handler of this request failed unexpectedly",
-        )
-        .into_response()
+        Reject::new(Code::Internal, "the handler of this request failed unexpectedly")
+            .into_response()
     }
 
     fn finish(&self, mut response: Response) -> Response {
         let status = response.status();
         if let Some(cell) = self.cell.get() {
-            cell.record(
-                &self.metrics,
-                self.method,
-                status.as_u16(),
-                self.started.elapsed(),
-            );
+            cell.record(&self.metrics, self.method, status.as_u16(), self.started.elapsed());
         }
         if let Some(Rendered(text)) = response.extensions_mut().remove() {
             response.headers_mut().remove(header::CONTENT_LENGTH);

@@ -110,10 +110,7 @@ impl Service<Request> for FoldService {
 mod tests {
     use super::*;
 
-    const LOCKS: Fold = Fold {
-        prefix: "/v1/locks/",
-        verbs: &["acquire", "renew"],
-    };
+    const LOCKS: Fold = Fold { prefix: "/v1/locks/", verbs: &["acquire", "renew"] };
 
     fn fold(uri: &str) -> String {
         fold_name(&LOCKS, uri.parse().unwrap()).to_string()
@@ -121,16 +118,10 @@ mod tests {
 
     #[test]
     fn slashes_of_a_name_are_encoded() {
-        assert_eq!(
-            fold("/v1/locks/orders/42/acquire"),
-            "/v1/locks/orders%2F42/acquire"
-        );
+        assert_eq!(fold("/v1/locks/orders/42/acquire"), "/v1/locks/orders%2F42/acquire");
         assert_eq!(fold("/v1/locks/a/b/c"), "/v1/locks/a%2Fb%2Fc");
         assert_eq!(fold("/v1/locks/a/b?x=1/2"), "/v1/locks/a%2Fb?x=1/2");
-        assert_eq!(
-            fold("/v1/locks/a/acquire/renew"),
-            "/v1/locks/a%2Facquire/renew"
-        );
+        assert_eq!(fold("/v1/locks/a/acquire/renew"), "/v1/locks/a%2Facquire/renew");
     }
 
     #[test]
@@ -150,14 +141,8 @@ mod tests {
 
     #[test]
     fn tricks_stay_inside_the_name() {
-        assert_eq!(
-            fold("/v1/locks/../../metrics"),
-            "/v1/locks/..%2F..%2Fmetrics"
-        );
-        assert_eq!(
-            fold("/v1/locks/%2e%2e/x/renew"),
-            "/v1/locks/%2e%2e%2Fx/renew"
-        );
+        assert_eq!(fold("/v1/locks/../../metrics"), "/v1/locks/..%2F..%2Fmetrics");
+        assert_eq!(fold("/v1/locks/%2e%2e/x/renew"), "/v1/locks/%2e%2e%2Fx/renew");
         assert_eq!(fold("/v1/locks//a"), "/v1/locks/%2Fa");
         assert_eq!(fold("/v1/locks/a//renew"), "/v1/locks/a%2F/renew");
         assert_eq!(fold("/v1/locks/a/"), "/v1/locks/a%2F");

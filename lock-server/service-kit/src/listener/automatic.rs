@@ -33,31 +33,20 @@ pub(super) fn replacement_of(written: &[u8]) -> Option<Replacement> {
     if written.get(9) != Some(&b'4') || written.len() > LONGEST_BYTES {
         return None;
     }
-    let head = std::str::from_utf8(written)
-        .ok()?
-        .strip_suffix("\r\n\r\n")?;
+    let head = std::str::from_utf8(written).ok()?.strip_suffix("\r\n\r\n")?;
     let mut lines = head.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?;
     let plain = lines.all(|line| {
         line == "connection: close" || line == "content-length: 0" || line.starts_with("date: ")
     });
     let (reason, detail) = meaning(status)?;
-    plain.then(|| Replacement {
-        bytes: render(status, reason, detail),
-        sent: 0,
-    })
+    plain.then(|| Replacement { bytes: render(status, reason, detail), sent: 0 })
 }
 
 fn meaning(status: &str) -> Option<(&'static str, &'static str)> {
     match status {
-        "400" => Some((
-            "Bad Request",
-            "the request is not HTTP/1.1: its head cannot be read",
-        )),
-        "414" => Some((
-            "URI Too Long",
-            "the path and query of the request are too long",
-        )),
+        "400" => Some(("Bad Request", "the request is not HTTP/1.1: its head cannot be read")),
+        "414" => Some(("URI Too Long", "the path and query of the request are too long")),
         "431" => Some((
             "Request Header Fields Too Large",
             "the request has more header fields, or more bytes in them, than this server takes",
@@ -90,10 +79,7 @@ mod tests {
         let own = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\
             content-length: 0\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n";
         let text = String::from_utf8(replacement_of(own).unwrap().bytes).unwrap();
-        assert!(
-            text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{text}");
         assert!(text.contains("\"status\":431"), "{text}");
         for other in [
             &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],

@@ -66,11 +66,7 @@ pub async fn bind(addr: SocketAddr) -> Result<TcpListener, BindError> {
 }
 
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }?;
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // So that a restart need not wait for old connections to leave TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
@@ -92,21 +88,11 @@ mod tests {
 
     #[tokio::test]
     async fn only_loopback_is_bound() {
-        for bad in [
-            "0.0.0.0:0",
-            "[::]:0",
-            "192.0.2.1:80",
-            "[::ffff:192.0.2.1]:80",
-        ] {
+        for bad in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
             let error = bind(bad.parse().unwrap()).await.unwrap_err();
             assert!(matches!(error, BindError::NotLoopback(_)), "{error}");
         }
-        for good in [
-            "127.0.0.1:0",
-            "127.8.9.1:0",
-            "[::1]:0",
-            "[::ffff:127.0.0.1]:0",
-        ] {
+        for good in ["127.0.0.1:0", "127.8.9.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
             assert!(check_loopback(good.parse().unwrap()).is_ok(), "{good}");
         }
     }

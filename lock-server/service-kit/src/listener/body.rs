@@ -57,8 +57,7 @@ impl TimedBody {
     fn allowed(&self) -> Duration {
         let earned_ms =
             self.received_bytes.saturating_mul(1000) / u64::from(self.bytes_per_sec_min);
-        self.timeout
-            .saturating_add(Duration::from_millis(earned_ms))
+        self.timeout.saturating_add(Duration::from_millis(earned_ms))
     }
 
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<BodyTooSlow> {
@@ -69,10 +68,7 @@ impl TimedBody {
         while sleep.as_mut().poll(cx).is_ready() {
             let deadline = *started + allowed;
             if clock::now() >= deadline {
-                return Poll::Ready(BodyTooSlow {
-                    received_bytes: self.received_bytes,
-                    allowed,
-                });
+                return Poll::Ready(BodyTooSlow { received_bytes: self.received_bytes, allowed });
             }
             sleep.as_mut().reset(deadline.into());
         }

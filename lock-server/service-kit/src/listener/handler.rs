@@ -28,11 +28,7 @@ pub(super) struct Handler {
 
 impl Handler {
     pub(super) fn new(shared: &Shared, activity: Arc<Activity>) -> Self {
-        Self {
-            router: shared.router.clone(),
-            options: shared.options,
-            activity,
-        }
+        Self { router: shared.router.clone(), options: shared.options, activity }
     }
 }
 
@@ -44,10 +40,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
     fn call(&self, request: Request<Incoming>) -> Reply {
         self.activity.request_began();
         let request = request.map(|body| TimedBody::new(body, &self.options));
-        Reply {
-            inner: self.router.clone().call(request),
-            activity: Some(self.activity.clone()),
-        }
+        Reply { inner: self.router.clone().call(request), activity: Some(self.activity.clone()) }
     }
 }
 

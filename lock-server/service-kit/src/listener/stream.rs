@@ -34,10 +34,7 @@ pub(super) struct Activity {
 impl Activity {
     /// A new connection owes its first head at once.
     pub(super) fn new() -> Self {
-        Self {
-            phase: AtomicU8::new(HEAD),
-            requests: AtomicU32::new(0),
-        }
+        Self { phase: AtomicU8::new(HEAD), requests: AtomicU32::new(0) }
     }
 
     pub(super) fn request_began(&self) {
@@ -71,7 +68,8 @@ pub(super) struct Stream {
 #[derive(Debug)]
 struct Idle {
     timer: Pin<Box<Sleep>>,
-    requests: u32,
+    /// The number of requests when the last quarter ended, if the connection was resting then.
+    rested_since: Option<u32>,
     quarters: u32,
 }
 
@@ -102,43 +100,36 @@ impl Stream {
 
     /// Nothing to read: is it time to give up?
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.activity.phase() {
-            HEAD => {
-                let timeout = self.header_timeout;
-                let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
-                ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Err(timed_out(
-                    "the head of a request did not arrive in time",
-                )))
-            }
-            RESTING => self.poll_rest(cx),
-            _ => Poll::Pending,
+        if self.activity.phase() != HEAD {
+            return self.poll_rest(cx);
         }
+        let timeout = self.header_timeout;
+        let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(timed_out("the head of a request did not arrive in time")))
     }
 
+    /// Counts quarters in which the connection rested all the time. The timer runs on while a
+    /// request is in flight, because hyper need not look at the socket again when that one ends.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let requests = self.activity.requests.load(Ordering::Relaxed);
         let quarter = self.idle_quarter;
         let idle = self.idle_timer.get_or_insert_with(|| Idle {
             timer: sleep(quarter),
-            requests,
+            rested_since: None,
             quarters: 0,
         });
         loop {
             ready!(idle.timer.as_mut().poll(cx));
-            idle.quarters = if idle.requests == requests {
-                idle.quarters + 1
-            } else {
-                0
-            };
-            idle.requests = requests;
+            let requests = Some(self.activity.requests.load(Ordering::Relaxed));
+            let is_resting = self.activity.phase() == RESTING;
+            let has_rested = is_resting && idle.rested_since == requests;
+            idle.quarters = if has_rested { idle.quarters + 1 } else { 0 };
+            idle.rested_since = if is_resting { requests } else { None };
             if idle.quarters >= QUARTERS {
                 return Poll::Ready(Err(timed_out("the connection rested for too long")));
             }
             let next = idle.timer.deadline() + quarter;
-            idle.timer
-                .as_mut()
-                .reset(next.max(Instant::from_std(crate::clock::now())));
+            idle.timer.as_mut().reset(next.max(Instant::from_std(crate::clock::now())));
         }
     }
 

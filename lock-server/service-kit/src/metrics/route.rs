@@ -30,9 +30,7 @@ pub(crate) struct RouteCell {
 impl RouteCell {
     /// The cell of a route, as a template: `/v1/locks/{lock}/acquire`.
     pub(crate) fn new(metrics: &Metrics, route: &str) -> Self {
-        let labels = RouteLabels {
-            route: route.to_owned(),
-        };
+        let labels = RouteLabels { route: route.to_owned() };
         Self {
             route: route.to_owned(),
             duration: metrics.shared.durations.get_or_create_owned(&labels),
@@ -46,11 +44,7 @@ impl RouteCell {
         let method = usize::from(method).min(METHODS.len() - 1);
         let find = || {
             let route = self.route.clone();
-            let labels = RequestLabels {
-                method: METHODS[method],
-                route,
-                status,
-            };
+            let labels = RequestLabels { method: METHODS[method], route, status };
             metrics.shared.requests.get_or_create_owned(&labels)
         };
         match STATUSES.binary_search(&status) {

@@ -37,23 +37,15 @@ pub fn body_error(error: &(dyn Error + 'static)) -> Reject {
             return Reject::new(Code::RequestTimeout, slow.to_string());
         }
         if error.is::<LengthLimitError>() {
-            return Reject::new(
-                Code::PayloadTooLarge,
-                "the body is larger than this server takes",
-            );
+            return Reject::new(Code::PayloadTooLarge, "the body is larger than this server takes");
         }
         cause = error.source();
     }
-    Reject::new(
-        Code::InvalidRequest,
-        format!("the body could not be read: {error}"),
-    )
+    Reject::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
 }
 
 pub(super) fn limits(extensions: &Extensions) -> HttpOptions {
-    extensions
-        .get::<RequestContext>()
-        .map_or_else(HttpOptions::default, |context| context.options)
+    extensions.get::<RequestContext>().map_or_else(HttpOptions::default, |context| context.options)
 }
 
 pub(crate) fn too_large(limit_bytes: usize) -> Reject {
@@ -82,9 +74,5 @@ pub(super) async fn read(mut body: Body, limit_bytes: usize) -> Result<Bytes, Re
             pieces.extend_from_slice(&data);
         }
     }
-    Ok(if pieces.is_empty() {
-        whole
-    } else {
-        pieces.freeze()
-    })
+    Ok(if pieces.is_empty() { whole } else { pieces.freeze() })
 }

@@ -27,12 +27,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
         let (parts, body) = request.into_parts();
         check_content_type(&parts.headers)?;
         let text = body::read(body, body::limits(&parts.extensions).max_json_bytes).await?;
-        parse(if text.trim_ascii().is_empty() {
-            b"{}"
-        } else {
-            &text
-        })
-        .map(Self)
+        parse(if text.trim_ascii().is_empty() { b"{}" } else { &text }).map(Self)
     }
 }
 
@@ -88,10 +83,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Reject> {
     if is("application/json") || is("application/x-www-form-urlencoded") || is_json_suffix() {
         return Ok(());
     }
-    let detail = format!(
-        "the content type \"{}\" is not understood here",
-        shown(&text)
-    );
+    let detail = format!("the content type \"{}\" is not understood here", shown(&text));
     Err(Reject::new(Code::UnsupportedMediaType, detail))
 }
 
@@ -101,12 +93,9 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Reject> {
             Category::Data => "the body is not what this request takes",
             Category::Syntax | Category::Eof | Category::Io => "the body is not JSON",
         };
-        Reject::new(
-            Code::InvalidRequest,
-            format!("{what}: {}", shown_error(&error)),
-        )
-        .with("line", error.line())
-        .with("column", error.column())
+        Reject::new(Code::InvalidRequest, format!("{what}: {}", shown_error(&error)))
+            .with("line", error.line())
+            .with("column", error.column())
     })
 }
 
@@ -117,20 +106,10 @@ fn shown_error(error: &serde_json::Error) -> String {
     let mut out: String = text
         .chars()
         .take(SHOWN_CHARS)
-        .map(|c| {
-            if c.is_control() {
-                char::REPLACEMENT_CHARACTER
-            } else {
-                c
-            }
-        })
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {
-        out.push_str(&format!(
-            "… at line {} column {}",
-            error.line(),
-            error.column()
-        ));
+        out.push_str(&format!("… at line {} column {}", error.line(), error.column()));
     }
     out
 }

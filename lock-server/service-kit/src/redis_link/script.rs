@@ -14,11 +14,7 @@ pub struct Script {
 impl Script {
     /// A script from its text; `name` is for people.
     pub fn new(name: &'static str, text: &'static str) -> Self {
-        Self {
-            name,
-            text,
-            sha1: redis::Script::new(text).get_hash().to_owned(),
-        }
+        Self { name, text, sha1: redis::Script::new(text).get_hash().to_owned() }
     }
 
     /// An `EVALSHA` to which `keys` (as many as are given) and then arguments can be added.
@@ -51,12 +47,10 @@ pub async fn load_scripts(
     scripts: &[&Script],
 ) -> Result<(), String> {
     for script in scripts {
-        let sha1: String = cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script.text)
-            .query_async(connection)
-            .await
-            .map_err(|error| format!("Redis did not take the script {}: {error}", script.name))?;
+        let sha1: String =
+            cmd("SCRIPT").arg("LOAD").arg(script.text).query_async(connection).await.map_err(
+                |error| format!("Redis did not take the script {}: {error}", script.name),
+            )?;
         debug_assert_eq!(sha1, script.sha1, "{}", script.name);
     }
     Ok(())

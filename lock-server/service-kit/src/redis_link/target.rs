@@ -35,16 +35,11 @@ impl FromStr for RedisTarget {
 
     fn from_str(url: &str) -> Result<Self, TargetError> {
         let shown = without_password(url);
-        let refuse = |why: String| TargetError {
-            shown: shown.clone(),
-            why,
-        };
+        let refuse = |why: String| TargetError { shown: shown.clone(), why };
         if !url.starts_with("redis://") {
             return Err(refuse("it does not begin with redis://".to_owned()));
         }
-        let info = url
-            .into_connection_info()
-            .map_err(|error| refuse(error.to_string()))?;
+        let info = url.into_connection_info().map_err(|error| refuse(error.to_string()))?;
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         Ok(Self { info, shown })
     }

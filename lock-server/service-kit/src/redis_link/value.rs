@@ -23,9 +23,7 @@ pub fn text_fields(value: Value) -> Option<Vec<String>> {
 
 /// A field of an `INFO` reply.
 pub fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 #[cfg(test)]

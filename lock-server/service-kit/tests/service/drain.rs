@@ -15,11 +15,7 @@ async fn a_request_in_flight_is_finished_and_then_the_server_stops() {
     in_time("the request", server.arrived.notified()).await;
 
     server.kit.tasks.begin_shutdown();
-    assert_eq!(
-        resting.closed().await,
-        "",
-        "a resting connection is closed at once"
-    );
+    assert_eq!(resting.closed().await, "", "a resting connection is closed at once");
     in_time("closing the port", async {
         while TcpStream::connect(server.addr).await.is_ok() {
             tokio::task::yield_now().await;
@@ -31,46 +27,22 @@ async fn a_request_in_flight_is_finished_and_then_the_server_stops() {
     server.gate.notify_one();
     let reply = waiting.reply().await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "done"));
-    assert_eq!(
-        waiting.closed().await,
-        "",
-        "it was the last request of its connection"
-    );
-    let report = in_time("the end of the drain", server.serving)
-        .await
-        .unwrap();
-    assert_eq!(
-        report,
-        DrainReport {
-            open: report.open,
-            cut: 0
-        }
-    );
+    assert_eq!(waiting.closed().await, "", "it was the last request of its connection");
+    let report = in_time("the end of the drain", server.serving).await.unwrap();
+    assert_eq!(report, DrainReport { open: report.open, cut: 0 });
     assert!(report.open >= 1, "{report:?}");
-    assert!(
-        server.kit.tasks.drained(SOON).await,
-        "no connection is left"
-    );
+    assert!(server.kit.tasks.drained(SOON).await, "no connection is left");
 }
 
 #[tokio::test]
 async fn what_is_not_done_at_the_deadline_is_cut() {
-    let server = start(ListenOptions {
-        drain_deadline: SOON,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { drain_deadline: SOON, ..patient() }).await;
     let mut waiting = server.connect().await;
     waiting.send(&get_request("/wait")).await;
     in_time("the request", server.arrived.notified()).await;
     server.kit.tasks.begin_shutdown();
     assert_eq!(waiting.closed().await, "", "nobody opened the gate");
-    let report = in_time("the end of the drain", server.serving)
-        .await
-        .unwrap();
+    let report = in_time("the end of the drain", server.serving).await.unwrap();
     assert_eq!(report, DrainReport { open: 1, cut: 1 });
-    assert!(
-        server.kit.tasks.drained(SOON).await,
-        "the connection's task has ended"
-    );
+    assert!(server.kit.tasks.drained(SOON).await, "the connection's task has ended");
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::routing::{get, post};
 use fence_protocol::LockName;
+use futures_util::StreamExt as _;
 use serde::Deserialize;
 use service_kit::http::{Fold, HttpOptions, RequestId};
 use service_kit::listener::{DrainReport, ListenOptions};
-use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject};
+use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject, body_error};
 use service_kit::{Kit, http, listener, operational_routes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -29,10 +31,7 @@ pub(crate) const SOON: Duration = Duration::from_millis(100);
 pub(crate) const OPTIONS: HttpOptions = HttpOptions {
     max_body_bytes: 200_000,
     max_json_bytes: 1000,
-    folds: &[Fold {
-        prefix: "/locks/",
-        verbs: &["acquire"],
-    }],
+    folds: &[Fold { prefix: "/locks/", verbs: &["acquire"] }],
 };
 
 /// Limits none of which strikes by itself.
@@ -79,9 +78,7 @@ fn routes(gate: Arc<Notify>, arrived: Arc<Notify>) -> Router {
     };
     let order = async |ApiJson(order): ApiJson<Order>| format!("{} {}", order.count, order.note);
     let locked = async |ApiPath(name): ApiPath<String>| {
-        LockName::new(&name)
-            .map(|name| format!("lock {name}"))
-            .map_err(Reject::from)
+        LockName::new(&name).map(|name| format!("lock {name}")).map_err(Reject::from)
     };
     Router::new()
         .route("/hello", get(async || "hello"))
@@ -89,40 +86,35 @@ fn routes(gate: Arc<Notify>, arrived: Arc<Notify>) -> Router {
         .route("/wait", get(wait))
         .route("/panic", get(async || -> String { panic!("on purpose") }))
         .route("/order", post(order))
-        .route(
-            "/bytes",
-            post(async |ApiBytes(bytes): ApiBytes| bytes.len().to_string()),
-        )
-        .route(
-            "/page",
-            get(async |ApiQuery(page): ApiQuery<Page>| page.limit.to_string()),
-        )
+        .route("/bytes", post(async |ApiBytes(bytes): ApiBytes| bytes.len().to_string()))
+        .route("/stream", post(count_streamed))
+        .route("/page", get(async |ApiQuery(page): ApiQuery<Page>| page.limit.to_string()))
         .route("/locks/{lock}/acquire", post(locked))
         .route("/locks/{lock}", get(locked))
+}
+
+/// Reads the body as a stream, as a proxy does.
+async fn count_streamed(body: Body) -> Result<String, Reject> {
+    let mut stream = body.into_data_stream();
+    let mut bytes = 0;
+    while let Some(piece) = stream.next().await {
+        bytes += piece.map_err(|error| body_error(&error))?.len();
+    }
+    Ok(bytes.to_string())
 }
 
 /// Starts a server; `more` are routes beside the usual ones.
 pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
     let kit = Kit::new("test-service");
     let (gate, arrived) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let router = routes(gate.clone(), arrived.clone())
-        .merge(more)
-        .merge(operational_routes(&kit));
+    let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
     let router = http::finish(router, &kit, OPTIONS);
-    let listener = listener::bind("127.0.0.1:0".parse().unwrap())
-        .await
-        .unwrap();
+    let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = listener::serve(listener, router, options, kit.tasks.clone());
     // Not through the kit's tasks, which would await it while it awaits them.
     let serving = tokio::runtime::Handle::current().spawn(serving);
-    Server {
-        addr,
-        kit,
-        gate,
-        arrived,
-        serving,
-    }
+    Server { addr, kit, gate, arrived, serving }
 }
 
 pub(crate) async fn start(options: ListenOptions) -> Server {
@@ -131,10 +123,7 @@ pub(crate) async fn start(options: ListenOptions) -> Server {
 
 impl Server {
     pub(crate) async fn connect(&self) -> Client {
-        Client {
-            stream: TcpStream::connect(self.addr).await.unwrap(),
-            unread: Vec::new(),
-        }
+        Client { stream: TcpStream::connect(self.addr).await.unwrap(), unread: Vec::new() }
     }
 
     /// One request on a connection of its own.
@@ -183,10 +172,7 @@ impl Client {
                 return reply;
             }
             let seen = String::from_utf8_lossy(&self.unread).into_owned();
-            assert!(
-                self.read_more().await > 0,
-                "closed before a whole reply came: {seen:?}"
-            );
+            assert!(self.read_more().await > 0, "closed before a whole reply came: {seen:?}");
         }
     }
 
@@ -199,10 +185,7 @@ impl Client {
     async fn read_more(&mut self) -> usize {
         let mut buffer = [0; 4096];
         let read = tokio::time::timeout(HANG, self.stream.read(&mut buffer));
-        let bytes = read
-            .await
-            .expect("the server neither answered nor closed")
-            .unwrap_or(0);
+        let bytes = read.await.expect("the server neither answered nor closed").unwrap_or(0);
         self.unread.extend_from_slice(&buffer[..bytes]);
         bytes
     }
@@ -221,44 +204,23 @@ impl Reply {
         let text = std::str::from_utf8(bytes).ok()?;
         let (head, rest) = text.split_once("\r\n\r\n")?;
         let status = head.get(9..12)?.parse().unwrap();
-        let mut reply = Self {
-            status,
-            head: head.to_owned(),
-            body: String::new(),
-        };
-        let length = reply
-            .header("content-length")
-            .map_or(0, |text| text.parse().unwrap());
+        let mut reply = Self { status, head: head.to_owned(), body: String::new() };
+        let length = reply.header("content-length").map_or(0, |text| text.parse().unwrap());
         reply.body = rest.get(..length)?.to_owned();
         Some((reply, head.len() + 4 + length))
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let fields = self
-            .head
-            .lines()
-            .skip(1)
-            .filter_map(|line| line.split_once(": "));
-        fields
-            .filter(|(field, _)| *field == name)
-            .map(|(_, value)| value)
-            .next()
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        fields.filter(|(field, _)| *field == name).map(|(_, value)| value).next()
     }
 
     /// The problem in the body, after checks that hold for every problem.
     pub(crate) fn problem(&self) -> serde_json::Value {
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/problem+json"),
-            "{self:?}"
-        );
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         assert_eq!(problem["status"], self.status, "{problem}");
-        assert_eq!(
-            problem["request_id"].as_str(),
-            self.header("x-request-id"),
-            "{problem}"
-        );
+        assert_eq!(problem["request_id"].as_str(), self.header("x-request-id"), "{problem}");
         assert!(!problem["hint"].as_str().unwrap().is_empty(), "{problem}");
         problem
     }
@@ -266,11 +228,7 @@ impl Reply {
     /// The problem's detail, after checking status and code.
     pub(crate) fn detail(&self, status: u16, code: &str) -> String {
         let problem = self.problem();
-        assert_eq!(
-            (self.status, problem["code"].as_str().unwrap()),
-            (status, code),
-            "{problem}"
-        );
+        assert_eq!((self.status, problem["code"].as_str().unwrap()), (status, code), "{problem}");
         problem["detail"].as_str().unwrap().to_owned()
     }
 }

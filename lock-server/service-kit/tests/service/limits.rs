@@ -16,18 +16,11 @@ use crate::harness::{NEVER, SOON, get_request, in_time, patient, post_request, s
 
 #[tokio::test]
 async fn a_slow_head_is_cut_and_others_go_on() {
-    let server = start(ListenOptions {
-        header_timeout: SOON,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { header_timeout: SOON, ..patient() }).await;
     let mut slow = server.connect().await;
     let (mut reader, mut writer) = slow.stream.split();
     let trickle = async {
-        for byte in b"GET /hello HTTP/1.1\r\nx-slow: "
-            .iter()
-            .chain(std::iter::repeat(&b'a'))
-        {
+        for byte in b"GET /hello HTTP/1.1\r\nx-slow: ".iter().chain(std::iter::repeat(&b'a')) {
             if writer.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -46,21 +39,13 @@ async fn a_slow_head_is_cut_and_others_go_on() {
 
 #[tokio::test]
 async fn a_silent_new_connection_is_cut() {
-    let server = start(ListenOptions {
-        header_timeout: SOON,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { header_timeout: SOON, ..patient() }).await;
     assert_eq!(server.connect().await.closed().await, "");
 }
 
 #[tokio::test]
 async fn a_resting_connection_is_cut_by_the_idle_timeout() {
-    let server = start(ListenOptions {
-        idle_timeout: SOON,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { idle_timeout: SOON, ..patient() }).await;
     let mut client = server.connect().await;
     assert_eq!(client.ask(&get_request("/hello")).await.status, 200);
     assert_eq!(client.closed().await, "");
@@ -68,11 +53,7 @@ async fn a_resting_connection_is_cut_by_the_idle_timeout() {
 
 #[tokio::test]
 async fn rest_is_not_part_of_the_next_head() {
-    let server = start(ListenOptions {
-        header_timeout: SOON,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { header_timeout: SOON, ..patient() }).await;
     let mut resting = server.connect().await;
     assert_eq!(resting.ask(&get_request("/hello")).await.status, 200);
     // One that began later is cut for its head; the resting one is still there.
@@ -85,11 +66,7 @@ async fn rest_is_not_part_of_the_next_head() {
 
 #[tokio::test]
 async fn a_request_in_flight_is_not_cut_by_head_or_idle_timeouts() {
-    let options = ListenOptions {
-        header_timeout: SOON,
-        idle_timeout: SOON,
-        ..patient()
-    };
+    let options = ListenOptions { header_timeout: SOON, idle_timeout: SOON, ..patient() };
     let server = start(options).await;
     let mut waiting = server.connect().await;
     waiting.send(&get_request("/wait")).await;
@@ -104,16 +81,10 @@ async fn a_request_in_flight_is_not_cut_by_head_or_idle_timeouts() {
 
 #[tokio::test]
 async fn a_slow_body_is_answered_408_and_cut() {
-    let server = start(ListenOptions {
-        body_timeout: SOON,
-        ..patient()
-    })
-    .await;
-    for path in ["/order", "/bytes"] {
+    let server = start(ListenOptions { body_timeout: SOON, ..patient() }).await;
+    for path in ["/order", "/bytes", "/stream"] {
         let mut client = server.connect().await;
-        client
-            .send(&post_request(path, "", "").replace("length: 0", "length: 900"))
-            .await;
+        client.send(&post_request(path, "", "").replace("length: 0", "length: 900")).await;
         let (reader, mut writer) = client.stream.into_split();
         let trickle = tokio::runtime::Handle::current().spawn(async move {
             while writer.write_all(b" ").await.is_ok() {
@@ -143,15 +114,11 @@ async fn a_body_that_keeps_up_the_rate_may_take_longer() {
     };
     let server = start(options).await;
     let mut client = server.connect().await;
-    client
-        .send(&post_request("/bytes", "", "").replace("length: 0", "length: 100"))
-        .await;
+    client.send(&post_request("/bytes", "", "").replace("length: 0", "length: 100")).await;
     // These bytes earn 60 seconds; a connection that is cut meanwhile shows that time has passed.
     client.send(&"x".repeat(60)).await;
     let mut other = server.connect().await;
-    other
-        .send(&post_request("/bytes", "", "").replace("length: 0", "length: 100"))
-        .await;
+    other.send(&post_request("/bytes", "", "").replace("length: 0", "length: 100")).await;
     assert_eq!(other.reply().await.status, 408);
     client.send(&"x".repeat(40)).await;
     assert_eq!(client.reply().await.body, "100");
@@ -174,10 +141,7 @@ async fn a_client_that_reads_nothing_is_cut() {
             Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 16 * 1024]))
         }))
     };
-    let options = ListenOptions {
-        write_timeout: SOON,
-        ..patient()
-    };
+    let options = ListenOptions { write_timeout: SOON, ..patient() };
     let server = start_with(options, Router::new().route("/flood", get(flood))).await;
     let mut client = server.connect().await;
     client.send(&get_request("/flood")).await;
@@ -193,10 +157,7 @@ async fn heads_that_are_no_http_or_too_large_are_problems() {
         ("\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n".to_owned(), 400),
         ("GET /hello HTTP/9.9\r\n\r\n".to_owned(), 400),
         ("GET /hello HTTP/1.1\r\nbad header\r\n\r\n".to_owned(), 400),
-        (
-            "POST /bytes HTTP/1.1\r\ncontent-length: nope\r\n\r\n".to_owned(),
-            400,
-        ),
+        ("POST /bytes HTTP/1.1\r\ncontent-length: nope\r\n\r\n".to_owned(), 400),
         (format!("GET /hello HTTP/1.1\r\n{many}\r\n"), 431),
         (format!("GET /hello HTTP/1.1\r\n{large}\r\n"), 431),
         (format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(40_000)), 431),
@@ -216,9 +177,7 @@ async fn heads_that_are_no_http_or_too_large_are_problems() {
 async fn garbage_behind_a_good_request_costs_the_good_one_nothing() {
     let server = start(patient()).await;
     let mut client = server.connect().await;
-    client
-        .send(&format!("{}garbage\r\n\r\n", get_request("/hello")))
-        .await;
+    client.send(&format!("{}garbage\r\n\r\n", get_request("/hello"))).await;
     assert_eq!(client.reply().await.body, "hello");
     assert_eq!(client.reply().await.status, 400);
     assert_eq!(client.closed().await, "");
@@ -237,11 +196,7 @@ async fn pipelined_requests_are_answered_in_order() {
 
 #[tokio::test]
 async fn connections_over_the_limit_wait_for_their_turn() {
-    let server = start(ListenOptions {
-        max_connections: 2,
-        ..patient()
-    })
-    .await;
+    let server = start(ListenOptions { max_connections: 2, ..patient() }).await;
     let (mut one, mut two) = (server.connect().await, server.connect().await);
     for client in [&mut one, &mut two] {
         assert_eq!(client.ask(&get_request("/hello")).await.status, 200);
@@ -251,20 +206,11 @@ async fn connections_over_the_limit_wait_for_their_turn() {
     // A server that had accepted the third would have handled it by the end of these.
     for _ in 0..50 {
         assert_eq!(one.ask(&get_request("/hello")).await.status, 200);
-        assert!(
-            three.stream.try_read(&mut [0; 1]).is_err(),
-            "the third must wait"
-        );
+        assert!(three.stream.try_read(&mut [0; 1]).is_err(), "the third must wait");
     }
     let metrics = two.ask(&get_request("/metrics")).await.body;
-    assert!(
-        !metrics.contains("route=\"/wait\""),
-        "the third was accepted over the limit"
-    );
-    assert!(
-        metrics.contains("http_requests_in_flight 1\n"),
-        "only this one: {metrics}"
-    );
+    assert!(!metrics.contains("route=\"/wait\""), "the third was accepted over the limit");
+    assert!(metrics.contains("http_requests_in_flight 1\n"), "only this one: {metrics}");
     drop(one);
     in_time("the third one's turn", server.arrived.notified()).await;
     server.gate.notify_one();

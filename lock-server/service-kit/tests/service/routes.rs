@@ -10,11 +10,7 @@ async fn a_sane_request_id_is_kept_and_others_are_replaced() {
     let ask = async |id: &str| {
         let request = format!("GET /id HTTP/1.1\r\nhost: a\r\nx-request-id: {id}\r\n\r\n");
         let reply = server.ask(&request).await;
-        assert_eq!(
-            reply.header("x-request-id"),
-            Some(reply.body.as_str()),
-            "what handlers see"
-        );
+        assert_eq!(reply.header("x-request-id"), Some(reply.body.as_str()), "what handlers see");
         reply.body
     };
     assert_eq!(ask("client.1_A-z").await, "client.1_A-z");
@@ -43,21 +39,11 @@ async fn every_service_tells_how_it_is() {
     health.set("clock", Status::Warn("stepped by 3 s".to_owned()));
     let reply = server.get("/readyz?verbose").await;
     assert_eq!(reply.status, 200);
-    assert_eq!(
-        reply.body,
-        "[!]clock warning: stepped by 3 s\n[+]store ok\nready\n"
-    );
+    assert_eq!(reply.body, "[!]clock warning: stepped by 3 s\n[+]store ok\nready\n");
     health.set("store", Status::Failing("unreachable".to_owned()));
     let reply = server.get("/readyz").await;
-    assert_eq!(
-        (reply.status, reply.body.as_str()),
-        (503, "[-]store failed: unreachable\n")
-    );
-    assert_eq!(
-        server.get("/livez").await.status,
-        200,
-        "alive, though not ready"
-    );
+    assert_eq!((reply.status, reply.body.as_str()), (503, "[-]store failed: unreachable\n"));
+    assert_eq!(server.get("/livez").await.status, 200, "alive, though not ready");
 }
 
 #[tokio::test]
@@ -67,16 +53,10 @@ async fn shutting_down_is_not_ready() {
     // The connection is busy with this one when shutdown begins, so the next is still answered.
     client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
     server.arrived.notified().await;
-    let report = server
-        .kit
-        .health
-        .report(server.kit.tasks.is_shutting_down());
+    let report = server.kit.health.report(server.kit.tasks.is_shutting_down());
     assert!(report.ready);
     server.kit.tasks.begin_shutdown();
-    let report = server
-        .kit
-        .health
-        .report(server.kit.tasks.is_shutting_down());
+    let report = server.kit.health.report(server.kit.tasks.is_shutting_down());
     assert!(!report.ready);
     server.gate.notify_one();
     assert_eq!(client.reply().await.status, 200);
@@ -91,16 +71,10 @@ async fn requests_are_counted_by_route_and_not_by_path() {
     for path in ["/no", "/such", "/path"] {
         server.get(path).await;
     }
-    server
-        .ask("BREW /hello HTTP/1.1\r\nhost: a\r\n\r\n")
-        .await
-        .detail(405, "method-not-allowed");
+    server.ask("BREW /hello HTTP/1.1\r\nhost: a\r\n\r\n").await.detail(405, "method-not-allowed");
     let reply = server.get("/metrics").await;
     let content_type = reply.header("content-type").unwrap();
-    assert!(
-        content_type.starts_with("application/openmetrics-text"),
-        "{content_type}"
-    );
+    assert!(content_type.starts_with("application/openmetrics-text"), "{content_type}");
     for line in [
         "http_requests_total{method=\"POST\",route=\"/locks/{lock}/acquire\",status=\"200\"} 3\n",
         "http_requests_total{method=\"GET\",route=\"none\",status=\"404\"} 3\n",
@@ -108,11 +82,7 @@ async fn requests_are_counted_by_route_and_not_by_path() {
         "http_request_duration_seconds_count{route=\"/locks/{lock}/acquire\"} 3\n",
         "http_requests_in_flight 1\n",
     ] {
-        assert!(
-            reply.body.contains(line),
-            "{line} is not in:\n{}",
-            reply.body
-        );
+        assert!(reply.body.contains(line), "{line} is not in:\n{}", reply.body);
     }
     assert!(!reply.body.contains("/locks/a"), "{}", reply.body);
 }

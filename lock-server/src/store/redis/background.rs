@@ -131,33 +131,33 @@ fn hear_of(store: &RedisStore, text: &str) {
 /// Lets leases expire: at the moment the earliest is due where somebody waits.
 async fn sweep(store: &RedisStore) {
     let inner = &*store.inner;
+    let mut due_ms = None;
     loop {
-        let idle = if inner.waiting.is_empty() { IDLE_SWEEP } else { WAITING_SWEEP };
-        let pause = match inner.waiting.take_look_at_ms() {
-            Some(at_ms) => {
-                let in_ms = at_ms.saturating_sub(inner.clock.monotonic_ms());
-                // The clock here may be in another part of its millisecond than Redis' is.
-                Duration::from_millis(in_ms + 1).min(idle)
-            }
-            None => idle,
-        };
-        let slept = tokio::select! {
-            () = tokio::time::sleep(pause) => true,
-            () = inner.waiting.sooner.notified() => false,
-        };
-        if !slept {
-            // Somebody else's expiry comes first; the one that was taken is found by the sweep.
-            inner.waiting.look_again_in(inner.clock.monotonic_ms(), millis(pause));
-            continue;
+        due_ms = [due_ms, inner.waiting.take_look_at_ms()].into_iter().flatten().min();
+        tokio::select! {
+            () = tokio::time::sleep(pause(store, due_ms)) => {}
+            // A lock that is due earlier has come up.
+            () = inner.waiting.sooner.notified() => continue,
         }
-        match store.run(&inner.scripts.sweep, |_| {}).await {
-            Ok(Answer::Next(Some(in_ms))) => {
-                inner.waiting.look_again_in(inner.clock.monotonic_ms(), in_ms);
+        due_ms = match store.run(&inner.scripts.sweep, |_| {}).await {
+            Ok(Answer::Next(in_ms)) => in_ms.map(|in_ms| inner.clock.monotonic_ms() + in_ms),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "the sweep did not get through");
+                None
             }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "the sweep did not get through"),
-        }
+        };
     }
+}
+
+fn pause(store: &RedisStore, due_ms: Option<u64>) -> Duration {
+    if store.inner.waiting.is_empty() {
+        return IDLE_SWEEP;
+    }
+    let Some(due_ms) = due_ms else { return WAITING_SWEEP };
+    let in_ms = due_ms.saturating_sub(store.inner.clock.monotonic_ms());
+    // The clock here may be in another part of its millisecond than Redis' is.
+    Duration::from_millis(in_ms + 1).min(WAITING_SWEEP)
 }
 
 /// Waiters ask again whenever Redis came back: it may have forgotten them.

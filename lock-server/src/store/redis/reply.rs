@@ -237,7 +237,6 @@ fn count(text: &str) -> Result<usize, Invalid> {
     text.parse().map_err(|_| Invalid::new("count", text, "is not a whole number"))
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +263,12 @@ mod tests {
         for value in [
             Value::Nil,
             Value::Array(vec![]),
-            Value::Array(vec![Value::Array(vec![bulk("GRANTED"), bulk("0"), bulk("1"), bulk("a")])]),
+            Value::Array(vec![Value::Array(vec![
+                bulk("GRANTED"),
+                bulk("0"),
+                bulk("1"),
+                bulk("a"),
+            ])]),
             Value::Array(vec![Value::Array(vec![bulk("HOLDER"), bulk("x")])]),
         ] {
             assert!(matches!(read(value), Err(StoreError::Unknown(_))));

@@ -1,0 +1,60 @@
+//! What was looked at, and what was found.
+
+use serde::Serialize;
+
+/// From good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Ok,
+    Warning,
+    Failing,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Check {
+    /// What was looked at.
+    pub(super) about: String,
+    /// How it is.
+    pub(super) verdict: Verdict,
+    /// What is so, and what to do about it.
+    pub(super) text: String,
+}
+
+impl Check {
+    fn new(verdict: Verdict, about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { about: about.into(), verdict, text: text.into() }
+    }
+
+    pub(super) fn ok(about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, about, text)
+    }
+
+    pub(super) fn warning(about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Warning, about, text)
+    }
+
+    pub(super) fn failing(about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Failing, about, text)
+    }
+}
+
+/// A line a finding, and a summary.
+pub(super) fn table(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let sign = match check.verdict {
+            Verdict::Ok => "[+]",
+            Verdict::Warning => "[!]",
+            Verdict::Failing => "[-]",
+        };
+        text.push_str(&format!("{sign} {}: {}\n", check.about, check.text));
+    }
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+    let (warnings, failing) = (count(Verdict::Warning), count(Verdict::Failing));
+    text + &match (warnings, failing) {
+        (0, 0) => "everything is fine\n".to_owned(),
+        _ => format!("{failing} failing, {warnings} to look at\n"),
+    }
+}

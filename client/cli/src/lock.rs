@@ -1,0 +1,198 @@
+//! `fence lock`: the lock server's calls, one by one.
+
+mod print;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use fence_client::Client;
+use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl, duration};
+
+use crate::connect::Connect;
+use crate::exit::{Failure, code};
+use crate::output::Output;
+
+/// Acquires, renews, releases, shows, lists and revokes leases
+///
+/// A lease that is acquired here lives for its time and no longer: nothing renews it. Programs are
+/// better served by `fence run`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence lock acquire orders/42 --ttl 30s --output json
+  fence lock show orders/42
+  fence lock list --prefix orders/")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Acquires a lock and prints the grant
+    Acquire(Acquire),
+    /// Gives a lease its full time again
+    Renew(Renew),
+    /// Ends a lease; the next in the queue gets the lock
+    Release(Release),
+    /// Shows who holds a lock, who waits, and how the last leases ended
+    Show(Show),
+    /// Lists the locks that are held
+    List(List),
+    /// Ends whatever lease is live, for an operator
+    Revoke(Revoke),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence lock acquire orders/42
+  fence lock acquire orders/42 --ttl 1m --wait 30s --output json | jq -r .fencing_token
+
+Exit code 75 when another holds the lock for longer than the wait.")]
+struct Acquire {
+    /// The lock
+    lock: String,
+    /// How long the lease lives unless it is renewed
+    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
+    ttl: Duration,
+    /// How long to wait while another holds the lock
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration::parse)]
+    wait: Duration,
+    /// The token must exceed this one, which a guard has seen
+    #[arg(long, value_name = "TOKEN")]
+    min_token: Option<Token>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence lock renew orders/42 67e55044-10b1-426f-9247-bb680e5fe0c8 --ttl 1m
+
+Exit code 76 when the lease has ended: renewing never resurrects.")]
+struct Renew {
+    /// The lock
+    lock: LockName,
+    /// The lease, as `acquire` printed it
+    lease_id: LeaseId,
+    /// Another time to live [default: the lease's own]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
+    ttl: Option<Duration>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence lock release orders/42 67e55044-10b1-426f-9247-bb680e5fe0c8
+
+Exit code 76 when the lease had ended before.")]
+struct Release {
+    /// The lock
+    lock: LockName,
+    /// The lease, as `acquire` printed it
+    lease_id: LeaseId,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence lock show orders/42
+  fence lock show orders/42 --output json | jq -r .state")]
+struct Show {
+    /// The lock
+    lock: LockName,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence lock list
+  fence lock list --prefix orders/ --limit 20")]
+struct List {
+    /// Only locks whose names begin so
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    prefix: String,
+    /// Only names after this one
+    #[arg(long, value_name = "NAME")]
+    after: Option<LockName>,
+    /// How many at most
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence lock revoke orders/42 --reason 'the worker hangs, INC-1234'
+
+The holder is not asked: it learns of it from its next renewal. What protects the data until then
+is the guard.")]
+struct Revoke {
+    /// The lock
+    lock: LockName,
+    /// Why, for the holder and the log
+    #[arg(long, value_name = "TEXT")]
+    reason: Owner,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Does what was asked; the exit code.
+pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
+    match args.command {
+        Command::Acquire(args) => acquire(args).await?,
+        Command::Renew(args) => {
+            let ttl = args.ttl.map(|ttl| Ttl::try_from(ttl)).transpose()?;
+            let client = args.connect.client()?;
+            let reply = client.locks().renew(&args.lock, args.lease_id, ttl).await?;
+            args.output.print(&reply, print::lease)?;
+        }
+        Command::Release(args) => {
+            args.connect.client()?.locks().release(&args.lock, args.lease_id).await?;
+        }
+        Command::Show(args) => {
+            let reply = args.connect.client()?.locks().show(&args.lock).await?;
+            args.output.print(&reply, print::lock)?;
+        }
+        Command::List(args) => {
+            let client = args.connect.client()?;
+            let page = client.locks().list(&args.prefix, args.after.as_ref(), args.limit).await?;
+            args.output.print(&page, print::page)?;
+        }
+        Command::Revoke(args) => {
+            let reply = args.connect.client()?.locks().revoke(&args.lock, args.reason).await?;
+            args.output.print(&reply, print::ended)?;
+        }
+    }
+    Ok(code::OK)
+}
+
+async fn acquire(args: Acquire) -> Result<(), Failure> {
+    let client: Client = args.connect.client()?;
+    let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
+    if let Some(token) = args.min_token {
+        request = request.min_token(token);
+    }
+    let reply = request.acquire_detached().await?;
+    args.output.print(&reply, print::lease)
+}

@@ -1,0 +1,330 @@
+//! `fence object`: reads and writes through the guard.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use fence_client::{Applied, HandedToken, Object};
+use fence_protocol::LockName;
+use fence_protocol::wire::fence::{FencePage, FenceReply};
+use serde::Serialize;
+
+use crate::connect::Connect;
+use crate::exit::{Failure, code};
+use crate::output::{Format, Output, emit};
+use crate::readable::readable;
+use crate::table::{Facts, listing};
+
+/// The largest object that is read from a file or stdin, in bytes.
+const BODY_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads and writes objects through the guard
+///
+/// Every operation shows a fencing token: `fence run` puts it into FENCE_HEADER for its command,
+/// and `fence lock acquire --output json` prints it as fencing_token.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence run --lock orders/42 -- sh -c 'echo paid | fence object put orders/42'
+  fence run --lock orders/42 -- fence object get orders/42
+  fence object show orders/42")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Reads an object to stdout
+    Get(Get),
+    /// Writes an object from stdin or a file
+    Put(Put),
+    /// Deletes an object
+    Delete(Delete),
+    /// Raises the mark to this token: nothing of an older holder is applied from now on
+    Seal(Seal),
+    /// Shows a lock's mark and what was refused
+    Show(Show),
+    /// Lists marks
+    List(List),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Presented {
+    /// The value of the Fencing-Token header
+    #[arg(long, env = "FENCE_HEADER", hide_env_values = true, value_name = "HEADER")]
+    token_header: Option<String>,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence object get orders/42 > order.json
+  fence object get orders/42 --output json        the version and the mark, without the bytes
+
+Exit code 1 when there is no such object, 77 when the token is stale.")]
+struct Get {
+    /// The object
+    key: String,
+    #[command(flatten)]
+    presented: Presented,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  echo paid | fence object put orders/42 --content-type text/plain
+  fence object put orders/42 --file order.json --if-match '\"5f…-1\"'
+
+Exit code 77 when the token is stale or the object has another version; nothing was changed then.
+Exit code 74 when no reply came: read before you write again.")]
+struct Put {
+    /// The object
+    key: String,
+    /// Where the bytes are [default: stdin]
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What kind of bytes
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// Only where the object has this version
+    #[arg(long, value_name = "ETAG", conflicts_with = "if_absent")]
+    if_match: Option<String>,
+    /// Only where there is no object yet
+    #[arg(long)]
+    if_absent: bool,
+    #[command(flatten)]
+    presented: Presented,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence object delete orders/42
+
+Deleting what is not there is a success. Exit code 77 when the token is stale.")]
+struct Delete {
+    /// The object
+    key: String,
+    #[command(flatten)]
+    presented: Presented,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence run --lock orders/42 -- fence object seal")]
+struct Seal {
+    /// The lock [default: the token's]
+    lock: Option<LockName>,
+    #[command(flatten)]
+    presented: Presented,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence object show orders/42")]
+struct Show {
+    /// The lock
+    lock: LockName,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence object list --prefix orders/")]
+struct List {
+    /// Only locks whose names begin so
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    prefix: String,
+    /// Only names after this one
+    #[arg(long, value_name = "NAME")]
+    after: Option<LockName>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+impl Presented {
+    fn token(&self) -> Result<HandedToken, Failure> {
+        let header = self.token_header.as_deref().filter(|header| !header.is_empty());
+        let header = header.ok_or_else(|| {
+            Failure::usage(
+                "a fencing token is required: run this under `fence run`, or give --token-header",
+            )
+        })?;
+        Ok(HandedToken::new(header)?)
+    }
+}
+
+/// Does what was asked; the exit code.
+pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
+    match args.command {
+        Command::Get(args) => get(args).await,
+        Command::Put(args) => put(args).await,
+        Command::Delete(args) => {
+            let (token, client) = (args.presented.token()?, args.connect.client()?);
+            let applied = client.objects().delete(&token, &args.key).await?;
+            args.output.print(&applied, applied_table).map(|()| code::OK)
+        }
+        Command::Seal(args) => {
+            let (token, client) = (args.presented.token()?, args.connect.client()?);
+            let lock = args.lock.unwrap_or_else(|| token.says().lock.clone());
+            let reply = client.objects().seal(&token, &lock).await?;
+            let table = |reply: &fence_protocol::wire::fence::SealReply| {
+                Facts::new().fact("lock", &reply.lock).fact("mark", reply.mark).text()
+            };
+            args.output.print(&reply, table).map(|()| code::OK)
+        }
+        Command::Show(args) => {
+            let reply = args.connect.client()?.objects().fence(&args.lock).await?;
+            args.output.print(&reply, fence_table).map(|()| code::OK)
+        }
+        Command::List(args) => {
+            let client = args.connect.client()?;
+            let page = client.objects().fences(&args.prefix, args.after.as_ref()).await?;
+            args.output.print(&page, page_table).map(|()| code::OK)
+        }
+    }
+}
+
+/// What is known of an object, without its bytes.
+#[derive(Serialize)]
+struct Described<'a> {
+    key: &'a str,
+    bytes: usize,
+    content_type: Option<&'a str>,
+    #[serde(flatten)]
+    applied: &'a Applied,
+}
+
+async fn get(args: Get) -> Result<u8, Failure> {
+    let client = args.connect.client()?;
+    // Without a token the guard says what is required; it may let reads pass.
+    let found = match args.presented.token() {
+        Ok(token) => client.objects().get(&token, &args.key).await?,
+        Err(_) if args.presented.token_header.is_none() => {
+            client.objects().get_unfenced(&args.key).await?
+        }
+        Err(failure) => return Err(failure),
+    };
+    let Some(Object { body, content_type, applied, .. }) = found else {
+        return Err(Failure::new(code::NOTHING, format!("there is no object {}", args.key)));
+    };
+    if args.output.format == Format::Table {
+        return emit(&body).map(|()| code::OK);
+    }
+    let described = Described {
+        key: &args.key,
+        bytes: body.len(),
+        content_type: content_type.as_deref(),
+        applied: &applied,
+    };
+    args.output.print(&described, |_| String::new()).map(|()| code::OK)
+}
+
+async fn put(args: Put) -> Result<u8, Failure> {
+    let (token, client) = (args.presented.token()?, args.connect.client()?);
+    let body = read(args.file)?;
+    let mut put = client.objects().put(&token, &args.key, body);
+    if let Some(content_type) = &args.content_type {
+        put = put.content_type(content_type);
+    }
+    if let Some(etag) = &args.if_match {
+        put = put.if_match(etag);
+    }
+    if args.if_absent {
+        put = put.if_absent();
+    }
+    let applied = put.await?;
+    args.output.print(&applied, applied_table).map(|()| code::OK)
+}
+
+/// The whole body, before anything is sent: a write that breaks off halfway is no write.
+fn read(file: Option<PathBuf>) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    let (what, read) = match file {
+        Some(path) => {
+            let opened = std::fs::File::open(&path);
+            let read = opened.and_then(|file| file.take(BODY_BYTES_MAX + 1).read_to_end(&mut body));
+            (path.display().to_string(), read)
+        }
+        None => {
+            let stdin = std::io::stdin().lock();
+            ("stdin".to_owned(), stdin.take(BODY_BYTES_MAX + 1).read_to_end(&mut body))
+        }
+    };
+    let bytes = read.map_err(|error| Failure::usage(format!("{what} cannot be read: {error}")))?;
+    if bytes as u64 > BODY_BYTES_MAX {
+        return Err(Failure::usage(format!("{what} is longer than {BODY_BYTES_MAX} bytes")));
+    }
+    Ok(body)
+}
+
+fn applied_table(applied: &Applied) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    Facts::new()
+        .fact("mark", or_dash(applied.mark.map(|mark| mark.to_string())))
+        .fact("guarantee", or_dash(applied.guarantee.map(|kind| kind.as_str().to_owned())))
+        .fact("etag", or_dash(applied.etag.clone()))
+        .text()
+}
+
+fn fence_table(reply: &FenceReply) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let text = Facts::new()
+        .fact("lock", &reply.lock)
+        .fact("mark", or_dash(reply.mark.map(|mark| mark.to_string())))
+        .fact("lease_id", or_dash(reply.lease_id.map(|lease| lease.to_string())))
+        .fact("guarantee", reply.guarantee.as_str())
+        .fact("refused", reply.refused_total)
+        .text();
+    if reply.last_refusals.is_empty() {
+        return text;
+    }
+    let rows = reply.last_refusals.iter().map(|refusal| {
+        [
+            refusal.token.to_string(),
+            refusal.mark.to_string(),
+            refusal.code.clone(),
+            refusal.operation.clone(),
+            or_dash(refusal.owner.as_ref().map(ToString::to_string)),
+            format!("{} ago", readable(refusal.ms_ago)),
+        ]
+    });
+    format!("{text}\n{}", listing(["TOKEN", "MARK", "REFUSED", "OPERATION", "OWNER", "WHEN"], rows))
+}
+
+fn page_table(page: &FencePage) -> String {
+    let rows = page
+        .fences
+        .iter()
+        .map(|line| [line.lock.to_string(), line.mark.to_string(), line.refused_total.to_string()]);
+    let mut text = listing(["LOCK", "MARK", "REFUSED"], rows);
+    if let Some(after) = &page.next_after {
+        text.push_str(&format!("more: --after {after}\n"));
+    }
+    text
+}

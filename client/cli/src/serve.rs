@@ -1,0 +1,139 @@
+//! `fence serve`: both services in one process, for a first look and for development.
+
+mod folder;
+mod tour;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser as _;
+use service_kit::{Kit, signals};
+
+use crate::exit::{Failure, code};
+use crate::output::emit;
+use folder::Folder;
+
+/// What is left to do after the listeners are done: commits.
+const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs lock-server and fenced-store in one process, with embedded stores
+///
+/// Everything is kept in one folder: leases, objects, and a key file that is made there, so that
+/// tokens are signed. Without --dir it is a temporary folder that is deleted at the end. Ends on
+/// Ctrl-C, after finishing what is in flight.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence serve                                   prints a tour with curl to paste
+  fence serve --dir ./fencepost                 keeps leases, objects and keys
+  fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
+
+Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
+pub(crate) struct Args {
+    /// Where everything is kept [default: a temporary folder]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Where the lock server listens; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
+    listen: SocketAddr,
+
+    /// Where the guard listens; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
+    store_listen: SocketAddr,
+
+    /// Which lock protects which resource; may be repeated
+    #[arg(long = "rule", value_name = "PATTERN=LOCK")]
+    rule: Vec<String>,
+
+    /// A TOML file with settings, by the names of the flags
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Serves until a signal; the exit code.
+pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
+    let folder = Folder::open(args.dir.clone())?;
+    let (lock_kit, guard_kit) = (Kit::new("lock-server"), Kit::new("fenced-store"));
+    let stop = {
+        let (locks, guard) = (lock_kit.tasks.clone(), guard_kit.tasks.clone());
+        move || {
+            locks.begin_shutdown();
+            guard.begin_shutdown();
+        }
+    };
+    let started = start(&args, &folder, &lock_kit, &guard_kit).await;
+    let result = match started {
+        Ok((locks, guard)) => {
+            announce(&folder, locks.addr(), guard.addr())?;
+            let on_signal = stop.clone();
+            let signal = lock_kit.tasks.spawn(async move {
+                signals::terminated().await;
+                on_signal();
+            });
+            let _ = tokio::join!(locks.serve(), guard.serve());
+            signal.abort();
+            Ok(code::OK)
+        }
+        Err(failure) => Err(failure),
+    };
+    // Also where only one of the two could start: what it opened is closed in order.
+    stop();
+    let deadline = TASKS_DEADLINE;
+    let _ = tokio::join!(lock_kit.tasks.drained(deadline), guard_kit.tasks.drained(deadline));
+    result
+}
+
+async fn start(
+    args: &Args,
+    folder: &Folder,
+    lock_kit: &Kit,
+    guard_kit: &Kit,
+) -> Result<(lock_server::app::Bound, fenced_store::app::Bound), Failure> {
+    let keys = folder.key_file()?;
+    let common = |program: &str, listen: SocketAddr, part: &str| {
+        vec![
+            program.to_owned(),
+            format!("--listen={listen}"),
+            format!("--store=embedded:{}", folder.path().join(part).display()),
+            format!("--token-key-file={}", keys.display()),
+        ]
+    };
+    let locks = lock_server::config::Config::try_parse_from(common("l", args.listen, "locks"))
+        .map_err(|error| Failure::internal(error.to_string()))?
+        .settings()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let rules = args.rule.iter().map(|rule| format!("--rule={rule}"));
+    let guard = common("g", args.store_listen, "objects").into_iter().chain(rules);
+    let guard = fenced_store::config::Config::try_parse_from(guard)
+        .map_err(|error| bad_rule(&error))?
+        .settings()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
+    let locks = locks.bind().await.map_err(cannot_start)?;
+    let guard = fenced_store::app::build(guard, guard_kit).await.map_err(cannot_start)?;
+    Ok((locks, guard.bind().await.map_err(cannot_start)?))
+}
+
+/// Rules are the only thing in the guard's settings that was typed here.
+fn bad_rule(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    Failure::usage(line.trim_start_matches("error: "))
+}
+
+fn cannot_start(error: impl std::fmt::Display) -> Failure {
+    Failure::new(code::UNAVAILABLE, format!("cannot start: {error}"))
+}
+
+fn announce(
+    folder: &Folder,
+    locks: Option<SocketAddr>,
+    guard: Option<SocketAddr>,
+) -> Result<(), Failure> {
+    let (Some(locks), Some(guard)) = (locks, guard) else {
+        return Err(Failure::internal("a listener does not know its address"));
+    };
+    emit(tour::text(&format!("http://{locks}"), &format!("http://{guard}"), folder).as_bytes())
+}

@@ -1,0 +1,209 @@
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests fail by panicking, and spawn what they abort"
+)]
+//! The SDK against a real lock server, behind a network that loses what it is told to lose.
+
+#[path = "against_server/network.rs"]
+mod network;
+
+use std::time::Duration;
+
+use fence_client::protocol::wire::lock::{EndReason, LockState};
+use fence_client::protocol::{LockName, Owner};
+use fence_client::{Client, ErrorKind, LostReason, clock};
+use network::{Loss, Network};
+
+const TTL: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(30);
+
+fn name(lock: &str) -> LockName {
+    LockName::new(lock).unwrap()
+}
+
+/// Asks until the lock is as `wanted`; the test fails where it never is.
+async fn until_state(client: &Client, lock: &str, wanted: LockState) {
+    let deadline = clock::now().plus_ms(20_000);
+    while client.locks().show(&name(lock)).await.unwrap().state != wanted {
+        assert!(clock::now() < deadline, "{lock} never became {wanted:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Asks until so many wait.
+async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
+    let deadline = clock::now().plus_ms(20_000);
+    while client.locks().show(&name(lock)).await.unwrap().queue_length != wanted {
+        assert!(clock::now() < deadline, "never {wanted} waiting for {lock}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_to_acquire_costs_no_second_grant() {
+    let network = Network::start().await;
+    for (lock, losses) in [("once", 1), ("thrice", 3)] {
+        let before = network.direct().lock("counter").acquire().await.unwrap().token().get();
+        network.lose("/acquire", Loss::Reply, losses);
+        let lease = network.client().lock(lock).ttl(LONG).acquire().await.unwrap();
+        assert_eq!(network.left_to_lose(), 0, "the losses must have happened");
+        assert_eq!(lease.token().get(), before + 1, "one grant, one token");
+        lease.release().await.unwrap();
+        let after = network.direct().lock("counter").acquire().await.unwrap().token().get();
+        assert_eq!(after, before + 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_counts_its_time_from_itself() {
+    let network = Network::start().await;
+    network.lose("/acquire", Loss::ReplyAfter(Duration::from_millis(600)), 1);
+    let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
+    // The grant is at least 600 ms old: at most 400 ms are left at the server unless it was renewed.
+    let shown = network.direct().locks().show(lease.lock()).await.unwrap();
+    let holder = shown.holder.expect("held");
+    let left_there = Duration::from_millis(holder.info.expires_in_ms);
+    // The local deadline must end before the server's. `shown` is older than `remaining`, and both
+    // clocks are this machine's, so this holds whenever the window began early enough.
+    assert!(lease.remaining() <= left_there, "{:?} > {left_there:?}", lease.remaining());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_to_release_is_a_success() {
+    let network = Network::start().await;
+    let lease = network.client().lock("a").ttl(LONG).acquire().await.unwrap();
+    network.lose("/release", Loss::Reply, 2);
+    lease.release().await.unwrap();
+    assert_eq!(network.left_to_lose(), 0);
+    until_state(&network.direct(), "a", LockState::Free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn releasing_a_lease_that_ended_is_loud() {
+    let network = Network::start().await;
+    let lease = network.client().lock("a").ttl(LONG).acquire().await.unwrap();
+    let reason = Owner::new("test").unwrap();
+    network.direct().locks().revoke(&name("a"), reason).await.unwrap();
+    let error = lease.release().await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::LeaseLost { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_is_dropped_leaves_nothing_behind() {
+    let network = Network::start().await;
+    let direct = network.direct();
+    let holder = direct.lock("a").ttl(LONG).acquire().await.unwrap();
+    let client = network.client();
+    let waiting = tokio::spawn(client.lock("a").wait(LONG).ttl(LONG).acquire());
+    until_waiting(&direct, "a", 1).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    until_waiting(&direct, "a", 0).await;
+    holder.release().await.unwrap();
+
+    // Dropped while the reply of a grant is lost: the grant is given back, long before it expires.
+    network.lose("/acquire", Loss::Reply, u32::MAX);
+    let granted = tokio::spawn(client.lock("b").ttl(LONG).patience(LONG).acquire());
+    until_state(&direct, "b", LockState::Held).await;
+    granted.abort();
+    assert!(granted.await.unwrap_err().is_cancelled());
+    until_state(&direct, "b", LockState::Free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_waited_for_long_is_live_when_it_arrives() {
+    let network = Network::start().await;
+    let direct = network.direct();
+    let holder = direct.lock("a").ttl(LONG).acquire().await.unwrap();
+    let client = network.client();
+    let waiting = tokio::spawn(client.lock("a").wait(LONG).ttl(TTL).acquire());
+    until_waiting(&direct, "a", 1).await;
+    // Longer than the whole lease will live.
+    tokio::time::sleep(TTL).await;
+    holder.release().await.unwrap();
+    let lease = waiting.await.unwrap().unwrap();
+    assert!(lease.is_live());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewal_keeps_a_lease_and_survives_lost_replies() {
+    let network = Network::start().await;
+    let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
+    network.lose("/renew", Loss::Reply, 1);
+    let first_deadline = lease.deadline();
+    clock::sleep_until(first_deadline.plus_ms(2000)).await;
+    assert!(lease.is_live());
+    assert_eq!(network.left_to_lose(), 0);
+    assert!(network.direct().locks().show(lease.lock()).await.unwrap().holder.is_some());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_was_dropped_is_released_and_no_longer_renewed() {
+    let network = Network::start().await;
+    let client = network.client();
+    drop(client.lock("a").ttl(LONG).acquire().await.unwrap());
+    assert!(client.drained(LONG).await);
+    until_state(&network.direct(), "a", LockState::Free).await;
+
+    // Where the release cannot be delivered, the lease ends by itself: nothing renews it.
+    let lease = client.lock("b").ttl(TTL).acquire().await.unwrap();
+    network.lose("/release", Loss::Request, u32::MAX);
+    drop(lease);
+    until_state(&network.direct(), "b", LockState::Free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_is_cancelled_when_the_server_ends_the_lease() {
+    let network = Network::start().await;
+    let direct = network.direct();
+    let outcome = network
+        .client()
+        .lock("a")
+        .ttl(TTL)
+        .run(async |lease| {
+            direct.locks().revoke(lease.lock(), Owner::new("test").unwrap()).await.unwrap();
+            std::future::pending::<()>().await;
+        })
+        .await;
+    let lost = ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::Revoked) };
+    assert_eq!(*outcome.unwrap_err().kind(), lost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_network_means_lost_at_the_deadline() {
+    let network = Network::start().await;
+    let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
+    network.lose("", Loss::Request, u32::MAX);
+    let deadline = lease.deadline();
+    assert_eq!(lease.lost().await, LostReason::Deadline);
+    assert!(clock::now() >= deadline);
+    // Lost here is lost, also when the network is back and the server would have renewed.
+    network.heal();
+    tokio::time::sleep(TTL).await;
+    assert!(!lease.is_live());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_lock_names_its_holder_and_a_missing_server_is_unavailable() {
+    let network = Network::start().await;
+    let lease = network.direct().lock("a").ttl(LONG).acquire().await.unwrap();
+    let error = network.client().lock("a").acquire().await.unwrap_err();
+    let ErrorKind::Contended { holder: Some(holder), retry_after: Some(_) } = error.kind() else {
+        panic!("{error:?}");
+    };
+    assert_eq!(holder.token, lease.token());
+
+    network.lose("", Loss::Request, u32::MAX);
+    let error = network
+        .client()
+        .lock("b")
+        .patience(Duration::from_millis(300))
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown);
+}

@@ -1,0 +1,146 @@
+//! A lock server in this process, and a TCP relay in front of it that loses requests or replies.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser as _;
+use fence_client::Client;
+use service_kit::Kit;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    /// The request never arrives, and the connection breaks.
+    Request,
+    /// The request is handled, the reply is swallowed, and the connection breaks.
+    Reply,
+    /// The same, after this long.
+    ReplyAfter(Duration),
+}
+
+#[derive(Debug)]
+struct Plan {
+    /// Only requests whose path ends so; all where it is empty.
+    path_end: String,
+    loss: Loss,
+    times: u32,
+}
+
+/// The server, and two ways to it.
+pub(crate) struct Network {
+    server: String,
+    relay: String,
+    plan: Arc<Mutex<Option<Plan>>>,
+    kit: Kit,
+}
+
+impl Network {
+    pub(crate) async fn start() -> Self {
+        let args = ["l", "--listen=127.0.0.1:0", "--store=memory:", "--unsigned"];
+        let config = lock_server::config::Config::try_parse_from(args).unwrap();
+        let kit = Kit::new("lock-server");
+        let app = lock_server::app::build(config.settings().unwrap(), &kit).await.unwrap();
+        let bound = app.bind().await.unwrap();
+        let server = format!("http://{}", bound.addr().unwrap());
+        kit.tasks.spawn(bound.serve());
+
+        let plan = Arc::new(Mutex::new(None));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let relay = format!("http://{}", listener.local_addr().unwrap());
+        let target = server.trim_start_matches("http://").to_owned();
+        tokio::spawn(relay_all(listener, target, Arc::clone(&plan)));
+        Self { server, relay, plan, kit }
+    }
+
+    /// A client behind the relay.
+    pub(crate) fn client(&self) -> Client {
+        Client::builder().lock_server(&self.relay).owner("tested").build().unwrap()
+    }
+
+    /// A client that loses nothing.
+    pub(crate) fn direct(&self) -> Client {
+        Client::builder().lock_server(&self.server).owner("observer").build().unwrap()
+    }
+
+    /// The next `times` requests whose path ends with `path_end` meet this loss.
+    pub(crate) fn lose(&self, path_end: &str, loss: Loss, times: u32) {
+        let plan = Plan { path_end: path_end.to_owned(), loss, times };
+        *self.plan.lock().unwrap() = Some(plan);
+    }
+
+    pub(crate) fn heal(&self) {
+        *self.plan.lock().unwrap() = None;
+    }
+
+    pub(crate) fn left_to_lose(&self) -> u32 {
+        self.plan.lock().unwrap().as_ref().map_or(0, |plan| plan.times)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.kit.tasks.begin_shutdown();
+    }
+}
+
+async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option<Plan>>>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let (target, plan) = (target.clone(), Arc::clone(&plan));
+        tokio::spawn(async move {
+            let server = TcpStream::connect(target).await.unwrap();
+            let _ = relay(client, server, &plan).await;
+        });
+    }
+}
+
+/// The client does not pipeline, and its requests are small: each arrives in one read or a few.
+async fn relay(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    plan: &Mutex<Option<Plan>>,
+) -> std::io::Result<()> {
+    let (mut request, mut reply) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut request) => {
+                let bytes = read?;
+                if bytes == 0 {
+                    return Ok(());
+                }
+                match due(plan, &request[..bytes]) {
+                    None => server.write_all(&request[..bytes]).await?,
+                    Some(Loss::Request) => return Ok(()),
+                    Some(Loss::Reply) => return swallow(server, &request[..bytes], Duration::ZERO).await,
+                    Some(Loss::ReplyAfter(pause)) => return swallow(server, &request[..bytes], pause).await,
+                }
+            }
+            read = server.read(&mut reply) => {
+                let bytes = read?;
+                if bytes == 0 {
+                    return Ok(());
+                }
+                client.write_all(&reply[..bytes]).await?;
+            }
+        }
+    }
+}
+
+/// Lets the server handle the request, and drops what it says.
+async fn swallow(mut server: TcpStream, request: &[u8], pause: Duration) -> std::io::Result<()> {
+    server.write_all(request).await?;
+    let _ = server.read(&mut [0; 1024]).await?;
+    tokio::time::sleep(pause).await;
+    Ok(())
+}
+
+fn due(plan: &Mutex<Option<Plan>>, request: &[u8]) -> Option<Loss> {
+    let text = String::from_utf8_lossy(request);
+    let path = text.lines().next()?.split(' ').nth(1)?;
+    let mut plan = plan.lock().unwrap();
+    let plan = plan.as_mut().filter(|plan| plan.times > 0 && path.ends_with(&plan.path_end))?;
+    plan.times = plan.times.saturating_sub(1);
+    Some(plan.loss)
+}

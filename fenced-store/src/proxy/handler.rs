@@ -1,0 +1,148 @@
+//! A request at the proxy: checked, received whole, passed through its lane.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest as _, Request, State};
+use axum::response::Response;
+use fence_protocol::{Code, FENCING_MARK, Token};
+use http::{HeaderValue, Method};
+use service_kit::problem::Reject;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use super::forward::{Checked, Forwarded, Forwarder, is_safe};
+use super::headers;
+use super::lane::Kind;
+use super::lanes::{Entry, Lanes};
+use super::upstream::Upstream;
+use crate::access::Intent;
+use crate::api::router::Shared;
+use crate::api::{Upload, owner};
+use crate::key::ObjectKey;
+use crate::service::{Asked, Failure, Guard};
+
+/// What the proxy's handler needs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Proxy {
+    shared: Shared,
+    lanes: Arc<Lanes>,
+    forwarder: Forwarder,
+}
+
+impl Proxy {
+    pub(super) fn new(shared: Shared, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
+        let forwarder = Forwarder {
+            client: Client::new(upstream.timeout),
+            url: upstream.url.clone(),
+            timeout: upstream.timeout,
+            max_reply_bytes: shared.max_object_bytes(),
+        };
+        Self { shared, lanes, forwarder }
+    }
+
+    fn guard(&self) -> &Arc<Guard> {
+        self.shared.guard()
+    }
+}
+
+/// Checks, receives and forwards. From the moment the body is there, all happens in a tracked task:
+/// a client that hangs up takes a request out of the queue at most, never back from the upstream.
+pub(super) async fn forward(
+    State(proxy): State<Proxy>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (asked, method, key) = check(&proxy, &request)?;
+    let query = request.uri().query().map(ToOwned::to_owned);
+    let headers = request.headers().clone();
+    // The body is received before the lane is entered: who sends slowly holds up nobody.
+    let upload = Upload::from_request(request, &proxy.shared).await?;
+    let checked = Checked { method, key, query, headers, body: upload.body.clone() };
+    let gone = CancellationToken::new();
+    let _when_the_client_leaves = gone.clone().drop_guard();
+    let tasks = proxy.guard().kit.tasks.clone();
+    let task = tasks.spawn(async move {
+        let response = proxy.pass(asked, checked, &gone).await;
+        drop(upload);
+        response
+    });
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a forward's task ended without a result");
+        Err(Reject::new(Code::Internal, "the forward's task ended without a result").into())
+    })
+}
+
+fn check(proxy: &Proxy, request: &Request) -> Result<(Asked, Method, ObjectKey), Failure> {
+    let method = request.method().clone();
+    if matches!(method, Method::CONNECT | Method::TRACE) {
+        let detail = format!("the proxy does not pass on {method}");
+        return Err(Reject::new(Code::MethodNotAllowed, detail).into());
+    }
+    headers::check_request(request.headers())?;
+    let path = request.uri().path();
+    let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
+    let intent = if is_safe(&method) { Intent::Read } else { Intent::Write };
+    let guard = proxy.guard();
+    let fence = guard.access.to_object(&key, request.headers(), intent)?;
+    let text = format!("{method} {key}");
+    let owner = owner(request.headers())?;
+    Ok((Asked { fence, kind: "forward", text, owner }, method, key))
+}
+
+impl Proxy {
+    async fn pass(
+        &self,
+        asked: Asked,
+        request: Checked,
+        gone: &CancellationToken,
+    ) -> Result<Response, Failure> {
+        let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
+        let Some(fence) = &asked.fence else {
+            let forwarded = self.send(request, kind).await;
+            return Ok(render(forwarded, None));
+        };
+        let mark = fence.presented.token;
+        let ticket = match self.lanes.enter(fence, kind, gone).await {
+            Ok(Entry::Admitted(ticket)) => ticket,
+            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&asked, Ok(outcome))),
+            Err(error) => return Err(self.refuse(&asked, Err(error))),
+        };
+        let forwarded = self.send(request, kind).await;
+        if forwarded.is_in_doubt {
+            ticket.in_doubt();
+        } else {
+            ticket.ended();
+        }
+        Ok(render(forwarded, Some(mark)))
+    }
+
+    fn refuse(
+        &self,
+        asked: &Asked,
+        outcome: Result<crate::store::Outcome, crate::store::StoreError>,
+    ) -> Failure {
+        match self.guard().account(asked, outcome) {
+            Err(failure) => failure,
+            Ok(_) => Reject::new(Code::Internal, "a refusal was accounted as a success").into(),
+        }
+    }
+
+    async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
+        let counters = &self.guard().counters;
+        counters.in_flight.inc();
+        let forwarded = match kind {
+            Kind::Write => self.forwarder.write(request).await,
+            Kind::Read | Kind::Seal => self.forwarder.read(request).await,
+        };
+        counters.in_flight.dec();
+        counters.count("forward", forwarded.verdict);
+        forwarded
+    }
+}
+
+fn render(forwarded: Forwarded, mark: Option<Token>) -> Response {
+    let mut response = forwarded.response;
+    if let Some(mark) = mark {
+        response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+    }
+    response
+}

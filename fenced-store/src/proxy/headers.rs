@@ -1,0 +1,138 @@
+//! Which headers pass, in both directions.
+
+use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName};
+use service_kit::problem::Reject;
+
+/// Headers that are about one connection (RFC 9110 section 7.6.1), and their old relatives.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// With one of these a GET can be a write behind the guard's back.
+const METHOD_OVERRIDES: [&str; 3] =
+    ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// Refuses requests that a proxy could be fooled with.
+///
+/// # Errors
+/// 400, naming the header.
+pub(super) fn check_request(headers: &HeaderMap) -> Result<(), Reject> {
+    let refuse = |detail: String| Err(Reject::new(Code::InvalidRequest, detail));
+    if headers.contains_key(UPGRADE) {
+        return refuse("the proxy does not pass on upgrades; send no Upgrade header".to_owned());
+    }
+    for name in METHOD_OVERRIDES {
+        if headers.contains_key(name) {
+            return refuse(format!("{name} is refused; use the method itself"));
+        }
+    }
+    if listed(headers).any(|name| name == FENCING_TOKEN) {
+        return refuse("the Connection header must not list fencing-token".to_owned());
+    }
+    Ok(())
+}
+
+/// Removes from a request what must not reach the upstream. The token itself passes: it is of no
+/// use to anybody who cannot reach the guard anyway, and the upstream may log or check it.
+pub(super) fn clean_request(headers: &mut HeaderMap) {
+    remove_hop_by_hop(headers);
+    // The body was received whole, and its length is stated anew.
+    for name in [HOST, EXPECT, CONTENT_LENGTH] {
+        headers.remove(name);
+    }
+}
+
+/// Removes from a reply what must not reach the client; mark and guarantee are the guard's to say.
+pub(super) fn clean_response(headers: &mut HeaderMap) {
+    remove_hop_by_hop(headers);
+    headers.remove(FENCING_MARK);
+    headers.remove(FENCING_GUARANTEE);
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let listed: Vec<String> = listed(headers).collect();
+    for name in listed {
+        headers.remove(name.as_str());
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// The names that the Connection header lists, in lower case.
+fn listed(headers: &HeaderMap) -> impl Iterator<Item = String> {
+    headers.get_all(CONNECTION).iter().flat_map(|value| {
+        let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        names
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_stays_there() {
+        let mut request = headers(&[
+            ("connection", "close, X-Private"),
+            ("connection", "x-other"),
+            ("x-private", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("expect", "100-continue"),
+            ("host", "guard"),
+            ("content-length", "3"),
+            ("accept", "*/*"),
+            ("fencing-token", "34"),
+        ]);
+        clean_request(&mut request);
+        let mut left: Vec<&str> = request.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["accept", "fencing-token"]);
+    }
+
+    #[test]
+    fn the_upstream_cannot_speak_for_the_guard() {
+        let mut reply =
+            headers(&[("fencing-mark", "1"), ("etag", "\"a\""), ("connection", "close")]);
+        clean_response(&mut reply);
+        assert_eq!(reply.len(), 1);
+    }
+
+    #[test]
+    fn tricks_are_refused() {
+        for bad in [
+            &[("connection", "Fencing-Token")][..],
+            &[("connection", "close"), ("connection", "x, fencing-token")],
+            &[("upgrade", "websocket"), ("connection", "upgrade")],
+            &[("x-http-method-override", "DELETE")],
+        ] {
+            assert!(check_request(&headers(bad)).is_err(), "{bad:?}");
+        }
+        assert!(check_request(&headers(&[("connection", "keep-alive")])).is_ok());
+    }
+}

@@ -1,0 +1,52 @@
+//! The right to forward one operation, and the duty to say how it ended.
+
+use std::sync::Weak;
+
+use fence_protocol::LockName;
+
+use super::Lanes;
+use crate::proxy::lane::{Event, Kind, OpId};
+
+/// One admitted operation. A write whose ticket is dropped without a word is in doubt.
+#[derive(Debug)]
+pub(in crate::proxy) struct Ticket {
+    lanes: Weak<Lanes>,
+    lock: LockName,
+    op: OpId,
+    kind: Kind,
+    is_settled: bool,
+}
+
+impl Ticket {
+    pub(super) fn new(lanes: Weak<Lanes>, lock: LockName, op: OpId, kind: Kind) -> Self {
+        Self { lanes, lock, op, kind, is_settled: false }
+    }
+
+    /// The upstream has answered, or was certainly not reached.
+    pub(in crate::proxy) fn ended(mut self) {
+        self.settle(false);
+    }
+
+    /// Nobody knows what the upstream did or will do.
+    pub(in crate::proxy) fn in_doubt(mut self) {
+        self.settle(true);
+    }
+
+    fn settle(&mut self, is_in_doubt: bool) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let Some(lanes) = self.lanes.upgrade() else { return };
+        match self.kind {
+            Kind::Write if is_in_doubt => lanes.doubt(&self.lock, self.op),
+            Kind::Write | Kind::Read => lanes.feed(&self.lock, Event::Ended { op: self.op }),
+            Kind::Seal => {}
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.settle(true);
+    }
+}

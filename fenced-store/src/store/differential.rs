@@ -1,0 +1,203 @@
+//! The stores against each other: the same random operations give the same outcomes, whether the
+//! rules run in Rust over memory, in a redb transaction, or in Lua inside Redis.
+
+use std::io::BufRead as _;
+use std::process::{Child, Command, Stdio};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::embedded::EmbeddedStore;
+use super::memory::MemoryStore;
+use super::*;
+use crate::guard::tests::mark;
+use service_kit::Kit;
+use service_kit::health::Health;
+
+#[derive(Clone, Debug)]
+struct Step {
+    fence: Option<(usize, u64, u64)>,
+    key: usize,
+    what: What,
+    condition: Asked,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Get,
+    Put,
+    Delete,
+    Seal,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Nothing,
+    Exists,
+    Absent,
+    /// The tags of the writes of these steps.
+    AnyOf(Vec<usize>),
+    NoneOf(Vec<usize>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let fence = prop::option::weighted(0.85, (0usize..2, 1u64..6, 1u64..3));
+    let what = prop_oneof![
+        2 => Just(What::Get),
+        4 => Just(What::Put),
+        2 => Just(What::Delete),
+        1 => Just(What::Seal),
+    ];
+    let tags = || prop::collection::vec(0usize..30, 1..4);
+    let condition = prop_oneof![
+        4 => Just(Asked::Nothing),
+        1 => Just(Asked::Exists),
+        1 => Just(Asked::Absent),
+        2 => tags().prop_map(Asked::AnyOf),
+        1 => tags().prop_map(Asked::NoneOf),
+    ];
+    (fence, 0usize..3, what, condition).prop_map(|(fence, key, what, condition)| Step {
+        fence,
+        key,
+        what,
+        condition,
+    })
+}
+
+fn etag(step: usize) -> ETag {
+    ETag::of(b"body", &format!("{step:x}"))
+}
+
+fn operation(at: usize, step: &Step) -> Option<Operation> {
+    let key = ObjectKey::new(["a", "b/c", "d"][step.key]).unwrap();
+    let tags = |steps: &[usize]| steps.iter().map(|step| etag(*step)).collect();
+    let condition = match &step.condition {
+        Asked::Nothing => Condition::None,
+        Asked::Exists => Condition::Exists,
+        Asked::Absent => Condition::Absent,
+        Asked::AnyOf(steps) => Condition::AnyOf(tags(steps)),
+        Asked::NoneOf(steps) => Condition::NoneOf(tags(steps)),
+    };
+    match step.what {
+        What::Seal => None,
+        What::Get => Some(Operation::Get { key }),
+        What::Delete => Some(Operation::Delete { key, condition }),
+        What::Put => {
+            let body = Bytes::from(vec![at as u8, 0, 0xff, b'\r', b'\n']);
+            let object = Object { etag: etag(at), content_type: format!("text/x{at}"), body };
+            Some(Operation::Put { key, object, condition })
+        }
+    }
+}
+
+/// Everything that can be seen of a store while it takes the steps, and at the end.
+async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
+    let mut story = String::new();
+    for (at, step) in steps.iter().enumerate() {
+        let fence = step.fence.map(|(lock, token, lease)| Fence {
+            lock: LockName::new(["l", "l/m"][lock]).unwrap(),
+            presented: mark(token, lease),
+        });
+        let outcome = match (operation(at, step), fence) {
+            (Some(operation), fence) => store.apply(fence, operation).await,
+            (None, Some(fence)) => store.seal(fence).await,
+            (None, None) => continue,
+        };
+        story.push_str(&format!("{at} {outcome:?}\n"));
+    }
+    for (prefix, after, limit) in
+        [("", None, 9), ("", None, 1), ("", Some("l"), 9), ("l/", None, 9), ("x", None, 9)]
+    {
+        let after = after.map(|after| LockName::new(after).unwrap());
+        let query = FenceQuery { prefix: prefix.to_owned(), after, limit };
+        story.push_str(&format!("{:?}\n", store.list(query).await));
+    }
+    for lock in ["l", "l/m", "none"] {
+        story.push_str(&format!("{:?}\n", store.show(&LockName::new(lock).unwrap()).await));
+    }
+    story
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..30)
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config { failure_persistence: None, cases, ..Config::default() })
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn embedded_is_as_memory_and_forgets_nothing() {
+    let runtime = runtime();
+    let same = |steps: Vec<Step>| {
+        runtime.block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let memory = MemoryStore::new();
+            let half = steps.len() / 2;
+            let (before, after) = steps.split_at(half);
+            for part in [before, after] {
+                // Opened anew for each half: the second one has to know of the first.
+                let embedded = EmbeddedStore::open(folder.path(), &Health::new()).unwrap();
+                prop_assert_eq!(story(&embedded, part).await, story(&memory, part).await);
+            }
+            Ok(())
+        })
+    };
+    runner(48).run(&steps(), same).unwrap();
+}
+
+/// A Redis of this test's own; it dies with the test.
+struct Redis {
+    child: Child,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        drop(socket);
+        let mut child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"])
+            .arg("--dir")
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("redis-server is needed; tests/run installs it");
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.map_while(Result::ok).any(|line| line.contains("Ready to accept"));
+        assert!(ready, "redis-server did not start");
+        Self { child, url: format!("redis://127.0.0.1:{port}"), _folder: folder }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn redis_is_as_memory() {
+    let (redis, runtime, kit) = (Redis::start(), runtime(), Kit::new("test"));
+    let url: StoreUrl = redis.url.parse().unwrap();
+    let next = std::cell::Cell::new(0);
+    let same = |steps: Vec<Step>| {
+        next.set(next.get() + 1);
+        let namespace = format!("case-{}", next.get()).parse().unwrap();
+        runtime.block_on(async {
+            let store = open(&url, &namespace, &kit).await.unwrap();
+            prop_assert_eq!(story(&*store, &steps).await, story(&MemoryStore::new(), &steps).await);
+            Ok(())
+        })
+    };
+    runner(128).run(&steps(), same).unwrap();
+    kit.tasks.begin_shutdown();
+}

@@ -1,0 +1,88 @@
+//! The HTTP API: every route is here; a handler parses, calls the store once and renders.
+
+mod acquire;
+mod error;
+mod inspect;
+mod release;
+mod renew;
+mod revoke;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::{FencingToken, Keyring, LockName, Namespace, Ttl};
+use service_kit::Kit;
+use service_kit::problem::Reject;
+
+use crate::counters::{Counters, Operation};
+use crate::store::{Grant, LockStore, StoreError};
+
+/// What every handler is given.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) namespace: Namespace,
+    pub(crate) keys: Option<Keyring>,
+    pub(crate) ttl_range: (Ttl, Ttl),
+    pub(crate) counters: Counters,
+    pub(crate) kit: Kit,
+}
+
+/// Every route of the API.
+pub(crate) fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/v1/locks", get(inspect::list))
+        .route("/v1/locks/{lock}", get(inspect::show))
+        .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
+        .route("/v1/locks/{lock}/renew", post(renew::renew))
+        .route("/v1/locks/{lock}/release", post(release::release))
+        .route("/v1/locks/{lock}/revoke", post(revoke::revoke))
+        .with_state(service)
+}
+
+impl Service {
+    /// A time to live within this server's range.
+    fn check_ttl(&self, ttl: Ttl) -> Result<(), Reject> {
+        let (min, max) = self.ttl_range;
+        if (min..=max).contains(&ttl) {
+            return Ok(());
+        }
+        Err(error::invalid(format!(
+            "ttl_ms {} is out of range: this server takes {} to {}",
+            ttl.ms(),
+            min.ms(),
+            max.ms()
+        )))
+    }
+
+    fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
+        let Grant { lease_id, token, owner, remaining_ms, waited_ms } = grant;
+        let namespace = self.namespace.clone();
+        let fencing = match &self.keys {
+            Some(keys) => keys.sign(token, lock.clone(), lease_id, namespace),
+            None => FencingToken {
+                token,
+                lock: lock.clone(),
+                lease: lease_id,
+                namespace,
+                signature: None,
+            },
+        };
+        let fencing_token = fencing.to_string();
+        LeaseReply { lock, lease_id, token, ttl_ms: remaining_ms, owner, waited_ms, fencing_token }
+    }
+
+    /// Counts the outcome and turns a refusal into its problem.
+    fn finish<T>(
+        &self,
+        operation: Operation,
+        lock: &LockName,
+        result: Result<T, StoreError>,
+    ) -> Result<T, Reject> {
+        let result = result.map_err(|refusal| error::reject(lock, refusal));
+        self.counters.count(operation, result.as_ref().err().map(Reject::code));
+        result
+    }
+}

@@ -1,0 +1,130 @@
+//! `POST /v1/locks/{lock}/acquire`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, MAX_WAIT_MS};
+use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
+use service_kit::problem::{ApiJson, ApiPath, Reject};
+
+use super::{Service, error};
+use crate::counters::Operation;
+use crate::rules::tokens;
+use crate::store::{Acquire, Grant, StoreError};
+
+/// The largest metadata, as JSON text, in bytes.
+const METADATA_BYTES_MAX: usize = 4_096;
+/// Who asks when nobody says so.
+const ANONYMOUS: &str = "anonymous";
+
+/// Grants, waits or refuses.
+///
+/// # Cancel safety
+/// The server drops this when the client hangs up. A waiter then leaves the queue, and a grant that
+/// was just made for it is taken back (see [`LockStore::acquire`](crate::store::LockStore::acquire)).
+/// A grant under an id that this server made up is taken back too, because nobody can ask for it
+/// again; one under the client's own id stays, because a repeat will.
+pub(super) async fn acquire(
+    State(service): State<Arc<Service>>,
+    ApiPath(lock): ApiPath<LockName>,
+    ApiJson(request): ApiJson<AcquireRequest>,
+) -> Result<Json<LeaseReply>, Reject> {
+    let made_up = request.lease_id.is_none();
+    let acquire = check(&service, lock.clone(), request)?;
+    let mut undelivered = made_up.then(|| Undelivered::new(&service, &lock, acquire.lease_id));
+    let result = granted(&service, acquire).await;
+    if let Some(undelivered) = &mut undelivered {
+        undelivered.delivered = true;
+    }
+    let grant = service.finish(Operation::Acquire, &lock, result)?;
+    Ok(Json(service.lease_reply(lock, grant)))
+}
+
+async fn granted(service: &Service, acquire: Acquire) -> Result<Grant, StoreError> {
+    if acquire.wait_ms == 0 {
+        return service.store.acquire(acquire).await;
+    }
+    let shutdown = service.kit.tasks.shutdown_token();
+    let _waiting = service.counters.waiting();
+    let grant = tokio::select! {
+        result = service.store.acquire(acquire) => result?,
+        () = shutdown.cancelled() => {
+            return Err(StoreError::Unavailable("this server is shutting down".to_owned()));
+        }
+    };
+    service.counters.waited(grant.waited_ms);
+    Ok(grant)
+}
+
+fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<Acquire, Reject> {
+    service.check_ttl(request.ttl_ms)?;
+    if request.wait_ms > MAX_WAIT_MS {
+        let wait_ms = request.wait_ms;
+        return Err(error::invalid(format!(
+            "wait_ms {wait_ms} is out of range: at most {MAX_WAIT_MS}"
+        )));
+    }
+    if let Some(min_token) = request.min_token {
+        check_min_token(service, min_token)?;
+    }
+    let metadata = request.metadata.map(|metadata| metadata.to_string());
+    if let Some(bytes) = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX)
+    {
+        return Err(Reject::new(
+            Code::PayloadTooLarge,
+            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
+        ));
+    }
+    let owner = match request.owner {
+        Some(owner) => owner,
+        None => Owner::new(ANONYMOUS)?,
+    };
+    Ok(Acquire {
+        lock,
+        lease_id: request.lease_id.unwrap_or_else(service_kit::ids::lease_id),
+        owner,
+        ttl: request.ttl_ms,
+        wait_ms: request.wait_ms,
+        metadata,
+        min_token: request.min_token,
+    })
+}
+
+/// A wish that no guard can have had a reason for would use up the tokens that are left.
+fn check_min_token(service: &Service, min_token: Token) -> Result<(), Reject> {
+    let ceiling = tokens::min_token_ceiling(0, service.kit.clock.wall_ms());
+    if min_token.get() <= ceiling {
+        return Ok(());
+    }
+    Err(error::invalid(format!(
+        "min_token {min_token} is out of range: no guard can have seen more than {ceiling}"
+    )))
+}
+
+/// Takes a grant back that the client cannot have heard of.
+struct Undelivered {
+    service: Arc<Service>,
+    lock: LockName,
+    lease_id: LeaseId,
+    delivered: bool,
+}
+
+impl Undelivered {
+    fn new(service: &Arc<Service>, lock: &LockName, lease_id: LeaseId) -> Self {
+        Self { service: service.clone(), lock: lock.clone(), lease_id, delivered: false }
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if self.delivered {
+            return;
+        }
+        let (service, lock, lease_id) = (self.service.clone(), self.lock.clone(), self.lease_id);
+        self.service.kit.tasks.spawn(async move {
+            // Where this fails too, the lease's time ends it.
+            let _ = service.store.release(&lock, lease_id).await;
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! The one place where a store's refusals become problems.
+
+use fence_protocol::{Code, LockName};
+use service_kit::problem::Reject;
+
+use crate::store::StoreError;
+
+/// How long to wait before a store that is away is tried again, in seconds.
+const RETRY_AFTER_SECS: u64 = 1;
+
+/// A value that breaks a rule of the API.
+pub(super) fn invalid(detail: impl Into<String>) -> Reject {
+    Reject::new(Code::InvalidRequest, detail)
+}
+
+/// The problem for a store's refusal.
+pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
+    match refusal {
+        StoreError::Held { holder, queue_length } => {
+            let retry_after = holder.expires_in_ms.div_ceil(1_000).max(1);
+            let detail = format!(
+                "lock {lock} is held by {} with token {} for another {} ms unless it is renewed; {queue_length} wait",
+                holder.owner, holder.token, holder.expires_in_ms
+            );
+            Reject::new(Code::LockHeld, detail)
+                .with("holder", holder)
+                .with("queue_length", queue_length)
+                .retry_after(retry_after)
+        }
+        StoreError::Lost { reason } => Reject::new(
+            Code::LeaseLost,
+            format!("the lease on lock {lock} has ended: {}", reason.as_str()),
+        )
+        .with("reason", reason),
+        StoreError::NotHeld => Reject::new(Code::NotFound, format!("nobody holds lock {lock}"))
+            .hint("There is nothing to do."),
+        StoreError::IdConflict { owner } => Reject::new(
+            Code::LeaseIdConflict,
+            format!("this lease_id on lock {lock} belongs to a request of {owner}"),
+        ),
+        StoreError::Limit { what, limit: 0 } => {
+            Reject::new(Code::LimitReached, format!("{what}: the limit is reached"))
+                .retry_after(RETRY_AFTER_SECS)
+        }
+        StoreError::Limit { what, limit } => {
+            Reject::new(Code::LimitReached, format!("{what}: the limit is {limit}"))
+                .retry_after(RETRY_AFTER_SECS)
+        }
+        StoreError::Exhausted => {
+            Reject::new(Code::StoreUnavailable, StoreError::Exhausted.to_string())
+                .hint("An operator must move these locks to another namespace.")
+        }
+        StoreError::Unavailable(reason) => {
+            Reject::new(Code::StoreUnavailable, reason).retry_after(RETRY_AFTER_SECS)
+        }
+        StoreError::Unknown(reason) => Reject::new(
+            Code::OutcomeUnknown,
+            format!("whether it was done for lock {lock} is not known: {reason}"),
+        )
+        .with("outcome", "unknown"),
+    }
+}

@@ -1,0 +1,65 @@
+//! `GET /v1/locks/{lock}` and `GET /v1/locks`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{LockPage, LockReply};
+use serde::Deserialize;
+use service_kit::problem::{ApiPath, ApiQuery, Reject};
+
+use super::{Service, error};
+use crate::store::ListQuery;
+
+/// How many locks a page holds at most.
+const PAGE_MAX: usize = 1_000;
+
+/// One lock.
+pub(super) async fn show(
+    State(service): State<Arc<Service>>,
+    ApiPath(lock): ApiPath<LockName>,
+) -> Result<Json<LockReply>, Reject> {
+    service.store.show(&lock).await.map(Json).map_err(|refusal| error::reject(&lock, refusal))
+}
+
+/// The query of a listing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Page {
+    prefix: String,
+    after: Option<LockName>,
+    limit: usize,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { prefix: String::new(), after: None, limit: 100 }
+    }
+}
+
+/// Held locks, a page at a time.
+pub(super) async fn list(
+    State(service): State<Arc<Service>>,
+    ApiQuery(page): ApiQuery<Page>,
+) -> Result<Json<LockPage>, Reject> {
+    if page.limit == 0 || page.limit > PAGE_MAX {
+        let limit = page.limit;
+        return Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}")));
+    }
+    if page.prefix.len() > LockName::MAX_BYTES || !page.prefix.bytes().all(is_name_byte) {
+        return Err(error::invalid(format!(
+            "prefix {:?} cannot begin a lock name: only A-Z a-z 0-9 . _ : / - are allowed",
+            page.prefix.chars().take(80).collect::<String>()
+        )));
+    }
+    let query = ListQuery { prefix: page.prefix, after: page.after, limit: page.limit };
+    service.store.list(query).await.map(Json).map_err(|refusal| {
+        let detail = refusal.to_string();
+        Reject::new(fence_protocol::Code::StoreUnavailable, detail).retry_after(1)
+    })
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte)
+}

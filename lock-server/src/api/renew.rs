@@ -1,0 +1,27 @@
+//! `POST /v1/locks/{lock}/renew`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{LeaseReply, RenewRequest};
+use service_kit::problem::{ApiJson, ApiPath, Reject};
+
+use super::Service;
+use crate::counters::Operation;
+
+/// Replaces what remains of a live lease. Repeating it is harmless, and so is dropping it: what was
+/// sent to the store is done there or not at all.
+pub(super) async fn renew(
+    State(service): State<Arc<Service>>,
+    ApiPath(lock): ApiPath<LockName>,
+    ApiJson(request): ApiJson<RenewRequest>,
+) -> Result<Json<LeaseReply>, Reject> {
+    if let Some(ttl) = request.ttl_ms {
+        service.check_ttl(ttl)?;
+    }
+    let result = service.store.renew(&lock, request.lease_id, request.ttl_ms).await;
+    let grant = service.finish(Operation::Renew, &lock, result)?;
+    Ok(Json(service.lease_reply(lock, grant)))
+}

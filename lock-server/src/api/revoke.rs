@@ -1,0 +1,31 @@
+//! `POST /v1/locks/{lock}/revoke`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{EndedReply, RevokeRequest};
+use service_kit::problem::{ApiJson, ApiPath, Reject};
+
+use super::Service;
+use crate::counters::Operation;
+
+/// Ends whatever lease is live, and writes down why.
+pub(super) async fn revoke(
+    State(service): State<Arc<Service>>,
+    ApiPath(lock): ApiPath<LockName>,
+    ApiJson(request): ApiJson<RevokeRequest>,
+) -> Result<Json<EndedReply>, Reject> {
+    let result = service.store.revoke(&lock).await;
+    let ended = service.finish(Operation::Revoke, &lock, result)?;
+    tracing::info!(
+        target: "audit",
+        %lock,
+        lease_id = %ended.lease_id,
+        token = %ended.token,
+        reason = %request.reason,
+        "a lease was revoked"
+    );
+    Ok(Json(ended))
+}

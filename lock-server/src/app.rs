@@ -1,0 +1,92 @@
+//! Puts a lock server together and serves it; the binary and `fence serve` both call this.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use service_kit::http::{Fold, HttpOptions};
+use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
+use service_kit::{Kit, http, operational_routes};
+use tokio::net::TcpListener;
+
+use crate::api::{self, Service};
+use crate::config::Settings;
+use crate::counters::Counters;
+use crate::store::{self, OpenError};
+
+/// Lock names may be written with plain slashes.
+const FOLDS: &[Fold] =
+    &[Fold { prefix: "/v1/locks/", verbs: &["acquire", "renew", "release", "revoke"] }];
+
+/// Why a lock server could not start: one sentence with the value and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The listen address.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+/// A lock server that is ready to be served.
+#[derive(Debug)]
+pub struct App {
+    /// The API with its operational routes, complete: it can be driven in process.
+    pub router: Router,
+    listen: SocketAddr,
+    options: ListenOptions,
+    kit: Kit,
+}
+
+/// A lock server whose address is taken.
+#[derive(Debug)]
+pub struct Bound {
+    app: App,
+    listener: TcpListener,
+}
+
+/// Opens the store and makes the routes.
+///
+/// # Errors
+/// [`StartError`].
+pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    let store = store::open(&settings.store, &settings.store_options, kit).await?;
+    let service = Service {
+        store,
+        namespace: settings.store_options.namespace,
+        keys: settings.keys,
+        ttl_range: settings.ttl_range,
+        counters: Counters::new(&kit.metrics),
+        kit: kit.clone(),
+    };
+    let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
+    let router = http::finish(routes, kit, HttpOptions { folds: FOLDS, ..HttpOptions::default() });
+    let (listen, options) = (settings.listen, settings.listener);
+    Ok(App { router, listen, options, kit: kit.clone() })
+}
+
+impl App {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// [`StartError::Bind`] with the address and what to do.
+    pub async fn bind(self) -> Result<Bound, StartError> {
+        let listener = listener::bind(self.listen).await?;
+        Ok(Bound { app: self, listener })
+    }
+}
+
+impl Bound {
+    /// Where the API is served.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Serves until the kit's tasks begin to shut down, then finishes what is in flight. Waiting
+    /// acquires are answered at once with 503 then.
+    pub async fn serve(self) -> DrainReport {
+        let App { router, options, kit, .. } = self.app;
+        listener::serve(self.listener, router, options, kit.tasks).await
+    }
+}

@@ -1,0 +1,281 @@
+//! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use fence_protocol::{Keyring, Namespace, Ttl, duration};
+use service_kit::listener::ListenOptions;
+use service_kit::redis_link::LinkOptions;
+use service_kit::telemetry::LogFormat;
+
+use crate::store::{Limits, StoreOptions, StoreUrl};
+
+/// The prefix of the environment's variables.
+pub const PREFIX: &str = "LOCK_SERVER";
+
+/// The lock server of Fencepost: leases over HTTP, each with a token that strictly rises.
+///
+/// Every flag is also a key of the configuration file and a variable: --token-key-file is
+/// token-key-file and LOCK_SERVER_TOKEN_KEY_FILE. A flag beats a variable, which beats the file.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lock-server", version, after_help = EXAMPLES)]
+pub struct Config {
+    /// Something else than serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Where the API is served. Without TLS and access control only loopback is taken.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    pub listen: SocketAddr,
+    /// Where leases are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    #[arg(long, value_name = "URL", global = true)]
+    pub store: Option<StoreUrl>,
+    /// The namespace of the locks and of their token counter.
+    #[arg(long, value_name = "NAME", default_value = "default", global = true)]
+    pub namespace: Namespace,
+    /// The file of keys that tokens are signed with, a line a key: kid:hex. The first one signs;
+    /// give the guards the same file.
+    #[arg(long, value_name = "FILE")]
+    pub token_key_file: Option<PathBuf>,
+    /// Do not sign tokens. Anyone who reaches a guard can then make one.
+    #[arg(long)]
+    pub unsigned: bool,
+
+    /// The shortest time to live that a lease may have.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse_positive)]
+    pub ttl_min: Duration,
+    /// The longest time to live that a lease may have.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse_positive)]
+    pub ttl_max: Duration,
+    /// For how long the ids of ended leases are remembered after their lock became idle.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
+    pub ended_retention: Duration,
+    /// How many may wait for one lock.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_waiters_per_lock: usize,
+    /// How many may wait in this process in all.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub max_waiters: usize,
+    /// How many locks may be held or remembered (memory and embedded).
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub max_locks: usize,
+    /// How long Redis may take to answer before the outcome is unknown.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
+    pub store_timeout: Duration,
+    /// For how long a lock server that fell silent still counts as alive to the others on the same
+    /// Redis: what its death can cost the waiters behind its own.
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
+    pub liveness: Duration,
+
+    /// Connections at once; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub max_connections: usize,
+    /// How long the head of a request may take.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
+    pub header_timeout: Duration,
+    /// How long the body of a request may take.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
+    pub body_timeout: Duration,
+    /// How long a connection may rest between requests.
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = duration::parse_positive)]
+    pub idle_timeout: Duration,
+    /// How long requests in flight may take once shutdown has begun.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
+    pub drain_deadline: Duration,
+
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub log_format: Format,
+    /// What is logged, as in "info,lock_server=debug".
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_filter: String,
+    /// A TOML file with any of these settings.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Something else than serving.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Prepare a Redis namespace that has never issued a token.
+    Init {
+        /// Vouch that the namespace is new, so that its tokens begin at 1. Without this a Redis
+        /// that holds nothing may have been emptied, and tokens begin at the clock floor.
+        #[arg(long, required = true)]
+        fresh: bool,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Leases on this disk, for a first try (no signatures):
+    lock-server --store embedded:data --unsigned
+  Leases in Redis, tokens signed:
+    lock-server --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  A Redis that is known to be new, so that tokens begin at 1:
+    lock-server init --fresh --store redis://127.0.0.1:6379
+Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// Settings that fit together.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the API is served.
+    pub listen: SocketAddr,
+    /// Where leases are kept.
+    pub store: StoreUrl,
+    /// What the store is told.
+    pub store_options: StoreOptions,
+    /// What signs; `None` leaves tokens unsigned.
+    pub keys: Option<Keyring>,
+    /// The times to live that a lease may have.
+    pub ttl_range: (Ttl, Ttl),
+    /// The listener's limits.
+    pub listener: ListenOptions,
+}
+
+/// Settings that are each fine and do not fit together, or name a file that is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct SettingsError(Vec<String>);
+
+impl Config {
+    /// What the flags add up to; reads the key file.
+    ///
+    /// # Errors
+    /// [`SettingsError`] with everything that is wrong, a line each.
+    pub fn settings(self) -> Result<Settings, SettingsError> {
+        let store = self.store.clone().ok_or_else(|| {
+            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
+                .to_owned()
+        });
+        match (store, self.keys(), self.ttl_range()) {
+            (Ok(store), Ok(keys), Ok(ttl_range)) => Ok(Settings {
+                listen: self.listen,
+                store,
+                store_options: self.store_options(),
+                keys,
+                ttl_range,
+                listener: self.listener(),
+            }),
+            (store, keys, ttl_range) => Err(SettingsError(
+                [store.err(), keys.err(), ttl_range.err()].into_iter().flatten().collect(),
+            )),
+        }
+    }
+
+    fn store_options(&self) -> StoreOptions {
+        let retention = self.ended_retention.as_millis();
+        StoreOptions {
+            namespace: self.namespace.clone(),
+            limits: Limits {
+                waiters_per_lock: self.max_waiters_per_lock,
+                waiters: self.max_waiters,
+                locks: self.max_locks,
+                ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
+            },
+            link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
+            liveness: self.liveness,
+        }
+    }
+
+    fn listener(&self) -> ListenOptions {
+        ListenOptions {
+            header_timeout: self.header_timeout,
+            body_timeout: self.body_timeout,
+            idle_timeout: self.idle_timeout,
+            max_connections: self.max_connections,
+            drain_deadline: self.drain_deadline,
+            ..ListenOptions::default()
+        }
+    }
+
+    fn ttl_range(&self) -> Result<(Ttl, Ttl), String> {
+        let ttl = |name: &str, duration| {
+            Ttl::try_from(duration).map_err(|error| format!("--{name}: {error}"))
+        };
+        let (min, max) = (ttl("ttl-min", self.ttl_min)?, ttl("ttl-max", self.ttl_max)?);
+        if min > max {
+            return Err(format!("--ttl-min ({min}) is above --ttl-max ({max})"));
+        }
+        Ok((min, max))
+    }
+
+    fn keys(&self) -> Result<Option<Keyring>, String> {
+        match (&self.token_key_file, self.unsigned) {
+            (Some(_), true) => Err("--token-key-file and --unsigned exclude each other".to_owned()),
+            (None, false) => Err("--token-key-file is missing: name a file of keys (kid:hex, 32 \
+                 bytes or more), or leave tokens unsigned with --unsigned (loopback only)"
+                .to_owned()),
+            (None, true) if !self.listen.ip().is_loopback() => Err(format!(
+                "--unsigned is for loopback addresses only, and {} is none",
+                self.listen
+            )),
+            (None, true) => Ok(None),
+            (Some(file), false) => read_keys(file).map(Some),
+        }
+    }
+}
+
+fn read_keys(file: &Path) -> Result<Keyring, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
+    Keyring::parse(&text).map_err(|error| format!("--token-key-file {}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(args: &str) -> Result<Settings, String> {
+        let args = std::iter::once("lock-server").chain(args.split_whitespace());
+        let config = Config::try_parse_from(args).map_err(|error| error.to_string())?;
+        config.settings().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_usual_ways_to_start() {
+        assert!(settings("--store memory: --unsigned").is_ok());
+        assert!(settings("--store redis://127.0.0.1 --unsigned --ttl-max 5m").is_ok());
+        let init = "lock-server init --fresh --store redis://127.0.0.1";
+        let config = Config::try_parse_from(init.split_whitespace()).unwrap();
+        assert_eq!(config.command, Some(Command::Init { fresh: true }));
+        assert!(config.store.is_some());
+    }
+
+    #[test]
+    fn bad_settings_are_refused_with_the_value() {
+        for (args, reason) in [
+            ("--unsigned", "--store is missing"),
+            ("--store memory:", "--token-key-file is missing"),
+            ("--store memory: --unsigned --token-key-file x", "exclude each other"),
+            ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
+            ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
+            ("--store mysql://x --unsigned", "is no store"),
+            ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
+            ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
+        ] {
+            let error = settings(args).unwrap_err();
+            assert!(error.contains(reason), "{args}: {error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is counted beside the requests themselves.
+
+use fence_protocol::Code;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use service_kit::metrics::Metrics;
+
+/// An operation on a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Operation {
+    Acquire,
+    Renew,
+    Release,
+    Revoke,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    operation: Operation,
+    outcome: &'static str,
+}
+
+/// Operations by outcome, how long grants were waited for, and who waits now.
+#[derive(Clone, Debug)]
+pub(crate) struct Counters {
+    operations: Family<Labels, Counter>,
+    waited: Histogram,
+    waiting: Gauge,
+}
+
+impl Counters {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        let counters = Self {
+            operations: Family::default(),
+            waited: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            waiting: Gauge::default(),
+        };
+        metrics.registry(|registry| {
+            registry.register(
+                "lock_operations",
+                "Operations on locks by outcome: ok, or the code of the refusal",
+                counters.operations.clone(),
+            );
+            registry.register(
+                "lock_waited_seconds",
+                "How long granted acquires waited in the queue",
+                counters.waited.clone(),
+            );
+            registry.register(
+                "lock_waiters",
+                "Acquires that are waiting in this process now",
+                counters.waiting.clone(),
+            );
+        });
+        counters
+    }
+
+    pub(crate) fn count(&self, operation: Operation, refusal: Option<Code>) {
+        let outcome = refusal.map_or("ok", Code::as_str);
+        self.operations.get_or_create(&Labels { operation, outcome }).inc();
+    }
+
+    pub(crate) fn waited(&self, ms: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a histogram of seconds needs no more")]
+        self.waited.observe(ms as f64 / 1_000.0);
+    }
+
+    /// Counts somebody who waits for as long as the returned value lives.
+    pub(crate) fn waiting(&self) -> Waiting {
+        self.waiting.inc();
+        Waiting(self.waiting.clone())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting(Gauge);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,95 @@
+//! The lock server as a process: read settings, build, say what is served, serve, drain.
+#![expect(clippy::print_stderr, clippy::print_stdout, reason = "the terminal is the interface")]
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::app;
+use crate::config::{Command, Config, PREFIX, Settings};
+use crate::store::StoreUrl;
+use crate::store::redis::lineage;
+use service_kit::{Kit, config, signals, telemetry};
+
+/// Bad settings (EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+/// What is left to do after the listener is done.
+const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs a lock server until it is told to end; `args` begin with the program's name. The binary and the
+/// hidden subcommand of `fence` are this function.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
+        Ok(config) => config,
+        Err(error) => return error.report(),
+    };
+    if let Err(error) = telemetry::init(config.log_format.into(), &config.log_filter) {
+        return usage(&error.to_string());
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("the runtime cannot start: {error}")),
+    };
+    if let Some(Command::Init { .. }) = config.command {
+        return runtime.block_on(init(&config));
+    }
+    match config.settings() {
+        Ok(settings) => runtime.block_on(serve(settings)),
+        Err(error) => usage(&error.to_string()),
+    }
+}
+
+async fn serve(settings: Settings) -> ExitCode {
+    let kit = Kit::new("lock-server");
+    if settings.keys.is_none() {
+        tracing::warn!("tokens are not signed (--unsigned): anyone on this machine can make one");
+    }
+    let built = match app::build(settings, &kit).await {
+        Ok(app) => app.bind().await,
+        Err(error) => Err(error),
+    };
+    let bound = match built {
+        Ok(bound) => bound,
+        Err(error) => return failed(&error.to_string()),
+    };
+    if let Some(addr) = bound.addr() {
+        println!("lock-server listening on http://{addr}");
+    }
+    let tasks = kit.tasks.clone();
+    let signal = kit.tasks.spawn(async move {
+        let stop = tasks.shutdown_token();
+        tokio::select! {
+            () = signals::terminated() => tracing::info!("shutting down"),
+            () = stop.cancelled() => {}
+        }
+        tasks.begin_shutdown();
+    });
+    let report = bound.serve().await;
+    signal.abort();
+    let done = kit.tasks.drained(TASKS_DEADLINE).await;
+    tracing::info!(open = report.open, cut = report.cut, all_tasks_ended = done, "ended");
+    ExitCode::SUCCESS
+}
+
+async fn init(config: &Config) -> ExitCode {
+    let Some(StoreUrl::Redis(target)) = &config.store else {
+        return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
+    };
+    match lineage::init_fresh(target, &config.namespace).await {
+        Ok(()) => {
+            println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
+            ExitCode::SUCCESS
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn usage(error: &str) -> ExitCode {
+    eprintln!("lock-server: {error}\nSee lock-server --help.");
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn failed(error: &str) -> ExitCode {
+    eprintln!("lock-server: cannot start: {error}");
+    ExitCode::FAILURE
+}

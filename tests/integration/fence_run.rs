@@ -1,0 +1,367 @@
+//! `fence run`: the command runs while the lock is held, and never after.
+
+use std::path::PathBuf;
+
+use fence_protocol::FencingToken;
+use fence_protocol::wire::lock::LockState;
+use fence_tests::api::Locks;
+use fence_tests::process::{Output, Process, command};
+use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::{until, until_true};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A lock server, and a folder in which jobs leave their traces.
+struct Site {
+    server: Server,
+    locks: Locks,
+    folder: TempDir,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let server = Setup::lock_server("memory:").start().await;
+        let locks = server.locks();
+        Self {
+            server,
+            locks,
+            folder: TempDir::new().unwrap(),
+        }
+    }
+
+    /// `fence run --lock job OPTIONS -- sh -c SCRIPT`, in the folder.
+    fn run(&self, options: &[&str], script: &str) -> Process {
+        self.command(options, &["sh", "-c", script])
+    }
+
+    fn command(&self, options: &[&str], job: &[&str]) -> Process {
+        let mut command = command(fence_tests::binaries::path("fence"));
+        command
+            .args(["run", "--lock", "job"])
+            .args(options)
+            .arg("--")
+            .args(job);
+        command
+            .current_dir(self.folder.path())
+            .env("FENCE_SERVER", &self.server.base);
+        Process::spawn("fence", command)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Waits until the job has written its process id to the file `pid`.
+    async fn job_pid(&self) -> Pid {
+        until("the job to run", || async {
+            let text = std::fs::read_to_string(self.file("pid")).ok()?;
+            Pid::from_raw(text.strip_suffix('\n')?.parse().ok()?)
+        })
+        .await
+    }
+
+    async fn until_free(&self) {
+        until_true("the lock to be free", || async {
+            self.locks.show("job").await.state == LockState::Free
+        })
+        .await;
+    }
+}
+
+/// A script that says who it is and then lives on.
+const LIVES_ON: &str = "echo $$ > pid; while :; do sleep 0.02; done";
+
+fn is_alive(pid: Pid) -> bool {
+    // A dead process that nobody has waited for yet can do nothing any more.
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    test_kill_process(pid).is_ok() && state.is_ok_and(|text| !text.contains(") Z "))
+}
+
+async fn until_dead(pid: Pid) {
+    until_true("the job to be ended", || async { !is_alive(pid) }).await;
+}
+
+async fn code(mut process: Process) -> Output {
+    process.ended().await
+}
+
+#[tokio::test]
+async fn the_commands_own_end_is_its_end() {
+    let site = Site::new().await;
+    for (script, expected) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143)] {
+        let output = code(site.run(&[], script)).await;
+        assert_eq!(output.code, expected, "{script}: {output:?}");
+        assert_eq!(
+            site.locks.show("job").await.state,
+            LockState::Free,
+            "{script}"
+        );
+    }
+    let output = code(site.run(&[], "echo out; echo err >&2")).await;
+    assert_eq!(
+        (output.stdout.as_str(), output.stderr.as_str()),
+        ("out\n", "err\n")
+    );
+}
+
+#[tokio::test]
+async fn the_command_finds_its_lease_in_the_environment() {
+    let site = Site::new().await;
+    let script = "for name in FENCE_LOCK FENCE_TOKEN FENCE_LEASE_ID FENCE_HEADER FENCE_DEADLINE_MS; \
+                  do eval echo \"\\\"\\$$name\\\"\"; done; echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
+    let mut process = site.run(&[], script);
+    site.job_pid().await;
+    let holder = site.locks.show("job").await.holder.unwrap();
+    std::fs::write(site.file("go"), "").unwrap();
+    let output = process.ended().await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let [lock, token, lease, header, deadline] = output.stdout.lines().collect::<Vec<_>>()[..]
+        .try_into()
+        .unwrap();
+    assert_eq!(
+        (lock, token),
+        ("job", holder.info.token.to_string().as_str())
+    );
+    assert_eq!(lease, holder.lease_id.to_string());
+    let header: FencingToken = header.parse().unwrap();
+    assert_eq!(
+        (header.token, header.lease),
+        (holder.info.token, holder.lease_id)
+    );
+    assert!(deadline.parse::<u64>().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn a_held_lock_is_75_and_nothing_runs() {
+    let site = Site::new().await;
+    site.locks.grant("job", 60_000).await;
+    for options in [&[][..], &["--wait", "100ms"]] {
+        let output = code(site.run(options, "touch ran")).await;
+        assert_eq!(output.code, 75, "{output:?}");
+        assert!(output.stderr.contains("job"), "{}", output.stderr);
+    }
+    assert!(!site.file("ran").exists());
+}
+
+#[tokio::test]
+async fn waiting_gets_the_lock() {
+    let site = Site::new().await;
+    let held = site.locks.grant("job", 60_000).await;
+    let mut process = site.run(&["--wait", "60s"], "touch ran");
+    site.locks.queue_of("job", 1).await;
+    assert!(!site.file("ran").exists());
+    site.locks.release("job", held.lease_id).await.expect(200);
+    assert_eq!(process.ended().await.code, 0);
+    assert!(site.file("ran").exists());
+}
+
+#[tokio::test]
+async fn ending_it_while_it_waits_leaves_the_queue() {
+    let site = Site::new().await;
+    site.locks.grant("job", 60_000).await;
+    let mut process = site.run(&["--wait", "60s"], "touch ran");
+    site.locks.queue_of("job", 1).await;
+    process.terminate();
+    assert_eq!(process.ended().await.code, 143);
+    site.locks.queue_of("job", 0).await;
+    assert!(!site.file("ran").exists());
+}
+
+#[tokio::test]
+async fn the_lease_is_renewed_while_the_command_runs() {
+    let site = Site::new().await;
+    let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; echo done";
+    let mut process = site.run(&["--ttl", "600ms"], script);
+    site.job_pid().await;
+    until_true("three renewals", || async {
+        let holder = site
+            .locks
+            .show("job")
+            .await
+            .holder
+            .expect("the lease lives");
+        holder.renewals >= 3
+    })
+    .await;
+    std::fs::write(site.file("go"), "").unwrap();
+    let output = process.ended().await;
+    assert_eq!(
+        (output.code, output.stdout.as_str()),
+        (0, "done\n"),
+        "{output:?}"
+    );
+    site.until_free().await;
+}
+
+#[tokio::test]
+async fn signals_reach_the_whole_group() {
+    let site = Site::new().await;
+    let script = "trap 'echo outer; wait; exit 3' TERM; \
+                  sh -c 'trap \"echo inner; exit 0\" TERM; echo $$ > inner; while :; do sleep 0.02; done' & \
+                  echo $$ > pid; while :; do sleep 0.02; done";
+    let mut process = site.run(&[], script);
+    site.job_pid().await;
+    until_true("the inner process", || async {
+        site.file("inner").exists()
+    })
+    .await;
+    let inner = std::fs::read_to_string(site.file("inner")).unwrap();
+    process.terminate();
+    let output = process.ended().await;
+    assert_eq!(output.code, 3, "{output:?}");
+    assert!(
+        output.stdout.contains("outer") && output.stdout.contains("inner"),
+        "{output:?}"
+    );
+    let inner: i32 = inner.trim().parse().unwrap();
+    until_dead(Pid::from_raw(inner).unwrap()).await;
+    assert_eq!(site.locks.show("job").await.state, LockState::Free);
+}
+
+/// The supervisor is stopped past its lease, as by a suspended machine: once it runs again, its
+/// command does not.
+#[tokio::test]
+async fn stopped_past_the_lease_it_ends_the_command_on_waking() {
+    let site = Site::new().await;
+    let mut process = site.run(&["--ttl", "500ms"], LIVES_ON);
+    let job = site.job_pid().await;
+    process.pause();
+    site.until_free().await;
+    process.resume();
+    let output = process.ended().await;
+    assert_eq!(output.code, 76, "{output:?}");
+    assert!(!is_alive(job));
+    assert!(output.stderr.contains("lost"), "{}", output.stderr);
+}
+
+/// All of it is stopped past the lease, the command too. It never gets to do anything again.
+#[tokio::test]
+async fn a_stopped_group_is_killed_too() {
+    let site = Site::new().await;
+    let mut process = site.run(&["--ttl", "500ms"], LIVES_ON);
+    let job = site.job_pid().await;
+    process.pause();
+    kill_process(job, Signal::STOP).unwrap();
+    site.until_free().await;
+    process.resume();
+    assert_eq!(process.ended().await.code, 76);
+    until_dead(job).await;
+}
+
+#[tokio::test]
+async fn revoked_while_running_is_76() {
+    let site = Site::new().await;
+    let mut process = site.run(&["--ttl", "600ms", "--grace", "60s"], LIVES_ON);
+    let job = site.job_pid().await;
+    site.locks.revoke("job", "by the test").await.expect(200);
+    let output = process.ended().await;
+    assert_eq!(output.code, 76, "{output:?}");
+    assert!(!is_alive(job));
+    assert!(output.stderr.contains("revoked"), "{}", output.stderr);
+}
+
+/// The server goes silent: the command is ended before the lease can pass on, and gets TERM first.
+#[tokio::test]
+async fn an_unreachable_server_means_lost_in_time() {
+    let mut site = Site::new().await;
+    let script = "trap 'touch told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let mut process = site.run(&["--ttl", "2s"], script);
+    let job = site.job_pid().await;
+    site.server.process.kill();
+    let output = process.ended().await;
+    assert_eq!(output.code, 76, "{output:?}");
+    assert!(!is_alive(job));
+    assert!(
+        site.file("told").exists(),
+        "the command was not asked to end first"
+    );
+}
+
+/// A command that ignores TERM is gone before the next holder is there.
+#[tokio::test]
+async fn the_next_holder_never_meets_the_old_command() {
+    let site = Site::new().await;
+    let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let mut process = site.run(&["--ttl", "1s", "--grace", "60s"], script);
+    let job = site.job_pid().await;
+    // Silent, but not gone: its lease runs on until it expires.
+    let proxy_free = site.locks.clone();
+    let waiting = tokio::spawn(async move {
+        proxy_free
+            .acquire("job", json!({"wait_ms": 60_000}))
+            .await
+            .lease()
+    });
+    site.locks.queue_of("job", 1).await;
+    // kill -9 of the supervisor: nobody renews, and the kernel ends the command.
+    process.kill();
+    fence_tests::wait::soon("the next holder", waiting)
+        .await
+        .unwrap();
+    assert!(!is_alive(job), "two holders at work");
+}
+
+#[tokio::test]
+async fn what_cannot_run_releases_the_lock() {
+    let site = Site::new().await;
+    let output = code(site.command(&[], &["no-such-program-here"])).await;
+    assert_eq!(output.code, 127, "{output:?}");
+    assert!(
+        output.stderr.contains("no-such-program-here"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(site.locks.show("job").await.state, LockState::Free);
+    std::fs::write(site.file("data"), "no program").unwrap();
+    let output = code(site.command(&[], &["./data"])).await;
+    assert_eq!(output.code, 126, "{output:?}");
+    assert_eq!(site.locks.show("job").await.state, LockState::Free);
+}
+
+#[tokio::test]
+async fn wrong_usage_is_64() {
+    let site = Site::new().await;
+    let fence = |args: &[&str]| {
+        let mut command = command(fence_tests::binaries::path("fence"));
+        command.args(args).env("FENCE_SERVER", &site.server.base);
+        Process::spawn("fence", command)
+    };
+    for (args, shown) in [
+        (&["run", "--", "true"][..], "--lock"),
+        (&["run", "--lock", "job"], "CMD"),
+        (&["run", "--lock", "a//b", "--", "true"], "a//b"),
+        (&["run", "--lock", "job", "--ttl", "0s", "--", "true"], "0"),
+        (
+            &["run", "--lock", "job", "--ttl", "soon", "--", "true"],
+            "soon",
+        ),
+        (
+            &["run", "--lock", "job", "--wait", "6m", "--", "true"],
+            "6m",
+        ),
+        (
+            &["run", "--lock", "job", "--colour", "--", "true"],
+            "--colour",
+        ),
+        (&["walk"], "walk"),
+    ] {
+        let output = code(fence(args)).await;
+        assert_eq!(output.code, 64, "{args:?}: {output:?}");
+        assert!(output.stderr.contains(shown), "{args:?}: {}", output.stderr);
+    }
+}
+
+#[tokio::test]
+async fn no_server_is_69() {
+    let mut site = Site::new().await;
+    site.server.process.kill();
+    let output = code(site.run(&[], "touch ran")).await;
+    assert_eq!(output.code, 69, "{output:?}");
+    assert!(
+        output.stderr.contains(&site.server.address()),
+        "{}",
+        output.stderr
+    );
+    assert!(!site.file("ran").exists());
+}
