@@ -5,7 +5,7 @@ mod plan;
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::wire::lock::{LeaseReply, MAX_WAIT_MS};
 use fence_protocol::{Invalid, LockName, Token, Ttl};
 
 use crate::{Client, Error, Lease};
@@ -66,9 +66,13 @@ impl LockRequest {
         self
     }
 
-    /// How long to wait in the queue while another holds the lock; without it the answer comes at
-    /// once.
-    pub fn wait(self, wait: Duration) -> Self {
+    /// How long to wait in the queue while another holds the lock: at most 5 minutes, the limit of
+    /// the protocol. Without it the answer comes at once.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        if wait > Duration::from_millis(MAX_WAIT_MS) {
+            let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
+            self.spec = Err(Invalid::new("wait", format!("{wait:?}"), rule));
+        }
         self.change(|spec| spec.wait = wait)
     }
 

@@ -254,19 +254,33 @@ mod tests {
         assert!(dropped.load(Ordering::SeqCst));
     }
 
+    /// Pending once, and woken at once: the next step comes before any timer or other task.
+    async fn next_step() {
+        let mut is_first = true;
+        poll_fn(|context| {
+            if std::mem::take(&mut is_first) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+
     #[tokio::test]
     async fn work_that_slept_through_the_deadline_takes_no_further_step() {
-        let went_on = AtomicBool::new(false);
-        let outcome = orphaned(100, &nowhere())
-            .run(async |lease| {
-                // What a stopped process does: no timer and no task runs meanwhile.
-                while clock::now() < lease.deadline() {
-                    std::hint::spin_loop();
-                }
-                tokio::task::yield_now().await;
-                went_on.store(true, Ordering::SeqCst);
-            })
-            .await;
+        let went_on = Arc::new(AtomicBool::new(false));
+        let lease = orphaned(100, &nowhere());
+        let seen = Arc::clone(&went_on);
+        // What a process does that was stopped: no timer and no other task runs meanwhile.
+        let work = lease.run(async move |lease| {
+            while clock::now() < lease.deadline() {
+                std::hint::spin_loop();
+            }
+            next_step().await;
+            seen.store(true, Ordering::SeqCst);
+        });
+        let outcome = tasks::spawn(work).await.unwrap();
         assert_eq!(*outcome.unwrap_err().kind(), LOST);
         assert!(!went_on.load(Ordering::SeqCst));
     }

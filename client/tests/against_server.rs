@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use fence_client::protocol::wire::lock::{EndReason, LockState};
 use fence_client::protocol::{LockName, Owner};
-use fence_client::{Client, ErrorKind, LostReason, clock};
+use fence_client::{Client, ErrorKind, Lease, LostReason, clock};
 use network::{Loss, Network};
 
-const TTL: Duration = Duration::from_secs(1);
+/// Long enough for a busy machine to renew in time, short enough to wait for.
+const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(30);
 
 fn name(lock: &str) -> LockName {
@@ -40,6 +41,16 @@ async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
     }
 }
 
+/// The local trust in a lease ends before the server can let it expire.
+async fn assert_trusted_within_the_servers_time(network: &Network, lease: &Lease) {
+    let trusted_until = lease.deadline();
+    let shown = network.direct().locks().show(lease.lock()).await.unwrap();
+    // Whatever was renewed meanwhile made the lease longer at the server, and not `trusted_until`.
+    let left_ms = shown.holder.map_or(0, |holder| holder.info.expires_in_ms);
+    let expires_at = clock::now().plus_ms(left_ms);
+    assert!(trusted_until <= expires_at, "{trusted_until:?} > {expires_at:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_to_acquire_costs_no_second_grant() {
     let network = Network::start().await;
@@ -56,17 +67,27 @@ async fn a_lost_reply_to_acquire_costs_no_second_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_counts_its_time_from_itself() {
+async fn a_repeat_is_trusted_for_what_remains() {
     let network = Network::start().await;
-    network.lose("/acquire", Loss::ReplyAfter(Duration::from_millis(600)), 1);
+    network.lose("/acquire", Loss::ReplyAfter(TTL * 2 / 3), 1);
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
-    // The grant is at least 600 ms old: at most 400 ms are left at the server unless it was renewed.
-    let shown = network.direct().locks().show(lease.lock()).await.unwrap();
-    let holder = shown.holder.expect("held");
-    let left_there = Duration::from_millis(holder.info.expires_in_ms);
-    // The local deadline must end before the server's. `shown` is older than `remaining`, and both
-    // clocks are this machine's, so this holds whenever the window began early enough.
-    assert!(lease.remaining() <= left_there, "{:?} > {left_there:?}", lease.remaining());
+    assert_trusted_within_the_servers_time(&network, &lease).await;
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_reply_is_trusted_from_before_its_request() {
+    let network = Network::start().await;
+    network.lose("/acquire", Loss::Late(TTL / 3), 1);
+    let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
+    assert_trusted_within_the_servers_time(&network, &lease).await;
+    network.lose("/renew", Loss::Late(TTL / 3), 1);
+    let first = lease.deadline();
+    while lease.deadline() == first && lease.is_live() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(network.left_to_lose(), 0);
+    assert_trusted_within_the_servers_time(&network, &lease).await;
     lease.release().await.unwrap();
 }
 
@@ -134,7 +155,7 @@ async fn renewal_keeps_a_lease_and_survives_lost_replies() {
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
     network.lose("/renew", Loss::Reply, 1);
     let first_deadline = lease.deadline();
-    clock::sleep_until(first_deadline.plus_ms(2000)).await;
+    clock::sleep_until(first_deadline.plus_ms(1000)).await;
     assert!(lease.is_live());
     assert_eq!(network.left_to_lose(), 0);
     assert!(network.direct().locks().show(lease.lock()).await.unwrap().holder.is_some());
@@ -206,4 +227,25 @@ async fn a_held_lock_names_its_holder_and_a_missing_server_is_unavailable() {
         .await
         .unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_can_run_in_a_spawned_task() {
+    let network = Network::start().await;
+    let client = network.client();
+    let work = tokio::spawn(async move {
+        let token = client
+            .lock("a")
+            .run(async |lease| {
+                tokio::task::yield_now().await;
+                lease.token()
+            })
+            .await;
+        (token, client)
+    });
+    let (token, client) = work.await.unwrap();
+    let next = client.lock("a").acquire().await.unwrap();
+    assert!(next.token() > token.unwrap());
+    drop(next);
+    until_state(&client, "a", LockState::Free).await;
 }

@@ -13,6 +13,7 @@ pub mod counters;
 pub mod etag;
 pub mod guard;
 pub mod key;
+pub mod process;
 pub mod proxy;
 pub mod refusals;
 pub mod rules;

@@ -13,17 +13,13 @@ use service_kit::Kit;
 async fn locks_at(url: &str) -> lock_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    lock_server::store::open(&url, &StoreOptions::default(), &kit)
-        .await
-        .unwrap()
+    lock_server::store::open(&url, &StoreOptions::default(), &kit).await.unwrap()
 }
 
 async fn fences_at(url: &str) -> fence_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    fenced_store::store::open(&url, &Namespace::default(), &kit)
-        .await
-        .unwrap()
+    fenced_store::store::open(&url, &Namespace::default(), &kit).await.unwrap()
 }
 
 mod lock_memory {

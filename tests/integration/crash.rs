@@ -85,10 +85,7 @@ async fn everything_on_redis() {
         Phoenix::new(fenced_store()).await,
     ];
     let [first, second, third, fourth] = &servers;
-    let rig = rig(
-        &[&first.server, &second.server],
-        &[&third.server, &fourth.server],
-    );
+    let rig = rig(&[&first.server, &second.server], &[&third.server, &fourth.server]);
     let load = Load::start(&rig, WORKERS, &mut seed);
     for _ in 0..rounds(6, 200) {
         load.progress(3).await;

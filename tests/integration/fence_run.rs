@@ -23,11 +23,7 @@ impl Site {
     async fn new() -> Self {
         let server = Setup::lock_server("memory:").start().await;
         let locks = server.locks();
-        Self {
-            server,
-            locks,
-            folder: TempDir::new().unwrap(),
-        }
+        Self { server, locks, folder: TempDir::new().unwrap() }
     }
 
     /// `fence run --lock job OPTIONS -- sh -c SCRIPT`, in the folder.
@@ -37,14 +33,8 @@ impl Site {
 
     fn command(&self, options: &[&str], job: &[&str]) -> Process {
         let mut command = command(fence_tests::binaries::path("fence"));
-        command
-            .args(["run", "--lock", "job"])
-            .args(options)
-            .arg("--")
-            .args(job);
-        command
-            .current_dir(self.folder.path())
-            .env("FENCE_SERVER", &self.server.base);
+        command.args(["run", "--lock", "job"]).args(options).arg("--").args(job);
+        command.current_dir(self.folder.path()).env("FENCE_SERVER", &self.server.base);
         Process::spawn("fence", command)
     }
 
@@ -92,17 +82,10 @@ async fn the_commands_own_end_is_its_end() {
     for (script, expected) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143)] {
         let output = code(site.run(&[], script)).await;
         assert_eq!(output.code, expected, "{script}: {output:?}");
-        assert_eq!(
-            site.locks.show("job").await.state,
-            LockState::Free,
-            "{script}"
-        );
+        assert_eq!(site.locks.show("job").await.state, LockState::Free, "{script}");
     }
     let output = code(site.run(&[], "echo out; echo err >&2")).await;
-    assert_eq!(
-        (output.stdout.as_str(), output.stderr.as_str()),
-        ("out\n", "err\n")
-    );
+    assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("out\n", "err\n"));
 }
 
 #[tokio::test]
@@ -116,19 +99,12 @@ async fn the_command_finds_its_lease_in_the_environment() {
     std::fs::write(site.file("go"), "").unwrap();
     let output = process.ended().await;
     assert_eq!(output.code, 0, "{output:?}");
-    let [lock, token, lease, header, deadline] = output.stdout.lines().collect::<Vec<_>>()[..]
-        .try_into()
-        .unwrap();
-    assert_eq!(
-        (lock, token),
-        ("job", holder.info.token.to_string().as_str())
-    );
+    let [lock, token, lease, header, deadline] =
+        output.stdout.lines().collect::<Vec<_>>()[..].try_into().unwrap();
+    assert_eq!((lock, token), ("job", holder.info.token.to_string().as_str()));
     assert_eq!(lease, holder.lease_id.to_string());
     let header: FencingToken = header.parse().unwrap();
-    assert_eq!(
-        (header.token, header.lease),
-        (holder.info.token, holder.lease_id)
-    );
+    assert_eq!((header.token, header.lease), (holder.info.token, holder.lease_id));
     assert!(deadline.parse::<u64>().unwrap() > 0);
 }
 
@@ -175,22 +151,13 @@ async fn the_lease_is_renewed_while_the_command_runs() {
     let mut process = site.run(&["--ttl", "600ms"], script);
     site.job_pid().await;
     until_true("three renewals", || async {
-        let holder = site
-            .locks
-            .show("job")
-            .await
-            .holder
-            .expect("the lease lives");
+        let holder = site.locks.show("job").await.holder.expect("the lease lives");
         holder.renewals >= 3
     })
     .await;
     std::fs::write(site.file("go"), "").unwrap();
     let output = process.ended().await;
-    assert_eq!(
-        (output.code, output.stdout.as_str()),
-        (0, "done\n"),
-        "{output:?}"
-    );
+    assert_eq!((output.code, output.stdout.as_str()), (0, "done\n"), "{output:?}");
     site.until_free().await;
 }
 
@@ -202,18 +169,12 @@ async fn signals_reach_the_whole_group() {
                   echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&[], script);
     site.job_pid().await;
-    until_true("the inner process", || async {
-        site.file("inner").exists()
-    })
-    .await;
+    until_true("the inner process", || async { site.file("inner").exists() }).await;
     let inner = std::fs::read_to_string(site.file("inner")).unwrap();
     process.terminate();
     let output = process.ended().await;
     assert_eq!(output.code, 3, "{output:?}");
-    assert!(
-        output.stdout.contains("outer") && output.stdout.contains("inner"),
-        "{output:?}"
-    );
+    assert!(output.stdout.contains("outer") && output.stdout.contains("inner"), "{output:?}");
     let inner: i32 = inner.trim().parse().unwrap();
     until_dead(Pid::from_raw(inner).unwrap()).await;
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
@@ -272,10 +233,7 @@ async fn an_unreachable_server_means_lost_in_time() {
     let output = process.ended().await;
     assert_eq!(output.code, 76, "{output:?}");
     assert!(!is_alive(job));
-    assert!(
-        site.file("told").exists(),
-        "the command was not asked to end first"
-    );
+    assert!(site.file("told").exists(), "the command was not asked to end first");
 }
 
 /// A command that ignores TERM is gone before the next holder is there.
@@ -287,18 +245,14 @@ async fn the_next_holder_never_meets_the_old_command() {
     let job = site.job_pid().await;
     // Silent, but not gone: its lease runs on until it expires.
     let proxy_free = site.locks.clone();
-    let waiting = tokio::spawn(async move {
-        proxy_free
-            .acquire("job", json!({"wait_ms": 60_000}))
-            .await
-            .lease()
-    });
+    let waiting =
+        tokio::spawn(
+            async move { proxy_free.acquire("job", json!({"wait_ms": 60_000})).await.lease() },
+        );
     site.locks.queue_of("job", 1).await;
     // kill -9 of the supervisor: nobody renews, and the kernel ends the command.
     process.kill();
-    fence_tests::wait::soon("the next holder", waiting)
-        .await
-        .unwrap();
+    fence_tests::wait::soon("the next holder", waiting).await.unwrap();
     assert!(!is_alive(job), "two holders at work");
 }
 
@@ -307,11 +261,7 @@ async fn what_cannot_run_releases_the_lock() {
     let site = Site::new().await;
     let output = code(site.command(&[], &["no-such-program-here"])).await;
     assert_eq!(output.code, 127, "{output:?}");
-    assert!(
-        output.stderr.contains("no-such-program-here"),
-        "{}",
-        output.stderr
-    );
+    assert!(output.stderr.contains("no-such-program-here"), "{}", output.stderr);
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
     std::fs::write(site.file("data"), "no program").unwrap();
     let output = code(site.command(&[], &["./data"])).await;
@@ -332,18 +282,9 @@ async fn wrong_usage_is_64() {
         (&["run", "--lock", "job"], "CMD"),
         (&["run", "--lock", "a//b", "--", "true"], "a//b"),
         (&["run", "--lock", "job", "--ttl", "0s", "--", "true"], "0"),
-        (
-            &["run", "--lock", "job", "--ttl", "soon", "--", "true"],
-            "soon",
-        ),
-        (
-            &["run", "--lock", "job", "--wait", "6m", "--", "true"],
-            "6m",
-        ),
-        (
-            &["run", "--lock", "job", "--colour", "--", "true"],
-            "--colour",
-        ),
+        (&["run", "--lock", "job", "--ttl", "soon", "--", "true"], "soon"),
+        (&["run", "--lock", "job", "--wait", "6m", "--", "true"], "6m"),
+        (&["run", "--lock", "job", "--colour", "--", "true"], "--colour"),
         (&["walk"], "walk"),
     ] {
         let output = code(fence(args)).await;
@@ -358,10 +299,6 @@ async fn no_server_is_69() {
     site.server.process.kill();
     let output = code(site.run(&[], "touch ran")).await;
     assert_eq!(output.code, 69, "{output:?}");
-    assert!(
-        output.stderr.contains(&site.server.address()),
-        "{}",
-        output.stderr
-    );
+    assert!(output.stderr.contains(&site.server.address()), "{}", output.stderr);
     assert!(!site.file("ran").exists());
 }

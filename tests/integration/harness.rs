@@ -21,9 +21,7 @@ async fn redis_keeps_what_it_answered_over_kill_9() {
 async fn a_dropped_reply_was_applied() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
-    let mut stream = tokio::net::TcpStream::connect(proxy.address())
-        .await
-        .unwrap();
+    let mut stream = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
     proxy.set(Fault::DropReplies);
     stream.write_all(b"INCR n\r\n").await.unwrap();
     until_true("a swallowed reply", || async { proxy.dropped() > 0 }).await;
@@ -32,8 +30,5 @@ async fn a_dropped_reply_was_applied() {
     let nothing = tokio::time::timeout(Duration::from_millis(50), stream.readable()).await;
     assert!(nothing.is_err(), "the reply came through");
     proxy.cut();
-    tokio::time::timeout(Duration::from_secs(20), stream.readable())
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(20), stream.readable()).await.unwrap().unwrap();
 }

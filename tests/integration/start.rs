@@ -23,14 +23,7 @@ async fn a_port_in_use() {
 #[tokio::test]
 async fn an_unknown_store() {
     for setup in BOTH {
-        for store in [
-            "ftp://x",
-            "embedded",
-            "redis:",
-            "memory",
-            "redis://127.0.0.1:notaport",
-            "",
-        ] {
+        for store in ["ftp://x", "embedded", "redis:", "memory", "redis://127.0.0.1:notaport", ""] {
             let output = setup(store).refused().await;
             assert_eq!(output.code, 64, "{store}: {output:?}");
             assert!(output.stderr.contains(store), "{store}: {}", output.stderr);
@@ -50,16 +43,9 @@ async fn an_address_that_others_could_reach() {
 #[tokio::test]
 async fn neither_keys_nor_unsigned() {
     for binary in ["lock-server", "fenced-store"] {
-        let output = Setup::bare(binary)
-            .args(&["--store", "memory:"])
-            .refused()
-            .await;
+        let output = Setup::bare(binary).args(&["--store", "memory:"]).refused().await;
         assert_eq!(output.code, 64, "{output:?}");
-        assert!(
-            output.stderr.contains("--token-key-file"),
-            "{}",
-            output.stderr
-        );
+        assert!(output.stderr.contains("--token-key-file"), "{}", output.stderr);
         assert!(output.stderr.contains("--unsigned"), "{}", output.stderr);
     }
 }
@@ -68,47 +54,26 @@ async fn neither_keys_nor_unsigned() {
 async fn a_bad_key_file() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("keys");
-    for (content, shown) in [
-        ("", "no key"),
-        ("k1", "kid:hex"),
-        ("k1:abcd", "32"),
-        ("k1:zz", "hexadecimal"),
-    ] {
+    for (content, shown) in
+        [("", "no key"), ("k1", "kid:hex"), ("k1:abcd", "32"), ("k1:zz", "hexadecimal")]
+    {
         std::fs::write(&path, content).unwrap();
         for setup in BOTH {
             let output = setup("memory:").keys(&path).refused().await;
-            assert!(
-                output.stderr.contains(shown),
-                "{content}: {}",
-                output.stderr
-            );
+            assert!(output.stderr.contains(shown), "{content}: {}", output.stderr);
             assert!(!output.stderr.contains("abcd"), "key material in a message");
         }
     }
     for setup in BOTH {
-        let output = setup("memory:")
-            .keys(&folder.path().join("none"))
-            .refused()
-            .await;
+        let output = setup("memory:").keys(&folder.path().join("none")).refused().await;
         assert!(output.stderr.contains("none"), "{}", output.stderr);
     }
 }
 
 #[tokio::test]
 async fn bad_rules() {
-    for rule in [
-        "nonsense",
-        "=a",
-        "a=",
-        "a//b=c",
-        "orders/{id}=orders/{x}",
-        "a=b=c",
-        "**/a=b",
-    ] {
-        let output = Setup::fenced_store("memory:")
-            .args(&["--rule", rule])
-            .refused()
-            .await;
+    for rule in ["nonsense", "=a", "a=", "a//b=c", "orders/{id}=orders/{x}", "a=b=c", "**/a=b"] {
+        let output = Setup::fenced_store("memory:").args(&["--rule", rule]).refused().await;
         assert_eq!(output.code, 64, "{rule}: {output:?}");
         assert!(output.stderr.contains(rule), "{rule}: {}", output.stderr);
     }
@@ -125,13 +90,7 @@ async fn unknown_and_bad_settings_are_told_together() {
         .refused()
         .await;
     assert_eq!(output.code, 64, "{output:?}");
-    for shown in [
-        "stor",
-        "soon",
-        "LOCK_SERVER_MAX_WAITERS_PER_LOCK",
-        "many",
-        text(&file),
-    ] {
+    for shown in ["stor", "soon", "LOCK_SERVER_MAX_WAITERS_PER_LOCK", "many", text(&file)] {
         assert!(output.stderr.contains(shown), "{shown}: {}", output.stderr);
     }
 }
@@ -149,12 +108,7 @@ async fn a_flag_beats_a_variable_beats_a_file() {
     for (setup, expected) in [
         (setup(), "file"),
         (setup().env("LOCK_SERVER_NAMESPACE", "variable"), "variable"),
-        (
-            setup()
-                .env("LOCK_SERVER_NAMESPACE", "variable")
-                .args(&["--namespace", "flag"]),
-            "flag",
-        ),
+        (setup().env("LOCK_SERVER_NAMESPACE", "variable").args(&["--namespace", "flag"]), "flag"),
     ] {
         let server = setup.start().await;
         let header = server.locks().grant("a", 1_000).await.fencing_token;
@@ -168,11 +122,7 @@ async fn a_data_folder_in_use() {
         let data = DataDir::new();
         let _owner = setup(&data.store()).start().await;
         let output = setup(&data.store()).refused().await;
-        assert!(
-            output.stderr.contains(text(&data.path())),
-            "{}",
-            output.stderr
-        );
+        assert!(output.stderr.contains(text(&data.path())), "{}", output.stderr);
         assert!(output.stderr.contains("use"), "{}", output.stderr);
     }
 }
@@ -199,25 +149,20 @@ async fn a_damaged_data_folder() {
         let mut server = setup(&data.store()).start().await;
         server.process.terminate();
         server.process.ended().await;
-        let mut files: Vec<_> = std::fs::read_dir(data.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
+        let mut files = files_under(&data.path());
         files.sort_by_key(|path| std::fs::metadata(path).unwrap().len());
         let largest = files.pop().unwrap();
         std::fs::write(&largest, b"this was a database once").unwrap();
         let output = setup(&data.store()).refused().await;
-        assert!(
-            output.stderr.contains(text(&data.path())),
-            "{}",
-            output.stderr
-        );
+        assert!(output.stderr.contains(text(&data.path())), "{}", output.stderr);
         assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
-        assert_eq!(
-            std::fs::read(&largest).unwrap(),
-            b"this was a database once"
-        );
+        assert_eq!(std::fs::read(&largest).unwrap(), b"this was a database once");
     }
+}
+
+fn files_under(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
 /// L4 and G4: what was answered is there after a restart.
@@ -228,22 +173,10 @@ async fn embedded_stores_remember() {
     let mut server = setup.start().await;
     let held = server.locks().grant("held", 60_000).await;
     let ended = server.locks().grant("ended", 60_000).await;
-    server
-        .locks()
-        .release("ended", ended.lease_id)
-        .await
-        .expect(200);
+    server.locks().release("ended", ended.lease_id).await.expect(200);
     server.process.kill();
     let server = setup.start().await;
-    assert_eq!(
-        server
-            .locks()
-            .renew("held", held.lease_id)
-            .await
-            .lease()
-            .token,
-        held.token
-    );
+    assert_eq!(server.locks().renew("held", held.lease_id).await.lease().token, held.token);
     let again = serde_json::json!({"lease_id": ended.lease_id});
     assert_eq!(server.locks().acquire("ended", again).await.status, 410);
     assert!(server.locks().grant("next", 1_000).await.token > ended.token);
@@ -256,16 +189,7 @@ async fn embedded_stores_remember() {
     server.process.kill();
     let server = setup.start().await;
     assert_eq!(server.guard().put("a", &old, "late").await.status, 412);
-    assert_eq!(
-        server
-            .guard()
-            .fenced_get("a", &new)
-            .await
-            .expect(200)
-            .body
-            .as_ref(),
-        b"kept"
-    );
+    assert_eq!(server.guard().fenced_get("a", &new).await.expect(200).body.as_ref(), b"kept");
 }
 
 #[tokio::test]
@@ -296,48 +220,19 @@ async fn help_and_version() {
 #[tokio::test]
 async fn both_servers_share_a_key_file() {
     let keys = KeyFile::new("k1", 9);
-    let locks = Setup::lock_server("memory:")
-        .keys(&keys.path())
-        .start()
-        .await;
-    let guard = Setup::fenced_store("memory:")
-        .keys(&keys.path())
-        .start()
-        .await;
+    let locks = Setup::lock_server("memory:").keys(&keys.path()).start().await;
+    let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
     let lease = locks.locks().grant("orders/42", 60_000).await;
-    guard
-        .guard()
-        .put("orders/42", &lease.fencing_token, "paid")
-        .await
-        .expect(201);
+    guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
     let rotated = format!("k2:{}\nk1:{}\n", "0a".repeat(32), "09".repeat(32));
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("keys"), rotated).unwrap();
     let path = folder.path().join("keys");
     let new_locks = Setup::lock_server("memory:").keys(&path).start().await;
     let new_guard = Setup::fenced_store("memory:").keys(&path).start().await;
-    new_guard
-        .guard()
-        .put("orders/42", &lease.fencing_token, "paid")
-        .await
-        .expect(201);
+    new_guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
     let lease = new_locks.locks().grant("k2", 60_000).await;
-    assert!(
-        lease.fencing_token.contains("kid=\"k2\""),
-        "{}",
-        lease.fencing_token
-    );
-    new_guard
-        .guard()
-        .put("k2", &lease.fencing_token, "x")
-        .await
-        .expect(201);
-    assert_eq!(
-        guard
-            .guard()
-            .put("k2", &lease.fencing_token, "x")
-            .await
-            .status,
-        401
-    );
+    assert!(lease.fencing_token.contains("kid=\"k2\""), "{}", lease.fencing_token);
+    new_guard.guard().put("k2", &lease.fencing_token, "x").await.expect(201);
+    assert_eq!(guard.guard().put("k2", &lease.fencing_token, "x").await.status, 401);
 }

@@ -39,10 +39,7 @@ impl Reply {
 
     /// A header as text; empty where it is missing.
     pub fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or("")
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 
     /// Itself, when the status is `status`.
@@ -67,23 +64,13 @@ impl Reply {
     pub fn problem(&self, code: Code) -> Problem {
         let text = String::from_utf8_lossy(&self.body);
         assert_eq!(self.status, code.status(), "{text}");
-        assert_eq!(
-            self.header("content-type"),
-            "application/problem+json",
-            "{text}"
-        );
-        assert!(
-            !self.header("x-request-id").is_empty(),
-            "no x-request-id: {text}"
-        );
+        assert_eq!(self.header("content-type"), "application/problem+json", "{text}");
+        assert!(!self.header("x-request-id").is_empty(), "no x-request-id: {text}");
         let problem: Problem = self.read();
         assert_eq!(problem.code, code, "{text}");
         assert_eq!(problem.kind, code.urn());
         assert_eq!(problem.status, self.status);
-        assert!(
-            !problem.detail.is_empty() && !problem.hint.is_empty(),
-            "{text}"
-        );
+        assert!(!problem.detail.is_empty() && !problem.hint.is_empty(), "{text}");
         problem
     }
 }
@@ -96,11 +83,7 @@ pub struct Api {
 }
 
 /// What RFC 3986 calls unreserved is sent as it is.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Encodes a lock name for a path.
 pub fn encode(name: &str) -> String {
@@ -118,10 +101,7 @@ impl Api {
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");
-        Self {
-            base: base.to_owned(),
-            client,
-        }
+        Self { base: base.to_owned(), client }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -140,21 +120,14 @@ impl Api {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> Result<Reply, String> {
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.base))
-            .body(body);
+        let mut request = self.client.request(method, format!("{}{path}", self.base)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
-        Ok(Reply {
-            status,
-            headers,
-            body,
-        })
+        Ok(Reply { status, headers, body })
     }
 
     /// Sends a request.
@@ -219,46 +192,32 @@ impl Locks {
     pub async fn try_post(&self, lock: &str, verb: &str, body: Value) -> Result<Reply, String> {
         let json = [("content-type", "application/json")];
         let path = Self::path(lock, verb);
-        self.0
-            .attempt(Method::POST, &path, &json, body.to_string().into())
-            .await
+        self.0.attempt(Method::POST, &path, &json, body.to_string().into()).await
     }
 
     /// A grant for `ttl_ms` that must be had at once.
     pub async fn grant(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
-        self.acquire(lock, json!({ "ttl_ms": ttl_ms }))
-            .await
-            .lease()
+        self.acquire(lock, json!({ "ttl_ms": ttl_ms })).await.lease()
     }
 
     /// `POST …/renew`.
     pub async fn renew(&self, lock: &str, lease: LeaseId) -> Reply {
-        self.0
-            .post(&Self::path(lock, "renew"), &json!({ "lease_id": lease }))
-            .await
+        self.0.post(&Self::path(lock, "renew"), &json!({ "lease_id": lease })).await
     }
 
     /// `POST …/release`.
     pub async fn release(&self, lock: &str, lease: LeaseId) -> Reply {
-        self.0
-            .post(&Self::path(lock, "release"), &json!({ "lease_id": lease }))
-            .await
+        self.0.post(&Self::path(lock, "release"), &json!({ "lease_id": lease })).await
     }
 
     /// `POST …/revoke`.
     pub async fn revoke(&self, lock: &str, reason: &str) -> Reply {
-        self.0
-            .post(&Self::path(lock, "revoke"), &json!({ "reason": reason }))
-            .await
+        self.0.post(&Self::path(lock, "revoke"), &json!({ "reason": reason })).await
     }
 
     /// `GET /v1/locks/{lock}`.
     pub async fn show(&self, lock: &str) -> LockReply {
-        self.0
-            .get(&format!("/v1/locks/{}", encode(lock)))
-            .await
-            .expect(200)
-            .read()
+        self.0.get(&format!("/v1/locks/{}", encode(lock))).await.expect(200).read()
     }
 
     /// Waits until `count` wait for the lock.
@@ -283,14 +242,12 @@ impl Guard {
 
     /// `PUT /v1/objects/{key}` with a token header.
     pub async fn put(&self, key: &str, fencing: &str, body: impl Into<Bytes>) -> Reply {
-        self.with(Method::PUT, key, &[("fencing-token", fencing)], body)
-            .await
+        self.with(Method::PUT, key, &[("fencing-token", fencing)], body).await
     }
 
     /// `GET /v1/objects/{key}` with a token header.
     pub async fn fenced_get(&self, key: &str, fencing: &str) -> Reply {
-        self.with(Method::GET, key, &[("fencing-token", fencing)], "")
-            .await
+        self.with(Method::GET, key, &[("fencing-token", fencing)], "").await
     }
 
     /// `GET /v1/objects/{key}` without a token.
@@ -300,8 +257,7 @@ impl Guard {
 
     /// `DELETE /v1/objects/{key}` with a token header.
     pub async fn delete(&self, key: &str, fencing: &str) -> Reply {
-        self.with(Method::DELETE, key, &[("fencing-token", fencing)], "")
-            .await
+        self.with(Method::DELETE, key, &[("fencing-token", fencing)], "").await
     }
 
     /// Any method on an object with any headers.
@@ -312,17 +268,13 @@ impl Guard {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Reply {
-        self.0
-            .send(method, &format!("/v1/objects/{key}"), headers, body)
-            .await
+        self.0.send(method, &format!("/v1/objects/{key}"), headers, body).await
     }
 
     /// `POST /v1/fences/{lock}/seal` with a token header.
     pub async fn seal(&self, lock: &str, fencing: &str) -> Reply {
         let path = format!("/v1/fences/{}/seal", encode(lock));
-        self.0
-            .send(Method::POST, &path, &[("fencing-token", fencing)], "")
-            .await
+        self.0.send(Method::POST, &path, &[("fencing-token", fencing)], "").await
     }
 
     /// The mark after a seal that must succeed.
@@ -332,10 +284,6 @@ impl Guard {
 
     /// `GET /v1/fences/{lock}`.
     pub async fn fence(&self, lock: &str) -> FenceReply {
-        self.0
-            .get(&format!("/v1/fences/{}", encode(lock)))
-            .await
-            .expect(200)
-            .read()
+        self.0.get(&format!("/v1/fences/{}", encode(lock))).await.expect(200).read()
     }
 }

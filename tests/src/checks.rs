@@ -27,18 +27,12 @@ pub fn tokens_rise(grants: &[Granted]) -> Result<(), String> {
     let mut highest: Option<&Granted> = None;
     for grant in by_begin {
         while let Some(done) = ended.next_if(|done| done.span.before(&grant.span)) {
-            highest = Some(
-                highest
-                    .filter(|known| known.token > done.token)
-                    .unwrap_or(done),
-            );
+            highest = Some(highest.filter(|known| known.token > done.token).unwrap_or(done));
         }
         if let Some(earlier) =
             highest.filter(|earlier| earlier.token >= grant.token && earlier.lease != grant.lease)
         {
-            return Err(format!(
-                "a later grant has no higher token: {earlier:?} then {grant:?}"
-            ));
+            return Err(format!("a later grant has no higher token: {earlier:?} then {grant:?}"));
         }
     }
     Ok(())
@@ -51,9 +45,7 @@ pub fn overlaps(grants: &[Granted]) -> Vec<String> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, &Granted)>> = BTreeMap::new();
     for grant in grants {
         let expiry = grant.span.invoked_ns + grant.ttl_ms * 1_000_000;
-        let end = grant
-            .released_ns
-            .map_or(expiry, |released| released.min(expiry));
+        let end = grant.released_ns.map_or(expiry, |released| released.min(expiry));
         if grant.span.returned_ns < end {
             let entry = (grant.span.returned_ns, end, grant);
             by_lock.entry(&grant.lock).or_default().push(entry);
@@ -97,10 +89,7 @@ pub fn applied_in_order(log: &[(String, u64)]) -> Result<(), String> {
 /// The two operations that break it.
 pub fn nothing_stale(operations: &[Operation]) -> Result<(), String> {
     let mut by_lock: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations
-        .iter()
-        .filter(|op| op.outcome == Outcome::Applied)
-    {
+    for operation in operations.iter().filter(|op| op.outcome == Outcome::Applied) {
         by_lock.entry(&operation.lock).or_default().push(operation);
     }
     for applied in by_lock.values() {
@@ -112,15 +101,10 @@ pub fn nothing_stale(operations: &[Operation]) -> Result<(), String> {
         let mut mark: Option<&Operation> = None;
         for later in by_begin {
             while let Some(done) = ended.next_if(|done| done.span.before(&later.span)) {
-                mark = Some(
-                    mark.filter(|known| known.token > done.token)
-                        .unwrap_or(done),
-                );
+                mark = Some(mark.filter(|known| known.token > done.token).unwrap_or(done));
             }
             if let Some(earlier) = mark.filter(|earlier| earlier.token > later.token) {
-                return Err(format!(
-                    "applied below the mark: {earlier:?} then {later:?}"
-                ));
+                return Err(format!("applied below the mark: {earlier:?} then {later:?}"));
             }
         }
     }
@@ -138,15 +122,10 @@ pub fn nothing_lost(
 ) -> Result<(), String> {
     for (key, value) in finally {
         let writes = || {
-            operations
-                .iter()
-                .filter_map(|operation| match &operation.action {
-                    Action::Write {
-                        key: written,
-                        value,
-                    } if written == key => Some((operation, value)),
-                    _ => None,
-                })
+            operations.iter().filter_map(|operation| match &operation.action {
+                Action::Write { key: written, value } if written == key => Some((operation, value)),
+                _ => None,
+            })
         };
         let mut acknowledged = writes().filter(|(op, _)| op.outcome == Outcome::Applied);
         let Some(value) = value else {
@@ -159,9 +138,7 @@ pub fn nothing_lost(
             return Err(format!("{key} holds {value}, which nobody wrote"));
         };
         if winner.outcome == Outcome::Refused {
-            return Err(format!(
-                "{key} holds {value}, which was refused: {winner:?}"
-            ));
+            return Err(format!("{key} holds {value}, which was refused: {winner:?}"));
         }
         let overtaken = |op: &Operation| {
             op.token > winner.token

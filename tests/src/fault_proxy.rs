@@ -61,21 +61,10 @@ impl FaultProxy {
         let (fault, fault_seen) = watch::channel(Fault::None);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
         let dropped = Arc::new(AtomicU64::new(0));
-        let accepting = accept(
-            listener,
-            upstream.to_owned(),
-            fault_seen,
-            cut_seen,
-            dropped.clone(),
-        );
+        let accepting =
+            accept(listener, upstream.to_owned(), fault_seen, cut_seen, dropped.clone());
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self {
-            address,
-            fault,
-            cut,
-            dropped,
-            _accepting: accepting,
-        }
+        Self { address, fault, cut, dropped, _accepting: accepting }
     }
 
     /// Its own address, `127.0.0.1:PORT`.
@@ -117,19 +106,14 @@ async fn accept(
 ) {
     while let Ok((client, _)) = listener.accept().await {
         let cut = cut.borrow().clone();
-        let control = Control {
-            fault: fault.clone(),
-            cut,
-            dropped: dropped.clone(),
-        };
+        let control = Control { fault: fault.clone(), cut, dropped: dropped.clone() };
         if *control.fault.borrow() == Fault::Refuse {
             continue;
         }
         let upstream = upstream.clone();
         tokio::spawn(async move {
             let cut = control.cut.clone();
-            cut.run_until_cancelled(carry(client, upstream, control))
-                .await;
+            cut.run_until_cancelled(carry(client, upstream, control)).await;
         });
     }
 }

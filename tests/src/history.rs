@@ -96,11 +96,7 @@ impl History {
     /// An empty one; its clock starts now.
     pub fn new() -> Self {
         let (grants, operations) = (Mutex::default(), Mutex::default());
-        Self {
-            origin: Instant::now(),
-            grants,
-            operations,
-        }
+        Self { origin: Instant::now(), grants, operations }
     }
 
     /// The run's clock, in nanoseconds.
@@ -113,10 +109,7 @@ impl History {
 
     /// A call that began at `invoked_ns` and is answered now.
     pub fn since(&self, invoked_ns: u64) -> Span {
-        Span {
-            invoked_ns,
-            returned_ns: self.now_ns(),
-        }
+        Span { invoked_ns, returned_ns: self.now_ns() }
     }
 
     /// Notes a grant.
@@ -133,13 +126,7 @@ impl History {
     /// Where another recorder panicked.
     pub fn releasing(&self, lease: LeaseId) {
         let now = self.now_ns();
-        for grant in self
-            .grants
-            .lock()
-            .unwrap()
-            .iter_mut()
-            .filter(|grant| grant.lease == lease)
-        {
+        for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
             grant.released_ns.get_or_insert(now);
         }
     }

@@ -37,9 +37,7 @@ impl KeyFile {
     pub fn sign(&self, token: u64, lock: &str, lease: LeaseId) -> String {
         let token = Token::new(token).expect("a token");
         let lock = LockName::new(lock).expect("a lock name");
-        self.ring
-            .sign(token, lock, lease, Namespace::default())
-            .to_string()
+        self.ring.sign(token, lock, lease, Namespace::default()).to_string()
     }
 }
 
@@ -51,14 +49,7 @@ pub fn unsigned(token: u64, lock: &str, lease: LeaseId) -> String {
     let token = Token::new(token).expect("a token");
     let lock = LockName::new(lock).expect("a lock name");
     let namespace = Namespace::default();
-    FencingToken {
-        token,
-        lock,
-        lease,
-        namespace,
-        signature: None,
-    }
-    .to_string()
+    FencingToken { token, lock, lease, namespace, signature: None }.to_string()
 }
 
 /// A new lease id.

@@ -65,13 +65,7 @@ impl Load {
             tokio::spawn(worker.run(cycles.clone(), stop.clone()))
         });
         let workers = tasks.collect();
-        Self {
-            rig: rig.clone(),
-            history,
-            cycles,
-            stop,
-            workers,
-        }
+        Self { rig: rig.clone(), history, cycles, stop, workers }
     }
 
     /// Waits until the clients have completed so many more rounds together.
@@ -95,16 +89,12 @@ impl Load {
     pub async fn stop(self) -> (Arc<History>, BTreeMap<String, Option<String>>) {
         self.stop.cancel();
         for worker in self.workers {
-            soon("a client to finish", worker)
-                .await
-                .expect("no client panicked");
+            soon("a client to finish", worker).await.expect("no client panicked");
         }
         let mut finally = BTreeMap::new();
         for name in &self.rig.names {
             let lease = self.rig.locks[0].grant(name, TTL_MS).await;
-            let reply = self.rig.guards[0]
-                .fenced_get(name, &lease.fencing_token)
-                .await;
+            let reply = self.rig.guards[0].fenced_get(name, &lease.fencing_token).await;
             let found = (reply.status != 404)
                 .then(|| String::from_utf8_lossy(&reply.expect(200).body).into_owned());
             finally.insert(name.clone(), found);
@@ -182,11 +172,7 @@ impl Worker {
         let reply = self.answered(name, "release", ask, &[200, 410]).await;
         if reply.status == 410 {
             // The reply to an earlier try was lost, and only that try can have ended the lease.
-            assert_eq!(
-                reply.json()["reason"],
-                "released",
-                "an acknowledged lease was forgotten"
-            );
+            assert_eq!(reply.json()["reason"], "released", "an acknowledged lease was forgotten");
         }
     }
 
@@ -226,18 +212,14 @@ impl Worker {
     }
 
     async fn read(&self, name: &str, lease: &LeaseReply) {
-        self.at_guard(Method::GET, name, lease, Action::Raise, Bytes::new())
-            .await;
+        self.at_guard(Method::GET, name, lease, Action::Raise, Bytes::new()).await;
     }
 
     async fn write(&mut self, name: &str, lease: &LeaseReply) {
         self.writes += 1;
         let value = format!("{}-{}", self.number, self.writes);
         let body = Bytes::from(value.clone());
-        let action = Action::Write {
-            key: name.to_owned(),
-            value,
-        };
+        let action = Action::Write { key: name.to_owned(), value };
         self.at_guard(Method::PUT, name, lease, action, body).await;
     }
 
@@ -278,15 +260,8 @@ impl Worker {
 /// Where an invariant is broken; the message shows where.
 pub fn check(history: &History, finally: &BTreeMap<String, Option<String>>) {
     let (grants, operations) = (history.grants(), history.operations());
-    let applied = operations
-        .iter()
-        .filter(|op| op.outcome == Outcome::Applied)
-        .count();
-    eprintln!(
-        "{} grants, {applied} of {} operations applied",
-        grants.len(),
-        operations.len()
-    );
+    let applied = operations.iter().filter(|op| op.outcome == Outcome::Applied).count();
+    eprintln!("{} grants, {applied} of {} operations applied", grants.len(), operations.len());
     crate::checks::tokens_rise(&grants).unwrap();
     assert_eq!(crate::checks::overlaps(&grants), Vec::<String>::new());
     crate::checks::nothing_stale(&operations).unwrap();

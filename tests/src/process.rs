@@ -36,10 +36,7 @@ pub fn command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["FENCE_", "LOCK_SERVER_", "FENCED_STORE_"]
-            .iter()
-            .any(|own| text.starts_with(own))
-        {
+        if ["FENCE_", "LOCK_SERVER_", "FENCED_STORE_"].iter().any(|own| text.starts_with(own)) {
             command.env_remove(&name);
         }
     }
@@ -54,20 +51,10 @@ impl Process {
     pub fn spawn(name: &str, mut command: Command) -> Self {
         let logs = TempDir::new().expect("a folder for logs");
         let file = |kind: &str| File::create(logs.path().join(kind)).expect("a log file");
-        command
-            .stdout(file("stdout"))
-            .stderr(file("stderr"))
-            .stdin(Stdio::null());
+        command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null());
         command.process_group(0);
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        Self {
-            name: name.to_owned(),
-            child,
-            ended: None,
-            logs,
-        }
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Self { name: name.to_owned(), child, ended: None, logs }
     }
 
     /// Its process id.
@@ -90,11 +77,7 @@ impl Process {
             if found.is_none()
                 && let Some(status) = self.try_wait()
             {
-                panic!(
-                    "{} ended ({status}) before {prefix:?}\n{}",
-                    self.name,
-                    self.tail()
-                );
+                panic!("{} ended ({status}) before {prefix:?}\n{}", self.name, self.tail());
             }
             std::future::ready(found)
         })
@@ -142,14 +125,8 @@ impl Process {
     pub async fn ended(&mut self) -> Output {
         let what = format!("{} to end", self.name);
         let status = until(&what, || std::future::ready(self.try_wait())).await;
-        let code = status
-            .code()
-            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        Output {
-            code,
-            stdout: self.stdout(),
-            stderr: self.stderr(),
-        }
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Output { code, stdout: self.stdout(), stderr: self.stderr() }
     }
 
     /// Whether it still runs.

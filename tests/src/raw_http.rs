@@ -23,9 +23,7 @@ pub async fn exchange(base: &str, bytes: &[u8]) -> String {
 /// Where it cannot connect.
 pub async fn connect(base: &str) -> TcpStream {
     let address = base.trim_start_matches("http://");
-    soon("a connection", TcpStream::connect(address))
-        .await
-        .expect("a connection")
+    soon("a connection", TcpStream::connect(address)).await.expect("a connection")
 }
 
 /// Reads one reply; what has come when the server closes.
@@ -54,8 +52,7 @@ fn is_complete(seen: &[u8]) -> bool {
     };
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().ok())?
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     length.is_some_and(|length| body.len() >= length)
 }

@@ -18,11 +18,8 @@ pub struct Redis {
 }
 
 /// What makes every answered write survive kill -9.
-const DURABLE: [(&str, &str); 3] = [
-    ("appendonly", "yes"),
-    ("appendfsync", "always"),
-    ("maxmemory-policy", "noeviction"),
-];
+const DURABLE: [(&str, &str); 3] =
+    [("appendonly", "yes"), ("appendfsync", "always"), ("maxmemory-policy", "noeviction")];
 
 impl Redis {
     /// One that keeps every answered write (`appendonly yes`, `appendfsync always`).
@@ -40,12 +37,7 @@ impl Redis {
             all.push(((*name).to_owned(), (*value).to_owned()));
         }
         let process = spawn(port, &folder, &all);
-        let mut redis = Self {
-            port,
-            folder,
-            options: all,
-            process,
-        };
+        let mut redis = Self { port, folder, options: all, process };
         redis.ready().await;
         redis
     }
@@ -101,37 +93,24 @@ impl Redis {
         let mut connection = self.connect().await.expect("redis answers");
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command
-            .query_async(&mut connection)
-            .await
-            .unwrap_or_else(|e| panic!("{words:?}: {e}"))
+        command.query_async(&mut connection).await.unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
     /// Waits until it answers and has loaded its data.
     async fn ready(&mut self) {
         until("redis to answer", || async {
             let mut connection = self.connect().await.ok()?;
-            redis::cmd("PING")
-                .query_async::<String>(&mut connection)
-                .await
-                .ok()
+            redis::cmd("PING").query_async::<String>(&mut connection).await.ok()
         })
         .await;
-        assert!(
-            self.process.is_running(),
-            "another redis has port {}",
-            self.port
-        );
+        assert!(self.process.is_running(), "another redis has port {}", self.port);
     }
 }
 
 fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
     let mut command = command("redis-server");
     command.current_dir(folder.path());
-    command
-        .arg("--port")
-        .arg(port.to_string())
-        .args(["--bind", "127.0.0.1", "--save", ""]);
+    command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
     command.arg("--dir").arg(folder.path());
     for (name, value) in options {
         command.arg(format!("--{name}")).arg(value);

@@ -53,9 +53,7 @@ impl Seed {
 
     /// A generator of its own for one of several workers.
     pub fn fork(&mut self) -> Self {
-        Self {
-            state: self.next_u64(),
-        }
+        Self { state: self.next_u64() }
     }
 }
 

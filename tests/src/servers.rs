@@ -19,29 +19,18 @@ pub struct Setup {
 impl Setup {
     /// `lock-server --listen 127.0.0.1:0 --store STORE --unsigned`.
     pub fn lock_server(store: &str) -> Self {
-        Self::bare("lock-server")
-            .arg("--store")
-            .arg(store)
-            .arg("--unsigned")
+        Self::bare("lock-server").arg("--store").arg(store).arg("--unsigned")
     }
 
     /// `fenced-store --listen 127.0.0.1:0 --store STORE --unsigned`.
     pub fn fenced_store(store: &str) -> Self {
-        Self::bare("fenced-store")
-            .arg("--store")
-            .arg(store)
-            .arg("--unsigned")
+        Self::bare("fenced-store").arg("--store").arg(store).arg("--unsigned")
     }
 
     /// Nothing but the address to listen on.
     pub fn bare(binary: &'static str) -> Self {
         let listen = "127.0.0.1:0".to_owned();
-        Self {
-            binary,
-            args: Vec::new(),
-            env: Vec::new(),
-            listen,
-        }
+        Self { binary, args: Vec::new(), env: Vec::new(), listen }
     }
 
     /// With another address.
@@ -76,8 +65,7 @@ impl Setup {
     #[must_use]
     pub fn keys(mut self, file: &Path) -> Self {
         self.args.retain(|arg| arg != "--unsigned");
-        self.arg("--token-key-file")
-            .arg(crate::key_file::text(file))
+        self.arg("--token-key-file").arg(crate::key_file::text(file))
     }
 
     /// Starts the process; nothing is known yet of how it goes.
@@ -91,9 +79,7 @@ impl Setup {
     /// Starts it and waits until it listens.
     pub async fn start(&self) -> Server {
         let mut process = self.spawn();
-        let base = process
-            .line_after(&format!("{} listening on ", self.binary))
-            .await;
+        let base = process.line_after(&format!("{} listening on ", self.binary)).await;
         Server { process, base }
     }
 
@@ -132,9 +118,7 @@ impl Server {
 
     /// Where its reverse proxy listens (fenced-store with `--proxy-listen`).
     pub async fn proxy(&mut self) -> String {
-        self.process
-            .line_after("fenced-store proxy listening on ")
-            .await
+        self.process.line_after("fenced-store proxy listening on ").await
     }
 }
 

@@ -56,10 +56,7 @@ impl Hold {
     /// # Panics
     /// Where it never comes.
     pub async fn arrived(&mut self) {
-        let seen = soon(
-            "the write to reach the upstream",
-            self.arrived.wait_for(|seen| *seen),
-        );
+        let seen = soon("the write to reach the upstream", self.arrived.wait_for(|seen| *seen));
         assert!(*seen.await.expect("the upstream lives"));
     }
 
@@ -87,11 +84,7 @@ impl Upstream {
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(State::default());
         let accepting = AbortOnDropHandle::new(tokio::spawn(accept(listener, state.clone())));
-        Self {
-            base,
-            state,
-            _accepting: accepting,
-        }
+        Self { base, state, _accepting: accepting }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -106,19 +99,9 @@ impl Upstream {
     pub fn hold(&self, body: &str) -> Hold {
         let (arrived, arrived_seen) = watch::channel(false);
         let (open, open_seen) = watch::channel(false);
-        let gate = Gate {
-            arrived: Arc::new(arrived),
-            open: open_seen,
-        };
-        self.state
-            .gates
-            .lock()
-            .unwrap()
-            .insert(body.to_owned(), gate);
-        Hold {
-            arrived: arrived_seen,
-            open,
-        }
+        let gate = Gate { arrived: Arc::new(arrived), open: open_seen };
+        self.state.gates.lock().unwrap().insert(body.to_owned(), gate);
+        Hold { arrived: arrived_seen, open }
     }
 
     /// Every write in the order in which it took effect.
@@ -131,10 +114,7 @@ impl Upstream {
 
     /// The values of [`Upstream::log`].
     pub fn values(&self) -> Vec<String> {
-        self.log()
-            .into_iter()
-            .map(|applied| applied.value)
-            .collect()
+        self.log().into_iter().map(|applied| applied.value).collect()
     }
 }
 
@@ -152,11 +132,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 type Answer = Result<Response<Full<Bytes>>, Infallible>;
 
 async fn answer(request: Request<Incoming>, state: Arc<State>) -> Answer {
-    let path = request
-        .uri()
-        .path_and_query()
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     let (parts, body) = request.into_parts();
     let Ok(body) = body.collect().await else {
         return Ok(empty(400));

@@ -20,10 +20,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl 
         if let Some(value) = look().await {
             return value;
         }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} for: {what}"
-        );
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
         tokio::time::sleep(STEP).await;
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{doctor, lock, object, run, serve};
+use crate::{bench, doctor, lock, object, run, serve};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Lock(lock::Args),
     Object(object::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
     /// Started by `run`
     #[command(hide = true)]
     JobHelper(run::helper::Args),

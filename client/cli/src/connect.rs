@@ -1,9 +1,12 @@
 //! Where the servers are.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
 use fence_client::{Client, Error};
+use fence_protocol::wire::lock::MAX_WAIT_MS;
+use fence_protocol::{Invalid, duration};
 
 /// The options of every command that talks to the servers.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,7 +20,7 @@ pub(crate) struct Connect {
     #[arg(long, default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
     pub(crate) store: String,
 
-    /// Who asks, for people who look at the lock [default: user@host:pid]
+    /// Who asks, for people who look at the lock (default: user@host:pid)
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
 
@@ -33,5 +36,28 @@ impl Connect {
             builder = builder.owner(owner);
         }
         builder.build()
+    }
+}
+
+/// A time to wait in the queue: what the server allows.
+pub(crate) fn wait(text: &str) -> Result<Duration, Invalid> {
+    let wait = duration::parse(text)?;
+    let longest = Duration::from_millis(MAX_WAIT_MS);
+    if wait > longest {
+        let rule = format!("must be at most {}", duration::show(longest));
+        return Err(Invalid::new("wait", text, rule));
+    }
+    Ok(wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_has_the_servers_limit() {
+        assert_eq!(wait("5m").unwrap(), Duration::from_secs(300));
+        let error = wait("6m").unwrap_err().to_string();
+        assert_eq!(error, "wait \"6m\" must be at most 5m");
     }
 }

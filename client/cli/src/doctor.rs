@@ -26,7 +26,7 @@ Examples:
 
 Exit codes: 0 nothing fails, 1 there are warnings and --strict was given, 69 something fails")]
 pub(crate) struct Args {
-    /// Judge this Redis too: redis://[user:password@]host:port
+    /// Judge this Redis too: redis://host:port, or redis://user:password@host:port
     #[arg(long, value_name = "URL")]
     redis: Option<RedisTarget>,
 

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use fence_client::Client;
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl, duration};
 
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
 use crate::output::Output;
 
@@ -56,8 +56,8 @@ struct Acquire {
     /// How long the lease lives unless it is renewed
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// How long to wait while another holds the lock
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration::parse)]
+    /// How long to wait while another holds the lock, at most 5m
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
     /// The token must exceed this one, which a guard has seen
     #[arg(long, value_name = "TOKEN")]
@@ -162,7 +162,7 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Acquire(args) => acquire(args).await?,
         Command::Renew(args) => {
-            let ttl = args.ttl.map(|ttl| Ttl::try_from(ttl)).transpose()?;
+            let ttl = args.ttl.map(Ttl::try_from).transpose()?;
             let client = args.connect.client()?;
             let reply = client.locks().renew(&args.lock, args.lease_id, ttl).await?;
             args.output.print(&reply, print::lease)?;

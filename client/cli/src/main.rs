@@ -1,6 +1,7 @@
 //! The `fence` command: holds locks for programs, shows and changes locks and fenced objects, runs
 //! both services for a first look, and judges an installation.
 
+mod bench;
 mod cli;
 mod connect;
 mod doctor;
@@ -58,11 +59,10 @@ fn start(command: Command) -> Result<u8, Failure> {
     if let Command::JobHelper(helper) = command {
         return run::helper::start(helper);
     }
-    // A server uses all processors. `run` must use one thread: the kernel ties the job's life to
-    // the thread that started it.
+    // `run` must use one thread: the kernel ties the job's life to the thread that started it.
     let mut runtime = match command {
-        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
-        _ => tokio::runtime::Builder::new_current_thread(),
+        Command::Run(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime
         .enable_all()
@@ -81,6 +81,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Lock(args) => lock::lock(args).await,
         Command::Object(args) => object::object(args).await,
         Command::Doctor(args) => doctor::doctor(args).await,
+        Command::Bench(args) => bench::bench(args).await,
         Command::JobHelper(helper) => run::helper::start(helper),
     }
 }

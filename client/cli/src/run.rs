@@ -13,7 +13,7 @@ use std::time::Duration;
 use fence_client::{Client, ErrorKind, Lease};
 use fence_protocol::duration;
 
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
 use crate::output::say;
 use crate::readable::readable;
@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
 
-    /// How long to wait while another holds the lock
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration::parse)]
+    /// How long to wait while another holds the lock, at most 5m
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
 
     /// How long the command may take to end itself after the lease is lost, at most
@@ -104,6 +104,8 @@ async fn hold(
     lease: Lease,
     signals: &mut signals::Signals,
 ) -> Result<u8, Failure> {
+    // This process may have been stopped since the grant came: then nothing is started at all.
+    lease.check()?;
     let job = job::Job::start(&args.command, &environment(client, &lease))?;
     let ended = supervise::supervise(job, &lease, signals, args.grace).await?;
     let lock = lease.lock().clone();

@@ -18,6 +18,8 @@ pub(crate) enum Loss {
     Reply,
     /// The same, after this long.
     ReplyAfter(Duration),
+    /// Nothing is lost, but the reply comes this late.
+    Late(Duration),
 }
 
 #[derive(Debug)]
@@ -111,6 +113,10 @@ async fn relay(
                     return Ok(());
                 }
                 match due(plan, &request[..bytes]) {
+                    Some(Loss::Late(pause)) => {
+                        server.write_all(&request[..bytes]).await?;
+                        tokio::time::sleep(pause).await;
+                    }
                     None => server.write_all(&request[..bytes]).await?,
                     Some(Loss::Request) => return Ok(()),
                     Some(Loss::Reply) => return swallow(server, &request[..bytes], Duration::ZERO).await,

@@ -44,6 +44,12 @@ struct World {
     kit: Kit,
 }
 
+/// The next request at the upstream; a test that waits for none is to fail, not to hang.
+async fn arrived(seen: &mut mpsc::Receiver<Seen>) -> Seen {
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, seen.recv()).await.expect("nothing was forwarded").unwrap()
+}
+
 async fn talk(mut stream: TcpStream, seen: mpsc::Sender<Seen>) -> Option<()> {
     let mut text = String::new();
     let mut buffer = [0; 4096];
@@ -102,7 +108,7 @@ impl World {
     }
 
     async fn seen(&mut self) -> Seen {
-        self.seen.recv().await.unwrap()
+        arrived(&mut self.seen).await
     }
 
     /// Waits until the lane's durable mark is `token`.
@@ -297,7 +303,7 @@ async fn an_orderly_end_leaves_nothing_in_doubt() {
         tokio::task::yield_now().await;
     };
     let higher = kit.tasks.spawn(ask(reborn, request(Method::PUT, "/a", 34)));
-    seen.recv().await.unwrap().answer("200 OK");
+    arrived(&mut seen).await.answer("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
 }
 

@@ -13,9 +13,9 @@ mod kit;
 pub mod listener;
 pub mod metrics;
 pub mod problem;
+pub mod redis_link;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
 
 pub use kit::{Kit, operational_routes};
-pub mod redis_link;

@@ -33,7 +33,10 @@ pub(super) async fn acquire(
     let made_up = request.lease_id.is_none();
     let acquire = check(&service, lock.clone(), request)?;
     let mut undelivered = made_up.then(|| Undelivered::new(&service, &lock, acquire.lease_id));
-    let result = granted(&service, acquire).await;
+    let Some(result) = granted(&service, acquire).await else {
+        let detail = format!("this server is shutting down; the request left the queue of {lock}");
+        return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
+    };
     if let Some(undelivered) = &mut undelivered {
         undelivered.delivered = true;
     }
@@ -41,20 +44,21 @@ pub(super) async fn acquire(
     Ok(Json(service.lease_reply(lock, grant)))
 }
 
-async fn granted(service: &Service, acquire: Acquire) -> Result<Grant, StoreError> {
+/// The store's answer; none where the server began to shut down while the request waited.
+async fn granted(service: &Service, acquire: Acquire) -> Option<Result<Grant, StoreError>> {
     if acquire.wait_ms == 0 {
-        return service.store.acquire(acquire).await;
+        return Some(service.store.acquire(acquire).await);
     }
     let shutdown = service.kit.tasks.shutdown_token();
     let _waiting = service.counters.waiting();
-    let grant = tokio::select! {
-        result = service.store.acquire(acquire) => result?,
-        () = shutdown.cancelled() => {
-            return Err(StoreError::Unavailable("this server is shutting down".to_owned()));
-        }
+    let result = tokio::select! {
+        result = service.store.acquire(acquire) => result,
+        () = shutdown.cancelled() => return None,
     };
-    service.counters.waited(grant.waited_ms);
-    Ok(grant)
+    if let Ok(grant) = &result {
+        service.counters.waited(grant.waited_ms);
+    }
+    Some(result)
 }
 
 fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<Acquire, Reject> {

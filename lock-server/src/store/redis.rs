@@ -6,6 +6,7 @@
 mod background;
 pub mod judge;
 pub mod lineage;
+pub mod raw;
 mod reply;
 mod scripts;
 mod waiting;

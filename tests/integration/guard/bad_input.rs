@@ -17,25 +17,15 @@ struct Witness {
 impl Witness {
     async fn new() -> Self {
         let (server, lease) = (memory().await, lease_id());
-        server
-            .guard()
-            .put("a", &unsigned(7, "a", lease), "kept")
-            .await
-            .expect(201);
+        server.guard().put("a", &unsigned(7, "a", lease), "kept").await.expect(201);
         Self { server, lease }
     }
 
     async fn check(self) {
         let guard = self.server.guard();
         let fence = guard.fence("a").await;
-        assert_eq!(
-            (fence.mark.map(|t| t.get()), fence.lease_id),
-            (Some(7), Some(self.lease))
-        );
-        let found = guard
-            .fenced_get("a", &unsigned(7, "a", self.lease))
-            .await
-            .expect(200);
+        assert_eq!((fence.mark.map(|t| t.get()), fence.lease_id), (Some(7), Some(self.lease)));
+        let found = guard.fenced_get("a", &unsigned(7, "a", self.lease)).await.expect(200);
         assert_eq!(found.body.as_ref(), b"kept");
     }
 }
@@ -58,19 +48,12 @@ async fn bad_tokens() {
         ("9".to_owned(), "lacks"),
         ("9;lock=\"a\"".to_owned(), "lacks"),
         ("9;lock=\"a\";lease=\"nope\"".to_owned(), "UUID"),
-        (
-            format!("9;lock=\"a/../b\";lease=\"{}\"", witness.lease),
-            "segment",
-        ),
+        (format!("9;lock=\"a/../b\";lease=\"{}\"", witness.lease), "segment"),
         (format!("9{tail};kid=\"k\""), "only one"),
         (format!("9{tail};x=\"{}\"", "y".repeat(2_000)), "longer"),
         (String::new(), "malformed"),
     ] {
-        let detail = guard
-            .put("a", &header, "x")
-            .await
-            .problem(Code::MalformedToken)
-            .detail;
+        let detail = guard.put("a", &header, "x").await.problem(Code::MalformedToken).detail;
         assert!(detail.contains(shown), "{header}: {detail}");
     }
     witness.check().await;
@@ -86,10 +69,7 @@ async fn two_token_headers() {
     );
     let reply = exchange(&witness.server.base, request.as_bytes()).await;
     assert_eq!(status(&reply), Some(400), "{reply}");
-    assert!(
-        reply.contains("malformed-token") && reply.contains("more than one"),
-        "{reply}"
-    );
+    assert!(reply.contains("malformed-token") && reply.contains("more than one"), "{reply}");
     witness.check().await;
 }
 
@@ -130,10 +110,7 @@ async fn bad_keys() {
         );
         let reply = exchange(&witness.server.base, request.as_bytes()).await;
         assert_eq!(status(&reply), Some(400), "{key}: {reply}");
-        assert!(
-            reply.contains("invalid-request") && reply.contains("object key"),
-            "{reply}"
-        );
+        assert!(reply.contains("invalid-request") && reply.contains("object key"), "{reply}");
     }
     for key in ["..", "a/../a", "./a", "b/../a"] {
         let request = format!(
@@ -151,20 +128,12 @@ async fn bad_paths_and_methods() {
     let witness = Witness::new().await;
     let guard = witness.server.guard();
     let token = unsigned(9, "a", lease_id());
-    let reply = guard
-        .with(Method::POST, "a", &[("fencing-token", &token)], "x")
-        .await;
+    let reply = guard.with(Method::POST, "a", &[("fencing-token", &token)], "x").await;
     reply.problem(Code::MethodNotAllowed);
     assert!(!reply.header("allow").is_empty());
     guard.0.get("/v1/nothing").await.problem(Code::NotFound);
-    guard
-        .0
-        .get("/v1/fences/a%2F%2Fb")
-        .await
-        .problem(Code::InvalidRequest);
-    let nothing = guard
-        .with(Method::PUT, "", &[("fencing-token", &token)], "x")
-        .await;
+    guard.0.get("/v1/fences/a%2F%2Fb").await.problem(Code::InvalidRequest);
+    let nothing = guard.with(Method::PUT, "", &[("fencing-token", &token)], "x").await;
     assert!(matches!(nothing.status, 400 | 404), "{nothing:?}");
     witness.check().await;
 }
@@ -178,12 +147,8 @@ async fn a_body_that_breaks_off_writes_nothing() {
         "PUT /v1/objects/a HTTP/1.1\r\nhost: x\r\nfencing-token: {token}\r\n\
          content-length: 1000\r\n\r\nhalf of it"
     );
-    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes())
-        .await
-        .unwrap();
-    tokio::io::AsyncWriteExt::shutdown(&mut stream)
-        .await
-        .unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+    tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();
     let reply = fence_tests::raw_http::read_reply(&mut stream).await;
     assert!(matches!(status(&reply), None | Some(400..=499)), "{reply}");
     witness.check().await;

@@ -10,36 +10,19 @@ use super::memory;
 async fn a_seal_shuts_out_everything_lower() {
     let server = memory().await;
     let guard = server.guard();
-    let (old, new) = (
-        unsigned(33, "a/b", lease_id()),
-        unsigned(34, "a/b", lease_id()),
-    );
+    let (old, new) = (unsigned(33, "a/b", lease_id()), unsigned(34, "a/b", lease_id()));
     guard.put("a/b", &old, "old").await.expect(201);
     for _ in 0..2 {
         let sealed = guard.sealed("a/b", &new).await;
         assert_eq!((sealed.lock.as_str(), sealed.mark.get()), ("a/b", 34));
     }
-    guard
-        .put("a/b", &old, "late")
-        .await
-        .problem(Code::StaleToken);
-    guard
-        .seal("a/b", &unsigned(40, "other", lease_id()))
-        .await
-        .problem(Code::WrongLock);
-    let unfenced = guard
-        .0
-        .send(http::Method::POST, "/v1/fences/a%2Fb/seal", &[], "")
-        .await;
+    guard.put("a/b", &old, "late").await.problem(Code::StaleToken);
+    guard.seal("a/b", &unsigned(40, "other", lease_id())).await.problem(Code::WrongLock);
+    let unfenced = guard.0.send(http::Method::POST, "/v1/fences/a%2Fb/seal", &[], "").await;
     unfenced.problem(Code::TokenRequired);
     guard
         .0
-        .send(
-            http::Method::POST,
-            "/v1/fences/a/b/seal",
-            &[("fencing-token", &new)],
-            "",
-        )
+        .send(http::Method::POST, "/v1/fences/a/b/seal", &[("fencing-token", &new)], "")
         .await
         .expect(200);
 }
@@ -54,31 +37,16 @@ async fn a_fence_shows_its_mark_and_who_was_refused() {
     let (old, new) = (unsigned(33, "a", old_lease), unsigned(34, "a", new_lease));
     guard.put("a", &new, "new").await.expect(201);
     let headers = [("fencing-token", old.as_str()), ("fence-owner", "worker-1")];
-    guard
-        .with(http::Method::PUT, "a", &headers, "late")
-        .await
-        .problem(Code::StaleToken);
+    guard.with(http::Method::PUT, "a", &headers, "late").await.problem(Code::StaleToken);
     guard.delete("a", &old).await.problem(Code::StaleToken);
     let fence = guard.fence("a").await;
-    assert_eq!(
-        (fence.mark.map(|t| t.get()), fence.lease_id),
-        (Some(34), Some(new_lease))
-    );
-    assert_eq!(
-        (fence.guarantee, fence.refused_total),
-        (Guarantee::Atomic, 2)
-    );
+    assert_eq!((fence.mark.map(|t| t.get()), fence.lease_id), (Some(34), Some(new_lease)));
+    assert_eq!((fence.guarantee, fence.refused_total), (Guarantee::Atomic, 2));
     let last = &fence.last_refusals[0];
-    assert_eq!(
-        (last.token.get(), last.lease_id, last.mark.get()),
-        (33, old_lease, 34)
-    );
+    assert_eq!((last.token.get(), last.lease_id, last.mark.get()), (33, old_lease, 34));
     assert!(last.operation.contains("DELETE") && last.operation.contains('a'));
     assert_eq!(last.code, "stale-token");
-    assert_eq!(
-        fence.last_refusals[1].owner.as_ref().map(|o| o.as_str()),
-        Some("worker-1")
-    );
+    assert_eq!(fence.last_refusals[1].owner.as_ref().map(|o| o.as_str()), Some("worker-1"));
 }
 
 #[tokio::test]
@@ -99,11 +67,7 @@ async fn fences_are_listed_in_pages() {
     }
     assert_eq!(seen, ["orders/1", "orders/2", "orders/3"]);
     for bad in ["limit=0", "limit=x", "after=a//b", "colour=red"] {
-        guard
-            .0
-            .get(&format!("/v1/fences?{bad}"))
-            .await
-            .problem(Code::InvalidRequest);
+        guard.0.get(&format!("/v1/fences?{bad}")).await.problem(Code::InvalidRequest);
     }
 }
 
@@ -114,10 +78,7 @@ async fn operational_paths_answer() {
     for path in ["/livez", "/readyz", "/readyz?verbose"] {
         api.get(path).await.expect(200);
     }
-    assert_eq!(
-        api.get("/version").await.expect(200).json()["name"],
-        "fenced-store"
-    );
+    assert_eq!(api.get("/version").await.expect(200).json()["name"], "fenced-store");
     let metrics = String::from_utf8(api.get("/metrics").await.expect(200).body.to_vec()).unwrap();
     assert!(metrics.contains("http_requests_total"), "{metrics}");
 }

@@ -10,17 +10,12 @@ use serde_json::json;
 use super::memory;
 
 fn lost(reply: &Reply) -> EndReason {
-    reply
-        .problem(Code::LeaseLost)
-        .extension("reason")
-        .expect("a reason")
+    reply.problem(Code::LeaseLost).extension("reason").expect("a reason")
 }
 
 async fn until_free(locks: &Locks, lock: &str) {
-    until_true("the lock to be free", || async {
-        locks.show(lock).await.state == LockState::Free
-    })
-    .await;
+    until_true("the lock to be free", || async { locks.show(lock).await.state == LockState::Free })
+        .await;
 }
 
 #[tokio::test]
@@ -36,10 +31,7 @@ async fn a_renewal_keeps_the_token_and_replaces_the_time() {
     let path = "/v1/locks/renewed/renew";
     assert!(locks.0.post(path, &body).await.lease().ttl_ms <= 400);
     until_free(&locks, "renewed").await;
-    assert_eq!(
-        lost(&locks.renew("renewed", lease.lease_id).await),
-        EndReason::Expired
-    );
+    assert_eq!(lost(&locks.renew("renewed", lease.lease_id).await), EndReason::Expired);
 }
 
 #[tokio::test]
@@ -47,23 +39,10 @@ async fn releasing_twice_is_loud() {
     let server = memory().await;
     let locks = server.locks();
     let lease = locks.grant("twice", 30_000).await;
-    let ended: EndedReply = locks
-        .release("twice", lease.lease_id)
-        .await
-        .expect(200)
-        .read();
-    assert_eq!(
-        (ended.token, ended.reason),
-        (lease.token, EndReason::Released)
-    );
-    assert_eq!(
-        lost(&locks.release("twice", lease.lease_id).await),
-        EndReason::Released
-    );
-    assert_eq!(
-        lost(&locks.renew("twice", lease.lease_id).await),
-        EndReason::Released
-    );
+    let ended: EndedReply = locks.release("twice", lease.lease_id).await.expect(200).read();
+    assert_eq!((ended.token, ended.reason), (lease.token, EndReason::Released));
+    assert_eq!(lost(&locks.release("twice", lease.lease_id).await), EndReason::Released);
+    assert_eq!(lost(&locks.renew("twice", lease.lease_id).await), EndReason::Released);
 }
 
 #[tokio::test]
@@ -72,29 +51,13 @@ async fn every_reason_of_a_lost_lease_is_told() {
     let locks = server.locks();
     let expired = locks.grant("reasons", 100).await;
     until_free(&locks, "reasons").await;
-    assert_eq!(
-        lost(&locks.release("reasons", expired.lease_id).await),
-        EndReason::Expired
-    );
+    assert_eq!(lost(&locks.release("reasons", expired.lease_id).await), EndReason::Expired);
     let revoked = locks.grant("reasons", 30_000).await;
-    let ended: EndedReply = locks
-        .revoke("reasons", "maintenance")
-        .await
-        .expect(200)
-        .read();
-    assert_eq!(
-        (ended.lease_id, ended.reason),
-        (revoked.lease_id, EndReason::Revoked)
-    );
-    assert_eq!(
-        lost(&locks.renew("reasons", revoked.lease_id).await),
-        EndReason::Revoked
-    );
+    let ended: EndedReply = locks.revoke("reasons", "maintenance").await.expect(200).read();
+    assert_eq!((ended.lease_id, ended.reason), (revoked.lease_id, EndReason::Revoked));
+    assert_eq!(lost(&locks.renew("reasons", revoked.lease_id).await), EndReason::Revoked);
     locks.grant("reasons", 30_000).await;
-    assert_eq!(
-        lost(&locks.renew("reasons", lease_id()).await),
-        EndReason::Superseded
-    );
+    assert_eq!(lost(&locks.renew("reasons", lease_id()).await), EndReason::Superseded);
     for (lease, reason) in [(expired, EndReason::Expired), (revoked, EndReason::Revoked)] {
         let again = json!({"lease_id": lease.lease_id, "wait_ms": 60_000});
         assert_eq!(lost(&locks.acquire("reasons", again).await), reason);
@@ -126,10 +89,7 @@ async fn a_late_duplicate_is_never_granted_again() {
     let ask = json!({"lease_id": lease_id(), "ttl_ms": 30_000});
     let lease = locks.acquire("late", ask.clone()).await.lease();
     locks.release("late", lease.lease_id).await.expect(200);
-    assert_eq!(
-        lost(&locks.acquire("late", ask.clone()).await),
-        EndReason::Released
-    );
+    assert_eq!(lost(&locks.acquire("late", ask.clone()).await), EndReason::Released);
     let next = locks.grant("late", 30_000).await;
     assert!(next.token > lease.token);
     assert_eq!(lost(&locks.acquire("late", ask).await), EndReason::Released);

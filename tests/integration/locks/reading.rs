@@ -17,10 +17,7 @@ async fn show_tells_holder_queue_and_history() {
     let held = locks.acquire("a", ask).await.lease();
     let shown = locks.show("a").await;
     let holder = shown.holder.unwrap();
-    assert_eq!(
-        (holder.lease_id, holder.info.token),
-        (held.lease_id, held.token)
-    );
+    assert_eq!((holder.lease_id, holder.info.token), (held.lease_id, held.token));
     assert_eq!(holder.metadata, Some(json!({"job": 7})));
     assert_eq!(shown.history.len(), 1);
     assert_eq!(shown.history[0].token, Some(first.token));
@@ -43,18 +40,8 @@ async fn a_listing_has_pages() {
         after = format!("&after={next}");
     }
     assert_eq!(seen, ["orders/1", "orders/2", "orders/3"]);
-    for bad in [
-        "limit=0",
-        "limit=x",
-        "limit=1000000",
-        "after=a//b",
-        "colour=red",
-    ] {
-        locks
-            .0
-            .get(&format!("/v1/locks?{bad}"))
-            .await
-            .problem(Code::InvalidRequest);
+    for bad in ["limit=0", "limit=x", "limit=1000000", "after=a//b", "colour=red"] {
+        locks.0.get(&format!("/v1/locks?{bad}")).await.problem(Code::InvalidRequest);
     }
 }
 
@@ -65,10 +52,7 @@ async fn operational_paths_answer() {
     for path in ["/livez", "/readyz", "/readyz?verbose"] {
         api.get(path).await.expect(200);
     }
-    assert_eq!(
-        api.get("/version").await.expect(200).json()["name"],
-        "lock-server"
-    );
+    assert_eq!(api.get("/version").await.expect(200).json()["name"], "lock-server");
     server.locks().grant("counted", 1_000).await;
     let metrics = String::from_utf8(api.get("/metrics").await.expect(200).body.to_vec()).unwrap();
     assert!(metrics.contains("http_requests_total"), "{metrics}");
@@ -83,15 +67,10 @@ async fn a_request_id_is_taken_over_or_made() {
     let reply = api.send(http::Method::GET, "/v1/nothing", &sane, "").await;
     assert_eq!(reply.header("x-request-id"), "trace-42");
     let problem = reply.problem(Code::NotFound);
-    assert_eq!(
-        problem.extension::<String>("request_id").as_deref(),
-        Some("trace-42")
-    );
+    assert_eq!(problem.extension::<String>("request_id").as_deref(), Some("trace-42"));
     let long = "x".repeat(65);
     for bad in ["a b", long.as_str(), "<script>"] {
-        let reply = api
-            .send(http::Method::GET, "/livez", &[("x-request-id", bad)], "")
-            .await;
+        let reply = api.send(http::Method::GET, "/livez", &[("x-request-id", bad)], "").await;
         assert_ne!(reply.header("x-request-id"), bad);
         assert!(!reply.header("x-request-id").is_empty());
     }

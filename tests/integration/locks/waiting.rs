@@ -37,12 +37,7 @@ async fn patience_ends_in_423() {
     let locks = server.locks();
     locks.grant("patience", 60_000).await;
     let reply = locks.acquire("patience", json!({"wait_ms": 100})).await;
-    assert_eq!(
-        reply
-            .problem(Code::LockHeld)
-            .extension::<usize>("queue_length"),
-        Some(0)
-    );
+    assert_eq!(reply.problem(Code::LockHeld).extension::<usize>("queue_length"), Some(0));
     assert_eq!(locks.show("patience").await.queue_length, 0);
 }
 
@@ -71,9 +66,7 @@ async fn expiry_wakes_the_next_waiter() {
     let locks = server.locks();
     let first = locks.grant("wakes", 300).await;
     let ask = json!({"wait_ms": 60_000});
-    let next = soon("the grant after expiry", locks.acquire("wakes", ask))
-        .await
-        .lease();
+    let next = soon("the grant after expiry", locks.acquire("wakes", ask)).await.lease();
     assert!(next.token > first.token);
     assert!(next.waited_ms < 60_000);
 }
@@ -100,14 +93,11 @@ async fn a_server_that_is_asked_to_end_lets_nobody_wait() {
     let locks = server.locks();
     locks.grant("draining", 60_000).await;
     let own = locks.clone();
-    let waiting = tokio::spawn(async move {
-        own.try_acquire("draining", json!({"wait_ms": 60_000}))
-            .await
-    });
+    let waiting =
+        tokio::spawn(async move { own.try_acquire("draining", json!({"wait_ms": 60_000})).await });
     locks.queue_of("draining", 1).await;
     server.process.terminate();
     let told = soon("the waiter to be told", waiting).await.unwrap();
-    told.expect("an answer, not a cut connection")
-        .problem(Code::ShuttingDown);
+    told.expect("an answer, not a cut connection").problem(Code::ShuttingDown);
     assert_eq!(server.process.ended().await.code, 0);
 }

@@ -12,16 +12,14 @@ use super::lock_server;
 
 async fn behind(proxy: &FaultProxy) -> Server {
     Setup::lock_server(&format!("redis://{}", proxy.address()))
+        .args(&["--store-timeout", "500ms"])
         .start()
         .await
 }
 
 async fn until_ready(server: &Server) {
     let api = server.locks().0;
-    until_true("readyz", || async {
-        api.get("/readyz").await.status == 200
-    })
-    .await;
+    until_true("readyz", || async { api.get("/readyz").await.status == 200 }).await;
 }
 
 /// The script ran, its reply was lost: nobody knows, and the repeat finds out.
@@ -37,18 +35,10 @@ async fn a_lost_reply_is_unknown_and_the_repeat_gets_the_same_grant() {
     let ask = json!({"lease_id": lease_id(), "ttl_ms": 60_000, "owner": "me"});
     let reply = soon("an answer", locks.acquire("lost", ask.clone())).await;
     let problem = reply.problem(Code::OutcomeUnknown);
-    assert!(
-        problem.retryable && problem.hint.contains("lease_id"),
-        "{problem:?}"
-    );
+    assert!(problem.retryable && problem.hint.contains("lease_id"), "{problem:?}");
     proxy.set(Fault::None);
     proxy.cut();
-    let token = other
-        .locks()
-        .acquire("lost", ask.clone())
-        .await
-        .lease()
-        .token;
+    let token = other.locks().acquire("lost", ask.clone()).await.lease().token;
     until_true("the same grant from the first server", || async {
         let reply = locks.acquire("lost", ask.clone()).await;
         !matches!(reply.status, 503 | 504) && {
@@ -101,17 +91,11 @@ async fn a_redis_that_refuses_is_unavailable_and_comes_back() {
         reply.status == 503
     })
     .await;
-    until_true("readyz to fail", || async {
-        locks.0.get("/readyz").await.status == 503
-    })
-    .await;
+    until_true("readyz to fail", || async { locks.0.get("/readyz").await.status == 503 }).await;
     locks.0.get("/livez").await.expect(200);
     proxy.set(Fault::None);
     until_ready(&server).await;
-    assert_eq!(
-        locks.renew("a", lease.lease_id).await.lease().token,
-        lease.token
-    );
+    assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
 }
 
 /// A Redis that says nothing costs its callers a bounded time.
@@ -128,26 +112,22 @@ async fn a_silent_redis_is_unknown_in_bounded_time() {
     proxy.set(Fault::None);
     proxy.cut();
     until_ready(&server).await;
-    until_true("a renewal", || async {
-        locks.renew("a", lease.lease_id).await.status == 200
-    })
-    .await;
+    until_true("a renewal", || async { locks.renew("a", lease.lease_id).await.status == 200 })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_stands_still_is_unknown_in_bounded_time() {
     let redis = Redis::start().await;
-    let server = Setup::lock_server(&redis.url()).start().await;
+    let server = Setup::lock_server(&redis.url()).args(&["--store-timeout", "500ms"]).start().await;
     let locks = server.locks();
     let lease = locks.grant("a", 60_000).await;
     redis.process().pause();
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     redis.process().resume();
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");
-    until_true("a renewal", || async {
-        locks.renew("a", lease.lease_id).await.status == 200
-    })
-    .await;
+    until_true("a renewal", || async { locks.renew("a", lease.lease_id).await.status == 200 })
+        .await;
 }
 
 /// The connection breaks again and again under those who wait.
@@ -161,16 +141,13 @@ async fn cut_connections_lose_no_waiter() {
     let first = locks.grant("a", 60_000).await;
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
-        own.acquire("a", json!({"wait_ms": 60_000, "ttl_ms": 60_000}))
-            .await
+        own.acquire("a", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await
     });
     locks.queue_of("a", 1).await;
     for _ in 0..3 {
         proxy.cut();
-        until_true("a renewal", || async {
-            locks.renew("a", first.lease_id).await.status == 200
-        })
-        .await;
+        until_true("a renewal", || async { locks.renew("a", first.lease_id).await.status == 200 })
+            .await;
     }
     locks.release("a", first.lease_id).await.expect(200);
     let next = soon("the waiter", waiting).await.unwrap().lease();
@@ -199,15 +176,9 @@ async fn an_unreachable_redis_at_start_is_told_and_waited_for() {
             let locks = fence_tests::api::Locks::new(&base);
             let not_ready = locks.0.get("/readyz?verbose").await;
             assert_eq!(not_ready.status, 503);
-            locks
-                .acquire("a", json!({}))
-                .await
-                .problem(Code::StoreUnavailable);
+            locks.acquire("a", json!({})).await.problem(Code::StoreUnavailable);
             redis.start_again().await;
-            until_true("readyz", || async {
-                locks.0.get("/readyz").await.status == 200
-            })
-            .await;
+            until_true("readyz", || async { locks.0.get("/readyz").await.status == 200 }).await;
             locks.grant("a", 1_000).await;
         }
     }

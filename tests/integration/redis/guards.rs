@@ -15,16 +15,10 @@ async fn what_one_guard_saw_the_other_refuses() {
     let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
     one.guard().put("a", &old, "old").await.expect(201);
     two.guard().fenced_get("a", &new).await.expect(200);
-    one.guard()
-        .put("a", &old, "late")
-        .await
-        .problem(Code::StaleToken);
+    one.guard().put("a", &old, "late").await.problem(Code::StaleToken);
     two.guard().put("a", &new, "new").await.expect(204);
     let found = one.guard().fenced_get("a", &new).await.expect(200);
-    assert_eq!(
-        (found.body.as_ref(), found.header("fencing-mark")),
-        (&b"new"[..], "34")
-    );
+    assert_eq!((found.body.as_ref(), found.header("fencing-mark")), (&b"new"[..], "34"));
     assert_eq!(found.header("fencing-guarantee"), "atomic");
 }
 
@@ -45,10 +39,7 @@ async fn marks_and_data_survive_kill_9_of_redis() {
         }
     })
     .await;
-    assert_eq!(
-        guard.fenced_get("a", &new).await.expect(200).body.as_ref(),
-        b"new"
-    );
+    assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"new");
 }
 
 #[tokio::test]
@@ -59,16 +50,10 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let token = unsigned(33, "a", lease_id());
     guard.put("a", &token, "one").await.expect(201);
     let _: () = redis.run(&["SCRIPT", "FLUSH"]).await;
-    until_true("a write", || async {
-        guard.put("a", &token, "two").await.status == 204
-    })
-    .await;
+    until_true("a write", || async { guard.put("a", &token, "two").await.status == 204 }).await;
     let _: () = redis.run(&["SCRIPT", "FLUSH"]).await;
     let stale = unsigned(32, "a", lease_id());
-    until_true("a refusal", || async {
-        guard.put("a", &stale, "x").await.status == 412
-    })
-    .await;
+    until_true("a refusal", || async { guard.put("a", &stale, "x").await.status == 412 }).await;
 }
 
 /// A write whose reply was lost is told as unknown, never as done or not done.
@@ -76,9 +61,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
 async fn a_lost_reply_is_unknown() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
-    let server = Setup::fenced_store(&format!("redis://{}", proxy.address()))
-        .start()
-        .await;
+    let server = Setup::fenced_store(&format!("redis://{}", proxy.address())).start().await;
     let other = Setup::fenced_store(&redis.url()).start().await;
     let guard = server.guard();
     let token = unsigned(33, "a", lease_id());
@@ -86,16 +69,9 @@ async fn a_lost_reply_is_unknown() {
     proxy.set(Fault::DropReplies);
     let problem = soon("an answer", guard.put("a", &token, "two")).await;
     let problem = problem.problem(Code::OutcomeUnknown);
-    assert_eq!(
-        problem.extension::<String>("outcome").as_deref(),
-        Some("unknown")
-    );
+    assert_eq!(problem.extension::<String>("outcome").as_deref(), Some("unknown"));
     let found = other.guard().fenced_get("a", &token).await.expect(200);
-    assert_eq!(
-        found.body.as_ref(),
-        b"two",
-        "it was applied; only the reply was lost"
-    );
+    assert_eq!(found.body.as_ref(), b"two", "it was applied; only the reply was lost");
     proxy.set(Fault::None);
     proxy.cut();
     until_true("the guard to work again", || async {

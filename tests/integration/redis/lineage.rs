@@ -26,9 +26,7 @@ async fn tokens_rise_after_flushall() {
     let redis = Redis::start().await;
     let server = lock_server(&redis).await;
     let locks = server.locks();
-    let before = next_token(&locks, "a")
-        .await
-        .max(next_token(&locks, "b").await);
+    let before = next_token(&locks, "a").await.max(next_token(&locks, "b").await);
     let _: () = redis.run(&["FLUSHALL"]).await;
     let after = next_token(&locks, "c").await;
     assert!(after > before, "{after} after {before}");
@@ -127,10 +125,7 @@ async fn a_restart_of_redis_loses_nothing() {
     assert_eq!(renewed.lease().token, held.token);
     let again = json!({"lease_id": ended.lease_id});
     locks.acquire("ended", again).await.problem(Code::LeaseLost);
-    locks
-        .acquire("held", json!({}))
-        .await
-        .problem(Code::LockHeld);
+    locks.acquire("held", json!({})).await.problem(Code::LockHeld);
     assert!(next_token(&locks, "next").await > ended.token.get());
     locks.release("held", held.lease_id).await.expect(200);
 }
@@ -144,8 +139,7 @@ async fn waiting_goes_on_after_redis_restarts() {
     let held = locks.grant("waits", 60_000).await;
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
-        own.acquire("waits", json!({"wait_ms": 60_000, "ttl_ms": 60_000}))
-            .await
+        own.acquire("waits", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await
     });
     locks.queue_of("waits", 1).await;
     redis.restart().await;
@@ -154,10 +148,7 @@ async fn waiting_goes_on_after_redis_restarts() {
         matches!(reply.status, 200 | 410).then_some(())
     })
     .await;
-    let next = fence_tests::wait::soon("the waiter", waiting)
-        .await
-        .unwrap()
-        .lease();
+    let next = fence_tests::wait::soon("the waiter", waiting).await.unwrap().lease();
     assert!(next.token > held.token);
 }
 

@@ -13,10 +13,7 @@ async fn waiters_of_two_servers_stand_in_one_queue() {
     let (one, two) = (lock_server(&redis).await, lock_server(&redis).await);
     let servers = [one.locks(), two.locks()];
     let mut last = servers[0].grant("fifo", 60_000).await;
-    servers[1]
-        .acquire("fifo", json!({}))
-        .await
-        .problem(Code::LockHeld);
+    servers[1].acquire("fifo", json!({})).await.problem(Code::LockHeld);
     let mut queue = Vec::new();
     for place in 1..=6 {
         let (locks, owner) = (servers[place % 2].clone(), format!("waiter {place}"));
@@ -28,10 +25,7 @@ async fn waiters_of_two_servers_stand_in_one_queue() {
     }
     for (index, waiting) in queue.into_iter().enumerate() {
         // Released at either server, whoever the next one waits at.
-        servers[(index / 2) % 2]
-            .release("fifo", last.lease_id)
-            .await
-            .expect(200);
+        servers[(index / 2) % 2].release("fifo", last.lease_id).await.expect(200);
         let next = soon("the next grant", waiting).await.unwrap();
         assert_eq!(next.owner.as_str(), format!("waiter {}", index + 1));
         assert!(next.token > last.token);
@@ -45,9 +39,7 @@ async fn expiry_at_one_server_wakes_the_waiter_of_another() {
     let (one, two) = (lock_server(&redis).await, lock_server(&redis).await);
     let first = one.locks().grant("wakes", 500).await;
     let ask = json!({"ttl_ms": 60_000, "wait_ms": 60_000});
-    let next = soon("the grant after expiry", two.locks().acquire("wakes", ask))
-        .await
-        .lease();
+    let next = soon("the grant after expiry", two.locks().acquire("wakes", ask)).await.lease();
     assert!(next.token > first.token);
 }
 
@@ -60,16 +52,12 @@ async fn a_dead_servers_waiters_are_passed_over() {
     let first = locks.grant("dead", 60_000).await;
     let dying = two.locks();
     let lost = tokio::spawn(async move {
-        dying
-            .try_acquire("dead", json!({"wait_ms": 60_000, "ttl_ms": 60_000}))
-            .await
+        dying.try_acquire("dead", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await
     });
     locks.queue_of("dead", 1).await;
     let own = locks.clone();
     let alive = tokio::spawn(async move {
-        own.acquire("dead", json!({"wait_ms": 60_000, "ttl_ms": 60_000}))
-            .await
-            .lease()
+        own.acquire("dead", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await.lease()
     });
     locks.queue_of("dead", 2).await;
     two.process.kill();
@@ -88,14 +76,8 @@ async fn a_lease_of_one_server_is_renewed_and_released_at_another() {
     let lease = one.locks().acquire("moves", ask.clone()).await.lease();
     one.process.kill();
     let locks = two.locks();
-    assert_eq!(
-        locks.acquire("moves", ask.clone()).await.lease().token,
-        lease.token
-    );
-    assert_eq!(
-        locks.renew("moves", lease.lease_id).await.lease().token,
-        lease.token
-    );
+    assert_eq!(locks.acquire("moves", ask.clone()).await.lease().token, lease.token);
+    assert_eq!(locks.renew("moves", lease.lease_id).await.lease().token, lease.token);
     locks.release("moves", lease.lease_id).await.expect(200);
     locks.acquire("moves", ask).await.problem(Code::LeaseLost);
 }
@@ -108,10 +90,6 @@ async fn namespaces_are_apart() {
     };
     let (one, two) = (setup("one").start().await, setup("two").start().await);
     let lease = one.locks().grant("same", 60_000).await;
-    assert!(
-        lease.fencing_token.contains("ns=\"one\""),
-        "{}",
-        lease.fencing_token
-    );
+    assert!(lease.fencing_token.contains("ns=\"one\""), "{}", lease.fencing_token);
     two.locks().grant("same", 60_000).await;
 }

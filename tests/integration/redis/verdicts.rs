@@ -39,32 +39,16 @@ async fn what_would_forget_is_warned_of_at_start() {
                 .any(|line| line.starts_with("[!]") && line.contains(name))
         })
         .await;
-        assert_eq!(
-            server.locks().0.get("/readyz").await.status,
-            200,
-            "{name}: a warning only"
-        );
+        assert_eq!(server.locks().0.get("/readyz").await.status, 200, "{name}: a warning only");
     }
 }
 
 #[tokio::test]
 async fn what_changes_while_running_is_seen() {
     let redis = Redis::start().await;
-    let server = fence_tests::servers::Setup::lock_server(&redis.url())
-        .start()
-        .await;
-    let _: () = redis
-        .run(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
-        .await;
-    until_true("a warning", || async {
-        verbose(&server).await.contains("maxmemory-policy")
-    })
-    .await;
-    let _: () = redis
-        .run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
-        .await;
-    until_true("no warning", || async {
-        !verbose(&server).await.contains("[!]")
-    })
-    .await;
+    let server = fence_tests::servers::Setup::lock_server(&redis.url()).start().await;
+    let _: () = redis.run(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    until_true("a warning", || async { verbose(&server).await.contains("maxmemory-policy") }).await;
+    let _: () = redis.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    until_true("no warning", || async { !verbose(&server).await.contains("[!]") }).await;
 }

@@ -33,21 +33,14 @@ fn key(text: &str) -> ObjectKey {
 
 /// Lease `n` is a UUID that ends in `n`.
 fn mark(token: u64, lease: u64) -> Mark {
-    let lease: LeaseId = format!("00000000-0000-4000-8000-{lease:012x}")
-        .parse()
-        .expect("an id");
-    Mark {
-        token: Token::new(token).expect("a token"),
-        lease,
-    }
+    let lease = lease & 0xffff_ffff_ffff;
+    let lease: LeaseId = format!("00000000-0000-4000-8000-{lease:012x}").parse().expect("an id");
+    Mark { token: Token::new(token).expect("a token"), lease }
 }
 
 /// Token `token` of lease `token`.
 fn fence(name: &str, token: u64) -> Fence {
-    Fence {
-        lock: lock(name),
-        presented: mark(token, token),
-    }
+    Fence { lock: lock(name), presented: mark(token, token) }
 }
 
 fn object(body: &str) -> Object {
@@ -64,19 +57,11 @@ fn fence_nonce() -> String {
 }
 
 fn put(at: &str, body: &str) -> Operation {
-    Operation::Put {
-        key: key(at),
-        object: object(body),
-        condition: Condition::None,
-    }
+    Operation::Put { key: key(at), object: object(body), condition: Condition::None }
 }
 
 fn put_if(at: &str, body: &str, condition: Condition) -> Operation {
-    Operation::Put {
-        key: key(at),
-        object: object(body),
-        condition,
-    }
+    Operation::Put { key: key(at), object: object(body), condition }
 }
 
 fn get(at: &str) -> Operation {
@@ -84,20 +69,13 @@ fn get(at: &str) -> Operation {
 }
 
 fn delete(at: &str) -> Operation {
-    Operation::Delete {
-        key: key(at),
-        condition: Condition::None,
-    }
+    Operation::Delete { key: key(at), condition: Condition::None }
 }
 
 /// Applies an operation that the fence must admit and whose condition must hold.
 async fn applied(store: &Store, fence: Fence, operation: Operation) -> Effect {
     let presented = fence.presented.token;
-    match store
-        .apply(Some(fence), operation)
-        .await
-        .expect("the store works")
-    {
+    match store.apply(Some(fence), operation).await.expect("the store works") {
         Outcome::Applied { effect, mark } => {
             assert_eq!(mark, Some(presented), "the mark is what was presented");
             effect
@@ -109,14 +87,10 @@ async fn applied(store: &Store, fence: Fence, operation: Operation) -> Effect {
 /// What is there, read without a fence, so that the read changes nothing.
 async fn text_at(store: &Store, at: &str) -> Option<String> {
     match store.apply(None, get(at)).await.expect("the store works") {
-        Outcome::Applied {
-            effect: Effect::Found(object),
-            ..
-        } => Some(String::from_utf8(object.body.to_vec()).expect("text")),
-        Outcome::Applied {
-            effect: Effect::Absent,
-            ..
-        } => None,
+        Outcome::Applied { effect: Effect::Found(object), .. } => {
+            Some(String::from_utf8(object.body.to_vec()).expect("text"))
+        }
+        Outcome::Applied { effect: Effect::Absent, .. } => None,
         other => panic!("{other:?}"),
     }
 }

@@ -49,17 +49,11 @@ fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
 }
 
 async fn grant(store: &Store, lock: &str, ttl_ms: u64) -> Grant {
-    store
-        .acquire(request(lock, ttl_ms, 0))
-        .await
-        .expect("the lock is free")
+    store.acquire(request(lock, ttl_ms, 0)).await.expect("the lock is free")
 }
 
 async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {
-    let ended = store
-        .release(&name(lock), lease)
-        .await
-        .expect("the lease is live");
+    let ended = store.release(&name(lock), lease).await.expect("the lease is live");
     assert_eq!((ended.lease_id, ended.reason), (lease, EndReason::Released));
     ended.token
 }
@@ -88,23 +82,14 @@ async fn enqueue(store: &Store, request: Acquire) -> Waiting {
 }
 
 async fn granted(waiting: Waiting) -> Grant {
-    soon("the grant", waiting)
-        .await
-        .expect("no panic")
-        .expect("a grant")
+    soon("the grant", waiting).await.expect("no panic").expect("a grant")
 }
 
 /// Waits until the lock is free.
 async fn until_free(store: &Store, lock: &str) {
     let lock = name(lock);
     until(&format!("{lock} to be free"), || async {
-        store
-            .show(&lock)
-            .await
-            .expect("show")
-            .holder
-            .is_none()
-            .then_some(())
+        store.show(&lock).await.expect("show").holder.is_none().then_some(())
     })
     .await;
 }

@@ -89,6 +89,8 @@ impl World {
             Kind::Read | Kind::Write => {
                 let token = presented.token;
                 assert!(self.highest <= Some(token), "forwarded below {:?}: {token}", self.highest);
+                let durable = self.disk_mark.map(|mark| mark.token);
+                assert_eq!(durable, Some(token), "forwarded what the durable mark refuses");
                 let flight = Flight { token, kind, awaited: true, dies_at_ms: None };
                 self.flights.insert(op, flight);
             }

@@ -11,10 +11,7 @@ fn etag_of(outcome: &Outcome) -> Option<ETag> {
 
 async fn found(store: &Store, at: &str) -> Object {
     match store.apply(None, get(at)).await.expect("the store works") {
-        Outcome::Applied {
-            effect: Effect::Found(object),
-            ..
-        } => object,
+        Outcome::Applied { effect: Effect::Found(object), .. } => object,
         other => panic!("{other:?}"),
     }
 }
@@ -24,10 +21,7 @@ pub async fn the_fence_comes_before_the_condition(store: &Store) {
     applied(store, fence("order", 2), put("order", "a")).await;
     for condition in [Condition::Absent, Condition::Exists] {
         let operation = put_if("order", "late", condition);
-        let outcome = store
-            .apply(Some(fence("order", 1)), operation)
-            .await
-            .unwrap();
+        let outcome = store.apply(Some(fence("order", 1)), operation).await.unwrap();
         assert_eq!(outcome, Outcome::Stale { mark: mark(2, 2) });
     }
     assert_eq!(text_at(store, "order").await.as_deref(), Some("a"));
@@ -47,10 +41,7 @@ pub async fn a_failed_condition_raises_the_mark_alone(store: &Store) {
             },
         ),
     ] {
-        let outcome = store
-            .apply(Some(fence("failed", token)), operation)
-            .await
-            .unwrap();
+        let outcome = store.apply(Some(fence("failed", token)), operation).await.unwrap();
         let expected = Token::new(token).ok();
         assert!(
             matches!(&outcome, Outcome::PreconditionFailed { mark, .. } if *mark == expected),
@@ -59,10 +50,7 @@ pub async fn a_failed_condition_raises_the_mark_alone(store: &Store) {
         assert_eq!(etag_of(&outcome), Some(tag.clone()));
         assert_eq!(mark_of(store, "failed").await, Some(mark(token, token)));
     }
-    let late = store
-        .apply(Some(fence("failed", 1)), put("failed", "late"))
-        .await
-        .unwrap();
+    let late = store.apply(Some(fence("failed", 1)), put("failed", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(3, 3) });
     assert_eq!(text_at(store, "failed").await.as_deref(), Some("a"));
 }
@@ -72,39 +60,22 @@ pub async fn conditions_compare_the_version(store: &Store) {
     let fence = || fence("versions", 1);
     let at = "versions";
     let missing = put_if(at, "a", Condition::Exists);
-    assert_eq!(
-        etag_of(&store.apply(Some(fence()), missing).await.unwrap()),
-        None
-    );
+    assert_eq!(etag_of(&store.apply(Some(fence()), missing).await.unwrap()), None);
     let created = applied(store, fence(), put_if(at, "a", Condition::Absent)).await;
     assert_eq!(created, Effect::Stored { created: true });
     let first = found(store, at).await.etag;
     let matching = put_if(at, "a", Condition::AnyOf(vec![first.clone()]));
-    assert_eq!(
-        applied(store, fence(), matching.clone()).await,
-        Effect::Stored { created: false }
-    );
+    assert_eq!(applied(store, fence(), matching.clone()).await, Effect::Stored { created: false });
     let second = found(store, at).await.etag;
     assert_ne!(first, second);
     let again = store.apply(Some(fence()), matching).await.unwrap();
     assert_eq!(etag_of(&again), Some(second.clone()));
     let one_of = put_if(at, "b", Condition::AnyOf(vec![first.clone(), second]));
     applied(store, fence(), one_of).await;
-    applied(
-        store,
-        fence(),
-        put_if(at, "c", Condition::NoneOf(vec![first])),
-    )
-    .await;
-    let gone = Operation::Delete {
-        key: key(at),
-        condition: Condition::Exists,
-    };
+    applied(store, fence(), put_if(at, "c", Condition::NoneOf(vec![first]))).await;
+    let gone = Operation::Delete { key: key(at), condition: Condition::Exists };
     assert_eq!(applied(store, fence(), gone.clone()).await, Effect::Deleted);
-    assert_eq!(
-        etag_of(&store.apply(Some(fence()), gone).await.unwrap()),
-        None
-    );
+    assert_eq!(etag_of(&store.apply(Some(fence()), gone).await.unwrap()), None);
 }
 
 /// What a rule declares open is neither compared nor does it raise anything.
@@ -114,13 +85,7 @@ pub async fn without_a_fence_nothing_is_raised(store: &Store) {
     assert_eq!(outcome, Outcome::Applied { effect, mark: None });
     assert_eq!(mark_of(store, "open").await, None);
     let outcome = store.apply(None, delete("open")).await.unwrap();
-    assert_eq!(
-        outcome,
-        Outcome::Applied {
-            effect: Effect::Deleted,
-            mark: None
-        }
-    );
+    assert_eq!(outcome, Outcome::Applied { effect: Effect::Deleted, mark: None });
 }
 
 /// Bytes, media type and tag come back as they were given.
@@ -139,29 +104,16 @@ pub async fn every_byte_comes_back(store: &Store) {
             condition: Condition::None,
         };
         applied(store, fence("bytes", 1), operation).await;
-        assert!(
-            found(store, "bytes").await == object,
-            "{} bytes differ",
-            object.body.len()
-        );
+        assert!(found(store, "bytes").await == object, "{} bytes differ", object.body.len());
     }
 }
 
 /// Removing what is not there is a success that says so.
 pub async fn deleting_says_what_was_there(store: &Store) {
-    assert_eq!(
-        applied(store, fence("deleted", 1), delete("deleted")).await,
-        Effect::Absent
-    );
+    assert_eq!(applied(store, fence("deleted", 1), delete("deleted")).await, Effect::Absent);
     applied(store, fence("deleted", 1), put("deleted", "a")).await;
-    assert_eq!(
-        applied(store, fence("deleted", 1), delete("deleted")).await,
-        Effect::Deleted
-    );
-    assert_eq!(
-        applied(store, fence("deleted", 1), get("deleted")).await,
-        Effect::Absent
-    );
+    assert_eq!(applied(store, fence("deleted", 1), delete("deleted")).await, Effect::Deleted);
+    assert_eq!(applied(store, fence("deleted", 1), get("deleted")).await, Effect::Absent);
     let again = applied(store, fence("deleted", 1), put("deleted", "b")).await;
     assert_eq!(again, Effect::Stored { created: true });
 }

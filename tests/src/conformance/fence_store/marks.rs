@@ -28,32 +28,15 @@ pub async fn a_stale_token_changes_nothing(store: &Store) {
     applied(store, fence("stale", 34), put("stale", "new")).await;
     let refusal = Outcome::Stale { mark: mark(34, 34) };
     for token in [1, 33] {
-        for operation in [
-            put("stale", "old"),
-            delete("stale"),
-            get("stale"),
-            get("absent"),
-        ] {
-            let outcome = store
-                .apply(Some(fence("stale", token)), operation)
-                .await
-                .unwrap();
+        for operation in [put("stale", "old"), delete("stale"), get("stale"), get("absent")] {
+            let outcome = store.apply(Some(fence("stale", token)), operation).await.unwrap();
             assert_eq!(outcome, refusal);
         }
         assert_eq!(store.seal(fence("stale", token)).await.unwrap(), refusal);
     }
     // The lease of the mark does not help a lower token.
-    let same_lease = Fence {
-        lock: lock("stale"),
-        presented: mark(33, 34),
-    };
-    assert_eq!(
-        store
-            .apply(Some(same_lease), put("stale", "old"))
-            .await
-            .unwrap(),
-        refusal
-    );
+    let same_lease = Fence { lock: lock("stale"), presented: mark(33, 34) };
+    assert_eq!(store.apply(Some(same_lease), put("stale", "old")).await.unwrap(), refusal);
     assert_eq!(text_at(store, "stale").await.as_deref(), Some("new"));
     assert_eq!(mark_of(store, "stale").await, Some(mark(34, 34)));
 }
@@ -61,20 +44,10 @@ pub async fn a_stale_token_changes_nothing(store: &Store) {
 /// G3, G6: the mark's number from another lease is refused.
 pub async fn a_collision_changes_nothing(store: &Store) {
     applied(store, fence("collision", 7), put("collision", "mine")).await;
-    let other = || Fence {
-        lock: lock("collision"),
-        presented: mark(7, 99),
-    };
+    let other = || Fence { lock: lock("collision"), presented: mark(7, 99) };
     let refusal = Outcome::Collision { mark: mark(7, 7) };
-    for operation in [
-        put("collision", "theirs"),
-        delete("collision"),
-        get("collision"),
-    ] {
-        assert_eq!(
-            store.apply(Some(other()), operation).await.unwrap(),
-            refusal
-        );
+    for operation in [put("collision", "theirs"), delete("collision"), get("collision")] {
+        assert_eq!(store.apply(Some(other()), operation).await.unwrap(), refusal);
     }
     assert_eq!(store.seal(other()).await.unwrap(), refusal);
     assert_eq!(text_at(store, "collision").await.as_deref(), Some("mine"));
@@ -86,19 +59,10 @@ pub async fn reads_raise_the_mark(store: &Store) {
     applied(store, fence("reads", 1), put("reads", "a")).await;
     let found = applied(store, fence("reads", 2), get("reads")).await;
     assert!(matches!(found, Effect::Found(_)), "{found:?}");
-    let late = store
-        .apply(Some(fence("reads", 1)), put("reads", "late"))
-        .await
-        .unwrap();
+    let late = store.apply(Some(fence("reads", 1)), put("reads", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(2, 2) });
-    assert_eq!(
-        applied(store, fence("reads", 3), get("reads/none")).await,
-        Effect::Absent
-    );
-    let late = store
-        .apply(Some(fence("reads", 2)), put("reads", "late"))
-        .await
-        .unwrap();
+    assert_eq!(applied(store, fence("reads", 3), get("reads/none")).await, Effect::Absent);
+    let late = store.apply(Some(fence("reads", 2)), put("reads", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(3, 3) });
     assert_eq!(text_at(store, "reads").await.as_deref(), Some("a"));
 }
@@ -106,15 +70,9 @@ pub async fn reads_raise_the_mark(store: &Store) {
 /// A delete is a write; the mark outlives the object (G4).
 pub async fn deletes_raise_the_mark(store: &Store) {
     applied(store, fence("deletes", 1), put("deletes", "a")).await;
-    assert_eq!(
-        applied(store, fence("deletes", 2), delete("deletes")).await,
-        Effect::Deleted
-    );
+    assert_eq!(applied(store, fence("deletes", 2), delete("deletes")).await, Effect::Deleted);
     assert_eq!(mark_of(store, "deletes").await, Some(mark(2, 2)));
-    let late = store
-        .apply(Some(fence("deletes", 1)), put("deletes", "late"))
-        .await
-        .unwrap();
+    let late = store.apply(Some(fence("deletes", 1)), put("deletes", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(2, 2) });
     assert_eq!(text_at(store, "deletes").await, None);
 }
@@ -125,35 +83,20 @@ pub async fn seals_raise_the_mark_alone(store: &Store) {
     for _ in 0..2 {
         let outcome = store.seal(fence("seals", 9)).await.unwrap();
         let sealed = Token::new(9).ok();
-        assert_eq!(
-            outcome,
-            Outcome::Applied {
-                effect: Effect::Sealed,
-                mark: sealed
-            }
-        );
+        assert_eq!(outcome, Outcome::Applied { effect: Effect::Sealed, mark: sealed });
     }
-    let late = store
-        .apply(Some(fence("seals", 8)), put("seals", "late"))
-        .await
-        .unwrap();
+    let late = store.apply(Some(fence("seals", 8)), put("seals", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(9, 9) });
     assert_eq!(text_at(store, "seals").await.as_deref(), Some("a"));
     store.seal(fence("seals/never-written", 3)).await.unwrap();
-    assert_eq!(
-        mark_of(store, "seals/never-written").await,
-        Some(mark(3, 3))
-    );
+    assert_eq!(mark_of(store, "seals/never-written").await, Some(mark(3, 3)));
 }
 
 /// The mark belongs to the lock: what one key saw counts for the others.
 pub async fn one_lock_covers_many_keys(store: &Store) {
     applied(store, fence("covers", 4), put("covers/a", "a")).await;
     applied(store, fence("covers", 5), put("covers/b", "b")).await;
-    let late = store
-        .apply(Some(fence("covers", 4)), put("covers/a", "late"))
-        .await
-        .unwrap();
+    let late = store.apply(Some(fence("covers", 4)), put("covers/a", "late")).await.unwrap();
     assert_eq!(late, Outcome::Stale { mark: mark(5, 5) });
     assert_eq!(text_at(store, "covers/a").await.as_deref(), Some("a"));
 }
@@ -174,16 +117,8 @@ pub async fn the_largest_tokens_are_exact(store: &Store) {
         let name = format!("exact/{low}");
         applied(store, fence(&name, low), put(&name, "low")).await;
         applied(store, fence(&name, high), put(&name, "high")).await;
-        let late = store
-            .apply(Some(fence(&name, low)), put(&name, "late"))
-            .await
-            .unwrap();
-        assert_eq!(
-            late,
-            Outcome::Stale {
-                mark: mark(high, high)
-            }
-        );
+        let late = store.apply(Some(fence(&name, low)), put(&name, "late")).await.unwrap();
+        assert_eq!(late, Outcome::Stale { mark: mark(high, high) });
         assert_eq!(mark_of(store, &name).await, Some(mark(high, high)));
     }
 }
@@ -193,23 +128,14 @@ pub async fn fences_are_listed_in_pages(store: &Store) {
     let mut names: Vec<String> = (0..6).map(|number| format!("listed/{number}")).collect();
     names.push("listed/0/inner".to_owned());
     names.sort();
-    for name in names
-        .iter()
-        .rev()
-        .map(String::as_str)
-        .chain(["liste", "listed", "listedz"])
-    {
+    for name in names.iter().rev().map(String::as_str).chain(["liste", "listed", "listedz"]) {
         store.seal(fence(name, 3)).await.unwrap();
     }
     for limit in [1, 3, 7, 100] {
         let mut seen: Vec<String> = Vec::new();
         let mut after = None;
         loop {
-            let query = FenceQuery {
-                prefix: "listed/".to_owned(),
-                after,
-                limit,
-            };
+            let query = FenceQuery { prefix: "listed/".to_owned(), after, limit };
             let page = store.list(query).await.unwrap();
             assert!(page.fences.len() <= limit && page.fences.iter().all(|f| f.1 == mark(3, 3)));
             seen.extend(page.fences.iter().map(|(name, _)| name.as_str().to_owned()));
@@ -230,9 +156,7 @@ pub async fn reopened(store: &Store, round: u64) {
     if let Some(before) = before {
         let kept = text_at(store, "reopened").await;
         assert_eq!(kept, Some(format!("round {}", round - 1)));
-        let late = store
-            .apply(Some(fence("reopened", 9 + round)), put("reopened", "late"))
-            .await;
+        let late = store.apply(Some(fence("reopened", 9 + round)), put("reopened", "late")).await;
         assert_eq!(late.unwrap(), Outcome::Stale { mark: before });
     }
     let body = format!("round {round}");

@@ -30,16 +30,9 @@ pub async fn race(stores: &[Store], name: &str) {
     checks::nothing_stale(&operations).unwrap();
     let finally = BTreeMap::from([(name.to_owned(), text_at(&stores[0], name).await)]);
     checks::nothing_lost(&operations, &finally).unwrap();
-    let highest = operations
-        .iter()
-        .filter(|op| op.outcome == Known::Applied)
-        .map(|op| op.token);
+    let highest = operations.iter().filter(|op| op.outcome == Known::Applied).map(|op| op.token);
     let mark = mark_of(&stores[0], name).await.expect("a mark").token.get();
-    assert_eq!(
-        Some(mark),
-        highest.max(),
-        "the mark is the highest token that was admitted"
-    );
+    assert_eq!(Some(mark), highest.max(), "the mark is the highest token that was admitted");
 }
 
 async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: String, worker: u64) {
@@ -53,10 +46,7 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
         let (action, outcome) = if seals {
             (Action::Raise, store.seal(fence).await)
         } else {
-            let write = Action::Write {
-                key: name.clone(),
-                value: value.clone(),
-            };
+            let write = Action::Write { key: name.clone(), value: value.clone() };
             (write, store.apply(Some(fence), put(&name, &value)).await)
         };
         let outcome = match outcome.expect("the store works") {
@@ -68,13 +58,7 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
             other => panic!("{other:?}"),
         };
         let span = history.since(invoked_ns);
-        history.operation(Event {
-            lock: name.clone(),
-            token,
-            action,
-            outcome,
-            span,
-        });
+        history.operation(Event { lock: name.clone(), token, action, outcome, span });
     }
 }
 
@@ -98,21 +82,11 @@ pub async fn racing_tokens_and_conditions_lose_nothing(store: &Store) {
 async fn add_one(store: &Store) {
     loop {
         let found = applied(store, fence("counter", 1), get("counter")).await;
-        let Effect::Found(object) = found else {
-            panic!("{found:?}")
-        };
+        let Effect::Found(object) = found else { panic!("{found:?}") };
         let text = String::from_utf8(object.body.to_vec()).expect("text");
         let next = text.parse::<u64>().expect("a number") + 1;
-        let write = put_if(
-            "counter",
-            &next.to_string(),
-            Condition::AnyOf(vec![object.etag]),
-        );
-        match store
-            .apply(Some(fence("counter", 1)), write)
-            .await
-            .expect("the store works")
-        {
+        let write = put_if("counter", &next.to_string(), Condition::AnyOf(vec![object.etag]));
+        match store.apply(Some(fence("counter", 1)), write).await.expect("the store works") {
             Outcome::Applied { .. } => return,
             Outcome::PreconditionFailed { .. } => {}
             other => panic!("{other:?}"),

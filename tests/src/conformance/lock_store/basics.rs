@@ -28,14 +28,8 @@ pub async fn the_same_id_gets_the_same_grant(store: &Store) {
     assert!(first.remaining_ms <= LONG_MS);
     let again = store.acquire(request.clone()).await.unwrap();
     assert_eq!((again.token, again.lease_id), (first.token, first.lease_id));
-    assert!(
-        again.remaining_ms <= first.remaining_ms,
-        "a repeat is no renewal"
-    );
-    let waits = Acquire {
-        wait_ms: 1_000,
-        ..request
-    };
+    assert!(again.remaining_ms <= first.remaining_ms, "a repeat is no renewal");
+    let waits = Acquire { wait_ms: 1_000, ..request };
     assert_eq!(store.acquire(waits).await.unwrap().token, first.token);
     assert_eq!(store.show(&name("once")).await.unwrap().queue_length, 0);
 }
@@ -44,32 +38,17 @@ pub async fn the_same_id_gets_the_same_grant(store: &Store) {
 pub async fn an_id_belongs_to_its_owner(store: &Store) {
     let mine = request("conflict", LONG_MS, 0);
     let held = store.acquire(mine.clone()).await.unwrap();
-    let theirs = Acquire {
-        owner: owner("somebody else"),
-        ..mine.clone()
-    };
+    let theirs = Acquire { owner: owner("somebody else"), ..mine.clone() };
     let refused = store.acquire(theirs).await.unwrap_err();
-    assert_eq!(
-        refused,
-        StoreError::IdConflict {
-            owner: mine.owner.clone()
-        }
-    );
+    assert_eq!(refused, StoreError::IdConflict { owner: mine.owner.clone() });
     assert_eq!(store.acquire(mine).await.unwrap().token, held.token);
 }
 
 /// L2, and who is told.
 pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
     let held = grant(store, "held", LONG_MS).await;
-    match store
-        .acquire(request("held", LONG_MS, 0))
-        .await
-        .unwrap_err()
-    {
-        StoreError::Held {
-            holder,
-            queue_length,
-        } => {
+    match store.acquire(request("held", LONG_MS, 0)).await.unwrap_err() {
+        StoreError::Held { holder, queue_length } => {
             assert_eq!((holder.token, holder.owner), (held.token, held.owner));
             assert!(holder.expires_in_ms > 0 && holder.expires_in_ms <= LONG_MS);
             assert_eq!(queue_length, 0);
@@ -81,10 +60,7 @@ pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
 /// A waiter that has waited enough is told who holds the lock, and leaves the queue.
 pub async fn patience_ends_in_a_refusal(store: &Store) {
     let held = grant(store, "patience", LONG_MS).await;
-    let waiting = soon(
-        "the end of patience",
-        store.acquire(request("patience", LONG_MS, 50)),
-    );
+    let waiting = soon("the end of patience", store.acquire(request("patience", LONG_MS, 50)));
     match waiting.await.unwrap_err() {
         StoreError::Held { holder, .. } => assert_eq!(holder.token, held.token),
         other => panic!("{other:?}"),
@@ -98,65 +74,37 @@ pub async fn patience_ends_in_a_refusal(store: &Store) {
 pub async fn a_minimum_is_exceeded(store: &Store) {
     let first = grant(store, "minimum/a", LONG_MS).await.token.get();
     let wish = Token::new(first + 500).unwrap();
-    let asked = Acquire {
-        min_token: Some(wish),
-        ..request("minimum/b", LONG_MS, 0)
-    };
+    let asked = Acquire { min_token: Some(wish), ..request("minimum/b", LONG_MS, 0) };
     let lifted = store.acquire(asked).await.unwrap().token;
     assert!(lifted > wish);
     assert!(grant(store, "minimum/c", LONG_MS).await.token > lifted);
-    let low = Acquire {
-        min_token: Token::new(1).ok(),
-        ..request("minimum/d", LONG_MS, 0)
-    };
+    let low = Acquire { min_token: Token::new(1).ok(), ..request("minimum/d", LONG_MS, 0) };
     assert!(store.acquire(low).await.unwrap().token > lifted);
 }
 
 /// A wish that no token can fulfil grants nothing and takes nothing away from others.
 pub async fn tokens_run_out_loudly(store: &Store) {
     let wish = Token::new(Token::MAX).ok();
-    let asked = Acquire {
-        min_token: wish,
-        ..request("exhausted", LONG_MS, 0)
-    };
-    assert_eq!(
-        store.acquire(asked).await.unwrap_err(),
-        StoreError::Exhausted
-    );
-    assert_eq!(
-        store.show(&name("exhausted")).await.unwrap().state,
-        LockState::Free
-    );
+    let asked = Acquire { min_token: wish, ..request("exhausted", LONG_MS, 0) };
+    assert_eq!(store.acquire(asked).await.unwrap_err(), StoreError::Exhausted);
+    assert_eq!(store.show(&name("exhausted")).await.unwrap().state, LockState::Free);
     grant(store, "exhausted", LONG_MS).await;
 }
 
 /// `show` tells what the holder said of itself.
 pub async fn what_is_shown_is_what_was_asked(store: &Store) {
     let free = store.show(&name("shown")).await.unwrap();
-    assert_eq!(
-        (free.state, free.holder, free.queue_length),
-        (LockState::Free, None, 0)
-    );
+    assert_eq!((free.state, free.holder, free.queue_length), (LockState::Free, None, 0));
     let metadata = Some(r#"{"job":"nightly","attempt":2}"#.to_owned());
-    let asked = Acquire {
-        metadata,
-        owner: owner("Zoë"),
-        ..request("shown", LONG_MS, 0)
-    };
+    let asked = Acquire { metadata, owner: owner("Zoë"), ..request("shown", LONG_MS, 0) };
     let grant = store.acquire(asked.clone()).await.unwrap();
-    store
-        .renew(&name("shown"), grant.lease_id, None)
-        .await
-        .unwrap();
+    store.renew(&name("shown"), grant.lease_id, None).await.unwrap();
     let waiting = enqueue(store, request("shown", LONG_MS, LONG_MS)).await;
     let shown = store.show(&name("shown")).await.unwrap();
     assert_eq!((shown.state, shown.queue_length), (LockState::Held, 1));
     assert_eq!(shown.queue[0].owner, owner("conformance"));
     let holder = shown.holder.unwrap();
-    assert_eq!(
-        (holder.lease_id, holder.info.token),
-        (grant.lease_id, grant.token)
-    );
+    assert_eq!((holder.lease_id, holder.info.token), (grant.lease_id, grant.token));
     assert_eq!((holder.info.owner, holder.ttl_ms), (asked.owner, LONG_MS));
     assert_eq!(holder.renewals, 1);
     assert_eq!(holder.metadata.unwrap()["job"], "nightly");
@@ -168,12 +116,7 @@ pub async fn pages_are_complete_and_in_order(store: &Store) {
     let mut names: Vec<String> = (0..7).map(|number| format!("pages/{number}")).collect();
     names.push("pages/0/inner".to_owned());
     names.sort();
-    for lock in names
-        .iter()
-        .rev()
-        .map(String::as_str)
-        .chain(["page", "pagez"])
-    {
+    for lock in names.iter().rev().map(String::as_str).chain(["page", "pagez"]) {
         grant(store, lock, LONG_MS).await;
     }
     let free = grant(store, "pages/free", LONG_MS).await;
@@ -182,11 +125,7 @@ pub async fn pages_are_complete_and_in_order(store: &Store) {
         let mut seen = Vec::new();
         let mut after = None;
         loop {
-            let query = ListQuery {
-                prefix: "pages/".to_owned(),
-                after,
-                limit,
-            };
+            let query = ListQuery { prefix: "pages/".to_owned(), after, limit };
             let page = store.list(query).await.unwrap();
             assert!(page.locks.len() <= limit);
             seen.extend(page.locks.iter().map(|line| line.lock.as_str().to_owned()));
@@ -248,10 +187,7 @@ async fn work_once(store: &Store, history: &History, lock: &str) {
 
 async fn ask(store: &Store, history: &History, lock: &str) -> Grant {
     let invoked_ns = history.now_ns();
-    let grant = store
-        .acquire(request(lock, LONG_MS, LONG_MS))
-        .await
-        .expect("a grant in time");
+    let grant = store.acquire(request(lock, LONG_MS, LONG_MS)).await.expect("a grant in time");
     history.granted(Granted {
         lock: lock.to_owned(),
         lease: grant.lease_id,
@@ -275,18 +211,13 @@ pub async fn reopened(store: &Store, round: u64) {
     if let Some(holder) = store.show(&held).await.unwrap().holder {
         assert_eq!(holder.renewals, 0, "a restart begins a new count");
         assert_eq!(holder.info.owner.as_str(), (round - 1).to_string());
-        assert_eq!(
-            released(store, "reopened/held", holder.lease_id).await,
-            holder.info.token
-        );
+        assert_eq!(released(store, "reopened/held", holder.lease_id).await, holder.info.token);
     } else {
         assert_eq!(round, 0, "a lease was forgotten");
     }
     let before = grant(store, "reopened/other", LONG_MS).await;
-    let asked = Acquire {
-        owner: owner(&format!("{round}")),
-        ..request("reopened/held", LONG_MS, 0)
-    };
+    let asked =
+        Acquire { owner: owner(&format!("{round}")), ..request("reopened/held", LONG_MS, 0) };
     assert!(store.acquire(asked).await.unwrap().token > before.token);
     released(store, "reopened/other", before.lease_id).await;
 }

@@ -7,17 +7,11 @@ pub async fn an_ended_id_is_never_granted_again(store: &Store) {
     let released_one = request("ended", LONG_MS, 0);
     store.acquire(released_one.clone()).await.unwrap();
     released(store, "ended", released_one.lease_id).await;
-    assert_eq!(
-        lost(store.acquire(released_one.clone()).await),
-        EndReason::Released
-    );
+    assert_eq!(lost(store.acquire(released_one.clone()).await), EndReason::Released);
     let expired_one = request("ended", SHORT_MS, 0);
     store.acquire(expired_one.clone()).await.unwrap();
     until_free(store, "ended").await;
-    assert_eq!(
-        lost(store.acquire(expired_one.clone()).await),
-        EndReason::Expired
-    );
+    assert_eq!(lost(store.acquire(expired_one.clone()).await), EndReason::Expired);
     let revoked_one = request("ended", LONG_MS, 0);
     store.acquire(revoked_one.clone()).await.unwrap();
     store.revoke(&name("ended")).await.unwrap();
@@ -28,10 +22,7 @@ pub async fn an_ended_id_is_never_granted_again(store: &Store) {
         (expired_one, EndReason::Expired),
         (revoked_one, EndReason::Revoked),
     ] {
-        let repeat = Acquire {
-            wait_ms: LONG_MS,
-            ..ended
-        };
+        let repeat = Acquire { wait_ms: LONG_MS, ..ended };
         assert_eq!(lost(soon("an answer", store.acquire(repeat)).await), reason);
     }
 }
@@ -41,17 +32,9 @@ pub async fn an_expired_lease_is_gone_loudly(store: &Store) {
     let lock = name("expired");
     let grant = grant(store, "expired", SHORT_MS).await;
     until_free(store, "expired").await;
-    let expired = StoreError::Lost {
-        reason: EndReason::Expired,
-    };
-    assert_eq!(
-        store.release(&lock, grant.lease_id).await.unwrap_err(),
-        expired
-    );
-    assert_eq!(
-        store.renew(&lock, grant.lease_id, None).await.unwrap_err(),
-        expired
-    );
+    let expired = StoreError::Lost { reason: EndReason::Expired };
+    assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
+    assert_eq!(store.renew(&lock, grant.lease_id, None).await.unwrap_err(), expired);
 }
 
 /// A renewal gives a time to live, not more of it, and the token stays.
@@ -59,30 +42,13 @@ pub async fn a_renewal_replaces_the_time_and_keeps_the_token(store: &Store) {
     let lock = name("renewed");
     let grant = grant(store, "renewed", LONG_MS).await;
     let renewed = store.renew(&lock, grant.lease_id, None).await.unwrap();
-    assert_eq!(
-        (renewed.token, renewed.lease_id),
-        (grant.token, grant.lease_id)
-    );
-    assert!(
-        renewed.remaining_ms <= LONG_MS,
-        "{} ms",
-        renewed.remaining_ms
-    );
+    assert_eq!((renewed.token, renewed.lease_id), (grant.token, grant.lease_id));
+    assert!(renewed.remaining_ms <= LONG_MS, "{} ms", renewed.remaining_ms);
     let shorter = Ttl::from_ms(SHORT_MS).unwrap();
-    let renewed = store
-        .renew(&lock, grant.lease_id, Some(shorter))
-        .await
-        .unwrap();
-    assert!(
-        renewed.remaining_ms <= SHORT_MS,
-        "{} ms",
-        renewed.remaining_ms
-    );
+    let renewed = store.renew(&lock, grant.lease_id, Some(shorter)).await.unwrap();
+    assert!(renewed.remaining_ms <= SHORT_MS, "{} ms", renewed.remaining_ms);
     until_free(store, "renewed").await;
-    assert_eq!(
-        store.show(&lock).await.unwrap().history[0].reason,
-        EndReason::Expired
-    );
+    assert_eq!(store.show(&lock).await.unwrap().history[0].reason, EndReason::Expired);
 }
 
 /// A lease that has ended stays ended, also where nobody took the lock since.
@@ -90,16 +56,11 @@ pub async fn a_renewal_never_resurrects(store: &Store) {
     let lock = name("resurrect");
     let short = grant(store, "resurrect", SHORT_MS).await;
     until_free(store, "resurrect").await;
-    let late = store
-        .renew(&lock, short.lease_id, Ttl::from_ms(LONG_MS).ok())
-        .await;
+    let late = store.renew(&lock, short.lease_id, Ttl::from_ms(LONG_MS).ok()).await;
     assert_eq!(lost(late), EndReason::Expired);
     until_free(store, "resurrect").await;
     let next = grant(store, "resurrect", LONG_MS).await;
-    assert_eq!(
-        lost(store.renew(&lock, short.lease_id, None).await),
-        EndReason::Expired
-    );
+    assert_eq!(lost(store.renew(&lock, short.lease_id, None).await), EndReason::Expired);
     assert!(store.renew(&lock, next.lease_id, None).await.is_ok());
     let never = store.renew(&lock, lease_id(), None).await;
     assert_eq!(lost(never), EndReason::Superseded);
@@ -109,10 +70,7 @@ pub async fn a_renewal_never_resurrects(store: &Store) {
 pub async fn a_release_that_overtakes_its_acquire_wins(store: &Store) {
     let late = request("overtaken", LONG_MS, 0);
     let outcome = store.release(&late.lock, late.lease_id).await;
-    assert!(
-        matches!(outcome, Err(StoreError::Lost { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(StoreError::Lost { .. })), "{outcome:?}");
     assert_eq!(lost(store.acquire(late).await), EndReason::Released);
     grant(store, "overtaken", LONG_MS).await;
 }
@@ -124,12 +82,7 @@ pub async fn a_release_takes_only_its_own_lease(store: &Store) {
     released(store, "own", old.lease_id).await;
     let new = grant(store, "own", LONG_MS).await;
     let again = store.release(&lock, old.lease_id).await.unwrap_err();
-    assert_eq!(
-        again,
-        StoreError::Lost {
-            reason: EndReason::Released
-        }
-    );
+    assert_eq!(again, StoreError::Lost { reason: EndReason::Released });
     let holder = store.show(&lock).await.unwrap().holder.unwrap();
     assert_eq!(holder.lease_id, new.lease_id);
 }
@@ -142,17 +95,9 @@ pub async fn revoking_ends_whatever_is_live(store: &Store) {
     let ended = store.revoke(&lock).await.unwrap();
     assert_eq!((ended.lease_id, ended.token), (grant.lease_id, grant.token));
     assert_eq!(ended.reason, EndReason::Revoked);
-    assert_eq!(
-        lost(store.renew(&lock, grant.lease_id, None).await),
-        EndReason::Revoked
-    );
+    assert_eq!(lost(store.renew(&lock, grant.lease_id, None).await), EndReason::Revoked);
     let gone = store.release(&lock, grant.lease_id).await.unwrap_err();
-    assert_eq!(
-        gone,
-        StoreError::Lost {
-            reason: EndReason::Revoked
-        }
-    );
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Revoked });
     assert_eq!(store.revoke(&lock).await.unwrap_err(), StoreError::NotHeld);
 }
 

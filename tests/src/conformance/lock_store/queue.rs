@@ -28,10 +28,7 @@ pub async fn nobody_overtakes_the_queue(store: &Store) {
     let barging = tokio::spawn(async move {
         for _ in 0..20 {
             let outcome = own.acquire(request("barging", LONG_MS, 0)).await;
-            assert!(
-                matches!(outcome, Err(StoreError::Held { .. })),
-                "overtaken: {outcome:?}"
-            );
+            assert!(matches!(outcome, Err(StoreError::Held { .. })), "overtaken: {outcome:?}");
         }
     });
     released(store, "barging", first.lease_id).await;
@@ -50,11 +47,7 @@ pub async fn expiry_wakes_the_next_waiter(store: &Store) {
     assert!(short.token < first.token && first.token < second.token);
     let history = store.show(&name("wakes")).await.unwrap().history;
     assert_eq!(history[0].lease_id, first.lease_id);
-    assert!(
-        history
-            .iter()
-            .all(|ended| ended.reason == EndReason::Expired)
-    );
+    assert!(history.iter().all(|ended| ended.reason == EndReason::Expired));
 }
 
 /// An operator's revocation hands the lock to the next waiter in the same step.
@@ -94,10 +87,7 @@ pub async fn a_waiter_that_is_released_never_gets_the_lock(store: &Store) {
     let asked = request("unqueued", LONG_MS, LONG_MS);
     let waiting = enqueue(store, asked.clone()).await;
     let outcome = store.release(&asked.lock, asked.lease_id).await;
-    assert!(
-        matches!(outcome, Err(StoreError::Lost { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(StoreError::Lost { .. })), "{outcome:?}");
     let told = soon("the waiter to be told", waiting).await.unwrap();
     assert_eq!(lost(told), EndReason::Released);
     released(store, "unqueued", first.lease_id).await;
@@ -120,11 +110,7 @@ pub async fn a_waiting_id_that_repeats_keeps_its_place(store: &Store) {
     next.await;
     let holder = store.show(&asked.lock).await.unwrap().holder.unwrap();
     assert_eq!(holder.lease_id, asked.lease_id);
-    let answer = if repeat.is_finished() {
-        repeat
-    } else {
-        original
-    };
+    let answer = if repeat.is_finished() { repeat } else { original };
     assert_eq!(granted(answer).await.token, holder.info.token);
     released(store, "repeat", asked.lease_id).await;
     granted(other).await;

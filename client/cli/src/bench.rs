@@ -1,0 +1,57 @@
+//! `fence bench`: how fast locks and fenced writes are here, beside what they are built on.
+
+mod guard;
+mod http;
+mod load;
+mod lock;
+mod report;
+mod resp;
+mod server;
+
+use clap::Subcommand;
+
+use crate::exit::Failure;
+
+/// Measures locks and fenced writes, beside what they are built on
+///
+/// Figures of one machine mean little; ratios between two measurements of the same run mean more.
+/// Rounds of the two sides take turns, and medians over the rounds are printed.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence bench lock                                   a lock server of its own, embedded store
+  fence bench lock --redis redis://127.0.0.1:6379    beside the same scripts sent straight to Redis
+  fence bench lock --server http://127.0.0.1:7420    a server that is running
+  fence bench guard --clients 16                     fenced writes of 100 bytes, and reads")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    Lock(lock::Args),
+    Guard(guard::Args),
+}
+
+/// How much load, of both benchmarks.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Load {
+    /// How many clients, each with a connection and a lock or object of its own at a time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    clients: u16,
+    /// How long one measurement takes
+    #[arg(long, default_value = "2s", value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
+    time: std::time::Duration,
+    /// How often every side is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100), value_name = "N")]
+    rounds: u8,
+}
+
+/// Measures; the exit code.
+pub(crate) async fn bench(args: Args) -> Result<u8, Failure> {
+    match args.what {
+        What::Lock(args) => lock::bench(args).await,
+        What::Guard(args) => guard::bench(args).await,
+    }
+}

@@ -1,0 +1,114 @@
+//! `fence bench guard`: fenced writes and reads of small objects.
+
+use serde::Deserialize;
+
+use super::load::{self, Client};
+use super::report::{Report, Side};
+use super::server::Server;
+use super::{Load, http};
+use crate::exit::{Failure, code};
+use crate::output::Output;
+
+/// What an object holds.
+const VALUE: [u8; 100] = [b'x'; 100];
+
+/// Fenced writes of 100 bytes, each followed by a fenced read
+///
+/// Every client holds a lock of its own and writes the object that it protects.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence bench guard
+  fence bench guard --redis redis://127.0.0.1:6379 --clients 16
+  fence bench guard --server http://127.0.0.1:7420 --store http://127.0.0.1:7421")]
+pub(super) struct Args {
+    /// A lock server that is running [default: one of the benchmark's own]
+    #[arg(long, value_name = "URL", requires = "store")]
+    server: Option<String>,
+    /// A guard that is running, with the same keys [default: one of the benchmark's own]
+    #[arg(long, value_name = "URL", requires = "server")]
+    store: Option<String>,
+    /// A Redis for the benchmark's own servers
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    redis: Option<String>,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    output: Output,
+    /// A TOML file with settings, by the names of the flags
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+}
+
+pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
+    let own = match (&args.server, &args.store) {
+        (Some(_), Some(_)) => None,
+        _ => Some((
+            Server::start("lock-server", args.redis.as_deref()).await?,
+            Server::start("fenced-store", args.redis.as_deref()).await?,
+        )),
+    };
+    let (locks, guard) = match &own {
+        Some((locks, guard)) => (locks.url.as_str(), guard.url.as_str()),
+        None => {
+            (args.server.as_deref().unwrap_or_default(), args.store.as_deref().unwrap_or_default())
+        }
+    };
+    let mut writers = Vec::new();
+    for number in 0..args.load.clients {
+        let writer = Writer::open(locks, guard, number).await;
+        writers.push(writer.map_err(|error| Failure::new(code::UNAVAILABLE, error))?);
+    }
+    let mut side = Side::new("fenced-store");
+    for _ in 0..args.load.rounds {
+        side.add(load::run(&mut writers, args.load.time).await?);
+    }
+    let report = Report::new("pairs of fenced write and read", args.load, side, None);
+    args.output.print(&report, Report::table)?;
+    Ok(code::OK)
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    fencing_token: String,
+}
+
+/// A client with a lock of its own.
+struct Writer {
+    connection: http::Connection,
+    path: String,
+    header: String,
+}
+
+impl Writer {
+    async fn open(locks: &str, guard: &str, number: u16) -> Result<Self, String> {
+        let name = format!("bench%2Fguard-{}-{number}", std::process::id());
+        let mut locks = http::Connection::open(locks).await?;
+        let path = format!("/v1/locks/{name}/acquire");
+        let headers = "content-type: application/json\r\n";
+        let (status, body) = locks.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await?;
+        if status != 200 {
+            return Err(format!("acquire: {status} {}", String::from_utf8_lossy(&body)));
+        }
+        let granted: Granted = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        Ok(Self {
+            connection: http::Connection::open(guard).await?,
+            path: format!("/v1/objects/{name}"),
+            header: format!("fencing-token: {}\r\n", granted.fencing_token),
+        })
+    }
+
+    async fn send(&mut self, method: &str, body: &[u8]) -> Result<(), String> {
+        match self.connection.send(method, &self.path, &self.header, body).await? {
+            (200..300, _) => Ok(()),
+            (status, body) => Err(format!("{method}: {status} {}", String::from_utf8_lossy(&body))),
+        }
+    }
+}
+
+impl Client for Writer {
+    async fn once(&mut self, _number: u64) -> Result<(), String> {
+        self.send("PUT", &VALUE).await?;
+        self.send("GET", b"").await
+    }
+}

@@ -1,0 +1,78 @@
+//! What the director and its actors say to each other: a JSON document a line, orders on the
+//! actor's stdin and reports on its stdout.
+
+use fence_protocol::Problem;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a worker is told to do next. It does one thing at a time, at the director's word, so that
+/// the director can stop it exactly between two steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub(super) enum Order {
+    /// Take the lock; renew the lease in the background, or leave it alone.
+    Acquire { lock: String, ttl_ms: u64, wait_ms: u64, renewed: bool },
+    /// Read the document, with the token or without one.
+    Read { key: String, fenced: bool },
+    /// Compute the next version of the document that was read.
+    Add { amount: i64, by: String },
+    /// Write what was computed, without looking at the clock.
+    Write { key: String, fenced: bool },
+    /// The same over a slow connection: only the first half of the body for now.
+    WriteHalf { key: String, fenced: bool },
+    /// The second half of it.
+    WriteRest,
+    /// Ask the SDK whether it would still trust the lease.
+    Check,
+    /// Give the lock back.
+    Release,
+    /// Many workers in this process count the number down, each once; under the lock, or without.
+    CountDown { tasks: usize, key: String, lock: Option<String> },
+}
+
+/// What a worker says that it did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "did", rename_all = "kebab-case")]
+pub(super) enum Report {
+    Acquired { token: u64, lease_id: String, fencing_token: String, ttl_ms: u64, waited_ms: u64 },
+    Answered(Answer),
+    Added { document: Value },
+    Half { sent_bytes: usize, body_bytes: usize },
+    Checked { lost: Option<String> },
+    Released { lost: Option<String> },
+    Turn(Turn),
+    Failed { message: String },
+}
+
+/// What a store replied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) mark: Option<u64>,
+    pub(super) document: Option<Value>,
+    pub(super) problem: Option<Problem>,
+}
+
+impl Answer {
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// One decrement of one worker in a stampede.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Turn {
+    pub(super) token: Option<u64>,
+    pub(super) lease_id: Option<String>,
+    pub(super) read: i64,
+    pub(super) status: u16,
+}
+
+/// A report with the time at which its step began and ended, on the machine's clock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Line {
+    pub(super) from_ms: u64,
+    pub(super) at_ms: u64,
+    #[serde(flatten)]
+    pub(super) report: Report,
+}

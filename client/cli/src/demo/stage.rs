@@ -1,0 +1,178 @@
+//! The stage: a lock server and a guard, each a process of its own, on ports of the system's choice.
+
+use std::path::{Path, PathBuf};
+
+use fence_client::Client;
+use service_kit::ids;
+use tempfile::TempDir;
+
+use super::backing::Backing;
+use super::process::Process;
+use super::worker;
+use crate::exit::{Failure, code};
+
+/// Keys that need no token: where the unguarded story takes place.
+pub(super) const OPEN_RULE: &str = "--rule=unguarded/**=@open";
+
+/// The running servers. Whatever still runs when this is dropped is killed, and the folder goes.
+#[derive(Debug)]
+pub(super) struct Stage {
+    lock_server: String,
+    guard: String,
+    proxy: Option<String>,
+    servers: Vec<Process>,
+    namespace: String,
+    dir: TempDir,
+}
+
+/// How the guard is set up.
+#[derive(Clone, Debug)]
+pub(super) enum Guarding {
+    /// The objects API over the demo's own backing.
+    Objects,
+    /// The objects API on this disk, taking tokens without signatures.
+    UnsignedOnDisk,
+    /// The reverse proxy before this datastore.
+    Proxy { upstream: String },
+}
+
+impl Stage {
+    /// Starts both servers.
+    pub(super) async fn set(backing: &Backing, guarding: &Guarding) -> Result<Self, Failure> {
+        let dir = tempfile::Builder::new().prefix("fence-demo-").tempdir().map_err(|error| {
+            Failure::new(code::UNAVAILABLE, format!("a temporary folder cannot be made: {error}"))
+        })?;
+        let keys = match guarding {
+            Guarding::UnsignedOnDisk => "--unsigned".to_owned(),
+            _ => format!("--token-key-file={}", key_file(dir.path())?.display()),
+        };
+        let common = ["--listen=127.0.0.1:0".to_owned(), keys];
+        let namespace = backing.namespace().to_owned();
+        if let Backing::Redis { .. } = backing {
+            init(backing, dir.path()).await?;
+        }
+        let mut locks = vec!["lock-server".to_owned()];
+        locks.extend(common.iter().cloned());
+        locks.extend(store(backing, &dir.path().join("locks")));
+        let mut guard = vec!["fenced-store".to_owned(), OPEN_RULE.to_owned()];
+        guard.extend(common);
+        guard.extend(guarded(backing, guarding, dir.path()));
+        let mut locks = Process::start("lock-server", &locks, dir.path())?;
+        let mut guard = Process::start("fenced-store", &guard, dir.path())?;
+        let lock_server = address(&mut locks).await?;
+        let api = address(&mut guard).await?;
+        let proxy = match guarding {
+            Guarding::Proxy { .. } => Some(address(&mut guard).await?),
+            _ => None,
+        };
+        let servers = vec![locks, guard];
+        Ok(Self { lock_server, guard: api, proxy, servers, namespace, dir })
+    }
+
+    /// The address of the lock server.
+    pub(super) fn lock_server(&self) -> &str {
+        &self.lock_server
+    }
+
+    /// What is put before the key of an object of the guard.
+    pub(super) fn objects(&self) -> String {
+        format!("{}/v1/objects/", self.guard)
+    }
+
+    /// What is put before the key of an object behind the guard's reverse proxy.
+    pub(super) fn proxied(&self) -> String {
+        format!("{}/", self.proxy.as_deref().unwrap_or(&self.guard))
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// For questions to both servers.
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        let builder = Client::builder().lock_server(&self.lock_server).fenced_store(&self.guard);
+        Ok(builder.owner("director").build()?)
+    }
+
+    /// A worker that writes to objects whose addresses begin with `base`.
+    pub(super) fn worker(&self, name: &str, base: &str) -> Result<Process, Failure> {
+        let role = worker::role(name, &self.lock_server, base);
+        Process::start(name, &role, self.dir.path())
+    }
+
+    /// One line on what runs.
+    pub(super) fn described(&self) -> String {
+        let pids: Vec<_> = self.servers.iter().map(|server| server.pid().to_string()).collect();
+        let proxy = self.proxy.as_ref().map(|proxy| format!(", its proxy {proxy}"));
+        format!(
+            "lock-server {} and fenced-store {}{} run as processes {}",
+            self.lock_server,
+            self.guard,
+            proxy.unwrap_or_default(),
+            pids.join(" and "),
+        )
+    }
+
+    /// Ends the servers and waits until they are gone.
+    pub(super) async fn strike(self) {
+        for server in self.servers {
+            server.end().await;
+        }
+    }
+}
+
+fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
+    match guarding {
+        Guarding::Objects => store(backing, &dir.join("objects")),
+        Guarding::UnsignedOnDisk => {
+            let mut args = store(&Backing::Embedded, &dir.join("objects"));
+            args.push(format!("--namespace={}", backing.namespace()));
+            args
+        }
+        Guarding::Proxy { upstream } => vec![
+            "--proxy-listen=127.0.0.1:0".to_owned(),
+            format!("--upstream={upstream}"),
+            "--max-request-lifetime=30s".to_owned(),
+            format!("--state={}", dir.join("lanes").display()),
+        ],
+    }
+}
+
+fn store(backing: &Backing, dir: &Path) -> Vec<String> {
+    match backing {
+        Backing::Embedded => vec![format!("--store=embedded:{}", dir.display())],
+        Backing::Redis { url, namespace } => {
+            vec![format!("--store={url}"), format!("--namespace={namespace}")]
+        }
+    }
+}
+
+/// The namespace was made up a moment ago, so we can vouch that it is new: its tokens begin at 1.
+async fn init(backing: &Backing, dir: &Path) -> Result<(), Failure> {
+    let mut role = vec!["lock-server".to_owned(), "init".to_owned(), "--fresh".to_owned()];
+    role.extend(store(backing, Path::new("")));
+    let mut init = Process::start("lock-server init", &role, dir)?;
+    let ready = init.line().await;
+    init.end().await;
+    ready.map(drop)
+}
+
+/// The address in the next line that a server says.
+pub(super) async fn address(server: &mut Process) -> Result<String, Failure> {
+    let line = server.line().await?;
+    match line.split_once(" listening on ") {
+        Some((_, address)) => Ok(address.to_owned()),
+        None => Err(server.failed(&format!("it said {line:?} in place of its address"))),
+    }
+}
+
+fn key_file(dir: &Path) -> Result<PathBuf, Failure> {
+    let path = dir.join("token-keys.txt");
+    std::fs::write(&path, format!("demo:{}\n", ids::random_hex(32)))
+        .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}

@@ -1,0 +1,101 @@
+//! The storage guard as a process: read settings, build, say what is served, serve, drain.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "settings can be wrong before there is a log, and what is listened on is data"
+)]
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::app::{self, StartError};
+use crate::config::{Config, PREFIX};
+use crate::settings::{Backend, Settings};
+use service_kit::{Kit, config, signals, telemetry};
+
+/// Bad settings (EX_USAGE).
+const EXIT_USAGE: u8 = 64;
+/// What is left to do after the listeners are done: commits, forwards, probes.
+const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs a guard until it is told to end; `args` begin with the program's name. The binary and the
+/// hidden subcommand of `fence` are this function.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let (format, filter, settings) = match read_settings(args) {
+        Ok(read) => read,
+        Err(code) => return code,
+    };
+    if let Err(error) = telemetry::init(format, &filter) {
+        eprintln!("fenced-store: {error}");
+        return ExitCode::from(EXIT_USAGE);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(serve(settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_settings(
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<(telemetry::LogFormat, String, Settings), ExitCode> {
+    let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
+        Ok(config) => config,
+        Err(error) => return Err(error.report()),
+    };
+    let (format, filter) = (config.log_format.into(), config.log_filter.clone());
+    let settings = config.settings().map_err(|error| {
+        eprintln!("fenced-store: {error}\nSee fenced-store --help.");
+        ExitCode::from(EXIT_USAGE)
+    })?;
+    Ok((format, filter, settings))
+}
+
+async fn serve(settings: Settings) -> Result<(), StartError> {
+    let kit = Kit::new("fenced-store");
+    let backend = describe(&settings.backend);
+    if settings.keys.is_none() {
+        tracing::warn!("tokens are not verified (--unsigned): anyone on this machine can make one");
+    }
+    let bound = app::build(settings, &kit).await?.bind().await?;
+    let guarantee = bound.guarantee().as_str();
+    if let Some(addr) = bound.addr() {
+        println!("fenced-store listening on http://{addr}");
+        tracing::info!(%addr, backend, guarantee, "serving the API on http://{addr}");
+    }
+    if let Some(addr) = bound.proxy_addr() {
+        println!("fenced-store proxy listening on http://{addr}");
+        tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
+    }
+    let tasks = kit.tasks.clone();
+    let signal = kit.tasks.spawn(async move {
+        let stop = tasks.shutdown_token();
+        tokio::select! {
+            () = signals::terminated() => tracing::info!("shutting down"),
+            () = stop.cancelled() => {}
+        }
+        tasks.begin_shutdown();
+    });
+    let report = bound.serve().await;
+    signal.abort();
+    let done = kit.tasks.drained(TASKS_DEADLINE).await;
+    tracing::info!(open = report.open, cut = report.cut, all_tasks_ended = done, "ended");
+    Ok(())
+}
+
+fn describe(backend: &Backend) -> String {
+    match backend {
+        Backend::Store(url) => url.to_string(),
+        Backend::Proxy(upstream) => upstream.url.to_string(),
+    }
+}

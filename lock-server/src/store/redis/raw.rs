@@ -1,0 +1,59 @@
+//! The store's scripts without the server, for measuring what the server adds.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use ::redis::Cmd;
+use fence_protocol::{LeaseId, Namespace};
+use service_kit::Kit;
+use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
+
+use super::lineage::LineageKeeper;
+use super::key_prefix;
+use super::scripts::Scripts;
+use crate::store::Limits;
+
+/// The commands of one client that talks to Redis directly.
+#[derive(Clone, Debug)]
+pub struct RawCommands {
+    scripts: Scripts,
+    lineage: String,
+    prefix: String,
+}
+
+impl RawCommands {
+    /// Verifies the lineage and loads the scripts, as a lock server does.
+    ///
+    /// # Errors
+    /// A sentence where Redis cannot be reached or used.
+    pub async fn prepare(target: &RedisTarget, namespace: &Namespace) -> Result<Self, String> {
+        let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
+        let seen = Arc::new(AtomicU64::new(0));
+        let keeper = LineageKeeper::new(prefix.clone(), scripts.clone(), seen, kit.clock, kit.health);
+        let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
+        keeper.verify(&mut connection).await?;
+        let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;
+        Ok(Self { scripts, lineage, prefix })
+    }
+
+    /// An acquire without waiting.
+    pub fn acquire(&self, lock: &str, lease_id: LeaseId, owner: &str, ttl_ms: u64) -> Cmd {
+        let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
+        command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
+        command.arg(Limits::default().waiters_per_lock).arg(3_000);
+        command
+    }
+
+    /// A release.
+    pub fn release(&self, lock: &str, lease_id: LeaseId) -> Cmd {
+        self.begin(&self.scripts.release, lock, lease_id)
+    }
+
+    fn begin(&self, script: &Script, lock: &str, lease_id: LeaseId) -> Cmd {
+        let mut command = script.call(&[&format!("{}lineage", self.prefix)]);
+        command.arg(&self.lineage).arg(&self.prefix).arg(0).arg("raw");
+        command.arg(Limits::default().ended_retention_ms).arg(3_000);
+        command.arg(lock).arg(lease_id.to_string());
+        command
+    }
+}
