@@ -105,13 +105,7 @@ pub async fn open(
                 link: options.link,
                 liveness: options.liveness,
             };
-            let started = RedisStore::start(
-                target.clone(),
-                redis_options,
-                kit.clock.clone(),
-                kit.health.clone(),
-                kit.tasks.clone(),
-            );
+            let started = RedisStore::start(target.clone(), redis_options, kit);
             Arc::new(started.await.map_err(refused)?)
         }
     })

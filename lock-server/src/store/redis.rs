@@ -20,8 +20,8 @@ use ::redis::Cmd;
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockLine, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use service_kit::Kit;
 use service_kit::clock::Clock;
-use service_kit::health::Health;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 
@@ -84,21 +84,14 @@ impl RedisStore {
     pub async fn start(
         target: RedisTarget,
         options: RedisOptions,
-        clock: Arc<dyn Clock>,
-        health: Health,
-        tasks: Tasks,
+        kit: &Kit,
     ) -> Result<Self, String> {
         let prefix = key_prefix(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
-        let lineage = Arc::new(LineageKeeper::new(
-            prefix.clone(),
-            scripts.clone(),
-            token_seen.clone(),
-            clock.clone(),
-            health.clone(),
-        ));
-        let link = RedisLink::start(target, options.link, lineage.clone(), &tasks).await?;
+        let lineage =
+            Arc::new(LineageKeeper::new(prefix.clone(), scripts.clone(), token_seen.clone(), kit));
+        let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
         let inner = Inner {
             link,
             scripts,
@@ -109,11 +102,11 @@ impl RedisStore {
             server_id: service_kit::ids::random_hex(8),
             token_seen,
             waiting: Waiting::default(),
-            clock,
-            tasks,
+            clock: kit.clock.clone(),
+            tasks: kit.tasks.clone(),
         };
         let store = Self { inner: Arc::new(inner) };
-        background::start(&store, health);
+        background::start(&store, kit.health.clone());
         Ok(store)
     }
 

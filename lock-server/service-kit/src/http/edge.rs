@@ -93,6 +93,14 @@ where
     }
 }
 
+/// Answers a request whose body stays unread: the connection cannot carry another request, and the
+/// client has to know before it sends one.
+fn unread(reject: Reject) -> Response {
+    let mut response = reject.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 /// Refuses a body that is declared too large before a byte of it is read; one of unknown length is
 /// counted while it is read.
 fn limit_body(request: Request, limit_bytes: usize) -> Result<Request, Reject> {
@@ -126,7 +134,7 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let response = match &mut this.running {
-            Err(reject) => reject.take().map_or_else(Response::default, Reject::into_response),
+            Err(reject) => reject.take().map_or_else(Response::default, unread),
             // The handler's future is dropped after a panic, so nobody sees its broken state.
             Ok(future) => match catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(cx))) {
                 Ok(Poll::Pending) => return Poll::Pending,

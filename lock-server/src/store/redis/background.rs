@@ -1,7 +1,6 @@
 //! What goes on beside the requests: hearing of grants that other servers made for our waiters,
 //! letting leases expire in time, and watching Redis.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName};
@@ -171,28 +170,45 @@ async fn follow(store: &RedisStore) {
     }
 }
 
-/// Judges Redis now and then, and says in `/readyz` what was found.
+/// Judges Redis now and then; says in `/readyz` what was found, and in the log what is new.
 async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
     let mut clocks = judge::ClockWatch::default();
+    let mut known = Vec::new();
+    let mut states = store.inner.link.watch();
     loop {
-        match store.inner.link.state() {
-            LinkState::Down(reason) => health.set("redis", Status::Failing(reason)),
+        let state = states.borrow_and_update().clone();
+        let status = match state {
+            LinkState::Down(reason) => Status::Failing(reason),
             LinkState::Up(_) => {
-                let findings = judge::look(&store.inner.link, &*store.inner.clock, &mut clocks);
-                match findings.await {
-                    Ok(findings) => health.set("redis", judge::status(&findings)),
-                    Err(reason) => health.set("redis", Status::Failing(reason)),
+                match judge::look(&store.inner.link, &*store.inner.clock, &mut clocks).await {
+                    Ok(findings) => {
+                        log_news(&known, &findings);
+                        known = findings;
+                        judge::status(&known)
+                    }
+                    Err(reason) => Status::Failing(reason),
                 }
             }
-        }
-        let lineage = store.inner.lineage.current();
-        tracing::trace!(?lineage, seen = store.inner.token_seen.load(Ordering::Relaxed));
-        let mut states = store.inner.link.watch();
-        states.mark_unchanged();
+        };
+        health.set("redis", status);
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(JUDGE_INTERVAL) => {}
             _ = states.changed() => {}
         }
+    }
+}
+
+fn log_news(known: &[judge::Finding], findings: &[judge::Finding]) {
+    // The texts hold figures that move; what they are about does not.
+    let in_list = |list: &[judge::Finding], one: &judge::Finding| {
+        list.iter().any(|other| (other.about, other.severe) == (one.about, one.severe))
+    };
+    for finding in findings.iter().filter(|finding| !in_list(known, finding)) {
+        let judge::Finding { severe, about, text } = finding;
+        tracing::warn!(severe, about, "{text}");
+    }
+    for finding in known.iter().filter(|finding| !in_list(findings, finding)) {
+        tracing::info!(about = finding.about, "this is no longer so: {}", finding.text);
     }
 }

@@ -13,6 +13,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
 use fence_protocol::Namespace;
+use prometheus_client::metrics::counter::Counter;
+use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 use service_kit::redis_link::{
@@ -42,6 +44,7 @@ pub(super) struct LineageKeeper {
     token_seen: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
     health: Health,
+    begun: Counter,
     current: RwLock<Option<Lineage>>,
 }
 
@@ -50,10 +53,18 @@ impl LineageKeeper {
         prefix: String,
         scripts: Scripts,
         token_seen: Arc<AtomicU64>,
-        clock: Arc<dyn Clock>,
-        health: Health,
+        kit: &Kit,
     ) -> Self {
-        Self { prefix, scripts, token_seen, clock, health, current: RwLock::new(None) }
+        let begun = Counter::default();
+        kit.metrics.registry(|registry| {
+            registry.register(
+                "lock_lineages_begun",
+                "New lineages that this server began: each lifted the token counter",
+                begun.clone(),
+            );
+        });
+        let (clock, health) = (kit.clock.clone(), kit.health.clone());
+        Self { prefix, scripts, token_seen, clock, health, begun, current: RwLock::new(None) }
     }
 
     /// The lineage in force.
@@ -86,14 +97,14 @@ impl Verifier for LineageKeeper {
         let floor = tokens::clock_floor(self.clock.wall_ms());
         let seen = self.token_seen.load(Ordering::Relaxed);
         let verdict = judge_lineage(connection, &self.prefix, seen, floor, false).await?;
-        match &verdict {
-            Verdict::Same { .. } => {}
-            Verdict::New { id, counter, reason } => tracing::warn!(
+        if let Verdict::New { id, counter, reason } = &verdict {
+            self.begun.inc();
+            tracing::warn!(
                 lineage = id,
                 counter,
                 reason,
                 "a new lineage begins: the counter was lifted above every token that can have been issued"
-            ),
+            );
         }
         load_scripts(connection, &self.scripts.all()).await?;
         let (Verdict::Same { id } | Verdict::New { id, .. }) = verdict;
