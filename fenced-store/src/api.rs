@@ -9,6 +9,7 @@ mod request;
 pub mod router;
 mod seal;
 mod show;
+mod unread;
 mod upload;
 
 pub(crate) use reply::guarantee;

@@ -1,21 +1,18 @@
 //! Flags, variables (`FENCED_STORE_…`) and configuration keys, and what they add up to.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use fence_protocol::{Invalid, Keyring, Namespace};
-use service_kit::listener::ListenOptions;
-use service_kit::telemetry::LogFormat;
+use clap::Parser;
+use fence_protocol::Namespace;
+use fence_protocol::duration::parse_positive;
+use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
 
 use crate::proxy::{Upstream, UpstreamUrl};
 use crate::rules::{Rule, Rules};
 use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
-
-mod duration;
-use duration::duration;
 
 /// The prefix of the environment's variables.
 pub const PREFIX: &str = "FENCED_STORE";
@@ -41,12 +38,9 @@ pub struct Config {
     /// 'public/**=@open' for no lock. Repeatable. Without a match the key itself is the lock.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
-    /// The file of keys that tokens are verified with, a line a key: kid:hex. The lock server's.
-    #[arg(long, value_name = "FILE")]
-    pub token_key_file: Option<PathBuf>,
-    /// Take tokens without a signature. Anyone who reaches the guard can then make one.
-    #[arg(long)]
-    pub unsigned: bool,
+    /// Keys.
+    #[command(flatten)]
+    pub keys: KeyFlags,
     /// Let reads of protected objects pass without a token. They see no fence and raise none.
     #[arg(long)]
     pub allow_unfenced_reads: bool,
@@ -60,16 +54,16 @@ pub struct Config {
     pub upstream: Option<UpstreamUrl>,
     /// For how long the upstream may still act on a request after its connection broke. You have
     /// to know it: the guarantee "bounded" is worth what this number is. No default.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
     /// The folder for the proxy's durable marks and intents.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// How long the proxy waits for the upstream's answer before the outcome is unknown.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
     /// How long a request waits for lower ones to end before it is answered with 503.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
 
     /// The largest object, and the largest request that the proxy forwards, in bytes.
@@ -78,28 +72,12 @@ pub struct Config {
     /// What all request bodies that are being received may take together, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
-    /// Connections at once; further ones wait.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    pub max_connections: usize,
-    /// How long the head of a request may take.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub header_timeout: Duration,
-    /// How long the body of a request may take, beside what its size needs at 16 KiB a second.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
-    pub body_timeout: Duration,
-    /// How long a connection may rest between requests.
-    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = duration)]
-    pub idle_timeout: Duration,
-    /// How long requests in flight may take once shutdown has begun.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub drain_deadline: Duration,
-
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    pub log_format: Format,
-    /// What is logged, as in "info,fenced_store=debug".
-    #[arg(long, value_name = "FILTER", default_value = "info")]
-    pub log_filter: String,
+    /// Limits of the listeners.
+    #[command(flatten)]
+    pub listener: ListenerFlags,
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogFlags,
     /// A TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -116,24 +94,6 @@ Examples:
       --max-request-lifetime 30s --state state --token-key-file keys.txt
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// A JSON object a line.
-    Json,
-}
-
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Text => Self::Text,
-            Format::Json => Self::Json,
-        }
-    }
-}
-
 /// Settings that are each fine and do not fit together, or name a file that is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
@@ -147,7 +107,9 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
-        let keys = keep(self.keys(), &mut problems);
+        let listens: Vec<_> =
+            [Some(self.listen), self.proxy_listen].into_iter().flatten().collect();
+        let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems);
         match (backend, keys, rules) {
@@ -160,20 +122,9 @@ impl Config {
                 allow_unfenced_reads: self.allow_unfenced_reads,
                 max_object_bytes: self.max_object_bytes,
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
-                listener: self.listener(),
+                listener: self.listener.options(),
             }),
             _ => Err(SettingsError(problems)),
-        }
-    }
-
-    fn listener(&self) -> ListenOptions {
-        ListenOptions {
-            header_timeout: self.header_timeout,
-            body_timeout: self.body_timeout,
-            idle_timeout: self.idle_timeout,
-            max_connections: self.max_connections,
-            drain_deadline: self.drain_deadline,
-            ..ListenOptions::default()
         }
     }
 
@@ -230,40 +181,10 @@ impl Config {
             _ => Err(missing),
         }
     }
-
-    fn keys(&self) -> Result<Option<Keyring>, Vec<String>> {
-        let listens = [Some(self.listen), self.proxy_listen];
-        match (&self.token_key_file, self.unsigned) {
-            (Some(_), true) => {
-                Err(vec!["--token-key-file and --unsigned exclude each other".to_owned()])
-            }
-            (None, false) => Err(vec![
-                "--token-key-file is missing: name the lock server's key file, or take unsigned \
-                 tokens with --unsigned (loopback only)"
-                    .to_owned(),
-            ]),
-            (None, true) => {
-                let exposed = listens.into_iter().flatten().find(|addr| !addr.ip().is_loopback());
-                exposed.map_or(Ok(None), |addr| {
-                    Err(vec![format!(
-                        "--unsigned is for loopback addresses only, and {addr} is none"
-                    )])
-                })
-            }
-            (Some(file), false) => read_keys(file).map(Some).map_err(|error| vec![error]),
-        }
-    }
 }
 
 fn keep<T>(result: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
     result.map_err(|mut found| problems.append(&mut found)).ok()
-}
-
-fn read_keys(file: &Path) -> Result<Keyring, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
-    Keyring::parse(&text)
-        .map_err(|error: Invalid| format!("--token-key-file {}: {error}", file.display()))
 }
 
 #[cfg(test)]

@@ -7,17 +7,12 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use crate::app::{self, StartError};
 use crate::config::{Config, PREFIX};
 use crate::settings::{Backend, Settings};
-use service_kit::{Kit, config, signals, telemetry};
-
-/// Bad settings (EX_USAGE).
-const EXIT_USAGE: u8 = 64;
-/// What is left to do after the listeners are done: commits, forwards, probes.
-const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+use service_kit::process::{self, EXIT_USAGE};
+use service_kit::{Kit, config, telemetry};
 
 /// Runs a guard until it is told to end; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` are this function.
@@ -38,7 +33,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match runtime.block_on(serve(settings)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             tracing::error!("cannot start: {error}");
             ExitCode::FAILURE
@@ -53,7 +48,7 @@ fn read_settings(
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
-    let (format, filter) = (config.log_format.into(), config.log_filter.clone());
+    let (format, filter) = (config.log.log_format.into(), config.log.log_filter.clone());
     let settings = config.settings().map_err(|error| {
         eprintln!("fenced-store: {error}\nSee fenced-store --help.");
         ExitCode::from(EXIT_USAGE)
@@ -61,7 +56,7 @@ fn read_settings(
     Ok((format, filter, settings))
 }
 
-async fn serve(settings: Settings) -> Result<(), StartError> {
+async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let kit = Kit::new("fenced-store");
     let backend = describe(&settings.backend);
     if settings.keys.is_none() {
@@ -77,20 +72,7 @@ async fn serve(settings: Settings) -> Result<(), StartError> {
         println!("fenced-store proxy listening on http://{addr}");
         tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
     }
-    let tasks = kit.tasks.clone();
-    let signal = kit.tasks.spawn(async move {
-        let stop = tasks.shutdown_token();
-        tokio::select! {
-            () = signals::terminated() => tracing::info!("shutting down"),
-            () = stop.cancelled() => {}
-        }
-        tasks.begin_shutdown();
-    });
-    let report = bound.serve().await;
-    signal.abort();
-    let done = kit.tasks.drained(TASKS_DEADLINE).await;
-    tracing::info!(open = report.open, cut = report.cut, all_tasks_ended = done, "ended");
-    Ok(())
+    Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 
 fn describe(backend: &Backend) -> String {

@@ -1,14 +1,14 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
+use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
-use service_kit::telemetry::LogFormat;
 
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
@@ -35,13 +35,9 @@ pub struct Config {
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
-    /// The file of keys that tokens are signed with, a line a key: kid:hex. The first one signs;
-    /// give the guards the same file.
-    #[arg(long, value_name = "FILE")]
-    pub token_key_file: Option<PathBuf>,
-    /// Do not sign tokens. Anyone who reaches a guard can then make one.
-    #[arg(long)]
-    pub unsigned: bool,
+    /// Keys.
+    #[command(flatten)]
+    pub keys: KeyFlags,
 
     /// The shortest time to live that a lease may have.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse_positive)]
@@ -69,28 +65,12 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
 
-    /// Connections at once; further ones wait.
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    pub max_connections: usize,
-    /// How long the head of a request may take.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
-    pub header_timeout: Duration,
-    /// How long the body of a request may take.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
-    pub body_timeout: Duration,
-    /// How long a connection may rest between requests.
-    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = duration::parse_positive)]
-    pub idle_timeout: Duration,
-    /// How long requests in flight may take once shutdown has begun.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
-    pub drain_deadline: Duration,
-
-    /// How log lines look.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    pub log_format: Format,
-    /// What is logged, as in "info,lock_server=debug".
-    #[arg(long, value_name = "FILTER", default_value = "info")]
-    pub log_filter: String,
+    /// Limits of the listener.
+    #[command(flatten)]
+    pub listener: ListenerFlags,
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogFlags,
     /// A TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -117,24 +97,6 @@ Examples:
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// A JSON object a line.
-    Json,
-}
-
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Text => Self::Text,
-            Format::Json => Self::Json,
-        }
-    }
-}
 
 /// Settings that fit together.
 #[derive(Clone, Debug)]
@@ -168,14 +130,14 @@ impl Config {
             "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
                 .to_owned()
         });
-        match (store, self.keys(), self.ttl_range()) {
+        match (store, self.keys.keys(&[self.listen]), self.ttl_range()) {
             (Ok(store), Ok(keys), Ok(ttl_range)) => Ok(Settings {
                 listen: self.listen,
                 store,
                 store_options: self.store_options(),
                 keys,
                 ttl_range,
-                listener: self.listener(),
+                listener: self.listener.options(),
             }),
             (store, keys, ttl_range) => Err(SettingsError(
                 [store.err(), keys.err(), ttl_range.err()].into_iter().flatten().collect(),
@@ -198,17 +160,6 @@ impl Config {
         }
     }
 
-    fn listener(&self) -> ListenOptions {
-        ListenOptions {
-            header_timeout: self.header_timeout,
-            body_timeout: self.body_timeout,
-            idle_timeout: self.idle_timeout,
-            max_connections: self.max_connections,
-            drain_deadline: self.drain_deadline,
-            ..ListenOptions::default()
-        }
-    }
-
     fn ttl_range(&self) -> Result<(Ttl, Ttl), String> {
         let ttl = |name: &str, duration| {
             Ttl::try_from(duration).map_err(|error| format!("--{name}: {error}"))
@@ -219,27 +170,6 @@ impl Config {
         }
         Ok((min, max))
     }
-
-    fn keys(&self) -> Result<Option<Keyring>, String> {
-        match (&self.token_key_file, self.unsigned) {
-            (Some(_), true) => Err("--token-key-file and --unsigned exclude each other".to_owned()),
-            (None, false) => Err("--token-key-file is missing: name a file of keys (kid:hex, 32 \
-                 bytes or more), or leave tokens unsigned with --unsigned (loopback only)"
-                .to_owned()),
-            (None, true) if !self.listen.ip().is_loopback() => Err(format!(
-                "--unsigned is for loopback addresses only, and {} is none",
-                self.listen
-            )),
-            (None, true) => Ok(None),
-            (Some(file), false) => read_keys(file).map(Some),
-        }
-    }
-}
-
-fn read_keys(file: &Path) -> Result<Keyring, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
-    Keyring::parse(&text).map_err(|error| format!("--token-key-file {}: {error}", file.display()))
 }
 
 #[cfg(test)]

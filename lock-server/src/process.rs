@@ -3,18 +3,13 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
 use crate::store::StoreUrl;
 use crate::store::redis::lineage;
-use service_kit::{Kit, config, signals, telemetry};
-
-/// Bad settings (EX_USAGE).
-const EXIT_USAGE: u8 = 64;
-/// What is left to do after the listener is done.
-const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+use service_kit::process::{self, EXIT_USAGE};
+use service_kit::{Kit, config, telemetry};
 
 /// Runs a lock server until it is told to end; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` are this function.
@@ -23,7 +18,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(config) => config,
         Err(error) => return error.report(),
     };
-    if let Err(error) = telemetry::init(config.log_format.into(), &config.log_filter) {
+    if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -55,20 +50,7 @@ async fn serve(settings: Settings) -> ExitCode {
     if let Some(addr) = bound.addr() {
         println!("lock-server listening on http://{addr}");
     }
-    let tasks = kit.tasks.clone();
-    let signal = kit.tasks.spawn(async move {
-        let stop = tasks.shutdown_token();
-        tokio::select! {
-            () = signals::terminated() => tracing::info!("shutting down"),
-            () = stop.cancelled() => {}
-        }
-        tasks.begin_shutdown();
-    });
-    let report = bound.serve().await;
-    signal.abort();
-    let done = kit.tasks.drained(TASKS_DEADLINE).await;
-    tracing::info!(open = report.open, cut = report.cut, all_tasks_ended = done, "ended");
-    ExitCode::SUCCESS
+    process::serve_until_signal(&kit, bound.serve()).await
 }
 
 async fn init(config: &Config) -> ExitCode {

@@ -6,6 +6,9 @@ use axum::response::{IntoResponse, Response};
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, Token};
 use http::HeaderValue;
+use http::header::CONNECTION;
+
+use super::unread::Unread;
 
 /// Adds `Fencing-Mark`, where the operation was fenced.
 pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Response {
@@ -16,14 +19,19 @@ pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Respon
     response
 }
 
-/// Adds `Fencing-Guarantee` to every reply, refusals too.
+/// Adds `Fencing-Guarantee` to every reply, refusals too, and ends the connection where a refusal
+/// left the request's body unread.
 pub(crate) async fn guarantee(
     State(guarantee): State<Guarantee>,
     request: Request,
     next: Next,
 ) -> Response {
+    let (request, body) = Unread::watch(request);
     let mut response = next.run(request).await;
     let value = HeaderValue::from_static(guarantee.as_str());
     response.headers_mut().insert(FENCING_GUARANTEE, value);
+    if body.is_left() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }

@@ -168,3 +168,17 @@ async fn bad_requests_are_refused_and_change_nothing() {
     let shown: FenceReply = serde_json::from_slice(&shown.body).unwrap();
     assert_eq!(shown.mark, None, "nothing was raised");
 }
+
+/// A connection with an unread body cannot be used again, and the client has to know.
+#[tokio::test]
+async fn whoever_leaves_a_body_unread_says_so() {
+    let router = router().await;
+    let (own, stale) = (token(34, "a"), token(33, "a"));
+    let put = async |headers: &[(&str, &str)]| {
+        let answer = ask(&router, Method::PUT, "/v1/objects/a", headers, "body").await;
+        (answer.status.as_u16(), answer.headers.contains_key("connection"))
+    };
+    assert_eq!(put(&[]).await, (428, true));
+    assert_eq!(put(&[(FENCING_TOKEN, &own)]).await, (201, false));
+    assert_eq!(put(&[(FENCING_TOKEN, &stale)]).await, (412, false));
+}

@@ -50,6 +50,16 @@ async fn arrived(seen: &mut mpsc::Receiver<Seen>) -> Seen {
     tokio::time::timeout(patience, seen.recv()).await.expect("nothing was forwarded").unwrap()
 }
 
+/// Waits for a condition, and fails where it never comes true.
+async fn until(condition: impl AsyncFn() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("it never came true");
+}
+
 async fn talk(mut stream: TcpStream, seen: mpsc::Sender<Seen>) -> Option<()> {
     let mut text = String::new();
     let mut buffer = [0; 4096];
@@ -113,13 +123,11 @@ impl World {
 
     /// Waits until the lane's durable mark is `token`.
     async fn mark_is(&self, token: u64) {
-        loop {
+        until(async || {
             let answer = ask(self.api.clone(), request(Method::GET, "/v1/fences/a", 0)).await;
-            if answer.text.contains(&format!("\"mark\":{token},")) {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
+            answer.text.contains(&format!("\"mark\":{token},"))
+        })
+        .await;
     }
 }
 
@@ -294,14 +302,9 @@ async fn an_orderly_end_leaves_nothing_in_doubt() {
     kit.tasks.begin_shutdown();
     drop((proxy, api));
     let kit = Kit::new("test");
-    let reborn = loop {
-        // The tasks of the first one end in the background; until then it holds the file.
-        if let Ok(file) = redb::Database::open(state.path().join("lanes.redb")) {
-            drop(file);
-            break app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
-        }
-        tokio::task::yield_now().await;
-    };
+    // The tasks of the first one end in the background; until then it holds the file.
+    until(async || redb::Database::open(state.path().join("lanes.redb")).is_ok()).await;
+    let reborn = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
     let higher = kit.tasks.spawn(ask(reborn, request(Method::PUT, "/a", 34)));
     arrived(&mut seen).await.answer("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);

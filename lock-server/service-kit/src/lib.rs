@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod flags;
 pub mod health;
 pub mod http;
 pub mod ids;
@@ -13,6 +14,7 @@ mod kit;
 pub mod listener;
 pub mod metrics;
 pub mod problem;
+pub mod process;
 pub mod redis_link;
 pub mod signals;
 pub mod tasks;

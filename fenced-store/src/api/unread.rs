@@ -1,0 +1,65 @@
+//! Knows whether a request's body was read to its end.
+//!
+//! A request that is refused by its head alone leaves its body in the connection, which then cannot
+//! carry another one: the reply has to say so, or the client's next request is lost.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+/// Whether the body of one request was read to its end. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unread(Option<Arc<AtomicBool>>);
+
+impl Unread {
+    /// Watches the request's body, where it has one.
+    pub(super) fn watch(request: Request) -> (Request, Self) {
+        if request.body().is_end_stream() {
+            return (request, Self(None));
+        }
+        let is_read = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&is_read);
+        let request = request.map(|body| Body::new(Watched { body, is_read: watched }));
+        (request, Self(Some(is_read)))
+    }
+
+    /// Whether some of it is left.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_read| !is_read.load(Ordering::Relaxed))
+    }
+}
+
+struct Watched {
+    body: Body,
+    is_read: Arc<AtomicBool>,
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.is_read.store(true, Ordering::Relaxed);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,117 @@
+//! Flags that both services have; flatten them into a service's own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fence_protocol::Keyring;
+use fence_protocol::duration::parse_positive;
+
+use crate::listener::ListenOptions;
+use crate::telemetry::LogFormat;
+
+/// The limits of a listener that an operator may want to change.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ListenerFlags {
+    /// Connections at once; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_connections: usize,
+    /// How long the head of a request may take.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub header_timeout: Duration,
+    /// How long the body of a request may take, beside what its size needs at 16 KiB a second.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
+    pub body_timeout: Duration,
+    /// How long a connection may rest between requests.
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = parse_positive)]
+    pub idle_timeout: Duration,
+    /// How long requests in flight may take once shutdown has begun.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub drain_deadline: Duration,
+}
+
+impl ListenerFlags {
+    /// What the listener is told.
+    pub fn options(self) -> ListenOptions {
+        ListenOptions {
+            header_timeout: self.header_timeout,
+            body_timeout: self.body_timeout,
+            idle_timeout: self.idle_timeout,
+            max_connections: self.max_connections,
+            drain_deadline: self.drain_deadline,
+            ..ListenOptions::default()
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, Args)]
+pub struct LogFlags {
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub log_format: Format,
+    /// What is logged, as in "info,lock_server=debug".
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    pub log_filter: String,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// The keys that tokens are signed and verified with.
+#[derive(Clone, Debug, Args)]
+pub struct KeyFlags {
+    /// The file of keys for tokens, a line a key: kid:hex, 32 bytes or more. The lock server signs
+    /// with the first one; lock server and guards have the same file.
+    #[arg(long, value_name = "FILE")]
+    pub token_key_file: Option<PathBuf>,
+    /// Leave tokens unsigned, and take unsigned ones (loopback only). Anyone who reaches a guard
+    /// can then make one.
+    #[arg(long)]
+    pub unsigned: bool,
+}
+
+impl KeyFlags {
+    /// Reads the key file; `None` is the choice of unsigned tokens.
+    ///
+    /// # Errors
+    /// A sentence where neither or both were chosen, the file cannot be used, or tokens are to be
+    /// unsigned on one of `listens` that is no loopback address.
+    pub fn keys(&self, listens: &[SocketAddr]) -> Result<Option<Keyring>, String> {
+        match (&self.token_key_file, self.unsigned) {
+            (Some(_), true) => Err("--token-key-file and --unsigned exclude each other".to_owned()),
+            (None, false) => Err("--token-key-file is missing: name a file of keys (kid:hex, 32 \
+                 bytes or more), or leave tokens unsigned with --unsigned (loopback only)"
+                .to_owned()),
+            (None, true) => match listens.iter().find(|addr| !addr.ip().is_loopback()) {
+                Some(addr) => {
+                    Err(format!("--unsigned is for loopback addresses only, and {addr} is none"))
+                }
+                None => Ok(None),
+            },
+            (Some(file), false) => read_keys(file).map(Some),
+        }
+    }
+}
+
+fn read_keys(file: &Path) -> Result<Keyring, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
+    Keyring::parse(&text).map_err(|error| format!("--token-key-file {}: {error}", file.display()))
+}

@@ -1,0 +1,30 @@
+//! What the life of both service processes has in common.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::listener::DrainReport;
+use crate::{Kit, signals};
+
+/// Bad settings (EX_USAGE).
+pub const EXIT_USAGE: u8 = 64;
+/// What is left to do after the listeners are done: commits, forwards, releases.
+const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Serves until a signal, then drains and says how that went.
+pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainReport>) -> ExitCode {
+    let tasks = kit.tasks.clone();
+    let signal = kit.tasks.spawn(async move {
+        let stop = tasks.shutdown_token();
+        tokio::select! {
+            () = signals::terminated() => tracing::info!("shutting down"),
+            () = stop.cancelled() => {}
+        }
+        tasks.begin_shutdown();
+    });
+    let report = serve.await;
+    signal.abort();
+    let done = kit.tasks.drained(TASKS_DEADLINE).await;
+    tracing::info!(open = report.open, cut = report.cut, all_tasks_ended = done, "ended");
+    ExitCode::SUCCESS
+}
