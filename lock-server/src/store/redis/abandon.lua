@@ -5,7 +5,7 @@
 -- Post:  GRANTED token remaining owner   it holds the lock after all
 --        LOST reason                     it was ended meanwhile
 --        HELD ... | FREE                 it is out of the queue
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 local lease = ARGV[8]
 settle(record)
 if record.holder and record.holder.lease == lease then

@@ -11,7 +11,7 @@
 --        QUEUED expires_in               it waits, at the end or at its old place
 --        HELD ...                        another lease is live and the caller does not wait
 --        LIMIT | EXHAUSTED               nothing changed
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 local lease, owner = ARGV[8], ARGV[9]
 settle(record)
 
@@ -54,6 +54,10 @@ elseif redis.call('ZCARD', queue) >= tonumber(ARGV[14]) then
   return reply({ 'LIMIT' })
 else
   redis.call('ZADD', queue, int(redis.call('INCR', prefix .. 'seq')), lease)
+  if not record.waiting then
+    record.waiting = true
+    save(record)
+  end
 end
 local since = earlier and string.match(earlier, '^[^\t]*\t[^\t]*\t[^\t]*\t([^\t]*)') or int(now)
 redis.call('HSET', waiters, lease,

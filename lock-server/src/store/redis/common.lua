@@ -8,17 +8,23 @@
 -- ARGV[5]  how long ended ids are remembered, ms
 -- ARGV[6]  how long another server has to claim a grant for its waiter, ms
 --
+-- ARGV[7]  the lock, in the scripts that are about one
+--
 -- Keys:  token      the counter          held       zset lock -> when it must be looked at, ms
---        l:<lock>   hash h (holder), e (ended ids, newest first, a line each)
+--        l:<lock>   the record: a line with the holder, or empty; a line "w" when somebody may wait;
+--                   then a line an ended id, newest first
 --        q:<lock>   zset lease -> place  w:<lock>   hash lease -> what the waiter asked for
 --        seq        the last place given s:<server> there while that server hears its channel
+--
+-- A record is one string, so that the counter, the lineage and the lock are read in one call and
+-- the lock is written, with its expiry, in one: every call costs more than what it does.
 --
 -- A script that refuses has changed nothing. Numbers stay below 10^15, exact in a double.
 local prefix, me = ARGV[2], ARGV[4]
 local retention, claim_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 local MAX_TOKEN = 999999999999999
 
-local trusted = redis.call('MGET', KEYS[1], prefix .. 'token')
+local trusted = redis.call('MGET', KEYS[1], prefix .. 'token', prefix .. 'l:' .. (ARGV[7] or ''))
 if trusted[1] ~= ARGV[1] then
   return redis.error_reply('LINEAGE the lineage of this Redis is ' .. (trusted[1] or 'missing'))
 end
@@ -39,12 +45,16 @@ local function reply(answer)
   return { answer, unpack(handed) }
 end
 
-local function load(lock)
-  local record = { lock = lock, key = prefix .. 'l:' .. lock }
-  local raw = redis.call('HMGET', record.key, 'h', 'e')
-  record.ended = raw[2] or ''
-  if raw[1] and raw[1] ~= '' then
-    local lease, token, ttl, granted, expires, renewals, claim, owner, metadata = string.match(raw[1],
+-- The record in `raw`, or an empty one.
+local function load(lock, raw)
+  local record = { lock = lock, ended = '' }
+  if not raw then
+    return record
+  end
+  local first, waiting, ended = string.match(raw, '^([^\n]*)\n([^\n]*)\n(.*)$')
+  record.waiting, record.ended = waiting == 'w', ended
+  if first ~= '' then
+    local lease, token, ttl, granted, expires, renewals, claim, owner, metadata = string.match(first,
       '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
     record.holder = {
       lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
@@ -57,18 +67,17 @@ end
 
 -- Writes the record; an idle one goes away by itself when its ended ids may be forgotten.
 local function save(record)
-  local holder = record.holder
+  local holder, key = record.holder, prefix .. 'l:' .. record.lock
+  local rest = (record.waiting and '\nw\n' or '\n\n') .. record.ended
   if holder then
     local packed = table.concat({
       holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
       int(holder.renewals), holder.claim and int(holder.claim) or '', holder.owner, holder.metadata,
     }, '\t')
-    redis.call('HSET', record.key, 'h', packed, 'e', record.ended)
-    redis.call('PEXPIRE', record.key, int(holder.expires - now + retention + 60000))
+    redis.call('SET', key, packed .. rest, 'PX', int(holder.expires - now + retention + 60000))
     redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
   else
-    redis.call('HSET', record.key, 'h', '', 'e', record.ended)
-    redis.call('PEXPIRE', record.key, int(retention))
+    redis.call('SET', key, rest, 'PX', int(retention))
     redis.call('ZREM', prefix .. 'held', record.lock)
   end
 end
@@ -129,9 +138,10 @@ end
 -- The record is free: its first waiter that somebody still listens for gets it, in this same step.
 -- A waiter of another server must claim its grant, because that server may have died just now.
 local function hand_over(record)
-  while not record.holder do
+  while record.waiting and not record.holder do
     local lease = redis.call('ZPOPMIN', prefix .. 'q:' .. record.lock)[1]
     if not lease then
+      record.waiting = false
       return
     end
     local waiters = prefix .. 'w:' .. record.lock
@@ -170,13 +180,8 @@ end
 -- Brings the record up to date: an expired lease, or a grant that nobody claimed, ends.
 local function settle(record)
   local holder = record.holder
-  if holder then
-    if now >= (holder.claim or holder.expires) then
-      finish(record, 'expired')
-    end
-  elseif redis.call('ZCARD', prefix .. 'q:' .. record.lock) > 0 then
-    hand_over(record)
-    save(record)
+  if holder and now >= (holder.claim or holder.expires) then
+    finish(record, 'expired')
   end
 end
 

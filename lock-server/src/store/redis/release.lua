@@ -4,7 +4,7 @@
 --
 -- Post:  ENDED lease token reason   it was live
 --        LOST reason                it was not; it will never be granted from now on
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 local lease = ARGV[8]
 settle(record)
 if record.holder and record.holder.lease == lease then

@@ -4,7 +4,7 @@
 --
 -- Post:  GRANTED token remaining owner   the whole time to live remains
 --        LOST reason                     the lease is not live; it was not resurrected
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 settle(record)
 local holder = record.holder
 if not holder or holder.lease ~= ARGV[8] then

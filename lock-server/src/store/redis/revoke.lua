@@ -4,7 +4,7 @@
 --
 -- Post:  ENDED lease token reason   it was live
 --        FREE                       nobody held it
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 settle(record)
 if not record.holder then
   return reply({ 'FREE' })

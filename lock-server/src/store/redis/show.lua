@@ -4,7 +4,7 @@
 --
 -- Post:  FREE | HOLDER lease token ttl held_ms expires_in renewals owner metadata
 --        then: now, queue length, ended lines, and three fields a waiter: lease, since, owner
-local record = load(ARGV[7])
+local record = load(ARGV[7], trusted[3])
 settle(record)
 local answer = { 'FREE', '', '', '', '', '', '', '', '' }
 local holder = record.holder

@@ -2,7 +2,7 @@
 --
 -- Post:  NEXT ms   when the next one is due; empty where none is held
 for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(now), 'LIMIT', 0, 64)) do
-  local record = load(lock)
+  local record = load(lock, redis.call('GET', prefix .. 'l:' .. lock))
   settle(record)
   if not record.holder then
     redis.call('ZREM', prefix .. 'held', lock)
