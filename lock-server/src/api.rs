@@ -3,6 +3,7 @@
 mod acquire;
 mod error;
 mod inspect;
+mod openapi;
 mod release;
 mod renew;
 mod revoke;
@@ -39,6 +40,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/locks/{lock}/renew", post(renew::renew))
         .route("/v1/locks/{lock}/release", post(release::release))
         .route("/v1/locks/{lock}/revoke", post(revoke::revoke))
+        .route("/openapi.json", get(openapi::document))
         .with_state(service)
 }
 
