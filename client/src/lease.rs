@@ -299,9 +299,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_fenced_call_with_a_lost_lease_sends_nothing() {
-        let store = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        store.set_nonblocking(true).unwrap();
+        let store = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let lease = orphaned(50, &format!("http://{}", store.local_addr().unwrap()));
+        let was_called = Arc::new(AtomicBool::new(false));
+        let called = Arc::clone(&was_called);
+        let _store = tasks::spawn_until_dropped(async move {
+            while store.accept().await.is_ok() {
+                called.store(true, Ordering::SeqCst);
+            }
+        });
         assert_eq!(lease.lost().await, LostReason::Deadline);
         assert_eq!(lease.remaining(), Duration::ZERO);
         let lock = lease.lock().clone();
@@ -312,8 +318,7 @@ mod tests {
         for error in [put, get, delete, seal] {
             assert_eq!(*error.kind(), LOST);
         }
-        let accepted = store.accept().map(|_| ()).unwrap_err();
-        assert_eq!(accepted.kind(), std::io::ErrorKind::WouldBlock);
+        assert!(!was_called.load(Ordering::SeqCst));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use fence_client::{Client, ErrorKind, Lease, LostReason, clock};
 use network::{Loss, Network};
 
 /// Long enough for a busy machine to renew in time, short enough to wait for.
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_secs(30);
 
 fn name(lock: &str) -> LockName {
@@ -41,6 +41,14 @@ async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
     }
 }
 
+/// Takes a token and gives its lease back.
+async fn next_token(network: &Network) -> u64 {
+    let lease = network.direct().lock("counter").ttl(LONG).acquire().await.unwrap();
+    let token = lease.token().get();
+    lease.release().await.unwrap();
+    token
+}
+
 /// The local trust in a lease ends before the server can let it expire.
 async fn assert_trusted_within_the_servers_time(network: &Network, lease: &Lease) {
     let trusted_until = lease.deadline();
@@ -55,13 +63,13 @@ async fn assert_trusted_within_the_servers_time(network: &Network, lease: &Lease
 async fn a_lost_reply_to_acquire_costs_no_second_grant() {
     let network = Network::start().await;
     for (lock, losses) in [("once", 1), ("thrice", 3)] {
-        let before = network.direct().lock("counter").acquire().await.unwrap().token().get();
+        let before = next_token(&network).await;
         network.lose("/acquire", Loss::Reply, losses);
         let lease = network.client().lock(lock).ttl(LONG).acquire().await.unwrap();
         assert_eq!(network.left_to_lose(), 0, "the losses must have happened");
         assert_eq!(lease.token().get(), before + 1, "one grant, one token");
         lease.release().await.unwrap();
-        let after = network.direct().lock("counter").acquire().await.unwrap().token().get();
+        let after = next_token(&network).await;
         assert_eq!(after, before + 2);
     }
 }
@@ -72,7 +80,7 @@ async fn a_repeat_is_trusted_for_what_remains() {
     network.lose("/acquire", Loss::ReplyAfter(TTL * 2 / 3), 1);
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
     assert_trusted_within_the_servers_time(&network, &lease).await;
-    lease.release().await.unwrap();
+    drop(lease);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,14 +89,16 @@ async fn a_late_reply_is_trusted_from_before_its_request() {
     network.lose("/acquire", Loss::Late(TTL / 3), 1);
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
     assert_trusted_within_the_servers_time(&network, &lease).await;
-    network.lose("/renew", Loss::Late(TTL / 3), 1);
+    // More than the fifth of its time that a lease is not trusted for, and less than one attempt
+    // to renew may take.
+    network.lose("/renew", Loss::Late(TTL * 22 / 100), 1);
     let first = lease.deadline();
     while lease.deadline() == first && lease.is_live() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(network.left_to_lose(), 0);
     assert_trusted_within_the_servers_time(&network, &lease).await;
-    lease.release().await.unwrap();
+    drop(lease);
 }
 
 #[tokio::test(flavor = "multi_thread")]

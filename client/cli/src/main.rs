@@ -4,6 +4,7 @@
 mod bench;
 mod cli;
 mod connect;
+mod demo;
 mod doctor;
 mod exit;
 mod lock;
@@ -28,6 +29,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return error.report(),
     };
+    // A role in a demo: a server sets up its own log and runtime.
+    if let Command::Internal(role) = cli.command {
+        return demo::internal::start(role);
+    }
     if let Err(error) = telemetry::init(LogFormat::Text, &cli.log) {
         output::say(&format!("fence: {error}"));
         return ExitCode::from(code::USAGE);
@@ -82,6 +87,8 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Object(args) => object::object(args).await,
         Command::Doctor(args) => doctor::doctor(args).await,
         Command::Bench(args) => bench::bench(args).await,
+        Command::Demo(args) => demo::demo(args).await,
+        Command::Internal(_) => Err(Failure::internal("a role was not started at once")),
         Command::JobHelper(helper) => run::helper::start(helper),
     }
 }

@@ -173,6 +173,47 @@ fn a_given_folder_keeps_tokens_rising() {
     }
 }
 
+/// The server is gone and the command does not listen: it is killed before the lease can pass on,
+/// whatever the grace says.
+#[test]
+fn a_command_that_ignores_term_is_killed_in_time() {
+    let mut served = Served::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let script = "trap '' TERM; touch started; while :; do sleep 0.02; done";
+    let run = Command::new(FENCE)
+        .args(["run", "--lock", "a", "--ttl", "2s", "--grace", "1h", "--", "sh", "-c", script])
+        .env("FENCE_SERVER", &served.server)
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let mut run = Killed(run);
+    soon("the command to start", || dir.path().join("started").exists().then_some(()));
+    served.child.kill().unwrap();
+    let status = soon("the command to be killed", || run.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(76));
+}
+
+/// A process that does not stay behind where its test fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks until there is an answer; fails where there is none for a long time.
+fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..6000 {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("waited for {what} in vain")
+}
+
 #[test]
 fn serve_says_why_it_cannot_start() {
     let served = Served::start(&[]);

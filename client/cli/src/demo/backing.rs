@@ -1,41 +1,56 @@
 //! Where the demo's servers keep things: embedded stores in a folder, or a Redis of the user's in a
 //! namespace of its own that is deleted in the end.
 
+use std::fmt;
+use std::time::Duration;
+
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use service_kit::ids;
+use service_kit::redis_link::RedisTarget;
 
 use crate::exit::{Failure, code};
 
 /// How many keys are deleted at once.
 const KEYS_AT_ONCE: usize = 500;
 
+/// How long a connection to Redis may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What keeps leases, marks and documents.
 #[derive(Clone, Debug)]
 pub(super) enum Backing {
     Embedded,
-    Redis { url: String, namespace: String },
+    Redis { target: Box<RedisTarget>, url: Secret, namespace: String },
+}
+
+/// A URL that may hold a password: it is handed on in the environment, and never shown.
+#[derive(Clone)]
+pub(super) struct Secret(pub(super) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(not shown)")
+    }
 }
 
 impl Backing {
     /// From `--store`.
     pub(super) fn from_flag(store: Option<&str>) -> Result<Self, Failure> {
-        match store {
-            None | Some("embedded") => Ok(Self::Embedded),
-            Some(url) if url.starts_with("redis://") => Ok(Self::Redis {
-                url: url.to_owned(),
-                namespace: format!("demo-{}", ids::random_hex(6)),
-            }),
-            Some(other) => Err(Failure::usage(format!(
-                "--store {other:?} is neither \"embedded\" nor like redis://127.0.0.1:6379"
-            ))),
-        }
+        let Some(url) = store.filter(|store| *store != "embedded") else {
+            return Ok(Self::Embedded);
+        };
+        let target: RedisTarget = url
+            .parse()
+            .map_err(|error| Failure::usage(format!("--store: {error}, or --store embedded")))?;
+        let namespace = format!("demo-{}", ids::random_hex(6));
+        Ok(Self::Redis { target: Box::new(target), url: Secret(url.to_owned()), namespace })
     }
 
     pub(super) fn name(&self) -> String {
         match self {
             Self::Embedded => "embedded".to_owned(),
-            Self::Redis { url, namespace } => format!("{url}, namespace {namespace}"),
+            Self::Redis { target, namespace, .. } => format!("{target}, namespace {namespace}"),
         }
     }
 
@@ -48,16 +63,17 @@ impl Backing {
 
     /// Whether Redis answers; nothing is started otherwise.
     pub(super) async fn check(&self) -> Result<(), Failure> {
-        let Self::Redis { url, .. } = self else { return Ok(()) };
-        connect(url).await.map(drop)
+        let Self::Redis { target, .. } = self else { return Ok(()) };
+        connect(target).await.map(drop)
     }
 
     /// Deletes everything that the demo left in Redis.
     pub(super) async fn clean(&self) -> Result<(), Failure> {
-        let Self::Redis { url, namespace } = self else { return Ok(()) };
-        let mut redis = connect(url).await?;
+        let Self::Redis { target, namespace, .. } = self else { return Ok(()) };
+        let mut redis = connect(target).await?;
         let failed = |error: redis::RedisError| {
-            let message = format!("namespace {namespace} at {url} could not be deleted: {error}");
+            let message =
+                format!("namespace {namespace} at {target} could not be deleted: {error}");
             Failure::new(code::UNAVAILABLE, message)
         };
         let pattern = format!("{{fence:{namespace}}}:*");
@@ -79,13 +95,9 @@ impl Backing {
 }
 
 /// A connection to Redis.
-pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection, Failure> {
-    let client = redis::Client::open(url)
-        .map_err(|error| Failure::usage(format!("--store {url:?} cannot be used: {error}")))?;
-    client.get_multiplexed_async_connection().await.map_err(|error| {
-        let message = format!("Redis at {url} cannot be reached: {error}. Start one, or leave out --store");
-        Failure::new(code::UNAVAILABLE, message)
-    })
+pub(super) async fn connect(target: &RedisTarget) -> Result<MultiplexedConnection, Failure> {
+    let connected = target.connect(CONNECT_TIMEOUT).await;
+    connected.map_err(|error| Failure::new(code::UNAVAILABLE, error))
 }
 
 #[cfg(test)]
@@ -95,7 +107,8 @@ mod tests {
     #[test]
     fn every_run_has_a_namespace_of_its_own() {
         let namespace = || {
-            let backing = Backing::from_flag(Some("redis://127.0.0.1:1")).unwrap();
+            let backing = Backing::from_flag(Some("redis://:hunter2@127.0.0.1:1")).unwrap();
+            assert!(!format!("{backing:?} {}", backing.name()).contains("hunter2"));
             fence_protocol::Namespace::new(backing.namespace()).unwrap()
         };
         assert_ne!(namespace(), namespace());

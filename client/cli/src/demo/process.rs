@@ -31,15 +31,21 @@ pub(super) struct Process {
 
 impl Process {
     /// This very program in another role; what it says on stderr goes to a file in `dir`.
-    pub(super) fn start(
+    pub(super) fn start(name: &str, role: &[impl AsRef<str>], dir: &Path) -> Result<Self, Failure> {
+        Self::start_with(name, role, dir, None)
+    }
+
+    /// The same with a variable in its environment, for what must not stand on a command line.
+    pub(super) fn start_with(
         name: &str,
         role: &[impl AsRef<str>],
         dir: &Path,
+        variable: Option<(&str, &str)>,
     ) -> Result<Self, Failure> {
         let director = std::process::id().to_string();
         let mut args = vec!["internal".to_owned(), format!("--director={director}")];
         args.extend(role.iter().map(|arg| arg.as_ref().to_owned()));
-        Self::spawn(name, args.into_iter().map(OsString::from).collect(), dir)
+        Self::spawn(name, args.into_iter().map(OsString::from).collect(), dir, variable)
     }
 
     /// Another program, which the kernel ends with the director.
@@ -54,10 +60,15 @@ impl Process {
             ["job-helper", "--parent", &director, "--"].iter().map(OsString::from).collect();
         all.push(program.into());
         all.extend(args.iter().map(OsString::from));
-        Self::spawn(name, all, dir)
+        Self::spawn(name, all, dir, None)
     }
 
-    fn spawn(name: &str, args: Vec<OsString>, dir: &Path) -> Result<Self, Failure> {
+    fn spawn(
+        name: &str,
+        args: Vec<OsString>,
+        dir: &Path,
+        variable: Option<(&str, &str)>,
+    ) -> Result<Self, Failure> {
         let failed = |what: &str| Failure::internal(format!("{name} cannot be started: {what}"));
         let program = std::env::current_exe().map_err(|error| failed(&error.to_string()))?;
         let log = dir.join(format!("{}.log", name.replace(' ', "-")));
@@ -67,6 +78,7 @@ impl Process {
         let mut child = Command::new(program)
             .args(args)
             .env_clear()
+            .envs(variable)
             .process_group(0)
             .kill_on_drop(true)
             .stdin(Stdio::piped())
@@ -154,7 +166,8 @@ impl Process {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let from = log.lines().count().saturating_sub(5);
         let tail: String = log.lines().skip(from).map(|line| format!("\n    {line}")).collect();
-        let message = format!("the demo broke off: {} (pid {}): {what}{tail}", self.name, self.pid());
+        let message =
+            format!("the demo broke off: {} (pid {}): {what}{tail}", self.name, self.pid());
         Failure::new(code::INTERNAL, message)
     }
 }
@@ -173,7 +186,8 @@ pub(super) async fn awaited<T>(
         }
     };
     let late = |_| {
-        let message = format!("the demo broke off: {what} did not come in {} s", PATIENCE.as_secs());
+        let message =
+            format!("the demo broke off: {what} did not come in {} s", PATIENCE.as_secs());
         Failure::internal(message)
     };
     tokio::time::timeout(PATIENCE, looking).await.map_err(late)?

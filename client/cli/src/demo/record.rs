@@ -11,7 +11,8 @@
 //!     "events": [{"at_ms": 12, "lane": "worker A", "kind": "refused", "text": …,
 //!                 "token"?: 4, "status"?: 412}, …],
 //!     "spans":  [{"lane": …, "kind": "lease" | "stall" | "wait" | "flight", "from_ms", "to_ms", "label"}],
-//!     "dots":   [{"lane": …, "at_ms": …}]}]}
+//!     "dots":   [{"lane": …, "at_ms": …}],
+//!     "notes":  ["a sentence", …]}]}
 //! ```
 //! Times are milliseconds since the story began. `ok` says that every story ended as it should, and
 //! the exit code is 0 exactly then.
@@ -42,6 +43,7 @@ pub(super) struct Story {
     pub(super) events: Vec<Event>,
     pub(super) spans: Vec<Span>,
     pub(super) dots: Vec<Dot>,
+    pub(super) notes: Vec<String>,
 }
 
 impl Story {
@@ -56,6 +58,7 @@ impl Story {
             events: Vec::new(),
             spans: Vec::new(),
             dots: Vec::new(),
+            notes: Vec::new(),
         }
     }
 }

@@ -57,8 +57,17 @@ impl Stage {
         let mut guard = vec!["fenced-store".to_owned(), OPEN_RULE.to_owned()];
         guard.extend(common);
         guard.extend(guarded(backing, guarding, dir.path()));
-        let mut locks = Process::start("lock-server", &locks, dir.path())?;
-        let mut guard = Process::start("fenced-store", &guard, dir.path())?;
+        let mut locks = Process::start_with(
+            "lock-server",
+            &locks,
+            dir.path(),
+            variable("LOCK_SERVER_STORE", backing),
+        )?;
+        let guard_variable = match guarding {
+            Guarding::Objects => variable("FENCED_STORE_STORE", backing),
+            Guarding::UnsignedOnDisk | Guarding::Proxy { .. } => None,
+        };
+        let mut guard = Process::start_with("fenced-store", &guard, dir.path(), guard_variable)?;
         let lock_server = address(&mut locks).await?;
         let api = address(&mut guard).await?;
         let proxy = match guarding {
@@ -86,10 +95,6 @@ impl Stage {
 
     pub(super) fn namespace(&self) -> &str {
         &self.namespace
-    }
-
-    pub(super) fn dir(&self) -> &Path {
-        self.dir.path()
     }
 
     /// For questions to both servers.
@@ -138,6 +143,7 @@ fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
             format!("--upstream={upstream}"),
             "--max-request-lifetime=30s".to_owned(),
             format!("--state={}", dir.join("lanes").display()),
+            format!("--namespace={}", backing.namespace()),
         ],
     }
 }
@@ -145,9 +151,15 @@ fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
 fn store(backing: &Backing, dir: &Path) -> Vec<String> {
     match backing {
         Backing::Embedded => vec![format!("--store=embedded:{}", dir.display())],
-        Backing::Redis { url, namespace } => {
-            vec![format!("--store={url}"), format!("--namespace={namespace}")]
-        }
+        Backing::Redis { namespace, .. } => vec![format!("--namespace={namespace}")],
+    }
+}
+
+/// The URL of Redis, which may hold a password, goes to the servers in their environment.
+fn variable<'a>(name: &'a str, backing: &'a Backing) -> Option<(&'a str, &'a str)> {
+    match backing {
+        Backing::Embedded => None,
+        Backing::Redis { url, .. } => Some((name, &url.0)),
     }
 }
 
@@ -155,7 +167,8 @@ fn store(backing: &Backing, dir: &Path) -> Vec<String> {
 async fn init(backing: &Backing, dir: &Path) -> Result<(), Failure> {
     let mut role = vec!["lock-server".to_owned(), "init".to_owned(), "--fresh".to_owned()];
     role.extend(store(backing, Path::new("")));
-    let mut init = Process::start("lock-server init", &role, dir)?;
+    let url = variable("LOCK_SERVER_STORE", backing);
+    let mut init = Process::start_with("lock-server init", &role, dir, url)?;
     let ready = init.line().await;
     init.end().await;
     ready.map(drop)

@@ -41,7 +41,7 @@ impl Teller {
         let record = Record { demo, store, title, explanation, ok: true, stories: Vec::new() };
         let teller = Self { voice, began: clock::now(), record };
         let heading = teller.painted(BOLD, &format!("{title} (store: {})", teller.record.store));
-        teller.say(&format!("{heading}\n{explanation}\n"))?;
+        teller.say(&format!("{heading}\n{}\n", wrapped(explanation)))?;
         Ok(teller)
     }
 
@@ -107,7 +107,10 @@ impl Teller {
     }
 
     /// A further thing to know, outside of the timeline.
-    pub(super) fn note(&self, text: &str) -> Result<(), Failure> {
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Failure> {
+        if let Some(story) = self.record.stories.last_mut() {
+            story.notes.push(text.to_owned());
+        }
         self.say(&format!("  {text}"))
     }
 
@@ -158,6 +161,27 @@ pub(super) struct Known {
     pub(super) status: Option<u16>,
 }
 
+/// How wide a line for people is.
+const COLUMNS: usize = 96;
+
+/// Text in lines that fit.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, String::len);
+        if line > 0 && line + word.len() >= COLUMNS {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
 const BOLD: &str = "1";
 const RED: &str = "1;31";
 const GREEN: &str = "32";
@@ -169,5 +193,18 @@ fn colour_of(kind: Kind) -> &'static str {
         Kind::Delay => "33",
         Kind::Applied | Kind::Kept => GREEN,
         Kind::Refused | Kind::Lost => RED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_broken_between_words() {
+        let text = "word ".repeat(60);
+        let lines = wrapped(&text);
+        assert!(lines.lines().count() > 1 && lines.lines().all(|line| line.len() <= COLUMNS));
+        assert_eq!(lines.split_whitespace().count(), 60);
     }
 }

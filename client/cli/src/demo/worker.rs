@@ -16,7 +16,7 @@ use fence_client::{Client, Error, Lease};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use self::answers::Objects;
+pub(in crate::demo) use self::answers::Objects;
 use self::slow::SlowWrite;
 use super::orders::{Line, Order, Report};
 use crate::exit::Failure;

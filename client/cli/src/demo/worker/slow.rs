@@ -22,11 +22,7 @@ pub(super) struct SlowWrite {
 
 impl SlowWrite {
     /// Connects, and sends the head and the first half of the body.
-    pub(super) async fn begin(
-        url: &str,
-        token: Option<&str>,
-        body: String,
-    ) -> Result<Self, Error> {
+    pub(super) async fn begin(url: &str, token: Option<&str>, body: String) -> Result<Self, Error> {
         let rest = url.strip_prefix("http://").unwrap_or(url);
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let token = token.map(|token| format!("{FENCING_TOKEN}: {token}\r\n")).unwrap_or_default();

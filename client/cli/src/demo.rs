@@ -1,0 +1,235 @@
+//! `fence demo`: what goes wrong without a fence, and right with one, told by real processes.
+//!
+//! A demo needs nothing but this program: it starts itself again as lock server, guard, workers and
+//! datastore (see [`internal`]), on ports of the system's choice and in a temporary folder. The
+//! director (this module and the stories) gives orders over pipes, stops and resumes processes, and
+//! tells what replies say. Nothing is staged: each line comes from a reply, a report or a file. The
+//! JSON document of `--json` is described at the module `record`.
+
+mod account;
+mod actor;
+mod backing;
+mod delayed_write;
+mod gc_stall;
+pub(crate) mod internal;
+mod lease_overlap;
+mod naive_proxy;
+mod orders;
+mod own_redis;
+mod process;
+mod record;
+mod redis_amnesia;
+mod report;
+mod stage;
+mod stampede;
+mod teller;
+mod upstream;
+mod verdict;
+mod worker;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use service_kit::signals;
+
+use self::backing::Backing;
+use self::own_redis::OwnRedis;
+use self::record::Record;
+use self::teller::Teller;
+use crate::exit::{Failure, code};
+use crate::output::{emit, say};
+
+/// SIGINT, for the exit code of a demo that was interrupted.
+const INTERRUPT: u8 = 2;
+
+/// Shows what a stalled, slow or forgotten lock holder does to data, unguarded and guarded
+///
+/// Real processes on this machine, a few seconds each; nothing has to be running. A story that does
+/// not end as it should is an error.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence demo list
+  fence demo gc-stall                                   the one to begin with
+  fence demo gc-stall --out gc-stall.html               with a picture for the browser
+  fence demo gc-stall --store redis://127.0.0.1:6379    the same on a Redis, in a namespace of its own
+  fence demo stampede --json
+
+Exit codes: 0 both stories ended as they should, 1 one did not, 64 wrong usage, 69 something that
+the demo needs is not there, 70 the demo broke off, 130 interrupted")]
+pub(crate) struct Args {
+    /// Which demo
+    #[arg(value_enum, default_value_t = Which::List)]
+    which: Which,
+
+    /// Where leases and data are kept: embedded, or redis://HOST:PORT [default: embedded]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Write the timeline into this file, one self-contained HTML page
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Print one JSON document in place of the narration
+    #[arg(long)]
+    json: bool,
+
+    /// Let redis-amnesia empty the Redis that --store names: everything in it is lost
+    #[arg(long)]
+    allow_flush: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// Names the demos
+    List,
+    /// A worker is stopped between read and write, longer than its lease lasts
+    GcStall,
+    /// A slow write is in flight when the lease passes on
+    LeaseOverlap,
+    /// An old write is on its way to a plain HTTP store while the new one arrives
+    DelayedWrite,
+    /// Redis is emptied while a lease is held
+    RedisAmnesia,
+    /// A hundred workers count one number down
+    Stampede,
+}
+
+impl Which {
+    fn title(self) -> (&'static str, &'static str) {
+        match self {
+            Self::List => ("", ""),
+            Self::GcStall => (gc_stall::TITLE, gc_stall::EXPLANATION),
+            Self::LeaseOverlap => (lease_overlap::TITLE, lease_overlap::EXPLANATION),
+            Self::DelayedWrite => (delayed_write::TITLE, delayed_write::EXPLANATION),
+            Self::RedisAmnesia => (redis_amnesia::TITLE, redis_amnesia::EXPLANATION),
+            Self::Stampede => (stampede::TITLE, stampede::EXPLANATION),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::GcStall => "gc-stall",
+            Self::LeaseOverlap => "lease-overlap",
+            Self::DelayedWrite => "delayed-write",
+            Self::RedisAmnesia => "redis-amnesia",
+            Self::Stampede => "stampede",
+        }
+    }
+}
+
+/// Tells one demo; the exit code.
+pub(crate) async fn demo(args: Args) -> Result<u8, Failure> {
+    if args.which == Which::List {
+        return list();
+    }
+    check_flush(&args)?;
+    check_out(&args)?;
+    let own_redis = tokio::select! {
+        started = own_redis(&args) => started?,
+        () = signals::terminated() => return Err(interrupted()),
+    };
+    let store = own_redis.as_ref().map(OwnRedis::url).or(args.store.as_deref());
+    let backing = Backing::from_flag(store)?;
+    backing.check().await?;
+    let (title, explanation) = args.which.title();
+    let name = args.which.name();
+    let mut teller = Teller::new(name, title, explanation, &backing.name(), args.json)?;
+    // Whatever the story has started is killed when it is dropped, also in the middle of it.
+    let told = tokio::select! {
+        told = tell(&args, &mut teller, &backing) => told,
+        () = signals::terminated() => Err(interrupted()),
+    };
+    let cleaned = backing.clean().await;
+    if let Some(redis) = own_redis {
+        redis.end().await;
+    }
+    told?;
+    cleaned?;
+    finish(&args, &teller.record())
+}
+
+/// For the demo that empties a Redis, unless one was named for that.
+async fn own_redis(args: &Args) -> Result<Option<OwnRedis>, Failure> {
+    match (args.which, &args.store) {
+        (Which::RedisAmnesia, None) => Ok(Some(OwnRedis::start().await?)),
+        _ => Ok(None),
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(code::SIGNAL_BASE + INTERRUPT, "the demo was interrupted")
+}
+
+/// Only redis-amnesia empties a Redis, and one of the user's only where that was said.
+fn check_flush(args: &Args) -> Result<(), Failure> {
+    let is_amnesia = args.which == Which::RedisAmnesia;
+    match args.store.as_deref() {
+        Some("embedded") if is_amnesia => {
+            Err(Failure::usage("redis-amnesia needs a Redis: leave out --store embedded"))
+        }
+        Some(_) if is_amnesia && !args.allow_flush => Err(Failure::usage(
+            "redis-amnesia empties the Redis that --store names (FLUSHALL): everything in it would \
+             be lost. Add --allow-flush if that is what you want, or leave out --store",
+        )),
+        None if is_amnesia && args.allow_flush => {
+            Err(Failure::usage("--allow-flush is for the Redis that --store names"))
+        }
+        _ if !is_amnesia && args.allow_flush => {
+            Err(Failure::usage("--allow-flush is for redis-amnesia alone"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A report that could never be written is refused before anything is started.
+fn check_out(args: &Args) -> Result<(), Failure> {
+    let Some(out) = &args.out else { return Ok(()) };
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let message = format!("--out {}: name a file in a folder that exists", out.display());
+        return Err(Failure::usage(message));
+    }
+    Ok(())
+}
+
+async fn tell(args: &Args, teller: &mut Teller, backing: &Backing) -> Result<(), Failure> {
+    match args.which {
+        Which::List => Ok(()),
+        Which::GcStall => gc_stall::tell(teller, backing).await,
+        Which::LeaseOverlap => lease_overlap::tell(teller, backing).await,
+        Which::DelayedWrite => delayed_write::tell(teller, backing).await,
+        Which::RedisAmnesia => redis_amnesia::tell(teller, backing).await,
+        Which::Stampede => stampede::tell(teller, backing).await,
+    }
+}
+
+fn finish(args: &Args, record: &Record) -> Result<u8, Failure> {
+    if let Some(out) = &args.out {
+        std::fs::write(out, report::page(record)).map_err(|error| {
+            let message = format!("the report cannot be written to {}: {error}", out.display());
+            Failure::new(code::UNAVAILABLE, message)
+        })?;
+        say(&format!("The timeline is in {}.", out.display()));
+    }
+    if args.json {
+        let mut json = serde_json::to_vec_pretty(record)
+            .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
+        json.push(b'\n');
+        emit(&json)?;
+    } else if args.out.is_none() {
+        emit(b"A picture of it: the same command with --out report.html\n")?;
+    }
+    Ok(if record.ok { code::OK } else { code::NOTHING })
+}
+
+fn list() -> Result<u8, Failure> {
+    let rows = Which::value_variants().iter().filter_map(|which| {
+        let value = which.to_possible_value()?;
+        let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+        Some([value.get_name().to_owned(), help])
+    });
+    emit(crate::table::listing(["DEMO", "WHAT HAPPENS"], rows.skip(1)).as_bytes())?;
+    Ok(code::OK)
+}

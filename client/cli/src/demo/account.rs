@@ -1,0 +1,181 @@
+//! What the stories about one account share: the account itself, and how they end.
+
+use std::time::Duration;
+
+use fence_client::protocol::LockName;
+use serde_json::json;
+
+use super::actor::{Actor, described, log_of, shown};
+use super::orders::Answer;
+use super::process::awaited;
+use super::record::{Kind, SpanKind};
+use super::stage::Stage;
+use super::teller::{Known, Teller};
+use super::verdict::LateWrite;
+use super::worker::Objects;
+use crate::exit::Failure;
+use crate::readable::readable;
+
+pub(super) const WORKER_A: &str = "worker A";
+pub(super) const WORKER_B: &str = "worker B";
+pub(super) const LOCK_SERVER: &str = "lock-server";
+pub(super) const DOCUMENT: &str = "document";
+pub(super) const DIRECTOR: &str = "director";
+
+/// What A and B put into the account.
+pub(super) const DEPOSIT_A: i64 = 30;
+pub(super) const DEPOSIT_B: i64 = 50;
+
+/// How long a lease lasts in a demo, in milliseconds.
+pub(super) const TTL_MS: u64 = 1500;
+/// How long B waits in the queue at most.
+pub(super) const WAIT_MS: u64 = 20_000;
+
+/// One account and the lock on it, which have the same name.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    pub(super) key: String,
+    pub(super) fenced: bool,
+    /// The lane of the account itself.
+    pub(super) lane: &'static str,
+}
+
+impl Account {
+    pub(super) fn new(fenced: bool) -> Self {
+        let key = if fenced { "guarded/account" } else { "unguarded/account" };
+        Self { key: key.to_owned(), fenced, lane: DOCUMENT }
+    }
+
+    pub(super) fn lock(&self) -> Result<LockName, Failure> {
+        Ok(LockName::new(&self.key)?)
+    }
+
+    /// Makes the account, under a lease of the director's own where it is guarded.
+    pub(super) async fn open(
+        &self,
+        stage: &Stage,
+        teller: &mut Teller,
+        base: String,
+    ) -> Result<(), Failure> {
+        let client = stage.client()?;
+        let grant = match self.fenced {
+            true => {
+                let request = client.lock(&self.key).ttl(Duration::from_secs(15));
+                Some(request.acquire_detached().await?)
+            }
+            false => None,
+        };
+        let token = grant.as_ref().map(|grant| grant.fencing_token.as_str());
+        let account = json!({ "balance": 100, "log": ["opened with 100"] });
+        let objects = Objects::new(base)?;
+        let written = objects.put(&self.key, token, account.to_string()).await;
+        let written = written.map_err(Failure::internal)?;
+        if !written.is_success() {
+            let what = described(&written);
+            return Err(Failure::internal(format!("the account cannot be opened: {what}")));
+        }
+        let read = objects.get(&self.key, token).await.map_err(Failure::internal)?;
+        if let Some(grant) = grant {
+            client.locks().release(&grant.lock, grant.lease_id).await?;
+        }
+        let text = format!("holds {}", shown(read.document.as_ref()));
+        teller.event(self.lane, Kind::Step, &text)
+    }
+
+    /// Both workers, ready and idle.
+    pub(super) fn workers(&self, stage: &Stage, base: &str) -> Result<(Actor, Actor), Failure> {
+        let actor = |name| {
+            let process = stage.worker(name, base)?;
+            Ok::<_, Failure>(Actor::new(name, process, (&self.key, &self.key), self.fenced))
+        };
+        Ok((actor(WORKER_A)?, actor(WORKER_B)?))
+    }
+
+    /// Asks the lock server how the lease of `actor` ended, and tells it. Returns when that was, on
+    /// the machine's clock.
+    pub(super) async fn expired(
+        &self,
+        stage: &Stage,
+        teller: &mut Teller,
+        actor: &Actor,
+    ) -> Result<u64, Failure> {
+        let (client, lock) = (stage.client()?, self.lock()?);
+        let (reply, now) = awaited("the end of the lease", async || {
+            let reply = client.locks().show(&lock).await?;
+            let now = teller.now();
+            let ended = reply
+                .history
+                .iter()
+                .find(|ended| ended.lease_id.to_string() == actor.grant.lease_id);
+            Ok(ended.cloned().map(|ended| (ended, now)))
+        })
+        .await?;
+        let at_ms = now.saturating_sub(reply.ended_ms_ago);
+        let token = actor.grant.token;
+        let (reason, held) = (reply.reason.as_str(), readable(reply.held_ms));
+        let text = format!("the lease of token {token} ended: {reason}, after {held}");
+        let known = Known { token: Some(token), status: None };
+        teller.event_at(at_ms, LOCK_SERVER, Kind::Delay, &text, known)?;
+        actor.lease_until(teller, at_ms);
+        Ok(at_ms)
+    }
+
+    /// B's part: it was granted the lock, reads, computes and writes.
+    pub(super) async fn b_updates(
+        &self,
+        teller: &mut Teller,
+        b: &mut Actor,
+    ) -> Result<Answer, Failure> {
+        b.read(teller).await?;
+        b.add(teller, DEPOSIT_B, "B").await?;
+        b.write(teller).await
+    }
+
+    /// B reads the account again while it still holds the lock, and the facts are put together.
+    pub(super) async fn read_back(
+        &self,
+        teller: &mut Teller,
+        (a, b): (&Actor, &mut Actor),
+        (late, new): (&Answer, &Answer),
+    ) -> Result<LateWrite, Failure> {
+        let end = b.read(teller).await?.document.unwrap_or_default();
+        let facts = LateWrite {
+            old_token: a.grant.token,
+            new_token: b.grant.token,
+            late_status: late.status,
+            late_code: late.problem.as_ref().map(|problem| problem.code.to_string()),
+            late_mark: late.problem.as_ref().and_then(|problem| problem.extension("mark")),
+            new_status: new.status,
+            old_update: format!("A +{DEPOSIT_A}"),
+            new_update: format!("B +{DEPOSIT_B}"),
+            final_balance: end["balance"].as_i64().unwrap_or_default(),
+            final_log: log_of(&end),
+        };
+        let has_b = facts.final_log.contains(&facts.new_update);
+        let (kind, what) = if has_b {
+            (Kind::Kept, format!("still has \"{}\"", facts.new_update))
+        } else {
+            let text = "is missing, while B still holds the lock";
+            (Kind::Lost, format!("\"{}\" {text}", facts.new_update))
+        };
+        teller.event(self.lane, kind, &format!("{what}: {}", shown(Some(&end))))?;
+        Ok(facts)
+    }
+
+    /// What the guard counted.
+    pub(super) async fn refusals(&self, stage: &Stage, teller: &mut Teller) -> Result<(), Failure> {
+        let fence = stage.client()?.objects().fence(&self.lock()?).await?;
+        let mark = fence.mark.map(|mark| mark.to_string()).unwrap_or_default();
+        let last = fence.last_refusals.first();
+        let last =
+            last.map(|last| format!("; the last one was {}, token {}", last.operation, last.token));
+        let guarantee = fence.guarantee.as_str();
+        let (total, last) = (fence.refused_total, last.unwrap_or_default());
+        teller.note(&format!("the guard ({guarantee}) says: mark {mark}, {total} refused{last}"))
+    }
+}
+
+/// A process was stopped, and told to write meanwhile.
+pub(super) fn stalled(teller: &mut Teller, from_ms: u64, to_ms: u64) {
+    teller.span(WORKER_A, SpanKind::Stall, (from_ms, to_ms), "stopped");
+}

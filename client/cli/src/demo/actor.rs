@@ -1,0 +1,240 @@
+//! A worker from the director's side: each order is told as its report comes in.
+
+use serde_json::Value;
+
+use super::orders::{Answer, Line, Order, Report};
+use super::process::Process;
+use super::record::{Kind, SpanKind};
+use super::teller::{Known, Teller};
+use crate::exit::Failure;
+use crate::readable::readable;
+
+/// A worker with the document and the lock that it works on.
+#[derive(Debug)]
+pub(super) struct Actor {
+    name: &'static str,
+    process: Process,
+    key: String,
+    lock: String,
+    fenced: bool,
+    /// The lease that it got.
+    pub(super) grant: Grant,
+}
+
+/// What a worker was granted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Grant {
+    pub(super) token: u64,
+    pub(super) lease_id: String,
+    /// When the grant came in, on the machine's clock.
+    pub(super) at_ms: u64,
+}
+
+impl Actor {
+    pub(super) fn new(
+        name: &'static str,
+        process: Process,
+        (key, lock): (&str, &str),
+        fenced: bool,
+    ) -> Self {
+        let (key, lock, grant) = (key.to_owned(), lock.to_owned(), Grant::default());
+        Self { name, process, key, lock, fenced, grant }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Gives an order, whose report is heard later.
+    pub(super) async fn begin(&mut self, order: &Order) -> Result<(), Failure> {
+        self.process.tell(order).await
+    }
+
+    /// The next report.
+    pub(super) async fn hear(&mut self) -> Result<Line, Failure> {
+        let line: Line = self.process.hear().await?;
+        match line.report {
+            Report::Failed { message } => Err(self.process.failed(&message)),
+            _ => Ok(line),
+        }
+    }
+
+    async fn ask(&mut self, order: &Order) -> Result<Line, Failure> {
+        self.begin(order).await?;
+        self.hear().await
+    }
+
+    fn unexpected(&self, line: &Line) -> Failure {
+        self.process.failed(&format!("it reported {:?}", line.report))
+    }
+
+    /// The order to take the lock.
+    pub(super) fn acquire(&self, ttl_ms: u64, wait_ms: u64, renewed: bool) -> Order {
+        Order::Acquire { lock: self.lock.clone(), ttl_ms, wait_ms, renewed }
+    }
+
+    /// Takes the lock at once.
+    pub(super) async fn take(
+        &mut self,
+        teller: &mut Teller,
+        ttl_ms: u64,
+        renewed: bool,
+    ) -> Result<(), Failure> {
+        let line = self.ask(&self.acquire(ttl_ms, 0, renewed)).await?;
+        self.granted(teller, &line)
+    }
+
+    /// Tells of a grant.
+    pub(super) fn granted(&mut self, teller: &mut Teller, line: &Line) -> Result<(), Failure> {
+        let Report::Acquired { token, lease_id, ttl_ms, waited_ms, .. } = &line.report else {
+            return Err(self.unexpected(line));
+        };
+        self.grant = Grant { token: *token, lease_id: lease_id.clone(), at_ms: line.at_ms };
+        let waited = match *waited_ms {
+            0 => String::new(),
+            ms => format!(", after {} in the queue", readable(ms)),
+        };
+        if *waited_ms > 0 {
+            teller.span(self.name, SpanKind::Wait, (line.from_ms, line.at_ms), "waits");
+        }
+        let text = format!(
+            "is granted {}: token {token}, a lease of {}{waited}",
+            self.lock,
+            readable(*ttl_ms)
+        );
+        let known = Known { token: Some(*token), status: None };
+        teller.event_at(line.at_ms, self.name, Kind::Granted, &text, known)
+    }
+
+    /// Draws the lease from its grant to its end.
+    pub(super) fn lease_until(&self, teller: &mut Teller, ended_ms: u64) {
+        let ms = (self.grant.at_ms, ended_ms);
+        teller.span(self.name, SpanKind::Lease, ms, &format!("token {}", self.grant.token));
+    }
+
+    /// Reads the document.
+    pub(super) async fn read(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
+        self.begin(&self.read_order()).await?;
+        self.has_read(teller).await
+    }
+
+    /// The order to read the document.
+    pub(super) fn read_order(&self) -> Order {
+        Order::Read { key: self.key.clone(), fenced: self.fenced }
+    }
+
+    /// Hears what was read.
+    pub(super) async fn has_read(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
+        let line = self.hear().await?;
+        let answer = self.answer(&line)?;
+        if !answer.is_success() {
+            return Err(self
+                .process
+                .failed(&format!("its read was answered {}", described(&answer))));
+        }
+        let text = format!("reads {}", shown(answer.document.as_ref()));
+        let known = Known { token: None, status: Some(answer.status) };
+        teller.event_at(line.at_ms, self.name, Kind::Step, &text, known)?;
+        Ok(answer)
+    }
+
+    /// Computes the next version of the document.
+    pub(super) async fn add(
+        &mut self,
+        teller: &mut Teller,
+        amount: i64,
+        by: &str,
+    ) -> Result<(), Failure> {
+        let line = self.ask(&Order::Add { amount, by: by.to_owned() }).await?;
+        let Report::Added { document } = &line.report else { return Err(self.unexpected(&line)) };
+        let text = format!("computes {}", shown(Some(document)));
+        teller.event_at(line.at_ms, self.name, Kind::Step, &text, Known::default())
+    }
+
+    /// The order to write what was computed.
+    pub(super) fn write_order(&self) -> Order {
+        Order::Write { key: self.key.clone(), fenced: self.fenced }
+    }
+
+    /// The order to send half of it.
+    pub(super) fn half_order(&self) -> Order {
+        Order::WriteHalf { key: self.key.clone(), fenced: self.fenced }
+    }
+
+    /// Writes it and tells what the store says.
+    pub(super) async fn write(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
+        self.begin(&self.write_order()).await?;
+        self.has_written(teller, "writes").await.map(|(answer, _)| answer)
+    }
+
+    /// Hears what the store said to a write, and when.
+    pub(super) async fn has_written(
+        &mut self,
+        teller: &mut Teller,
+        verb: &str,
+    ) -> Result<(Answer, Line), Failure> {
+        let line = self.hear().await?;
+        let answer = self.answer(&line)?;
+        let kind = if answer.is_success() { Kind::Applied } else { Kind::Refused };
+        let token = self.fenced.then_some(self.grant.token);
+        let with = token
+            .map_or_else(|| "without a token".to_owned(), |token| format!("with token {token}"));
+        let text = format!("{verb} {with}: {}", described(&answer));
+        let known = Known { token, status: Some(answer.status) };
+        teller.event_at(line.at_ms, self.name, kind, &text, known)?;
+        Ok((answer, line))
+    }
+
+    /// What the SDK says about the lease.
+    pub(super) async fn check(&mut self) -> Result<Option<String>, Failure> {
+        let line = self.ask(&Order::Check).await?;
+        let Report::Checked { lost } = line.report else { return Err(self.unexpected(&line)) };
+        Ok(lost)
+    }
+
+    /// Gives the lock back.
+    pub(super) async fn release(&mut self, teller: &mut Teller) -> Result<(), Failure> {
+        let line = self.ask(&Order::Release).await?;
+        let Report::Released { lost } = &line.report else { return Err(self.unexpected(&line)) };
+        let (kind, text) = match lost {
+            None => (Kind::Step, "releases the lock".to_owned()),
+            Some(lost) => (Kind::Delay, format!("cannot release the lock: {lost}")),
+        };
+        if lost.is_none() {
+            self.lease_until(teller, line.at_ms);
+        }
+        teller.event_at(line.at_ms, self.name, kind, &text, Known::default())
+    }
+
+    pub(super) fn answer(&self, line: &Line) -> Result<Answer, Failure> {
+        match &line.report {
+            Report::Answered(answer) => Ok(answer.clone()),
+            _ => Err(self.unexpected(line)),
+        }
+    }
+}
+
+/// A reply in one line.
+pub(super) fn described(answer: &Answer) -> String {
+    match &answer.problem {
+        Some(problem) => format!("{} {}: {}", answer.status, problem.code, problem.detail),
+        None => answer.status.to_string(),
+    }
+}
+
+/// An account in one line.
+pub(super) fn shown(document: Option<&Value>) -> String {
+    let Some(document) = document else { return "nothing".to_owned() };
+    let balance = &document["balance"];
+    format!("balance {balance} ({})", log_of(document).join(", "))
+}
+
+/// What was booked on an account.
+pub(super) fn log_of(document: &Value) -> Vec<String> {
+    let entries = document["log"].as_array().into_iter().flatten();
+    entries.filter_map(|entry| entry.as_str().map(ToOwned::to_owned)).collect()
+}

@@ -1,0 +1,192 @@
+//! Whether a story ended as it should: rules over what was replied, without I/O.
+//!
+//! The structs are the `facts` of the JSON document.
+
+use serde::Serialize;
+
+/// A story's end in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) ok: bool,
+    pub(super) text: String,
+}
+
+/// The ends of gc-stall, lease-overlap and delayed-write: an old holder's write comes late.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct LateWrite {
+    pub(super) old_token: u64,
+    pub(super) new_token: u64,
+    /// What the late write was answered with.
+    pub(super) late_status: u16,
+    pub(super) late_code: Option<String>,
+    /// The mark that it met, as the refusal says.
+    pub(super) late_mark: Option<u64>,
+    pub(super) new_status: u16,
+    pub(super) old_update: String,
+    pub(super) new_update: String,
+    /// The document at the end.
+    pub(super) final_balance: i64,
+    pub(super) final_log: Vec<String>,
+}
+
+impl LateWrite {
+    fn has(&self, update: &str) -> bool {
+        self.final_log.iter().any(|entry| entry == update)
+    }
+
+    fn tokens_rose(&self) -> bool {
+        self.old_token > 0 && self.new_token > self.old_token
+    }
+
+    fn end(&self) -> String {
+        format!("balance {} ({})", self.final_balance, self.final_log.join(", "))
+    }
+
+    /// The late write is taken, and the newer update is gone.
+    pub(super) fn lost(&self) -> Verdict {
+        let taken = is_success(self.late_status) && is_success(self.new_status);
+        let lost = self.has(&self.old_update) && !self.has(&self.new_update);
+        let text = if lost {
+            format!("\"{}\" was acknowledged and is lost: {}", self.new_update, self.end())
+        } else {
+            format!("\"{}\" should be lost, and is not: {}", self.new_update, self.end())
+        };
+        Verdict { ok: taken && lost && self.tokens_rose(), text }
+    }
+
+    /// The late write is refused with 412, and only the newer update is there.
+    pub(super) fn refused(&self) -> Verdict {
+        let refused = self.late_status == 412
+            && self.late_code.as_deref() == Some("stale-token")
+            && self.late_mark == Some(self.new_token);
+        let kept = is_success(self.new_status)
+            && self.has(&self.new_update)
+            && !self.has(&self.old_update);
+        let text = if refused {
+            format!(
+                "token {} was refused because {} had been seen, and \"{}\" is kept: {}",
+                self.old_token,
+                self.new_token,
+                self.new_update,
+                self.end()
+            )
+        } else {
+            let (status, end) = (self.late_status, self.end());
+            format!("the late write should be refused, and was answered {status}: {end}")
+        };
+        Verdict { ok: refused && kept && self.tokens_rose(), text }
+    }
+
+    /// The older write landed first, and the newer one is built on it.
+    pub(super) fn in_order(&self, new_was_held_back: bool) -> Verdict {
+        let taken = is_success(self.late_status) && is_success(self.new_status);
+        let both = self.final_log.ends_with(&[self.old_update.clone(), self.new_update.clone()]);
+        let text = format!(
+            "token {} was answered before {} was let through; the last word is {}'s: {}",
+            self.old_token,
+            self.new_token,
+            self.new_token,
+            self.end()
+        );
+        Verdict { ok: taken && both && new_was_held_back && self.tokens_rose(), text }
+    }
+}
+
+/// The end of redis-amnesia.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Amnesia {
+    /// The tokens before Redis was emptied, and the one after.
+    pub(super) tokens_before: Vec<u64>,
+    pub(super) token_after: u64,
+    /// What the guard answered to the new holder, and to the old one.
+    pub(super) new_status: u16,
+    pub(super) old_status: u16,
+}
+
+impl Amnesia {
+    fn last(&self) -> u64 {
+        self.tokens_before.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The counter starts again: the guard takes the old holder for the new one.
+    pub(super) fn forgot(&self) -> Verdict {
+        let (last, after) = (self.last(), self.token_after);
+        let turned = self.new_status == 412 && is_success(self.old_status);
+        let text = format!(
+            "after token {last} came {after}: the new holder was answered {}, and the one that had \
+             lost the lock {}",
+            self.new_status, self.old_status
+        );
+        Verdict { ok: last > 0 && after <= last && turned, text }
+    }
+
+    /// Tokens rise all the same.
+    pub(super) fn rose(&self) -> Verdict {
+        let (last, after) = (self.last(), self.token_after);
+        let right = is_success(self.new_status) && self.old_status == 412;
+        let text = format!(
+            "after token {last} came {after}: the new holder was answered {}, and the one that had \
+             lost the lock {}",
+            self.new_status, self.old_status
+        );
+        Verdict { ok: last > 0 && after > last && right, text }
+    }
+}
+
+/// The end of stampede.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Stampede {
+    pub(super) workers: usize,
+    pub(super) processes: usize,
+    /// How many writes were answered with success.
+    pub(super) acknowledged: usize,
+    /// What the number was, and is.
+    pub(super) started_at: i64,
+    pub(super) ended_at: i64,
+    /// How many were granted the lock in the place of the queue that they had.
+    pub(super) served_in_order: usize,
+}
+
+impl Stampede {
+    fn missing(&self) -> i64 {
+        let acknowledged = i64::try_from(self.acknowledged).unwrap_or(i64::MAX);
+        acknowledged - (self.started_at - self.ended_at)
+    }
+
+    fn counts(&self) -> String {
+        format!(
+            "{} acknowledged decrements took the number from {} to {}",
+            self.acknowledged, self.started_at, self.ended_at
+        )
+    }
+
+    /// Without a lock some are lost.
+    pub(super) fn lost(&self) -> Verdict {
+        let missing = self.missing();
+        let ok = self.acknowledged == self.workers && missing > 0;
+        Verdict { ok, text: format!("{}: {missing} are lost", self.counts()) }
+    }
+
+    /// Under the lock none is, and all are served in the order in which they came.
+    pub(super) fn exact(&self) -> Verdict {
+        let ok = self.acknowledged == self.workers
+            && self.missing() == 0
+            && self.served_in_order == self.workers;
+        let text = format!(
+            "{}: {} are lost; {} of {} were served in the order of the queue",
+            self.counts(),
+            self.missing(),
+            self.served_in_order,
+            self.workers
+        );
+        Verdict { ok, text }
+    }
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+#[cfg(test)]
+#[path = "verdict/tests.rs"]
+mod tests;
