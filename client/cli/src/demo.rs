@@ -218,8 +218,16 @@ fn finish(args: &Args, record: &Record) -> Result<u8, Failure> {
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
         json.push(b'\n');
         emit(&json)?;
-    } else if args.out.is_none() {
-        emit(b"A picture of it: the same command with --out report.html\n")?;
+    } else {
+        let ends = record.stories.iter().map(|story| {
+            let end = if story.ok { "as it should" } else { "NOT as it should" };
+            format!("{} {end}", story.name)
+        });
+        let ends: Vec<_> = ends.collect();
+        emit(format!("{} ended: {}\n", record.demo, ends.join(", ")).as_bytes())?;
+        if args.out.is_none() {
+            emit(b"A picture of it: the same command with --out report.html\n")?;
+        }
     }
     Ok(if record.ok { code::OK } else { code::NOTHING })
 }

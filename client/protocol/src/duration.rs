@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn reads_what_people_write() {
-        for (text, ms) in [("500ms", 500), ("15s", 15_000), ("5m", 300_000), ("2h", 7_200_000), ("0", 0)]
+        for (text, ms) in
+            [("500ms", 500), ("15s", 15_000), ("5m", 300_000), ("2h", 7_200_000), ("0", 0)]
         {
             assert_eq!(parse(text).unwrap(), Duration::from_millis(ms), "{text}");
         }

@@ -228,8 +228,7 @@ mod tests {
 
     #[test]
     fn reads_other_orders_and_spaces_and_the_default_namespace() {
-        let token: FencingToken =
-            format!(" 34; lease=\"{LEASE}\"; lock=\"a\" ").parse().unwrap();
+        let token: FencingToken = format!(" 34; lease=\"{LEASE}\"; lock=\"a\" ").parse().unwrap();
         assert_eq!(token.namespace, Namespace::default());
         assert_eq!(token.lock.as_str(), "a");
     }

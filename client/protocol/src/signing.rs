@@ -240,6 +240,9 @@ mod tests {
             assert!(error.contains(reason), "{text}: {error}");
             assert!(!error.contains("deadbeef"));
         }
-        assert_eq!(format!("{:?}", Keyring::parse(KEYS).unwrap()), "[KeyId(\"k1\"), KeyId(\"k0\")]");
+        assert_eq!(
+            format!("{:?}", Keyring::parse(KEYS).unwrap()),
+            "[KeyId(\"k1\"), KeyId(\"k0\")]"
+        );
     }
 }

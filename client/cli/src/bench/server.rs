@@ -15,7 +15,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `fence internal NAME …` and waits until it says where it listens. Without `redis` it
+    /// Starts `fence internal … NAME …`, which ends when this process does, and waits until it says where it listens. Without `redis` it
     /// keeps what it must in a temporary folder.
     pub(super) async fn start(name: &str, redis: Option<&str>) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
@@ -30,9 +30,18 @@ impl Server {
             }
         };
         let mut child = Command::new(std::env::current_exe().map_err(failed)?)
-            .args(["internal", name, "--listen", "127.0.0.1:0", "--unsigned", "--store", &store])
+            .args([
+                "internal",
+                &format!("--director={}", std::process::id()),
+                name,
+                "--listen",
+                "127.0.0.1:0",
+                "--unsigned",
+                "--store",
+                &store,
+            ])
             .args(["--log-filter", "error", "--namespace", "bench"])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

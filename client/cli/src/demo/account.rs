@@ -28,6 +28,8 @@ pub(super) const DEPOSIT_B: i64 = 50;
 
 /// How long a lease lasts in a demo, in milliseconds.
 pub(super) const TTL_MS: u64 = 1500;
+/// How long B's lease lasts, in milliseconds: long enough on a machine that is busy.
+pub(super) const TTL_B_MS: u64 = 4 * TTL_MS;
 /// How long B waits in the queue at most.
 pub(super) const WAIT_MS: u64 = 20_000;
 

@@ -2,7 +2,8 @@
 //! way while the newer one arrives. A proxy that checks and forwards loses; the lane does not.
 
 use super::account::{
-    Account, DEPOSIT_A, DIRECTOR, LOCK_SERVER, TTL_MS, WAIT_MS, WORKER_A, WORKER_B,
+    Account, DEPOSIT_A, DEPOSIT_B, DIRECTOR, LOCK_SERVER, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,
+    WORKER_B,
 };
 use super::actor::{Actor, shown};
 use super::backing::Backing;
@@ -87,7 +88,7 @@ impl Telling<'_> {
         let text = format!("has A's write ({}), and holds it up", shown(Some(&arrived.document)));
         teller.event_at(arrived.at_ms, DATASTORE, Kind::Delay, &text, Known::default())?;
 
-        b.begin(&b.acquire(TTL_MS * 4, WAIT_MS, true)).await?;
+        b.begin(&b.acquire(TTL_B_MS, WAIT_MS, true)).await?;
         let granted = b.hear().await?;
         account.expired(self.stage, teller, &a).await?;
         b.granted(teller, &granted)?;
@@ -165,7 +166,7 @@ impl Telling<'_> {
         teller.span(DATASTORE, SpanKind::Flight, (arrived_ms, line.at_ms), "A's write");
         b.has_read(teller).await?;
         teller.span(WORKER_B, SpanKind::Wait, (waiting_ms, teller.now()), "in the lane");
-        b.add(teller, super::account::DEPOSIT_B, "B").await?;
+        b.add(teller, DEPOSIT_B, "B").await?;
         let new = b.write(teller).await?;
         let facts = account.read_back(teller, (a, b), (&late, &new)).await?;
         b.release(teller).await?;

@@ -1,8 +1,8 @@
 //! gc-stall: a worker is stopped between its read and its write, for longer than its lease lasts.
 
 use super::account::{
-    Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_MS, WAIT_MS, WORKER_A, WORKER_B,
-    stalled,
+    Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,
+    WORKER_B, stalled,
 };
 use super::backing::Backing;
 use super::record::Kind;
@@ -45,7 +45,7 @@ async fn story(teller: &mut Teller, stage: &Stage, account: &Account) -> Result<
     let text = format!("stops worker A (SIGSTOP to process {}) right before its write", a.pid());
     teller.event(DIRECTOR, Kind::Delay, &text)?;
 
-    b.begin(&b.acquire(TTL_MS, WAIT_MS, true)).await?;
+    b.begin(&b.acquire(TTL_B_MS, WAIT_MS, true)).await?;
     let granted = b.hear().await?;
     account.expired(stage, teller, &a).await?;
     b.granted(teller, &granted)?;

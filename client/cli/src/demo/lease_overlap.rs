@@ -1,7 +1,8 @@
 //! lease-overlap: a write is on its way, slowly, when the lease passes on. Nobody is stopped.
 
 use super::account::{
-    Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_MS, WAIT_MS, WORKER_A, WORKER_B,
+    Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,
+    WORKER_B,
 };
 use super::backing::Backing;
 use super::orders::{Order, Report};
@@ -46,7 +47,7 @@ async fn story(teller: &mut Teller, stage: &Stage, account: &Account) -> Result<
         format!("begins to write; {sent_bytes} of {body_bytes} bytes are sent, the line is slow");
     teller.event_at(half.at_ms, WORKER_A, Kind::Delay, &text, Known::default())?;
 
-    b.begin(&b.acquire(TTL_MS, WAIT_MS, true)).await?;
+    b.begin(&b.acquire(TTL_B_MS, WAIT_MS, true)).await?;
     let granted = b.hear().await?;
     account.expired(stage, teller, &a).await?;
     b.granted(teller, &granted)?;
