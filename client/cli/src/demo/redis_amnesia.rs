@@ -109,14 +109,12 @@ async fn naive(
     }
     let a = locks.acquire().await?;
     tokens_before.push(a.token.get());
-    let granted = teller.now();
-    granted_naively(teller, WORKER_A, &a)?;
+    let granted = granted_naively(teller, WORKER_A, &a)?;
     wrote(teller, WORKER_A, &objects, key, &a, "A").await?;
     flush(teller, locks.redis).await?;
     teller.span(WORKER_A, SpanKind::Lease, (granted, teller.now()), &format!("token {}", a.token));
-    let granted = teller.now();
     let b = locks.acquire().await?;
-    granted_naively(teller, WORKER_B, &b)?;
+    let granted = granted_naively(teller, WORKER_B, &b)?;
     let new_status = wrote(teller, WORKER_B, &objects, key, &b, "B").await?;
     let old_status = wrote(teller, WORKER_A, &objects, key, &a, "A, late").await?;
     teller.span(WORKER_B, SpanKind::Lease, (granted, teller.now()), &format!("token {}", b.token));
@@ -124,10 +122,13 @@ async fn naive(
     teller.end(&facts, facts.forgot())
 }
 
-fn granted_naively(teller: &mut Teller, who: &str, token: &FencingToken) -> Result<(), Failure> {
+/// Tells of a grant, and returns when it was.
+fn granted_naively(teller: &mut Teller, who: &str, token: &FencingToken) -> Result<u64, Failure> {
     let known = Known { token: Some(token.token.get()), status: None };
     let text = format!("is granted the naive lock: INCR says {}", token.token);
-    teller.event_at(teller.now(), who, Kind::Granted, &text, known)
+    let at_ms = teller.now();
+    teller.event_at(at_ms, who, Kind::Granted, &text, known)?;
+    Ok(at_ms)
 }
 
 /// Writes through the guard in the place of `who`, and tells what it said.

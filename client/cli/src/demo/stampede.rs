@@ -9,7 +9,7 @@ use serde_json::json;
 use super::account::{DIRECTOR, DOCUMENT, LOCK_SERVER};
 use super::backing::Backing;
 use super::orders::{Line, Order, Report, Turn};
-use super::process::{Process, awaited};
+use super::process::{PATIENCE, Process, awaited};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage};
 use super::teller::{Known, Teller};
@@ -154,7 +154,9 @@ async fn under(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
     teller.event(DIRECTOR, Kind::Step, "releases the lock")?;
     let turns = turns(teller, &mut processes).await?;
 
-    let last = client.lock(key).ttl(Duration::from_secs(15)).acquire_detached().await?;
+    // The last worker has told of its turn, and may be about to release the lock.
+    let last = client.lock(key).ttl(Duration::from_secs(15)).wait(PATIENCE);
+    let last = last.acquire_detached().await?;
     let ended_at = number(&objects, key, Some(&last.fencing_token)).await?;
     client.locks().release(&lock, last.lease_id).await?;
     told(teller, &turns, ended_at)?;

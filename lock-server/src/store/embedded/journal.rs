@@ -128,3 +128,72 @@ fn opening(path: &Path, error: DatabaseError) -> EmbeddedError {
         other => EmbeddedError::Damaged(path.to_owned(), other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::{LeaseId, Owner, Ttl};
+    use service_kit::clock::ManualClock;
+
+    use super::*;
+    use crate::rules::Reply;
+    use crate::store::{Acquire, Limits};
+
+    fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
+        Acquire {
+            lock: lock.clone(),
+            lease_id,
+            owner: Owner::new("me").unwrap(),
+            ttl: Ttl::DEFAULT,
+            wait_ms: 0,
+            metadata: None,
+            min_token: None,
+        }
+    }
+
+    fn token(reply: Reply) -> u64 {
+        match reply {
+            Reply::Done(Ok(grant)) => grant.token.get(),
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    /// L1 across a restart after which nothing but the counter is left of a lock.
+    #[test]
+    fn the_counter_outlives_the_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("locks.redb");
+        let clock = ManualClock::new(0, 0);
+        let limits = Limits { ended_retention_ms: 10, ..Limits::default() };
+        let (lock, lease) = (LockName::new("a").unwrap(), service_kit::ids::lease_id());
+
+        let mut machine = Machine::new(0, limits);
+        let mut journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        let first = token(machine.acquire(0, ask(&lock, lease)));
+        machine.release(1, &lock, lease).unwrap();
+        journal.commit(&mut machine).unwrap();
+        machine.tick(50);
+        journal.commit(&mut machine).unwrap();
+        drop(journal);
+
+        let mut machine = Machine::new(0, limits);
+        let _journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        assert!(machine.show(50, &lock).history.is_empty(), "nothing is left of the lock");
+        let next = token(machine.acquire(50, ask(&lock, service_kit::ids::lease_id())));
+        assert!(next > first, "{next} after {first}");
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("locks.redb");
+        let clock = ManualClock::new(0, 0);
+        let mut machine = Machine::new(0, Limits::default());
+        let journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        let write = journal.database.begin_write().unwrap();
+        write.open_table(META).unwrap().insert(FORMAT, 99).unwrap();
+        write.commit().unwrap();
+        drop(journal);
+        let error = RedbJournal::open(&file, &mut machine, &clock).err().unwrap();
+        assert!(error.to_string().contains("its format is 99"), "{error}");
+    }
+}

@@ -57,18 +57,19 @@ pub(super) fn timeline(story: &Story) -> String {
     let events = in_order(&story.events);
     let times: Vec<u64> = events.iter().map(|event| event.at_ms).collect();
     let axis = Axis::new(&times);
-    let picture = Picture { story, axis, id: escaped(story.name) };
-    picture.draw(&events)
+    let picture = Picture { story, events, axis, id: escaped(story.name) };
+    picture.draw()
 }
 
 struct Picture<'a> {
     story: &'a Story,
+    events: Vec<&'a Event>,
     axis: Axis,
     id: String,
 }
 
 impl Picture<'_> {
-    fn draw(&self, events: &[&Event]) -> String {
+    fn draw(&self) -> String {
         let bottom = TOP + self.story.lanes.len() as f64 * LANE;
         let (width, height) = (GUTTER + self.axis.width(), bottom + 34.0);
         let (id, title) = (&self.id, escaped(self.story.title));
@@ -91,10 +92,10 @@ impl Picture<'_> {
                 y + 9.0
             );
         }
-        for (number, event) in events.iter().enumerate() {
+        for (number, event) in self.events.iter().enumerate() {
             self.reach(&mut svg, number, event);
         }
-        for (number, event) in events.iter().enumerate() {
+        for (number, event) in self.events.iter().enumerate() {
             self.event(&mut svg, number, event, bottom);
         }
         svg.push_str("</svg>\n");
@@ -125,9 +126,17 @@ impl Picture<'_> {
         TOP + at as f64 * LANE
     }
 
+    /// The column of the lane's own event at this moment: where a bar begins or ends with an event,
+    /// it does so at its mark, also when other lanes have events at the same moment.
+    fn own(&self, lane: &str, time: u64) -> Option<f64> {
+        let at = self.events.iter().position(|event| event.lane == lane && event.at_ms == time)?;
+        Some(self.axis.column(at))
+    }
+
     fn span(&self, svg: &mut String, span: &Span) {
-        let from = GUTTER + self.axis.first(span.from_ms);
-        let to = (GUTTER + self.axis.last(span.to_ms)).max(from + 4.0);
+        let (first, last) = (self.axis.first(span.from_ms), self.axis.last(span.to_ms));
+        let from = GUTTER + self.own(&span.lane, span.from_ms).unwrap_or(first);
+        let to = (GUTTER + self.own(&span.lane, span.to_ms).unwrap_or(last)).max(from + 4.0);
         let is_lease = span.kind == SpanKind::Lease;
         let class = class_of_span(span.kind);
         let (middle, height) = if is_lease { (UPPER, 24.0) } else { (LOWER, 15.0) };
