@@ -2,7 +2,8 @@
 
 use fence_protocol::Code;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::soon;
+use fence_tests::servers::Setup;
+use fence_tests::wait::{soon, until};
 use serde_json::json;
 
 use super::lock_server;
@@ -65,6 +66,35 @@ async fn a_dead_servers_waiters_are_passed_over() {
     locks.release("dead", first.lease_id).await.expect(200);
     let next = soon("the living waiter", alive).await.unwrap();
     assert!(next.token > first.token);
+}
+
+/// Once its liveness time is over, a dead server's waiters cost nothing at all: none of them is
+/// granted on the way to the one that lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_a_server_that_is_known_dead_are_skipped_at_once() {
+    let redis = Redis::start().await;
+    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "300ms"]);
+    let (one, mut two) = (server().start().await, server().start().await);
+    let (locks, dying) = (one.locks(), two.locks());
+    let first = locks.grant("known-dead", 60_000).await;
+    let ask = json!({"wait_ms": 60_000, "ttl_ms": 60_000});
+    for place in 1..=3 {
+        let (dying, ask) = (dying.clone(), ask.clone());
+        drop(tokio::spawn(async move { dying.try_acquire("known-dead", ask).await }));
+        locks.queue_of("known-dead", place).await;
+    }
+    let own = locks.clone();
+    let alive = tokio::spawn(async move { own.acquire("known-dead", ask).await.lease() });
+    locks.queue_of("known-dead", 4).await;
+    two.process.kill();
+    until("the dead server's silence", || async {
+        let alive: Vec<String> = redis.run(&["KEYS", "*}:s:*"]).await;
+        (alive.len() == 1).then_some(())
+    })
+    .await;
+    locks.release("known-dead", first.lease_id).await.expect(200);
+    let next = soon("the living waiter", alive).await.unwrap();
+    assert_eq!(next.token.get(), first.token.get() + 1, "nobody was granted in between");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
