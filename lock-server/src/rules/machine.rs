@@ -180,6 +180,7 @@ impl Machine {
             granted_at_ms: now_ms,
             expires_at_ms: now_ms + request.ttl.ms(),
             renewals: 0,
+            handed: false,
         };
         let grant = holder.grant(now_ms, waited_ms);
         record.holder = Some(holder);
@@ -215,6 +216,7 @@ impl Machine {
         self.alarms.remove(&(holder.expires_at_ms, lock.clone(), Alarm::Record));
         holder.expires_at_ms = now_ms + ttl.ms();
         holder.renewals += 1;
+        holder.handed = false;
         self.alarms.insert((holder.expires_at_ms, lock.clone(), Alarm::Record));
         Ok(holder.grant(now_ms, 0))
     }
@@ -258,11 +260,24 @@ impl Machine {
         reply
     }
 
-    /// The caller behind this id is gone: it leaves the queue, or its grant is taken back.
+    /// The waiter behind this id is gone: it leaves the queue, or the grant that was handed to it is
+    /// taken back.
+    ///
+    /// A grant that somebody has asked for again, or renewed, stays: its holder has it. An id that
+    /// only waited is not remembered as ended, so that whoever lost a connection may wait again.
     pub fn withdraw(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        // The answer would go to nobody.
-        let _ = self.release(now_ms, lock, lease_id);
-        self.deliveries.retain(|d| d.lease_id != lease_id || d.lock != *lock);
+        self.settle(now_ms, lock);
+        let Some(mut record) = self.take_out(lock) else { return };
+        let handed = |holder: &Holder| holder.lease_id == lease_id && holder.handed;
+        if record.holder.as_ref().is_some_and(handed) {
+            // The answer would go to nobody.
+            let _ = self.end(now_ms, lock, &mut record, EndReason::Released);
+        } else if let Some(place) = record.position(lease_id)
+            && let Some(waiter) = record.queue.remove(place)
+        {
+            self.forget_waiter(lock, &waiter);
+        }
+        self.put_back(lock.clone(), record);
     }
 
     /// An id that does not hold the lock will never be granted from now on.
@@ -312,6 +327,9 @@ impl Machine {
             let lease_id = waiter.request.lease_id;
             let waited_ms = now_ms.saturating_sub(waiter.since_ms);
             let result = self.grant(now_ms, lock, record, waiter.request, waited_ms);
+            if let Some(holder) = &mut record.holder {
+                holder.handed = true;
+            }
             self.deliver(lock, lease_id, result);
         }
     }
@@ -462,16 +480,17 @@ impl Machine {
 /// The answer to an id that has been granted before: the same grant, or how it ended.
 fn known_answer(
     now_ms: u64,
-    record: &Record,
+    record: &mut Record,
     request: &Acquire,
 ) -> Option<Result<Grant, StoreError>> {
     if let Some(ended) = record.ended(request.lease_id) {
         return Some(Err(StoreError::Lost { reason: ended.reason }));
     }
-    let holder = record.holder.as_ref().filter(|holder| holder.lease_id == request.lease_id)?;
+    let holder = record.holder.as_mut().filter(|holder| holder.lease_id == request.lease_id)?;
     if holder.owner != request.owner {
         return Some(Err(StoreError::IdConflict { owner: holder.owner.clone() }));
     }
+    holder.handed = false;
     Some(Ok(holder.grant(now_ms, 0)))
 }
 

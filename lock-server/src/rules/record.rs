@@ -45,6 +45,9 @@ pub struct Holder {
     pub expires_at_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
+    /// It was handed to a waiter, and nobody has shown since that the grant arrived. Only such a
+    /// grant may be taken back because its waiter is gone.
+    pub handed: bool,
 }
 
 /// Somebody in the queue.
@@ -239,6 +242,7 @@ impl Record {
                 granted_at_ms: now_ms,
                 expires_at_ms: now_ms + holder.ttl_ms.ms(),
                 renewals: 0,
+                handed: false,
             }),
             queue: VecDeque::new(),
             ended: stored

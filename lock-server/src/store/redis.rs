@@ -164,7 +164,7 @@ impl RedisStore {
         for (lock, grant) in handed {
             self.saw(grant.token);
             let lease_id = grant.lease_id;
-            if !self.inner.waiting.wake(&lock, lease_id, Wake::Granted(grant)) {
+            if !self.inner.waiting.grant(&lock, grant) {
                 self.withdraw_later(lock, lease_id);
             }
         }
@@ -228,7 +228,7 @@ impl RedisStore {
             }
             tokio::select! {
                 wake = place.woken() => match wake {
-                    Wake::Granted(grant) => {
+                    Wake::Granted { grant, .. } => {
                         place.settled();
                         return Ok(waited(grant, &*self.inner.clock));
                     }
@@ -252,15 +252,16 @@ impl RedisStore {
         answer.of(request.lease_id).into_grant()
     }
 
-    /// Takes a request or a grant back whose caller is gone. Where Redis is away the lease's own
-    /// time ends it.
+    /// Takes a waiter out of the queue whose caller is gone, or its grant back, unless a repeat has
+    /// shown meanwhile that it arrived. Where Redis is away the lease's own time ends it.
     fn withdraw_later(&self, lock: LockName, lease_id: LeaseId) {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
-            if let Err(error @ (StoreError::Unavailable(_) | StoreError::Unknown(_))) =
-                store.release(&lock, lease_id).await
-            {
-                tracing::debug!(%lock, %lease_id, %error, "a grant could not be taken back");
+            let withdrawn = store.run(&store.inner.scripts.withdraw, |command| {
+                command.arg(lock.as_str()).arg(lease_id.to_string());
+            });
+            if let Err(error) = withdrawn.await {
+                tracing::debug!(%lock, %lease_id, %error, "a waiter could not be withdrawn");
             }
         });
     }

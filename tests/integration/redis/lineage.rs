@@ -4,7 +4,7 @@ use fence_protocol::Code;
 use fence_tests::api::Locks;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
-use fence_tests::wait::until;
+use fence_tests::wait::{soon, until};
 use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
 
@@ -197,4 +197,22 @@ async fn scripts_refuse_a_lineage_that_is_not_the_callers() {
     assert_eq!(after, before);
     let exists: u64 = redis.run(&["EXISTS", &format!("{prefix}l:a")]).await;
     assert_eq!(exists, 0);
+}
+
+/// Redis forgets the holder and the queue, but no connection breaks: the waiter asks again by
+/// itself and gets the lock, above everything before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_outlives_flushall() {
+    let redis = Redis::start().await;
+    let server = lock_server(&redis).await;
+    let locks = server.locks();
+    let first = locks.grant("flushed", 60_000).await;
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move {
+        own.acquire("flushed", json!({"ttl_ms": 60_000, "wait_ms": 60_000})).await.lease()
+    });
+    locks.queue_of("flushed", 1).await;
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    let next = soon("the waiter's grant", waiting).await.unwrap();
+    assert!(next.token > first.token);
 }

@@ -124,6 +124,8 @@ macro_rules! lock_store_suite {
             expiry_wakes_the_next_waiter
             revoking_wakes_the_next_waiter
             a_waiter_that_leaves_is_skipped
+            a_grant_that_reached_nobody_is_taken_back
+            a_grant_that_was_asked_for_again_is_not_taken_back
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
         );

@@ -130,6 +130,48 @@ fn a_withdrawn_waiter_costs_the_queue_nothing() {
 }
 
 #[test]
+fn a_grant_that_reached_nobody_is_taken_back_and_handed_on() {
+    let mut machine = machine();
+    granted(machine.acquire(0, ask("a", 1, 0)));
+    machine.acquire(1, ask("a", 2, 500));
+    machine.acquire(2, ask("a", 3, 500));
+    machine.release(3, &lock("a"), id(1)).unwrap();
+    machine.withdraw(4, &lock("a"), id(2));
+    let granted: Vec<_> = machine.take_deliveries().into_iter().map(|d| d.lease_id).collect();
+    assert_eq!(granted, [id(2), id(3)]);
+    let error = refused(machine.acquire(5, ask("a", 2, 0)));
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
+}
+
+/// The connection broke, the client asked again and has the lock: the word that the first
+/// connection is gone may come late and must not take the lock away.
+#[test]
+fn a_grant_that_was_asked_for_again_or_renewed_is_not_taken_back() {
+    for renews in [false, true] {
+        let mut machine = machine();
+        granted(machine.acquire(0, ask("a", 1, 0)));
+        machine.acquire(1, ask("a", 2, 500));
+        machine.release(2, &lock("a"), id(1)).unwrap();
+        let before = if renews {
+            machine.renew(3, &lock("a"), id(2), None).unwrap()
+        } else {
+            granted(machine.acquire(3, ask("a", 2, 500)))
+        };
+        machine.withdraw(4, &lock("a"), id(2));
+        assert_eq!(granted(machine.acquire(5, ask("a", 2, 0))).token, before.token);
+    }
+}
+
+#[test]
+fn whoever_only_waited_may_wait_again() {
+    let mut machine = machine();
+    granted(machine.acquire(0, ask("a", 1, 0)));
+    machine.acquire(1, ask("a", 2, 500));
+    machine.withdraw(2, &lock("a"), id(2));
+    assert_eq!(machine.acquire(3, ask("a", 2, 500)), Reply::Queued);
+}
+
+#[test]
 fn ids_of_others_conflict() {
     let mut machine = machine();
     granted(machine.acquire(0, ask("a", 1, 0)));
@@ -326,8 +368,12 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
         }
         Step::Withdraw { lock: l, id: number } => {
             oracle.leave(l, id(number));
+            let held = machine.show(*now_ms, &name(l)).holder.map(|holder| holder.lease_id);
             machine.withdraw(*now_ms, &name(l), id(number));
-            oracle.end(l, id(number));
+            let holds = machine.show(*now_ms, &name(l)).holder.map(|holder| holder.lease_id);
+            if held == Some(id(number)) && holds != held {
+                oracle.end(l, id(number));
+            }
         }
         Step::Revoke { lock: l } => {
             if let Ok(ended) = machine.revoke(*now_ms, &name(l)) {

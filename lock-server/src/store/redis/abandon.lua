@@ -16,6 +16,7 @@ local reason = ended_reason(record, lease)
 if reason then
   return reply({ 'LOST', reason })
 end
-redis.call('ZREM', prefix .. 'q:' .. record.lock, lease)
-redis.call('HDEL', prefix .. 'w:' .. record.lock, lease)
+if waits_here(record, lease) then
+  leave(record, lease)
+end
 return reply(record.holder and held(record) or { 'FREE' })

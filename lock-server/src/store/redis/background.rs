@@ -10,7 +10,6 @@ use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
 use super::reply::Answer;
-use super::waiting::Wake;
 use super::{RedisStore, judge, millis};
 
 /// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
@@ -122,7 +121,7 @@ async fn show_alive(store: &RedisStore) {
 fn hear_of(store: &RedisStore, text: &str) {
     let Some((lock, lease)) = text.split_once('\t') else { return };
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
-    if !store.inner.waiting.wake(&lock, lease_id, Wake::Ask) {
+    if !store.inner.waiting.ask_again(&lock, lease_id) {
         store.withdraw_later(lock, lease_id);
     }
 }

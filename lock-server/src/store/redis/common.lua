@@ -45,7 +45,9 @@ local function reply(answer)
   return { answer, unpack(handed) }
 end
 
--- The record in `raw`, or an empty one.
+-- The record in `raw`, or an empty one. A holder is `handed` from the hand-over until somebody shows
+-- that the grant arrived; `claim` is until when that must happen, where another server's waiter has
+-- it. Only a handed grant may be taken back because its waiter is gone.
 local function load(lock, raw)
   local record = { lock = lock, ended = '' }
   if not raw then
@@ -59,7 +61,7 @@ local function load(lock, raw)
     record.holder = {
       lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
       expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
-      owner = owner, metadata = metadata,
+      handed = claim ~= '', owner = owner, metadata = metadata,
     }
   end
   return record
@@ -72,7 +74,8 @@ local function save(record)
   if holder then
     local packed = table.concat({
       holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
-      int(holder.renewals), holder.claim and int(holder.claim) or '', holder.owner, holder.metadata,
+      int(holder.renewals), holder.claim and int(holder.claim) or (holder.handed and 'h' or ''),
+      holder.owner, holder.metadata,
     }, '\t')
     redis.call('SET', key, packed .. rest, 'PX', int(holder.expires - now + retention + 60000))
     redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
@@ -157,7 +160,8 @@ local function hand_over(record)
       ttl = tonumber(ttl)
       record.holder = {
         lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
-        claim = server ~= me and now + claim_ms or nil, owner = owner, metadata = metadata,
+        claim = server ~= me and now + claim_ms or nil, handed = true,
+        owner = owner, metadata = metadata,
       }
       if server == me then
         handed[#handed + 1] = { record.lock, lease, token, int(ttl), owner }
@@ -185,14 +189,28 @@ local function settle(record)
   end
 end
 
--- The holder has shown itself: the grant is claimed, and its time begins now.
+-- The holder has shown itself: the grant has arrived, and a claimed one's time begins now.
 local function confirm(record)
   local holder = record.holder
-  if holder.claim then
-    holder.claim = nil
-    holder.expires = now + holder.ttl
+  if holder.handed then
+    if holder.claim then
+      holder.expires = now + holder.ttl
+    end
+    holder.claim, holder.handed = nil, false
     save(record)
   end
+end
+
+-- Whether this id waits, and at this server: a repeat at another server has moved it there.
+local function waits_here(record, lease)
+  local raw = redis.call('HGET', prefix .. 'w:' .. record.lock, lease)
+  return raw and string.match(raw, '^[^\t]*') == me
+end
+
+-- Takes an id out of the queue without a word.
+local function leave(record, lease)
+  redis.call('ZREM', prefix .. 'q:' .. record.lock, lease)
+  redis.call('HDEL', prefix .. 'w:' .. record.lock, lease)
 end
 
 -- Takes an id out of the queue; tells its server, whose waiter will ask what became of it.
@@ -200,8 +218,7 @@ local function dequeue(record, lease)
   local waiters = prefix .. 'w:' .. record.lock
   local raw = redis.call('HGET', waiters, lease)
   if raw then
-    redis.call('ZREM', prefix .. 'q:' .. record.lock, lease)
-    redis.call('HDEL', waiters, lease)
+    leave(record, lease)
     redis.call('PUBLISH', prefix .. 'c:' .. string.match(raw, '^[^\t]*'), record.lock .. '\t' .. lease)
   end
 end

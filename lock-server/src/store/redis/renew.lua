@@ -13,6 +13,6 @@ end
 holder.ttl = tonumber(ARGV[9]) or holder.ttl
 holder.expires = now + holder.ttl
 holder.renewals = holder.renewals + 1
-holder.claim = nil
+holder.claim, holder.handed = nil, false
 save(record)
 return reply(granted(holder))

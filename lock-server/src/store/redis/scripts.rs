@@ -16,6 +16,7 @@ pub(super) struct Scripts {
     pub(super) release: Script,
     pub(super) revoke: Script,
     pub(super) abandon: Script,
+    pub(super) withdraw: Script,
     pub(super) show: Script,
     pub(super) sweep: Script,
 }
@@ -28,18 +29,20 @@ impl Scripts {
             release: script!("release.lua"),
             revoke: script!("revoke.lua"),
             abandon: script!("abandon.lua"),
+            withdraw: script!("withdraw.lua"),
             show: script!("show.lua"),
             sweep: script!("sweep.lua"),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 7] {
+    pub(super) fn all(&self) -> [&Script; 8] {
         [
             &self.acquire,
             &self.renew,
             &self.release,
             &self.revoke,
             &self.abandon,
+            &self.withdraw,
             &self.show,
             &self.sweep,
         ]

@@ -12,8 +12,8 @@ use crate::store::{Grant, StoreError};
 /// What a waiter is told.
 #[derive(Clone, Debug)]
 pub(super) enum Wake {
-    /// The lock is yours.
-    Granted(Grant),
+    /// The lock is yours; `shared` where another caller with the same id was told too.
+    Granted { grant: Grant, shared: bool },
     /// Something happened: ask again.
     Ask,
 }
@@ -48,17 +48,25 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits under this id; `false` where nobody does.
-    pub(super) fn wake(&self, lock: &LockName, lease_id: LeaseId, wake: Wake) -> bool {
+    /// Passes a grant on to whoever waits under its id; `false` where nobody does.
+    pub(super) fn grant(&self, lock: &LockName, grant: Grant) -> bool {
+        let lease_id = grant.lease_id;
+        self.tell(lock, lease_id, |shared| Wake::Granted { grant: grant.clone(), shared })
+    }
+
+    /// Has whoever waits under this id ask again; `false` where nobody does.
+    pub(super) fn ask_again(&self, lock: &LockName, lease_id: LeaseId) -> bool {
+        self.tell(lock, lease_id, |_| Wake::Ask)
+    }
+
+    fn tell(&self, lock: &LockName, lease_id: LeaseId, wake: impl Fn(bool) -> Wake) -> bool {
         let state = self.state();
         let Some(listeners) = state.listeners.get(&(lock.clone(), lease_id)) else { return false };
         let mut heard = false;
         for listener in listeners {
             // A full channel holds an "ask again" already, and asking finds the grant.
-            heard |= !matches!(
-                listener.wakes.try_send(wake.clone()),
-                Err(mpsc::error::TrySendError::Closed(_))
-            );
+            let sent = listener.wakes.try_send(wake(listeners.len() > 1));
+            heard |= !matches!(sent, Err(mpsc::error::TrySendError::Closed(_)));
         }
         heard
     }
@@ -150,6 +158,11 @@ impl Drop for Place<'_> {
             state.listeners.remove(&key);
         }
         drop(state);
+        let mut told = std::iter::from_fn(|| self.wakes.try_recv().ok());
+        if told.any(|wake| matches!(wake, Wake::Granted { shared: true, .. })) {
+            // Another caller has the same grant.
+            return;
+        }
         if !self.settled && !others {
             self.store.withdraw_later(self.lock.clone(), self.lease_id);
         }

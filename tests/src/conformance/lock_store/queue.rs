@@ -1,5 +1,7 @@
 //! Waiting: first come, first served, and nobody who has gone is waited for.
 
+use std::pin::Pin;
+
 use super::*;
 
 /// Five waiters are served in the order in which they came, with rising tokens.
@@ -114,4 +116,58 @@ pub async fn a_waiting_id_that_repeats_keeps_its_place(store: &Store) {
     assert_eq!(granted(answer).await.token, holder.info.token);
     released(store, "repeat", asked.lease_id).await;
     granted(other).await;
+}
+
+/// Waits in the queue without a task of its own, so that the case decides when the caller looks.
+async fn wait_unwatched<'a>(
+    store: &'a Store,
+    asked: &Acquire,
+) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
+    let mut waiting = Box::pin({
+        let asked = asked.clone();
+        async move { store.acquire(asked).await }
+    });
+    tokio::select! {
+        outcome = &mut waiting => panic!("it did not wait: {outcome:?}"),
+        () = until_true("a place in the queue", || async {
+            store.show(&asked.lock).await.unwrap().queue_length == 1
+        }) => {}
+    }
+    waiting
+}
+
+async fn holder_is(store: &Store, asked: &Acquire) -> bool {
+    let holder = store.show(&asked.lock).await.unwrap().holder;
+    holder.is_some_and(|holder| holder.lease_id == asked.lease_id)
+}
+
+/// The lock was handed to a waiter whose caller goes away before it looks: it is handed on at once,
+/// not when the lease would end.
+pub async fn a_grant_that_reached_nobody_is_taken_back(store: &Store) {
+    let first = grant(store, "undelivered", LONG_MS).await;
+    let asked = request("undelivered", LONG_MS, LONG_MS);
+    let waiting = wait_unwatched(store, &asked).await;
+    released(store, "undelivered", first.lease_id).await;
+    until_true("the grant", || holder_is(store, &asked)).await;
+    drop(waiting);
+    let next = soon("the lock", store.acquire(request("undelivered", LONG_MS, LONG_MS))).await;
+    assert!(next.unwrap().token > first.token);
+    assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
+}
+
+/// The caller lost its connection, asked again and got the grant: the late word that the first
+/// call is gone must not take it away.
+pub async fn a_grant_that_was_asked_for_again_is_not_taken_back(store: &Store) {
+    let first = grant(store, "again", LONG_MS).await;
+    let asked = request("again", LONG_MS, LONG_MS);
+    let waiting = wait_unwatched(store, &asked).await;
+    released(store, "again", first.lease_id).await;
+    until_true("the grant", || holder_is(store, &asked)).await;
+    let again = store.acquire(asked.clone()).await.unwrap();
+    drop(waiting);
+    for _ in 0..50 {
+        // Each of these comes after the word that the first call is gone, or makes room for it.
+        assert!(holder_is(store, &asked).await, "the lease was taken from its holder");
+    }
+    assert_eq!(store.renew(&asked.lock, asked.lease_id, None).await.unwrap().token, again.token);
 }
