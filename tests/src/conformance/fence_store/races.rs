@@ -11,7 +11,7 @@ use crate::wait::soon;
 /// Eight holders write with tokens of their own at once. What is there in the end is the work of
 /// the highest that was acknowledged, and no later answer was below an earlier one.
 pub async fn racing_tokens_leave_the_highest(store: &Store) {
-    race(&[store.clone()], "race").await;
+    race(std::slice::from_ref(store), "race").await;
 }
 
 /// The same over several handles on one datastore: two guards are as safe as one.

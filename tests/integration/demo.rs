@@ -1,0 +1,142 @@
+//! The demos' stories as tests: judged here from the facts that they report, not from their own
+//! verdict alone. The unguarded telling must lose something, or the guarded one shows nothing.
+
+use fence_tests::process::{Output, Process, command};
+use fence_tests::redis_server::Redis;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Tells a demo; it must end 0. Returns the facts of the unguarded and of the guarded story.
+async fn told(args: &[&str]) -> (Value, Value) {
+    let output = demo(&[args, &["--json"]].concat()).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let record: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!((record["demo"].as_str(), &record["ok"]), (Some(args[0]), &Value::Bool(true)));
+    let story = |place: usize, name: &str| {
+        let story = &record["stories"][place];
+        assert_eq!((story["name"].as_str(), &story["ok"]), (Some(name), &Value::Bool(true)));
+        assert!(story["events"].as_array().is_some_and(|events| events.len() > 3), "{story}");
+        story["facts"].clone()
+    };
+    (story(0, "unguarded"), story(1, "guarded"))
+}
+
+async fn demo(args: &[&str]) -> Output {
+    let mut command = command(fence_tests::binaries::path("fence"));
+    command.arg("demo").args(args);
+    Process::spawn("fence demo", command).ended().await
+}
+
+fn number(facts: &Value, name: &str) -> u64 {
+    facts[name].as_u64().unwrap_or_else(|| panic!("{name} is no number in {facts}"))
+}
+
+fn has_update(facts: &Value, name: &str) -> bool {
+    facts["final_log"].as_array().is_some_and(|log| log.contains(&facts[name]))
+}
+
+/// Both writes were acknowledged, and the newer one is gone.
+fn newer_is_lost(facts: &Value) {
+    assert_eq!((number(facts, "new_status"), number(facts, "late_status")), (204, 204), "{facts}");
+    assert!(!has_update(facts, "new_update") && has_update(facts, "old_update"), "{facts}");
+}
+
+/// The late write was refused by the higher mark, and the newer one is there.
+fn late_is_refused(facts: &Value) {
+    assert_eq!((number(facts, "new_status"), number(facts, "late_status")), (204, 412), "{facts}");
+    assert_eq!(facts["late_code"], "stale-token");
+    assert!(number(facts, "new_token") > number(facts, "old_token"), "{facts}");
+    assert_eq!(number(facts, "late_mark"), number(facts, "new_token"), "{facts}");
+    assert!(has_update(facts, "new_update") && !has_update(facts, "old_update"), "{facts}");
+}
+
+#[tokio::test]
+async fn gc_stall() {
+    let (unguarded, guarded) = told(&["gc-stall"]).await;
+    newer_is_lost(&unguarded);
+    late_is_refused(&guarded);
+}
+
+#[tokio::test]
+async fn gc_stall_on_redis() {
+    let redis = Redis::start().await;
+    let (unguarded, guarded) = told(&["gc-stall", "--store", &redis.url()]).await;
+    newer_is_lost(&unguarded);
+    late_is_refused(&guarded);
+}
+
+#[tokio::test]
+async fn lease_overlap() {
+    let (unguarded, guarded) = told(&["lease-overlap"]).await;
+    newer_is_lost(&unguarded);
+    late_is_refused(&guarded);
+}
+
+/// Nothing is refused here: the lane puts both writes into the order of their tokens.
+#[tokio::test]
+async fn delayed_write() {
+    let (unguarded, guarded) = told(&["delayed-write"]).await;
+    newer_is_lost(&unguarded);
+    assert!(number(&guarded, "new_token") > number(&guarded, "old_token"), "{guarded}");
+    let log = guarded["final_log"].as_array().unwrap();
+    let end = [guarded["old_update"].clone(), guarded["new_update"].clone()];
+    assert_eq!(log[log.len() - 2..], end, "{guarded}");
+}
+
+#[tokio::test]
+async fn redis_amnesia() {
+    let (unguarded, guarded) = told(&["redis-amnesia"]).await;
+    let highest = |facts: &Value| {
+        let before = facts["tokens_before"].as_array().unwrap();
+        before.iter().filter_map(Value::as_u64).max().unwrap()
+    };
+    assert!(number(&unguarded, "token_after") <= highest(&unguarded), "{unguarded}");
+    assert_eq!(number(&unguarded, "new_status"), 412, "the rightful holder is locked out");
+    assert!(number(&guarded, "token_after") > highest(&guarded), "{guarded}");
+    assert_eq!((number(&guarded, "new_status"), number(&guarded, "old_status")), (204, 412));
+}
+
+#[tokio::test]
+async fn stampede() {
+    let (unguarded, guarded) = told(&["stampede"]).await;
+    let lost = |facts: &Value| {
+        let counted = number(facts, "started_at") - number(facts, "ended_at");
+        assert_eq!(number(facts, "acknowledged"), number(facts, "workers"), "{facts}");
+        number(facts, "acknowledged") - counted
+    };
+    assert!(lost(&unguarded) > 0, "{unguarded}");
+    assert_eq!(lost(&guarded), 0, "{guarded}");
+    assert_eq!(number(&guarded, "served_in_order"), number(&guarded, "workers"), "{guarded}");
+}
+
+/// Without `--json` it narrates, shows the refused write, and draws a picture that needs nothing
+/// from elsewhere.
+#[tokio::test]
+async fn what_a_newcomer_sees() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("picture.html");
+    let output = demo(&["gc-stall", "--out", fence_tests::key_file::text(&file)]).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let told = format!("{}{}", output.stdout, output.stderr);
+    for shown in ["412", "SIGSTOP", "lost", "refused"] {
+        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+    }
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.contains("<svg") && page.contains("412"), "no picture");
+    for outside in ["src=\"http", "href=\"http", "@import", "<script src"] {
+        assert!(!page.contains(outside), "the page needs {outside}");
+    }
+}
+
+#[tokio::test]
+async fn list_and_wrong_usage() {
+    let output = demo(&["list"]).await;
+    assert_eq!(output.code, 0);
+    for name in ["gc-stall", "lease-overlap", "delayed-write", "redis-amnesia", "stampede"] {
+        assert!(output.stdout.contains(name), "{}", output.stdout);
+    }
+    assert_eq!(demo(&["no-such-demo"]).await.code, 64);
+    assert_eq!(demo(&["gc-stall", "--store", "mysql://x"]).await.code, 64);
+    let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
+    assert_eq!(demo(&["gc-stall", "--store", &nobody]).await.code, 69);
+}
