@@ -81,10 +81,7 @@ impl RedisTarget {
     }
 
     fn unreachable(&self, why: &str) -> String {
-        format!(
-            "Redis at {} cannot be reached: {why}. Start it, or correct the URL in --store",
-            self.shown
-        )
+        format!("Redis at {} cannot be reached: {why}. Start it, or correct the URL", self.shown)
     }
 }
 
