@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::store::StoreError;
 
-mod folder;
 pub(crate) mod marks;
-pub use folder::FolderError;
+pub(crate) use service_kit::data_file::Cause;
+pub use service_kit::data_file::FolderError;
 
 /// Jobs that wait for the writer; whoever comes when it is full waits to be let in.
 const QUEUE: usize = 1024;
@@ -33,9 +33,6 @@ const BATCH_BYTES: usize = 32 << 20;
 
 /// The name of the readiness check.
 const CHECK: &str = "data-folder";
-
-/// The cause of a failed job; shown to people only.
-pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a job did inside the transaction.
 #[derive(Debug)]
@@ -152,7 +149,7 @@ impl Committer {
         prepare: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
     ) -> Result<Self, FolderError> {
         let path = folder.join(file);
-        let database = folder::open(folder, &path, prepare)?;
+        let database = service_kit::data_file::open(folder, &path, prepare)?;
         Self::start(database, path, health)
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::until_true;
-use tokio::io::AsyncWriteExt;
+use fence_tests::wait::{soon, until_true};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn redis_keeps_what_it_answered_over_kill_9() {
@@ -31,4 +31,25 @@ async fn a_dropped_reply_was_applied() {
     assert!(nothing.is_err(), "the reply came through");
     proxy.cut();
     tokio::time::timeout(Duration::from_secs(20), stream.readable()).await.unwrap().unwrap();
+}
+
+/// A fault tool that hurts nothing would let every test of faults pass.
+#[tokio::test]
+async fn every_fault_hurts_and_ends() {
+    let redis = Redis::start().await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    let mut stream = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+    let silent = Duration::from_millis(50);
+    proxy.set(Fault::Blackhole);
+    stream.write_all(b"INCR n\r\n").await.unwrap();
+    assert!(tokio::time::timeout(silent, stream.readable()).await.is_err(), "not black");
+    assert_eq!(redis.run::<u64>(&["EXISTS", "n"]).await, 0, "the request came through");
+    proxy.set(Fault::None);
+    let mut reply = [0; 4];
+    soon("the held request", stream.read_exact(&mut reply)).await.unwrap();
+    assert_eq!(&reply, b":1\r\n");
+    proxy.set(Fault::Refuse);
+    assert_eq!(soon("the cut", stream.read(&mut reply)).await.unwrap_or(0), 0, "not cut");
+    let mut refused = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+    assert_eq!(soon("the refusal", refused.read(&mut reply)).await.unwrap_or(0), 0, "not refused");
 }

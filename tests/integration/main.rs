@@ -9,8 +9,8 @@
 mod cli;
 mod conformance;
 mod crash;
-mod demo;
 mod demos;
+mod docs;
 mod fence_run;
 mod guard;
 mod harness;

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod data_file;
 pub mod flags;
 pub mod health;
 pub mod http;

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use fence_protocol::LockName;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use service_kit::clock::Clock;
+use service_kit::data_file::{self, Cause, FolderError};
 
-use super::EmbeddedError;
 use crate::rules::{Machine, Record, StoredRecord};
 use crate::store::engine::Journal;
 
@@ -25,33 +25,19 @@ pub(super) struct RedbJournal {
 }
 
 impl RedbJournal {
-    /// Opens the file and restores what it holds into `machine`.
+    /// Opens the file in its folder and restores what it holds into `machine`.
     pub(super) fn open(
-        path: &Path,
+        folder: &Path,
+        file: &Path,
         machine: &mut Machine,
         clock: &dyn Clock,
-    ) -> Result<Self, EmbeddedError> {
-        let damaged = |why: String| EmbeddedError::Damaged(path.to_owned(), why);
-        let database = Database::create(path).map_err(|error| opening(path, error))?;
+    ) -> Result<Self, FolderError> {
+        let database = data_file::open(folder, file, make_tables)?;
         let mut journal = Self { database, counter: 0 };
-        journal.prepare().map_err(|error| damaged(error.to_string()))?;
-        journal.restore(machine, clock.monotonic_ms()).map_err(damaged)?;
+        journal
+            .restore(machine, clock.monotonic_ms())
+            .map_err(|why| FolderError::new(file, format!("{why}; restore it from a backup")))?;
         Ok(journal)
-    }
-
-    /// Makes the tables of a new file.
-    fn prepare(&mut self) -> Result<(), redb::Error> {
-        let write = self.database.begin_write()?;
-        {
-            let mut meta = write.open_table(META)?;
-            if meta.get(FORMAT)?.is_none() {
-                meta.insert(FORMAT, FORMAT_VERSION)?;
-                meta.insert(COUNTER, 0)?;
-            }
-            write.open_table(LOCKS)?;
-        }
-        write.commit()?;
-        Ok(())
     }
 
     fn restore(&mut self, machine: &mut Machine, now_ms: u64) -> Result<(), String> {
@@ -116,17 +102,15 @@ impl Journal for RedbJournal {
     }
 }
 
-fn opening(path: &Path, error: DatabaseError) -> EmbeddedError {
-    let folder = path.parent().unwrap_or(path).to_owned();
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => EmbeddedError::InUse(folder),
-        DatabaseError::Storage(redb::StorageError::Io(error))
-            if error.kind() != std::io::ErrorKind::InvalidData =>
-        {
-            EmbeddedError::Io(folder, error)
-        }
-        other => EmbeddedError::Damaged(path.to_owned(), other.to_string()),
+/// Makes the tables of a new file.
+fn make_tables(write: &WriteTransaction) -> Result<(), Cause> {
+    let mut meta = write.open_table(META)?;
+    if meta.get(FORMAT)?.is_none() {
+        meta.insert(FORMAT, FORMAT_VERSION)?;
+        meta.insert(COUNTER, 0)?;
     }
+    write.open_table(LOCKS)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -167,7 +151,7 @@ mod tests {
         let (lock, lease) = (LockName::new("a").unwrap(), service_kit::ids::lease_id());
 
         let mut machine = Machine::new(0, limits);
-        let mut journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        let mut journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
         let first = token(machine.acquire(0, ask(&lock, lease)));
         machine.release(1, &lock, lease).unwrap();
         journal.commit(&mut machine).unwrap();
@@ -176,7 +160,7 @@ mod tests {
         drop(journal);
 
         let mut machine = Machine::new(0, limits);
-        let _journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        let _journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
         assert!(machine.show(50, &lock).history.is_empty(), "nothing is left of the lock");
         let next = token(machine.acquire(50, ask(&lock, service_kit::ids::lease_id())));
         assert!(next > first, "{next} after {first}");
@@ -188,12 +172,12 @@ mod tests {
         let file = folder.path().join("locks.redb");
         let clock = ManualClock::new(0, 0);
         let mut machine = Machine::new(0, Limits::default());
-        let journal = RedbJournal::open(&file, &mut machine, &clock).unwrap();
+        let journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
         let write = journal.database.begin_write().unwrap();
         write.open_table(META).unwrap().insert(FORMAT, 99).unwrap();
         write.commit().unwrap();
         drop(journal);
-        let error = RedbJournal::open(&file, &mut machine, &clock).err().unwrap();
+        let error = RedbJournal::open(folder.path(), &file, &mut machine, &clock).err().unwrap();
         assert!(error.to_string().contains("its format is 99"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! Opening a data folder: one clear error for each way in which it can be unusable.
+//! A redb file in a data folder: one clear error for each way in which it can be unusable, and
+//! durable names for what was made.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, Durability, StorageError, WriteTransaction};
 
-use super::Cause;
+/// An error of whatever kind.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A data folder that cannot be used: which, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +20,8 @@ pub struct FolderError {
 }
 
 impl FolderError {
-    pub(super) fn new(path: &Path, problem: impl Into<String>) -> Self {
+    /// The path, what is wrong with it, and what to do.
+    pub fn new(path: &Path, problem: impl Into<String>) -> Self {
         Self { path: path.to_owned(), problem: problem.into() }
     }
 }
@@ -26,11 +29,17 @@ impl FolderError {
 /// The memory that redb may use as a cache.
 const CACHE_BYTES: usize = 256 << 20;
 
-const NOT_A_NEW_ONE: &str = "restore it from a backup. Remove it, so that a new one is made, only \
-    when no lease that it has seen can be alive: a new one does not know their marks";
+const NOT_A_NEW_ONE: &str = "nothing was changed; restore it from a backup. Remove it, so that a \
+    new one is made, only when no lease that it has seen can be alive: a new one knows neither \
+    their tokens nor their marks";
 
-/// Opens or makes the file and runs `first` in a first transaction.
-pub(super) fn open(
+/// Opens or makes the file in the folder and runs `first` in a first transaction.
+///
+/// # Errors
+/// [`FolderError`] where the folder cannot be made or written, another process uses the file, or
+/// the file is empty, damaged or not ours. An empty file would be taken for a new one, and what it
+/// once held would be gone without a word.
+pub fn open(
     folder: &Path,
     path: &Path,
     first: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
@@ -38,7 +47,6 @@ pub(super) fn open(
     fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
     let is_new = !path.exists();
     if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
-        // It would be taken for a new one, and the marks would be gone without a word.
         return Err(FolderError::new(path, format!("the file is empty; {NOT_A_NEW_ONE}")));
     }
     let open = || -> Result<Database, FolderError> {

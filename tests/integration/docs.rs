@@ -1,0 +1,90 @@
+//! Every relative link of the documentation leads to something.
+
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// README.md and everything below docs that ends in .md.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![Path::new(ROOT).join("README.md")];
+    let mut folders = vec![Path::new(ROOT).join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// The prose: what is between fences or in back quotes is no link.
+fn prose(page: &str) -> String {
+    let mut fenced = false;
+    let mut prose = String::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            prose.extend(line.split('`').step_by(2));
+            prose.push('\n');
+        }
+    }
+    prose
+}
+
+fn links(page: &str) -> Vec<String> {
+    let prose = prose(page);
+    let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let is_relative = |target: &&str| !target.contains("://") && !target.starts_with("mailto:");
+    targets.map(|(target, _)| target).filter(is_relative).map(ToOwned::to_owned).collect()
+}
+
+/// The anchor that a heading has: lower case, blanks as hyphens, no punctuation.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|text| text.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+fn is_broken(page: &Path, link: &str) -> bool {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = match path {
+        "" => page.to_owned(),
+        path => page.parent().unwrap().join(path),
+    };
+    if !target.exists() {
+        return true;
+    }
+    !anchor.is_empty()
+        && !anchors(&std::fs::read_to_string(target).unwrap()).contains(&anchor.to_owned())
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut seen = 0;
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            seen += 1;
+            if is_broken(&page, &link) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(seen > 20, "only {seen} links were found");
+}
+
+#[test]
+fn code_is_not_searched_for_links() {
+    let page = "[a](a.md) `[b](b.md)`\n```\n[c](c.md)\n```\n[d](https://d) [e](e.md#f)";
+    assert_eq!(links(page), ["a.md", "e.md#f"]);
+}
