@@ -25,6 +25,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         eprintln!("fenced-store: {error}");
         return ExitCode::from(EXIT_USAGE);
     }
+    process::warn_of_unknown_variables::<Config>(PREFIX);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -1,7 +1,7 @@
 //! What is counted beside the requests themselves.
 
 use fence_protocol::Code;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -9,7 +9,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use service_kit::metrics::Metrics;
 
 /// An operation on a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Acquire,
     Renew,
@@ -17,9 +17,20 @@ pub(crate) enum Operation {
     Revoke,
 }
 
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Revoke => "revoke",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
-    operation: Operation,
+    operation: &'static str,
     outcome: &'static str,
 }
 
@@ -59,7 +70,7 @@ impl Counters {
     }
 
     pub(crate) fn count(&self, operation: Operation, refusal: Option<Code>) {
-        let outcome = refusal.map_or("ok", Code::as_str);
+        let (operation, outcome) = (operation.as_str(), refusal.map_or("ok", Code::as_str));
         self.operations.get_or_create(&Labels { operation, outcome }).inc();
     }
 

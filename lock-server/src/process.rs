@@ -21,6 +21,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());
     }
+    process::warn_of_unknown_variables::<Config>(PREFIX);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("the runtime cannot start: {error}")),
@@ -62,7 +63,10 @@ async fn init(config: &Config) -> ExitCode {
             println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
             ExitCode::SUCCESS
         }
-        Err(error) => failed(&error),
+        Err(error) => {
+            eprintln!("lock-server: init: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

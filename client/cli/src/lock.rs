@@ -148,7 +148,7 @@ is the guard.")]
 struct Revoke {
     /// The lock
     lock: LockName,
-    /// Why, for the holder and the log
+    /// Why, for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Owner,
     #[command(flatten)]

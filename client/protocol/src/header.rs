@@ -73,8 +73,9 @@ impl FromStr for FencingToken {
         Parser::new(value)
             .parse_item_with_visitor(|item: BareItemFromInput<'_>| match item {
                 BareItemFromInput::Integer(number) => {
-                    let number = u64::try_from(i64::from(number)).unwrap_or(0);
-                    Ok(Fields::new(Token::new(number).map_err(Refused::invalid)?))
+                    let number = i64::from(number);
+                    let token = number.to_string().parse().map_err(Refused::invalid)?;
+                    Ok(Fields::new(token))
                 }
                 _ => Err(Refused("must begin with an integer, the token".to_owned())),
             })

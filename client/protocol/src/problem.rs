@@ -132,7 +132,7 @@ codes! {
         "Try another server, or this one after Retry-After.";
     /// Nobody knows whether it was done.
     OutcomeUnknown = "outcome-unknown", 504, true, "Whether it was done is not known",
-        "Repeat the request with the same lease_id: it is done at most once.";
+        "Repeat the request with the same lease_id: it is done at most once. Without an id of your own, look at the lock first.";
 }
 
 impl Code {

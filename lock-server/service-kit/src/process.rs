@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::{ProcessEnv, unknown_variables};
 use crate::listener::DrainReport;
 use crate::{Kit, signals};
 
@@ -10,6 +11,13 @@ use crate::{Kit, signals};
 pub const EXIT_USAGE: u8 = 64;
 /// What is left to do after the listeners are done: commits, forwards, releases.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Warns of variables that begin with the prefix and set nothing: misspelt ones, perhaps.
+pub fn warn_of_unknown_variables<A: clap::Parser>(prefix: &str) {
+    for name in unknown_variables::<A>(prefix, &[], &ProcessEnv) {
+        tracing::warn!(name, "this variable sets nothing; see --help for the flags' names");
+    }
+}
 
 /// Serves until a signal, then drains and says how that went.
 pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainReport>) -> ExitCode {

@@ -22,7 +22,7 @@ pub struct Record {
     pub holder: Option<Holder>,
     /// First come, first served.
     pub queue: VecDeque<Waiter>,
-    /// Newest first, at most [`ENDED_KEPT`].
+    /// Newest first, at most eight.
     pub ended: VecDeque<Ended>,
 }
 

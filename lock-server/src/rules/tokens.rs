@@ -15,6 +15,12 @@ pub fn clock_floor(wall_ms: u64) -> u64 {
     wall_ms.saturating_sub(EPOCH_2025_MS).saturating_mul(TOKENS_PER_MS)
 }
 
+/// Where a counter begins whose memory may have been lost: above every token that can have been
+/// issued, also where a client had lifted the counter as far as [`min_token_ceiling`] lets it.
+pub fn restart_floor(wall_ms: u64) -> u64 {
+    clock_floor(wall_ms).saturating_add(LIFT_SLACK)
+}
+
 /// The highest `min_token` that a client may ask for.
 ///
 /// A guard's mark can be above the counter when the counter lost its memory, and then it is at most
@@ -38,6 +44,19 @@ mod tests {
         assert!(clock_floor(year_2050_ms) < Token::MAX - LIFT_SLACK);
         assert_eq!(clock_floor(0), 0);
         assert_eq!(clock_floor(EPOCH_2025_MS + 2), 2_000);
+    }
+
+    /// A client lifts the counter as far as it may, tokens are issued at the full rate, and then the
+    /// memory is lost: the new beginning is above all of them, at every later moment.
+    #[test]
+    fn a_lifted_counter_is_below_the_next_beginning() {
+        let lifted_at_ms = EPOCH_2025_MS + 1_000_000;
+        let lifted = min_token_ceiling(0, lifted_at_ms) + 1;
+        for later_ms in [0, 1, 999, 3_600_000, 86_400_000] {
+            let issued = lifted + later_ms * TOKENS_PER_MS;
+            let begins = next(restart_floor(lifted_at_ms + later_ms), None).unwrap().get();
+            assert!(begins >= issued, "{begins} after {issued}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Ttl};
 use service_kit::clock::Clock;
 use service_kit::data_file::FolderError;
+use service_kit::health::Health;
 
 use super::engine::Engine;
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
@@ -31,11 +32,16 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// [`FolderError`], which names the path and what to do.
-    pub fn open(dir: &Path, limits: Limits, clock: Arc<dyn Clock>) -> Result<Self, FolderError> {
+    pub fn open(
+        dir: &Path,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+        health: Health,
+    ) -> Result<Self, FolderError> {
         let mut machine = Machine::new(0, limits);
         let file = dir.join(FILE);
         let journal = journal::RedbJournal::open(dir, &file, &mut machine, &*clock)?;
-        let engine = Engine::start(machine, journal, clock)
+        let engine = Engine::start(machine, journal, clock, health)
             .map_err(|error| FolderError::new(dir, error.to_string()))?;
         Ok(Self(engine))
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Ttl};
 use service_kit::clock::Clock;
+use service_kit::health::{Health, Status};
 use tokio::sync::oneshot;
 
 use super::{Acquire, Grant, ListQuery, StoreError};
@@ -24,6 +25,8 @@ use crate::rules::{Machine, Reply};
 const INBOX: usize = 16_384;
 /// How many requests share one journal write at most.
 const BATCH: usize = 4_096;
+/// The readiness check of the journal.
+const CHECK: &str = "journal";
 /// How long the thread sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(3_600);
 
@@ -99,6 +102,7 @@ impl Engine {
         machine: Machine,
         journal: impl Journal,
         clock: Arc<dyn Clock>,
+        health: Health,
     ) -> std::io::Result<Self> {
         let (inbox, requests) = sync_channel(INBOX);
         let worker = Worker {
@@ -108,7 +112,9 @@ impl Engine {
             waiting: HashMap::new(),
             ready: Vec::new(),
             failed: None,
+            health,
         };
+        worker.health.set(CHECK, Status::Ok);
         let thread = std::thread::Builder::new()
             .name("lock-engine".to_owned())
             .spawn(move || worker.run(&requests))?;
@@ -216,6 +222,7 @@ struct Worker<J> {
     /// Answers that leave after the commit.
     ready: Vec<Ready>,
     failed: Option<String>,
+    health: Health,
 }
 
 impl<J: Journal> Worker<J> {
@@ -266,6 +273,8 @@ impl<J: Journal> Worker<J> {
     /// caller reads as "unknown", and nothing is served any more.
     fn fail(&mut self, reason: String) {
         tracing::error!(reason, "the journal failed; nothing is served until a restart");
+        let text = format!("the journal failed: {reason}; restart this server");
+        self.health.set(CHECK, Status::Failing(text));
         self.failed = Some(reason);
         self.ready.clear();
         self.waiting.clear();
@@ -438,6 +447,7 @@ mod tests {
             waiting: HashMap::new(),
             ready: Vec::new(),
             failed: None,
+            health: Health::new(),
         };
         let (holder, waiter) = (ask(0), ask(1_000));
         let (lock, holder_id) = (holder.lock.clone(), holder.lease_id);

@@ -1,7 +1,7 @@
 //! Leases in memory: gone with the process. For demos, tests, and locks that may be lost.
 //!
-//! A restart forgets every token, so the counter begins at the clock floor instead of 1: above
-//! everything that an earlier process of the same name can have issued.
+//! A restart forgets every token, so the counter begins high instead of at 1: above everything
+//! that an earlier process of the same name can have issued.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Ttl};
 use service_kit::clock::Clock;
+use service_kit::health::Health;
 
 use super::engine::{Engine, NoJournal};
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
@@ -23,9 +24,9 @@ impl MemoryStore {
     ///
     /// # Errors
     /// Where the system has no thread to give.
-    pub fn start(limits: Limits, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
-        let machine = Machine::new(tokens::clock_floor(clock.wall_ms()), limits);
-        Ok(Self(Engine::start(machine, NoJournal, clock)?))
+    pub fn start(limits: Limits, clock: Arc<dyn Clock>, health: Health) -> std::io::Result<Self> {
+        let machine = Machine::new(tokens::restart_floor(clock.wall_ms()), limits);
+        Ok(Self(Engine::start(machine, NoJournal, clock, health)?))
     }
 }
 

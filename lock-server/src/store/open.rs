@@ -87,14 +87,14 @@ pub async fn open(
     let refused = |reason: String| OpenError(reason);
     Ok(match url {
         StoreUrl::Memory => Arc::new(
-            MemoryStore::start(options.limits, kit.clock.clone())
+            MemoryStore::start(options.limits, kit.clock.clone(), kit.health.clone())
                 .map_err(|error| refused(error.to_string()))?,
         ),
         StoreUrl::Embedded(dir) => {
             // Each namespace has its own counter, so it has its own folder.
             let dir = dir.join(options.namespace.as_str());
             Arc::new(
-                EmbeddedStore::open(&dir, options.limits, kit.clock.clone())
+                EmbeddedStore::open(&dir, options.limits, kit.clock.clone(), kit.health.clone())
                     .map_err(|error| refused(error.to_string()))?,
             )
         }

@@ -1,7 +1,7 @@
 //! Leases in Redis: one Lua script a transition, one counter a namespace.
 //!
 //! Any number of lock servers may serve one Redis. The scripts (`redis/*.lua`) hold the rules; this
-//! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters ([`waiting`]).
+//! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters (`waiting`).
 
 mod background;
 pub mod judge;
@@ -129,7 +129,10 @@ impl RedisStore {
             match self.inner.link.call(&command).await {
                 Ok(value) => return self.read(value),
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
-                    tracing::warn!(message, "Redis is not as it was left; verifying it again");
+                    tracing::warn!(
+                        answer = message,
+                        "Redis is not as it was left; verifying it again"
+                    );
                     verified = true;
                     self.inner.link.verify_again(generation).await.map_err(store_error)?;
                 }

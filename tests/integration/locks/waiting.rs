@@ -1,6 +1,7 @@
 //! The queue over HTTP: order, patience, and waiters that go away.
 
 use fence_protocol::Code;
+use fence_tests::key_file::lease_id;
 use fence_tests::raw_http;
 use fence_tests::wait::soon;
 use serde_json::json;
@@ -45,19 +46,23 @@ async fn patience_ends_in_423() {
 async fn a_waiter_that_disconnects_leaves_the_queue() {
     let server = memory().await;
     let locks = server.locks();
-    let first = locks.grant("gone", 60_000).await;
-    let mut stream = raw_http::connect(&server.base).await;
-    let body = r#"{"wait_ms": 60000}"#;
-    let request = format!(
-        "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    locks.queue_of("gone", 1).await;
-    drop(stream);
-    locks.queue_of("gone", 0).await;
-    locks.release("gone", first.lease_id).await.expect(200);
-    locks.grant("gone", 60_000).await;
+    // Under an id that the server makes up, and under one that the client could ask for again.
+    for body in [json!({"wait_ms": 60_000}), json!({"wait_ms": 60_000, "lease_id": lease_id()})] {
+        let first = locks.grant("gone", 60_000).await;
+        let body = body.to_string();
+        let mut stream = raw_http::connect(&server.base).await;
+        let request = format!(
+            "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        locks.queue_of("gone", 1).await;
+        drop(stream);
+        locks.queue_of("gone", 0).await;
+        locks.release("gone", first.lease_id).await.expect(200);
+        let next = locks.grant("gone", 60_000).await;
+        locks.release("gone", next.lease_id).await.expect(200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

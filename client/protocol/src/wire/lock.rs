@@ -85,7 +85,7 @@ pub struct EndedReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// Why, for the holder and the log: 1 to 256 bytes.
+    /// Why, for the audit log: 1 to 256 bytes.
     pub reason: Owner,
 }
 

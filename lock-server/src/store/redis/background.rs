@@ -169,10 +169,9 @@ async fn follow(store: &RedisStore) {
     }
 }
 
-/// Judges Redis now and then; says in `/readyz` what was found, and in the log what is new.
+/// Judges Redis now and then; says in `/readyz` what was found, which logs what is new.
 async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
     let mut clocks = judge::ClockWatch::default();
-    let mut known = Vec::new();
     let mut states = store.inner.link.watch();
     loop {
         let state = states.borrow_and_update().clone();
@@ -180,11 +179,7 @@ async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
             LinkState::Down(reason) => Status::Failing(reason),
             LinkState::Up(_) => {
                 match judge::look(&store.inner.link, &*store.inner.clock, &mut clocks).await {
-                    Ok(findings) => {
-                        log_news(&known, &findings);
-                        known = findings;
-                        judge::status(&known)
-                    }
+                    Ok(findings) => judge::status(&findings),
                     Err(reason) => Status::Failing(reason),
                 }
             }
@@ -195,19 +190,5 @@ async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
             () = tokio::time::sleep(JUDGE_INTERVAL) => {}
             _ = states.changed() => {}
         }
-    }
-}
-
-fn log_news(known: &[judge::Finding], findings: &[judge::Finding]) {
-    // The texts hold figures that move; what they are about does not.
-    let in_list = |list: &[judge::Finding], one: &judge::Finding| {
-        list.iter().any(|other| (other.about, other.severe) == (one.about, one.severe))
-    };
-    for finding in findings.iter().filter(|finding| !in_list(known, finding)) {
-        let judge::Finding { severe, about, text } = finding;
-        tracing::warn!(severe, about, "{text}");
-    }
-    for finding in known.iter().filter(|finding| !in_list(findings, finding)) {
-        tracing::info!(about = finding.about, "this is no longer so: {}", finding.text);
     }
 }

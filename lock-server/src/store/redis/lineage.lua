@@ -3,9 +3,10 @@
 --
 -- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta
 -- ARGV[1] run id and ARGV[2] replication id of this process, from INFO
--- ARGV[3] the highest token that the caller has seen  ARGV[4] the caller's clock floor
+-- ARGV[3] the highest token that the caller has seen  ARGV[4] where the caller's clock would begin
 -- ARGV[5] the id of a new lineage  ARGV[6] the year 2025 in ms  ARGV[7] tokens a millisecond
--- ARGV[8] "fresh" where an operator vouches that the namespace has never issued a token
+-- ARGV[8] how far a client may lift the counter above the clock
+-- ARGV[9] "fresh" where an operator vouches that the namespace has never issued a token
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
 --        NEW id counter reason     the counter is above every token that can have been issued
@@ -27,10 +28,10 @@ else
   return { 'SAME', lineage, token }
 end
 
-local fresh = ARGV[8] == 'fresh' and not lineage and not token
+local fresh = ARGV[9] == 'fresh' and not lineage and not token
 if not fresh then
   local time = redis.call('TIME')
-  local floor = (time[1] * 1000 - tonumber(ARGV[6])) * tonumber(ARGV[7])
+  local floor = (time[1] * 1000 - tonumber(ARGV[6])) * tonumber(ARGV[7]) + tonumber(ARGV[8])
   counter = math.max(counter + 1, floor, tonumber(ARGV[4]), tonumber(ARGV[3]) + 1)
 end
 if counter >= 999999999999999 then

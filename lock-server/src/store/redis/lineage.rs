@@ -4,7 +4,7 @@
 //! replication history, one counter that never fell. Its id stands in Redis beside the counter, and
 //! every script refuses when it is not the one that this server verified. When the process, the
 //! history or the counter changed, or nothing is stored, a new lineage begins with the counter
-//! lifted above everything that may have been issued (see [`tokens::clock_floor`]). Holes in the
+//! lifted above everything that may have been issued (see [`tokens::restart_floor`]). Holes in the
 //! numbers are harmless, repeats are not.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +94,7 @@ impl LineageKeeper {
 #[async_trait]
 impl Verifier for LineageKeeper {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let floor = tokens::clock_floor(self.clock.wall_ms());
+        let floor = tokens::restart_floor(self.clock.wall_ms());
         let seen = self.token_seen.load(Ordering::Relaxed);
         let verdict = judge_lineage(connection, &self.prefix, seen, floor, false).await?;
         if let Verdict::New { id, counter, reason } = &verdict {
@@ -165,7 +165,7 @@ async fn judge_lineage(
     let mut command = scripts::lineage().call_once(&[&keys[0], &keys[1], &keys[2]]);
     command.arg(run_id).arg(replication_id).arg(seen).arg(floor);
     command.arg(service_kit::ids::random_hex(16));
-    command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS);
+    command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
     command.arg(if fresh { "fresh" } else { "" });
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
