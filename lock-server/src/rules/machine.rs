@@ -1,14 +1,18 @@
 //! Every lock of a namespace, and the transitions between their states.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
-use fence_protocol::wire::lock::{EndReason, EndedReply, LockLine, LockPage, LockReply};
+use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
 
-use super::record::{Ended, Holder, Record, Waiter};
+use super::record::{Holder, Record, Waiter};
 use super::tokens;
-use crate::store::{Acquire, Grant, Limits, ListQuery, StoreError};
+use crate::store::{Acquire, Grant, Limits, StoreError};
+
+mod endings;
+mod reading;
+#[cfg(test)]
+mod tests;
 
 /// The answer to an acquire.
 #[derive(Clone, Debug, PartialEq)]
@@ -221,119 +225,6 @@ impl Machine {
         Ok(holder.grant(now_ms, 0))
     }
 
-    /// Ends a lease, or remembers an id that is not known as ended.
-    ///
-    /// # Errors
-    /// [`StoreError::Lost`] where the lease was not live.
-    pub fn release(
-        &mut self,
-        now_ms: u64,
-        lock: &LockName,
-        lease_id: LeaseId,
-    ) -> Result<EndedReply, StoreError> {
-        self.settle(now_ms, lock);
-        if !self.records.contains_key(lock) && self.records.len() >= self.limits.locks {
-            return Err(limit("locks held or remembered", self.limits.locks));
-        }
-        let mut record = self.take_out(lock).unwrap_or_default();
-        let live = record.holder.as_ref().is_some_and(|holder| holder.lease_id == lease_id);
-        let reply = if live {
-            self.end(now_ms, lock, &mut record, EndReason::Released)
-        } else {
-            let error = gone(&record, lease_id);
-            self.disown(now_ms, lock, &mut record, lease_id);
-            Err(error)
-        };
-        self.put_back(lock.clone(), record);
-        reply
-    }
-
-    /// Ends whatever lease is live.
-    ///
-    /// # Errors
-    /// [`StoreError::NotHeld`].
-    pub fn revoke(&mut self, now_ms: u64, lock: &LockName) -> Result<EndedReply, StoreError> {
-        self.settle(now_ms, lock);
-        let mut record = self.take_out(lock).ok_or(StoreError::NotHeld)?;
-        let reply = self.end(now_ms, lock, &mut record, EndReason::Revoked);
-        self.put_back(lock.clone(), record);
-        reply
-    }
-
-    /// The waiter behind this id is gone: it leaves the queue, or the grant that was handed to it is
-    /// taken back.
-    ///
-    /// A grant that somebody has asked for again, or renewed, stays: its holder has it. An id that
-    /// only waited is not remembered as ended, so that whoever lost a connection may wait again.
-    pub fn withdraw(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        self.settle(now_ms, lock);
-        let Some(mut record) = self.take_out(lock) else { return };
-        let handed = |holder: &Holder| holder.lease_id == lease_id && holder.handed;
-        if record.holder.as_ref().is_some_and(handed) {
-            // The answer would go to nobody.
-            let _ = self.end(now_ms, lock, &mut record, EndReason::Released);
-        } else if let Some(place) = record.position(lease_id)
-            && let Some(waiter) = record.queue.remove(place)
-        {
-            self.forget_waiter(lock, &waiter);
-        }
-        self.put_back(lock.clone(), record);
-    }
-
-    /// An id that does not hold the lock will never be granted from now on.
-    fn disown(&mut self, now_ms: u64, lock: &LockName, record: &mut Record, lease_id: LeaseId) {
-        if record.ended(lease_id).is_some() {
-            return;
-        }
-        let mut owner = None;
-        if let Some(place) = record.position(lease_id)
-            && let Some(waiter) = record.queue.remove(place)
-        {
-            self.forget_waiter(lock, &waiter);
-            let reason = EndReason::Released;
-            self.deliver(lock, lease_id, Err(StoreError::Lost { reason }));
-            owner = Some(waiter.request.owner);
-        }
-        record.remember(Ended {
-            lease_id,
-            token: None,
-            owner,
-            reason: EndReason::Released,
-            held_ms: 0,
-            at_ms: now_ms,
-        });
-        self.dirty.insert(lock.clone());
-    }
-
-    fn end(
-        &mut self,
-        now_ms: u64,
-        lock: &LockName,
-        record: &mut Record,
-        reason: EndReason,
-    ) -> Result<EndedReply, StoreError> {
-        let ended = record.end(reason, now_ms).ok_or(StoreError::NotHeld)?;
-        self.dirty.insert(lock.clone());
-        self.hand_over(now_ms, lock, record);
-        let token = ended.token.ok_or(StoreError::NotHeld)?;
-        Ok(EndedReply { lock: lock.clone(), lease_id: ended.lease_id, token, reason })
-    }
-
-    /// The lock is free: the first of the queue gets it, in the same step.
-    fn hand_over(&mut self, now_ms: u64, lock: &LockName, record: &mut Record) {
-        while record.holder.is_none() {
-            let Some(waiter) = record.queue.pop_front() else { return };
-            self.forget_waiter(lock, &waiter);
-            let lease_id = waiter.request.lease_id;
-            let waited_ms = now_ms.saturating_sub(waiter.since_ms);
-            let result = self.grant(now_ms, lock, record, waiter.request, waited_ms);
-            if let Some(holder) = &mut record.holder {
-                holder.handed = true;
-            }
-            self.deliver(lock, lease_id, result);
-        }
-    }
-
     /// Lets pass what is due by now: leases, waiters' patience, idle records.
     pub fn tick(&mut self, now_ms: u64) {
         while let Some((at_ms, lock, alarm)) = self.alarms.first().cloned() {
@@ -389,38 +280,6 @@ impl Machine {
     /// Whether there is something to make durable or to deliver.
     pub fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.deliveries.is_empty()
-    }
-
-    /// Holder, queue and history of one lock.
-    pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
-        self.settle(now_ms, lock);
-        match self.records.get(lock) {
-            Some(record) => record.reply(lock, now_ms),
-            None => Record::default().reply(lock, now_ms),
-        }
-    }
-
-    /// A page of held locks.
-    pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
-        self.tick(now_ms);
-        let from = match &query.after {
-            Some(after) if after.as_str() >= query.prefix.as_str() => {
-                Bound::Excluded(after.as_str())
-            }
-            _ => Bound::Included(query.prefix.as_str()),
-        };
-        let mut lines = self
-            .records
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
-            .filter_map(|(lock, record)| {
-                let holder = record.holder.as_ref()?.info(now_ms);
-                Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
-            });
-        let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();
-        let more = lines.next().is_some();
-        let next_after = locks.last().filter(|_| more).map(|line| line.lock.clone());
-        LockPage { locks, next_after }
     }
 
     /// Brings one record up to date: an expired lease ends and the next waiter is granted; a record
@@ -507,6 +366,3 @@ fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
 fn limit(what: &'static str, limit: usize) -> StoreError {
     StoreError::Limit { what, limit: limit as u64 }
 }
-
-#[cfg(test)]
-mod tests;

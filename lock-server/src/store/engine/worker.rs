@@ -1,0 +1,192 @@
+//! The thread: one batch after the other is applied, committed and answered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use fence_protocol::{LeaseId, LockName};
+use service_kit::clock::Clock;
+use service_kit::health::{Health, Status};
+use tokio::sync::oneshot;
+
+use super::{Answer, Heard, Journal, Request};
+use crate::rules::{Machine, Reply};
+use crate::store::{Acquire, StoreError};
+
+/// How many requests share one journal write at most.
+const BATCH: usize = 4_096;
+/// How long the thread sleeps when nothing is due.
+const IDLE: Duration = Duration::from_secs(3_600);
+/// The readiness check of the journal.
+const CHECK: &str = "journal";
+
+/// Sends one answer; a grant that nobody hears is taken back in the machine at that time.
+type Ready = Box<dyn FnOnce(&mut Machine, u64) + Send>;
+
+pub(super) struct Worker<J> {
+    machine: Machine,
+    journal: J,
+    clock: Arc<dyn Clock>,
+    /// Who waits for which answer; a repeated request has several listeners.
+    waiting: HashMap<(LockName, LeaseId), Vec<oneshot::Sender<Heard>>>,
+    /// Answers that leave after the commit.
+    ready: Vec<Ready>,
+    failed: Option<String>,
+    health: Health,
+}
+
+impl<J: Journal> Worker<J> {
+    pub(super) fn new(machine: Machine, journal: J, clock: Arc<dyn Clock>, health: Health) -> Self {
+        health.set(CHECK, Status::Ok);
+        let (waiting, ready) = (HashMap::new(), Vec::new());
+        Self { machine, journal, clock, waiting, ready, failed: None, health }
+    }
+
+    /// Serves until the channel is closed or [`Request::Stop`] comes.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        loop {
+            let first = match requests.recv_timeout(self.pause()) {
+                Ok(request) => Some(request),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let stop = self.turn(first, requests);
+            if stop {
+                return;
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        if self.failed.is_none() && self.machine.has_news() {
+            return Duration::ZERO;
+        }
+        let Some(at_ms) = self.machine.next_alarm_ms() else { return IDLE };
+        Duration::from_millis(at_ms.saturating_sub(self.clock.monotonic_ms())).min(IDLE)
+    }
+
+    /// One batch: apply, commit, answer. Returns whether to stop.
+    fn turn(&mut self, first: Option<Request>, requests: &Receiver<Request>) -> bool {
+        let batch = first.into_iter().chain(requests.try_iter()).take(BATCH);
+        if self.failed.is_some() {
+            return batch.fold(false, |stop, request| stop | matches!(request, Request::Stop));
+        }
+        let now_ms = self.clock.monotonic_ms();
+        self.machine.tick(now_ms);
+        let mut stop = false;
+        for request in batch {
+            stop |= matches!(request, Request::Stop);
+            self.apply(now_ms, request);
+        }
+        self.collect_deliveries();
+        match self.journal.commit(&mut self.machine) {
+            Ok(()) => self.answer(now_ms),
+            Err(reason) => self.fail(reason),
+        }
+        stop
+    }
+
+    /// What is in memory is ahead of what is durable: every answer in hand is dropped, which its
+    /// caller reads as "unknown", and nothing is served any more.
+    fn fail(&mut self, reason: String) {
+        tracing::error!(reason, "the journal failed; nothing is served until a restart");
+        let text = format!("the journal failed: {reason}; restart this server");
+        self.health.set(CHECK, Status::Failing(text));
+        self.failed = Some(reason);
+        self.ready.clear();
+        self.waiting.clear();
+    }
+
+    fn apply(&mut self, now_ms: u64, request: Request) {
+        match request {
+            Request::Acquire(acquire, answer) => self.acquire(now_ms, acquire, answer),
+            Request::Withdraw { lock, lease_id, granted: true } => {
+                self.machine.withdraw(now_ms, &lock, lease_id);
+            }
+            Request::Withdraw { lock, lease_id, granted: false } => {
+                self.leave(now_ms, (lock, lease_id));
+            }
+            Request::Renew(lock, lease_id, ttl, answer) => {
+                let result = self.machine.renew(now_ms, &lock, lease_id, ttl);
+                self.answer_later(answer, result);
+            }
+            Request::Release(lock, lease_id, answer) => {
+                let result = self.machine.release(now_ms, &lock, lease_id);
+                self.answer_later(answer, result);
+            }
+            Request::Revoke(lock, answer) => {
+                let result = self.machine.revoke(now_ms, &lock);
+                self.answer_later(answer, result);
+            }
+            Request::Show(lock, answer) => {
+                let result = self.machine.show(now_ms, &lock);
+                self.answer_later(answer, Ok(result));
+            }
+            Request::List(query, answer) => {
+                let result = self.machine.list(now_ms, &query);
+                self.answer_later(answer, Ok(result));
+            }
+            Request::Stop => {}
+        }
+    }
+
+    fn acquire(&mut self, now_ms: u64, acquire: Acquire, answer: oneshot::Sender<Heard>) {
+        let key = (acquire.lock.clone(), acquire.lease_id);
+        match self.machine.acquire(now_ms, acquire) {
+            Reply::Done(result) => self.ready.push(Box::new(move |_, _| {
+                drop(answer.send(Heard { result, shared: true }));
+            })),
+            Reply::Queued => self.waiting.entry(key).or_default().push(answer),
+        }
+    }
+
+    /// A caller left the queue, unless another one waits for the same id.
+    fn leave(&mut self, now_ms: u64, key: (LockName, LeaseId)) {
+        let Some(listeners) = self.waiting.get_mut(&key) else { return };
+        listeners.retain(|listener| !listener.is_closed());
+        if listeners.is_empty() {
+            self.waiting.remove(&key);
+            self.machine.withdraw(now_ms, &key.0, key.1);
+        }
+    }
+
+    fn collect_deliveries(&mut self) {
+        for delivery in self.machine.take_deliveries() {
+            let key = (delivery.lock.clone(), delivery.lease_id);
+            let listeners = self.waiting.remove(&key).unwrap_or_default();
+            self.ready.push(Box::new(move |machine, now_ms| {
+                let granted = delivery.result.is_ok();
+                let shared = listeners.len() > 1;
+                let mut heard = false;
+                for listener in listeners {
+                    let result = delivery.result.clone();
+                    heard |= listener.send(Heard { result, shared }).is_ok();
+                }
+                if granted && !heard {
+                    machine.withdraw(now_ms, &delivery.lock, delivery.lease_id);
+                }
+            }));
+        }
+    }
+
+    fn answer_later<T: Send + 'static>(
+        &mut self,
+        answer: Answer<T>,
+        result: Result<T, StoreError>,
+    ) {
+        // A caller that left without waiting in the queue learns the result by repeating.
+        self.ready.push(Box::new(move |_, _| drop(answer.send(result))));
+    }
+
+    /// Answers what the commit covered. Grants that nobody hears are taken back, which the next
+    /// turn commits and hands on.
+    fn answer(&mut self, now_ms: u64) {
+        for ready in std::mem::take(&mut self.ready) {
+            ready(&mut self.machine, now_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
