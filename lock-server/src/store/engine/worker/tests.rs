@@ -41,3 +41,30 @@ fn a_grant_that_nobody_hears_is_taken_back() {
     assert!(worker.machine.show(0, &lock).holder.is_none());
     assert!(worker.machine.has_news(), "the next turn makes it durable");
 }
+
+/// A journal on a disk that is full.
+struct FullDisk;
+
+impl Journal for FullDisk {
+    fn commit(&mut self, _: &mut Machine) -> Result<(), String> {
+        Err("no space left on device".to_owned())
+    }
+}
+
+/// L4: nothing is answered before it is durable, and after a failed commit nothing is served.
+#[test]
+fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
+    let health = Health::new();
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let machine = Machine::new(0, Limits::default());
+    let mut worker = Worker::new(machine, FullDisk, clock, health.clone());
+    let (_inbox, requests) = std::sync::mpsc::sync_channel(1);
+    for _ in 0..2 {
+        let (answer, mut heard) = oneshot::channel();
+        worker.turn(Some(Request::Acquire(ask(0), answer)), &requests);
+        // The caller reads this as "unknown", never as a grant.
+        assert!(matches!(heard.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
+    }
+    assert!(!health.is_ready());
+    assert!(health.report(false).text().contains("no space left on device"));
+}
