@@ -33,7 +33,7 @@ impl Counters {
     pub fn new(metrics: &Metrics) -> Self {
         let counters = Self {
             operations: Family::default(),
-            seal_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             in_doubt: Counter::default(),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
