@@ -103,6 +103,14 @@ impl Load {
     }
 }
 
+/// What a request that is repeated until it is answered got in the end.
+#[derive(Debug)]
+struct Answer {
+    reply: Reply,
+    /// Whether an earlier try may have been carried out, too.
+    is_repeat: bool,
+}
+
 struct Worker {
     number: usize,
     locks: Locks,
@@ -124,7 +132,7 @@ impl Worker {
     }
 
     async fn cycle(&mut self, name: &str) {
-        let lease = self.acquire(name).await;
+        let Some(lease) = self.acquire(name).await else { return };
         self.read(name, &lease).await;
         for _ in 0..=self.seed.below(2) {
             self.write(name, &lease).await;
@@ -142,13 +150,20 @@ impl Worker {
         }
     }
 
-    async fn acquire(&self, name: &str) -> LeaseReply {
+    /// The grant; none where an earlier try got no answer and its grant was taken back because it
+    /// could not be delivered.
+    async fn acquire(&self, name: &str) -> Option<LeaseReply> {
         let lease = lease_id();
         let ask = json!({"lease_id": lease, "ttl_ms": TTL_MS, "wait_ms": 2_000,
                          "owner": format!("worker {}", self.number)});
         let invoked_ns = self.history.now_ns();
-        let reply = self.answered(name, "acquire", ask, &[200]).await;
-        let granted = reply.lease();
+        let answer = self.answered(name, "acquire", ask, &[200, 410]).await;
+        if answer.reply.status == 410 {
+            let text = format!("ended before anybody heard of it: {answer:?}");
+            assert!(answer.is_repeat, "{text}");
+            return None;
+        }
+        let granted = answer.reply.lease();
         self.history.granted(Granted {
             lock: name.to_owned(),
             lease,
@@ -157,22 +172,23 @@ impl Worker {
             span: self.history.since(invoked_ns),
             released_ns: None,
         });
-        granted
+        Some(granted)
     }
 
     /// L4: a lease that was answered lives on, whoever was killed since.
     async fn renew(&self, name: &str, lease: &LeaseReply) {
         let ask = json!({"lease_id": lease.lease_id});
-        let renewed = self.answered(name, "renew", ask, &[200]).await.lease();
+        let renewed = self.answered(name, "renew", ask, &[200]).await.reply.lease();
         assert_eq!(renewed.token, lease.token, "a renewal changed the token");
     }
 
     async fn release(&self, name: &str, lease: &LeaseReply) {
         let ask = json!({"lease_id": lease.lease_id});
-        let reply = self.answered(name, "release", ask, &[200, 410]).await;
-        if reply.status == 410 {
-            // The reply to an earlier try was lost, and only that try can have ended the lease.
-            assert_eq!(reply.json()["reason"], "released", "an acknowledged lease was forgotten");
+        let answer = self.answered(name, "release", ask, &[200, 410]).await;
+        if answer.reply.status == 410 {
+            // Only an earlier try whose reply was lost can have ended the lease.
+            let text = format!("an acknowledged lease was forgotten: {answer:?}");
+            assert!(answer.is_repeat && answer.reply.json()["reason"] == "released", "{text}");
         }
     }
 
@@ -192,21 +208,27 @@ impl Worker {
         verb: &str,
         ask: serde_json::Value,
         statuses: &[u16],
-    ) -> Reply {
+    ) -> Answer {
+        let mut is_repeat = false;
         let asking = async {
             loop {
                 match self.locks.try_post(name, verb, ask.clone()).await {
-                    Ok(reply) if statuses.contains(&reply.status) => return reply,
-                    Ok(reply) if matches!(reply.status, 423 | 503 | 504) => {}
+                    Ok(reply) if statuses.contains(&reply.status) => {
+                        return Answer { reply, is_repeat };
+                    }
+                    // Nothing was done.
+                    Ok(reply) if matches!(reply.status, 423 | 503) => {}
+                    // Nobody knows.
+                    Ok(reply) if reply.status == 504 => is_repeat = true,
                     Ok(reply) => panic!("{verb} {name}: {reply:?}"),
-                    Err(_) => {}
+                    Err(_) => is_repeat = true,
                 }
                 tokio::time::sleep(PAUSE).await;
             }
         };
         // Others go first in the queue, each at most as long as it needs for its own repeats.
         match tokio::time::timeout(2 * PATIENCE, asking).await {
-            Ok(reply) => reply,
+            Ok(answer) => answer,
             Err(_) => panic!("{verb} {name}: no answer for {:?}", 2 * PATIENCE),
         }
     }
