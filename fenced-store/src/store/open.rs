@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fence_protocol::{Invalid, Namespace};
 use service_kit::Kit;
-use service_kit::redis_link::RedisTarget;
+use service_kit::redis_link::{RedisTarget, without_password};
 
 use super::FenceStore;
 use super::embedded::EmbeddedStore;
@@ -32,7 +32,7 @@ impl FromStr for StoreUrl {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let refuse = |rule: &str| Invalid::new("store", text, rule);
+        let refuse = |rule: &str| Invalid::new("store", without_password(text), rule);
         if text == "memory:" {
             return Ok(Self::Memory);
         }
@@ -109,5 +109,7 @@ mod tests {
         }
         let secret = "redis://app:hunter2@127.0.0.1:0x".parse::<StoreUrl>().unwrap_err();
         assert!(!secret.to_string().contains("hunter2"), "{secret}");
+        let other = "mysql://root:hunter2@db/x".parse::<StoreUrl>().unwrap_err().to_string();
+        assert!(other.contains("@db/x") && !other.contains("hunter2"), "{other}");
     }
 }

@@ -25,7 +25,7 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::{Mutex, Notify, watch};
 
 pub use script::{Script, load_scripts};
-pub use target::{RedisTarget, TargetError};
+pub use target::{RedisTarget, TargetError, without_password};
 pub use value::{info_field, text_fields};
 
 use crate::tasks::Tasks;

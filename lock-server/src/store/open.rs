@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fence_protocol::Namespace;
 use service_kit::Kit;
-use service_kit::redis_link::{LinkOptions, RedisTarget};
+use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
 
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
@@ -40,7 +40,7 @@ impl FromStr for StoreUrl {
                 .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
-                url.split_once('@').map_or(url, |(_, host)| host)
+                without_password(url)
             )),
         }
     }

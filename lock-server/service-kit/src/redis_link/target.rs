@@ -97,7 +97,8 @@ impl fmt::Debug for RedisTarget {
     }
 }
 
-fn without_password(url: &str) -> String {
+/// A URL with `***` in place of user and password: what errors and logs may show.
+pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url.to_owned();
     };
