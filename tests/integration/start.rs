@@ -4,6 +4,9 @@
 use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
 use fence_tests::ports;
 use fence_tests::servers::{DataDir, Setup};
+use lock_server::rules::tokens;
+use serde_json::json;
+use service_kit::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;
 
 const BOTH: [fn(&str) -> Setup; 2] = [Setup::lock_server, Setup::fenced_store];
@@ -235,4 +238,17 @@ async fn both_servers_share_a_key_file() {
     assert!(lease.fencing_token.contains("kid=\"k2\""), "{}", lease.fencing_token);
     new_guard.guard().put("k2", &lease.fencing_token, "x").await.expect(201);
     assert_eq!(guard.guard().put("k2", &lease.fencing_token, "x").await.status, 401);
+}
+
+/// A memory store forgets all with its process, also how far a client had lifted the counter: the
+/// next one begins above it (L1).
+#[tokio::test]
+async fn a_memory_store_begins_above_a_lifted_counter() {
+    let mut first = Setup::lock_server("memory:").start().await;
+    let floor = tokens::clock_floor(SystemClock::new().wall_ms());
+    let wish = json!({"ttl_ms": 60_000, "min_token": floor + tokens::LIFT_SLACK - 1});
+    let lifted = first.locks().acquire("a", wish).await.lease().token;
+    first.process.kill();
+    let second = Setup::lock_server("memory:").start().await;
+    assert!(second.locks().grant("a", 60_000).await.token > lifted);
 }

@@ -5,8 +5,10 @@ use fence_tests::api::Locks;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until};
+use lock_server::rules::tokens;
 use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
+use service_kit::clock::{Clock as _, SystemClock};
 
 use super::lock_server;
 
@@ -215,4 +217,20 @@ async fn a_waiter_outlives_flushall() {
     let _: () = redis.run(&["FLUSHALL"]).await;
     let next = soon("the waiter's grant", waiting).await.unwrap();
     assert!(next.token > first.token);
+}
+
+/// A client lifts the counter as far as it may; then every server and Redis forget. What is issued
+/// next is above all of it.
+#[tokio::test]
+async fn tokens_rise_after_a_lift_and_a_loss() {
+    let redis = Redis::start().await;
+    let mut first = lock_server(&redis).await;
+    let floor = tokens::clock_floor(SystemClock::new().wall_ms());
+    let wish = json!({"ttl_ms": 60_000, "min_token": floor + tokens::LIFT_SLACK - 1});
+    let lifted = first.locks().acquire("a", wish).await.lease().token;
+    first.process.kill();
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    let second = lock_server(&redis).await;
+    let next = next_token(&second.locks(), "a").await;
+    assert!(next > lifted.get(), "{next} after {lifted}");
 }
