@@ -22,7 +22,7 @@ pub struct LockRequest {
     spec: Result<Spec, Invalid>,
 }
 
-/// What to acquire.
+/// What to acquire, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) lock: LockName,
@@ -44,6 +44,10 @@ impl LockRequest {
             metadata: None,
         });
         Self { client, spec }
+    }
+
+    pub(crate) fn from_spec(client: Client, spec: Spec) -> Self {
+        Self { client, spec: Ok(spec) }
     }
 
     fn change(mut self, change: impl FnOnce(&mut Spec)) -> Self {
@@ -110,7 +114,7 @@ impl LockRequest {
     pub async fn acquire(self) -> Result<Lease, Error> {
         let spec = self.spec?;
         let (reply, window) = grant::obtain(&self.client, &spec).await?;
-        Ok(Lease::begin(self.client, reply, window, spec.ttl))
+        Ok(Lease::begin(self.client, reply, window, spec))
     }
 
     /// Acquires the lock for somebody else: nothing renews it here, nothing releases it, and

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use fence_protocol::wire::fence::Outcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, Invalid, Problem, Token};
 
@@ -16,6 +17,7 @@ struct Inner {
     message: String,
     problem: Option<Problem>,
     retry_after: Option<Duration>,
+    outcome: Option<Outcome>,
 }
 
 /// What to do about an [`Error`].
@@ -35,6 +37,9 @@ pub enum ErrorKind {
         reason: LostReason,
     },
     /// A newer holder has been at the data: stop, and never repeat this.
+    ///
+    /// Where the lease is live all the same, the lock server may have lost its memory and issue
+    /// tokens below the marks; [`Lease::reacquire_above`](crate::Lease::reacquire_above) finds out.
     Stale {
         /// The highest token that the guard has seen.
         mark: Option<Token>,
@@ -73,7 +78,8 @@ impl fmt::Display for LostReason {
 impl Error {
     /// An error of `kind`; `message` says what happened, with the values.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), problem: None, retry_after: None }))
+        let message = message.into();
+        Self(Box::new(Inner { kind, message, problem: None, retry_after: None, outcome: None }))
     }
 
     /// The lease on `lock` cannot be trusted any more.
@@ -85,7 +91,13 @@ impl Error {
     pub(crate) fn from_problem(problem: Problem, retry_after: Option<Duration>) -> Self {
         let kind = kind_of(&problem, retry_after);
         let message = problem.to_string();
-        Self(Box::new(Inner { kind, message, problem: Some(problem), retry_after }))
+        Self(Box::new(Inner { kind, message, problem: Some(problem), retry_after, outcome: None }))
+    }
+
+    /// With another account of what became of the operation than the server's last word.
+    pub(crate) fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.0.outcome = Some(outcome);
+        self
     }
 
     /// With `context` before what happened.
@@ -102,6 +114,26 @@ impl Error {
     /// What the server said, where it said something.
     pub fn problem(&self) -> Option<&Problem> {
         self.0.problem.as_ref()
+    }
+
+    /// What became of an operation at the guard, where that is known to be known or unknown: a stale
+    /// write, for one, may be the repeat of one that was applied before its holder became stale.
+    pub fn outcome(&self) -> Option<Outcome> {
+        let said = || self.problem().and_then(|problem| problem.extension("outcome"));
+        let is_unknown = *self.kind() == ErrorKind::OutcomeUnknown;
+        self.0.outcome.or_else(said).or_else(|| is_unknown.then_some(Outcome::Unknown))
+    }
+
+    /// What the next token of the lock has to exceed for the guard to take it, where the guard refused
+    /// a token as stale or as a collision.
+    pub fn min_token(&self) -> Option<Token> {
+        let problem = self.problem()?;
+        match problem.code {
+            Code::StaleToken | Code::TokenCollision => {
+                problem.extension("min_token").or_else(|| problem.extension("mark"))
+            }
+            _ => None,
+        }
     }
 
     /// When it is worth trying again, where the server said so.

@@ -1,5 +1,6 @@
 //! A lease that is held: renewed in the background, watched here, given back in the end.
 
+mod above_marks;
 mod renewal;
 mod state;
 
@@ -10,11 +11,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fence_protocol::wire::lock::LeaseReply;
-use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Token};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
 use self::state::State;
+use crate::acquire::Spec;
 use crate::clock::{self, Moment};
 use crate::timing::Window;
 use crate::{Client, Error, ErrorKind, FencedStore, LostReason, tasks};
@@ -28,27 +30,39 @@ use crate::{Client, Error, ErrorKind, FencedStore, LostReason, tasks};
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     client: Client,
+    spec: Spec,
     grant: LeaseReply,
     state: Arc<State>,
     runtime: Handle,
     /// Dropping it stops the renewal.
     renewal: Option<DropGuard>,
     released: bool,
+    /// Whether it was granted above a guard's mark because the one before it was below.
+    is_above_marks: bool,
 }
 
 impl Lease {
-    /// A lease that was granted with `ttl` for each renewal; must be called on a runtime.
-    pub(crate) fn begin(client: Client, grant: LeaseReply, window: Window, ttl: Ttl) -> Self {
+    /// A lease that was granted as `spec` asked for; must be called on a runtime.
+    pub(crate) fn begin(client: Client, grant: LeaseReply, window: Window, spec: Spec) -> Self {
         let state = Arc::new(State::new(grant.lock.clone(), window));
         let renewal = renewal::Renewal {
             locks: client.locks().clone(),
             state: Arc::clone(&state),
             lock: grant.lock.clone(),
             lease_id: grant.lease_id,
-            ttl,
+            ttl: spec.ttl,
         };
         let renewal = Some(tasks::spawn_until_dropped(renewal.keep()));
-        Self { client, grant, state, runtime: Handle::current(), renewal, released: false }
+        Self {
+            client,
+            spec,
+            grant,
+            state,
+            runtime: Handle::current(),
+            renewal,
+            released: false,
+            is_above_marks: false,
+        }
     }
 
     /// The fencing token: higher than that of every grant of this lock before.
@@ -69,6 +83,11 @@ impl Lease {
     /// The value of the `Fencing-Token` header, for calls to the guard by other means.
     pub fn fencing_token(&self) -> &str {
         &self.grant.fencing_token
+    }
+
+    /// The same token as a password for the guard's Redis port: `redis://fence:<credential>@guard`.
+    pub fn fencing_credential(&self) -> &str {
+        &self.grant.fencing_credential
     }
 
     /// The grant as the server sent it.
@@ -200,134 +219,4 @@ impl Drop for Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::*;
-    use crate::ids;
-
-    /// An address where nobody listens.
-    fn nowhere() -> String {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        format!("http://{}", listener.local_addr().unwrap())
-    }
-
-    /// A lease whose server cannot be reached any more.
-    fn orphaned(ttl_ms: u64, store: &str) -> Lease {
-        let client = Client::builder().lock_server(nowhere()).fenced_store(store).build().unwrap();
-        let lock = LockName::new("a").unwrap();
-        let lease_id = ids::lease_id();
-        let grant = LeaseReply {
-            fencing_token: format!("7;lock=\"a\";lease=\"{lease_id}\""),
-            lock,
-            lease_id,
-            token: Token::new(7).unwrap(),
-            ttl_ms,
-            owner: client.owner().clone(),
-            waited_ms: 0,
-        };
-        let window = Window::new(clock::now(), ttl_ms);
-        Lease::begin(client, grant, window, Ttl::from_ms(ttl_ms).unwrap())
-    }
-
-    const LOST: ErrorKind = ErrorKind::LeaseLost { reason: LostReason::Deadline };
-
-    #[tokio::test]
-    async fn an_unreachable_server_means_lost_at_the_deadline_and_the_work_is_dropped() {
-        struct Dropped<'a>(&'a AtomicBool);
-        impl Drop for Dropped<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
-        let dropped = AtomicBool::new(false);
-        let lease = orphaned(200, &nowhere());
-        let deadline = lease.deadline();
-        let outcome = lease
-            .run(async |_| {
-                let _work = Dropped(&dropped);
-                std::future::pending::<()>().await;
-            })
-            .await;
-        assert_eq!(*outcome.unwrap_err().kind(), LOST);
-        assert!(clock::now() >= deadline);
-        assert!(dropped.load(Ordering::SeqCst));
-    }
-
-    /// Pending once, and woken at once: the next step comes before any timer or other task.
-    async fn next_step() {
-        let mut is_first = true;
-        poll_fn(|context| {
-            if std::mem::take(&mut is_first) {
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            Poll::Ready(())
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn work_that_slept_through_the_deadline_takes_no_further_step() {
-        let went_on = Arc::new(AtomicBool::new(false));
-        let lease = orphaned(100, &nowhere());
-        let seen = Arc::clone(&went_on);
-        // What a process does that was stopped: no timer and no other task runs meanwhile.
-        let work = lease.run(async move |lease| {
-            while clock::now() < lease.deadline() {
-                std::hint::spin_loop();
-            }
-            next_step().await;
-            seen.store(true, Ordering::SeqCst);
-        });
-        let outcome = tasks::spawn(work).await.unwrap();
-        assert_eq!(*outcome.unwrap_err().kind(), LOST);
-        assert!(!went_on.load(Ordering::SeqCst));
-    }
-
-    #[tokio::test]
-    async fn work_that_ended_after_the_deadline_is_not_called_a_success() {
-        let outcome = orphaned(100, &nowhere())
-            .run(async |lease| {
-                while clock::now() < lease.deadline() {
-                    std::hint::spin_loop();
-                }
-            })
-            .await;
-        assert_eq!(*outcome.unwrap_err().kind(), LOST);
-    }
-
-    #[tokio::test]
-    async fn a_fenced_call_with_a_lost_lease_sends_nothing() {
-        let store = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let lease = orphaned(50, &format!("http://{}", store.local_addr().unwrap()));
-        let was_called = Arc::new(AtomicBool::new(false));
-        let called = Arc::clone(&was_called);
-        let _store = tasks::spawn_until_dropped(async move {
-            while store.accept().await.is_ok() {
-                called.store(true, Ordering::SeqCst);
-            }
-        });
-        assert_eq!(lease.lost().await, LostReason::Deadline);
-        assert_eq!(lease.remaining(), Duration::ZERO);
-        let lock = lease.lock().clone();
-        let put = lease.objects().put(&lease, "a", "late").await.unwrap_err();
-        let get = lease.objects().get(&lease, "a").await.unwrap_err();
-        let delete = lease.objects().delete(&lease, "a").await.unwrap_err();
-        let seal = lease.objects().seal(&lease, &lock).await.unwrap_err();
-        for error in [put, get, delete, seal] {
-            assert_eq!(*error.kind(), LOST);
-        }
-        assert!(!was_called.load(Ordering::SeqCst));
-    }
-
-    #[test]
-    fn dropping_outside_of_the_runtime_does_not_panic_or_block() {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let lease = runtime.block_on(async { orphaned(60_000, &nowhere()) });
-        drop(lease);
-        let late = runtime.block_on(async { orphaned(60_000, &nowhere()) });
-        drop(runtime);
-        drop(late);
-    }
-}
+mod tests;

@@ -1,16 +1,21 @@
 //! Objects behind the guard. Every operation takes the lease that it is done under.
 
+mod change;
+
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee, SealReply};
-use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, LockName, Owner, Token};
+use fence_protocol::{
+    FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner, Token,
+};
 use percent_encoding::utf8_percent_encode;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
 
+use self::change::OpId;
 use crate::locks::{CALL_TIMEOUT, ENCODED};
 use crate::transport::{Effect, Endpoint, Failure, Reply};
 use crate::{Error, ErrorKind, Fence};
@@ -22,9 +27,13 @@ const OBJECT_BYTES_MAX: usize = 256 << 20;
 
 /// The guard's objects.
 ///
-/// A lease that can no longer be trusted is refused here, without a request. Nothing is repeated
-/// by itself: an error's [`kind`](Error::kind) says whether that would help. Dropping a future
-/// does not undo what has been sent.
+/// A lease that can no longer be trusted is refused here, without a request.
+///
+/// A write or delete that got no reply is repeated up to twice, for as long as its lease can be
+/// trusted: under one name (`Idempotency-Key`), so that the guard answers a repeat with what became
+/// of the first and does nothing twice. Nothing else is repeated by itself: an error's
+/// [`kind`](Error::kind) says whether that would help. Dropping a future does not undo what has been
+/// sent.
 #[derive(Clone, Debug)]
 pub struct FencedStore {
     endpoint: Endpoint,
@@ -53,6 +62,8 @@ pub struct Applied {
     pub guarantee: Option<Guarantee>,
     /// The version of the object after it.
     pub etag: Option<String>,
+    /// Whether it had been done before under its name, and this is the account of that.
+    pub replayed: bool,
 }
 
 impl FencedStore {
@@ -102,20 +113,22 @@ impl FencedStore {
         body: impl Into<Bytes>,
     ) -> PutRequest<'a, F> {
         let headers = HeaderMap::new();
-        PutRequest { store: self, lease, key, body: body.into(), headers, refused: None }
+        let op_id = OpId::random();
+        PutRequest { store: self, lease, key, body: body.into(), headers, op_id, refused: None }
     }
 
     /// Deletes an object and raises the mark. Deleting what is not there is a success, so that a
     /// repeated request is.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] where no reply came.
+    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] where no reply came to it and to
+    /// its repeats.
     pub async fn delete(&self, lease: &impl Fence, key: &str) -> Result<Applied, Error> {
-        let request = self.fenced(Method::DELETE, lease, &object_path(key)?)?;
-        match self.endpoint.send(request, OBJECT_BYTES_MAX).await {
-            Ok(reply) => Ok(applied(&reply)),
-            Err(failure) => Err(failure.into_error(&format!("delete {key}"), Effect::Changes)),
-        }
+        let path = object_path(key)?;
+        let request = || self.fenced(Method::DELETE, lease, &path);
+        let what = format!("delete {key}");
+        let reply = change::send(&self.endpoint, &what, &OpId::random(), request).await?;
+        Ok(applied(&reply))
     }
 
     /// Raises the lock's mark to this lease's token without touching data: nothing of an older
@@ -187,6 +200,7 @@ pub struct PutRequest<'a, F> {
     key: &'a str,
     body: Bytes,
     headers: HeaderMap,
+    op_id: OpId,
     refused: Option<Error>,
 }
 
@@ -219,24 +233,38 @@ impl<F: Fence> PutRequest<'_, F> {
         self.header(IF_NONE_MATCH, "*")
     }
 
-    /// Sends it.
+    /// Under this name instead of a random one: 1 to 128 bytes of `A-Z a-z 0-9 . _ : -`. For a write
+    /// whose outcome was not known, to be sent again later, perhaps by another process: where the
+    /// guard did it under this name it is not done again, and answered as it was then. The guard
+    /// remembers the last 64 of a lock; a name that is used for another write is refused.
+    pub fn op_id(mut self, op_id: &str) -> Self {
+        match OpId::new(op_id) {
+            Ok(op_id) => self.op_id = op_id,
+            Err(invalid) => self.refused = Some(invalid.into()),
+        }
+        self
+    }
+
+    /// Sends it; repeats it under the same name where no reply came.
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] for a lease that is lost here (nothing is sent),
     /// [`ErrorKind::Stale`] where a newer holder has been at the data,
     /// [`ErrorKind::Precondition`] where the object has another version,
-    /// [`ErrorKind::OutcomeUnknown`] where no reply came.
+    /// [`ErrorKind::OutcomeUnknown`] where no reply came to it and to its repeats. A refusal of a
+    /// repeat says by [`Error::outcome`] what became of the first.
     pub async fn send(self) -> Result<Applied, Error> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
         let path = object_path(self.key)?;
-        let request = self.store.fenced(Method::PUT, self.lease, &path)?;
-        let request = request.headers(self.headers).body(self.body);
-        match self.store.endpoint.send(request, OBJECT_BYTES_MAX).await {
-            Ok(reply) => Ok(applied(&reply)),
-            Err(failure) => Err(failure.into_error(&format!("put {}", self.key), Effect::Changes)),
-        }
+        let request = || {
+            let request = self.store.fenced(Method::PUT, self.lease, &path)?;
+            Ok(request.headers(self.headers.clone()).body(self.body.clone()))
+        };
+        let what = format!("put {}", self.key);
+        let reply = change::send(&self.store.endpoint, &what, &self.op_id, request).await?;
+        Ok(applied(&reply))
     }
 }
 
@@ -253,10 +281,11 @@ fn applied(reply: &Reply) -> Applied {
     let guarantee = text(&reply.headers, FENCING_GUARANTEE);
     Applied {
         mark: text(&reply.headers, FENCING_MARK).and_then(|mark| mark.parse().ok()),
-        guarantee: [Guarantee::Atomic, Guarantee::Bounded]
+        guarantee: Guarantee::ALL
             .into_iter()
             .find(|known| guarantee.as_deref() == Some(known.as_str())),
         etag: text(&reply.headers, ETAG.as_str()),
+        replayed: text(&reply.headers, IDEMPOTENCY_REPLAYED).as_deref() == Some("true"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use fence_protocol::{Code, Problem};
+use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
@@ -18,6 +18,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shorter than the servers' own idle timeout (75 s), so that a pooled connection is not one that
 /// the server is just closing.
 const POOL_IDLE: Duration = Duration::from_secs(60);
+
+/// The member of a problem, true where the guard says in a header that it tells what became of an
+/// earlier request of the same name.
+pub(crate) const REPLAYED: &str = "idempotency_replayed";
 
 /// Whether a request that got no reply may have changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +162,11 @@ impl Endpoint {
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
-        Err(Failure::Refused(Box::new(problem(status.as_u16(), &body, &self.base)), retry_after))
+        let mut problem = problem(status.as_u16(), &body, &self.base);
+        if headers.get(IDEMPOTENCY_REPLAYED).is_some_and(|value| value == "true") {
+            problem = problem.with(REPLAYED, true);
+        }
+        Err(Failure::Refused(Box::new(problem), retry_after))
     }
 
     fn no_response(&self, error: &reqwest::Error) -> Failure {

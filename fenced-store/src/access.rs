@@ -46,16 +46,18 @@ impl Access {
         headers: &HeaderMap,
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
-        let header = self.header(headers)?;
-        let lock = match self.rules.protection(key)? {
+        let presented = self.header(headers)?;
+        let (lock, unfenced_reads) = match self.rules.protection(key)? {
             // A token that comes along is checked for being genuine, and then not needed.
             Protection::Open => return Ok(None),
-            Protection::Lock(lock) => lock,
+            Protection::Deny => return Err(denied(key)),
+            Protection::Lock { lock, unfenced_reads } => (lock, unfenced_reads),
         };
-        match header {
-            None if intent == Intent::Read && self.allow_unfenced_reads => Ok(None),
+        let may_read = unfenced_reads || self.allow_unfenced_reads;
+        match presented {
+            None if intent == Intent::Read && may_read => Ok(None),
             None => Err(required(&lock, &format!("object {key}"))),
-            Some(header) => fence(&header, &lock, &format!("object {key}")).map(Some),
+            Some(presented) => of_lock(presented, &lock, &format!("object {key}")).map(Some),
         }
     }
 
@@ -67,12 +69,12 @@ impl Access {
         let what = format!("sealing lock {lock}");
         match self.header(headers)? {
             None => Err(required(lock, &what)),
-            Some(header) => fence(&header, lock, &what),
+            Some(presented) => of_lock(presented, lock, &what),
         }
     }
 
     /// Reads and verifies the header, if there is one.
-    fn header(&self, headers: &HeaderMap) -> Result<Option<FencingToken>, Reject> {
+    fn header(&self, headers: &HeaderMap) -> Result<Option<Fence>, Reject> {
         let mut values = headers.get_all(FENCING_TOKEN).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let malformed = |detail: String| Reject::new(Code::MalformedToken, detail);
@@ -84,21 +86,36 @@ impl Access {
             .map_err(|_| malformed("the Fencing-Token header is not ASCII text".to_owned()))?;
         let header: FencingToken =
             text.parse().map_err(|error: fence_protocol::Invalid| malformed(error.to_string()))?;
+        self.genuine(header).map(Some)
+    }
+
+    /// What a token presents, wherever it came from, once it is known to be one of this namespace's
+    /// lock server. The lock that it has to be for is not looked at.
+    ///
+    /// # Errors
+    /// 401 for a token that is not genuine, 403 for one of another namespace.
+    pub fn genuine(&self, token: FencingToken) -> Result<Fence, Reject> {
         if let Some(keys) = &self.keys {
-            keys.verify(&header)
+            keys.verify(&token)
                 .map_err(|error| Reject::new(Code::BadSignature, error.to_string()))?;
         }
-        if header.namespace != self.namespace {
+        if token.namespace != self.namespace {
             let detail = format!(
                 "the token is of namespace {}, this guard is of namespace {}",
-                header.namespace, self.namespace
+                token.namespace, self.namespace
             );
             let hint = "Use the lock server of this guard's namespace, or give both servers the \
                         same --namespace.";
             return Err(Reject::new(Code::WrongLock, detail).hint(hint));
         }
-        Ok(Some(header))
+        Ok(Fence::from(&token))
     }
+}
+
+fn denied(key: &ObjectKey) -> Reject {
+    let detail = format!("object {key} is denied to everybody by the guard's rules");
+    let hint = "Use another key, or ask an operator for a rule that names this one's lock.";
+    Reject::new(Code::Forbidden, detail).hint(hint)
 }
 
 fn required(lock: &LockName, what: &str) -> Reject {
@@ -106,20 +123,21 @@ fn required(lock: &LockName, what: &str) -> Reject {
     Reject::new(Code::TokenRequired, detail).with("lock", lock)
 }
 
-fn fence(header: &FencingToken, lock: &LockName, what: &str) -> Result<Fence, Reject> {
-    if header.lock == *lock {
-        return Ok(Fence::from(header));
+fn of_lock(presented: Fence, lock: &LockName, what: &str) -> Result<Fence, Reject> {
+    if presented.lock == *lock {
+        return Ok(presented);
     }
     let detail =
-        format!("{what} needs a token of lock {lock}; the one sent is of lock {}", header.lock);
+        format!("{what} needs a token of lock {lock}; the one sent is of lock {}", presented.lock);
     Err(Reject::new(Code::WrongLock, detail)
         .with("lock", lock)
-        .with("presented_lock", &header.lock))
+        .with("presented_lock", &presented.lock))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::DefaultRule;
     use http::HeaderValue;
 
     const LEASE: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
@@ -190,6 +208,42 @@ mod tests {
         assert_eq!(ask(&lax, "orders/42", &[], Intent::Read), Ok(false));
         assert_eq!(ask(&lax, "orders/42", &[], Intent::Write), Err(428));
         assert_eq!(ask(&lax, "orders/42", &[&token("orders/42")], Intent::Read), Ok(true));
+    }
+
+    #[test]
+    fn a_rule_can_let_reads_pass_and_a_default_can_deny() {
+        let rules = ["orders/{id}/**=orders/{id},unfenced-reads", "jobs/**=jobs"];
+        let rules = Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap();
+        let access = Access { rules: rules.with_default(DefaultRule::Deny), ..access(None) };
+        for (key, values, read, write) in [
+            ("orders/42/x", &[][..], Ok(false), Err(428)),
+            ("orders/42/x", &[token("orders/42").as_str()], Ok(true), Ok(true)),
+            ("orders/42/x", &[token("orders/43").as_str()], Err(403), Err(403)),
+            ("jobs/1", &[], Err(428), Err(428)),
+            ("other", &[], Err(403), Err(403)),
+            ("other", &[token("other").as_str()], Err(403), Err(403)),
+        ] {
+            assert_eq!(ask(&access, key, values, Intent::Read), read, "{key} {values:?}");
+            assert_eq!(ask(&access, key, values, Intent::Write), write, "{key} {values:?}");
+        }
+        let key = ObjectKey::new("other").unwrap();
+        let lax = Access { allow_unfenced_reads: true, ..access };
+        let denied = lax.to_object(&key, &HeaderMap::new(), Intent::Read).unwrap_err();
+        assert_eq!(denied.code(), Code::Forbidden);
+    }
+
+    #[test]
+    fn a_token_that_came_by_another_way_is_checked_as_the_header_is() {
+        let keys = Keyring::parse(&format!("k1:{}", "07".repeat(32))).unwrap();
+        let strict = access(Some(keys.clone()));
+        let unsigned: FencingToken = token("orders/42").parse().unwrap();
+        let FencingToken { token, lock, lease, namespace, .. } = unsigned.clone();
+        let signed = keys.sign(token, lock.clone(), lease, namespace);
+        assert_eq!(strict.genuine(signed).unwrap(), Fence::from(&unsigned));
+        let status = |token| strict.genuine(token).map_err(|reject| reject.code().status());
+        assert_eq!(status(unsigned), Err(401));
+        let other = Namespace::new("other").unwrap();
+        assert_eq!(status(keys.sign(token, lock, lease, other)), Err(403));
     }
 
     #[test]

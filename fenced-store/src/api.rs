@@ -1,6 +1,7 @@
 //! The HTTP interface: one verb a file, all routes in [`router`].
 
 mod delete;
+mod floor;
 mod get;
 mod list;
 mod put;
@@ -9,6 +10,7 @@ mod request;
 pub mod router;
 mod seal;
 mod show;
+mod stores;
 mod unread;
 mod upload;
 

@@ -1,10 +1,11 @@
 //! Puts a guard together and serves it; the binary and `fence serve` both call this.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::wire::fence::{Guarantee, Mode};
+use service_kit::health::Status;
 use service_kit::http::HttpOptions;
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
 use service_kit::{Kit, http, operational_routes};
@@ -13,7 +14,9 @@ use tokio::net::TcpListener;
 use crate::access::Access;
 use crate::api::router::{Shared, routes};
 use crate::counters::Counters;
+use crate::observe::Observer;
 use crate::proxy::{self, ProxyError};
+use crate::redis_port::{Front, Listening, PortSettings};
 use crate::refusals::Refusals;
 use crate::service::Guard;
 use crate::settings::{Backend, Settings};
@@ -28,6 +31,9 @@ pub enum StartError {
     /// The proxy's state folder.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
+    /// The Redis port.
+    #[error("the Redis port cannot start: {0}")]
+    RedisPort(String),
     /// A listen address.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -42,6 +48,8 @@ pub struct App {
     pub proxy: Option<(SocketAddr, Router)>,
     /// What the guard guarantees.
     pub guarantee: Guarantee,
+    redis_port: Option<Front>,
+    guard: Arc<Guard>,
     listen: SocketAddr,
     options: ListenOptions,
     kit: Kit,
@@ -53,6 +61,7 @@ pub struct Bound {
     app: App,
     listener: TcpListener,
     proxy: Option<TcpListener>,
+    redis_port: Option<Listening>,
 }
 
 /// Opens the store (or the proxy's state), has it prove itself, and makes the routes.
@@ -67,21 +76,35 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         rules: settings.rules,
         allow_unfenced_reads: settings.allow_unfenced_reads,
     };
+    let mut redis = None;
     let (fences, objects, lanes) = match &settings.backend {
         Backend::Store(url) => {
-            let store = store::open(url, &settings.namespace, kit).await?;
-            (Arc::clone(&store) as Arc<dyn Fences>, Some(store as Arc<dyn FenceStore>), None)
+            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
+            redis = opened.redis;
+            let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
+            (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
         Backend::Proxy(upstream) => {
             let lanes = proxy::open(upstream, &counters, kit).await?;
             (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
         }
     };
-    let guarantee = fences.guarantee();
-    let refusals = Refusals::default();
-    let guard = Arc::new(Guard { access, fences, objects, refusals, counters, kit: kit.clone() });
+    let observer = Observer::new(settings.mode, counters.clone(), Arc::clone(&kit.clock));
+    let guard = Arc::new(Guard {
+        access,
+        fences,
+        objects,
+        refusals: Refusals::default(),
+        counters,
+        observer,
+        fronts: Mutex::default(),
+        kit: kit.clone(),
+    });
+    let guarantee = guard.guarantee();
+    announce(&guard);
+    let redis_port = open_port(settings.redis_port, redis, &guard).await?;
     let limits = (settings.max_object_bytes, settings.max_body_bytes_in_all);
-    let shared = Shared::new(guard, limits.0, limits.1);
+    let shared = Shared::new(Arc::clone(&guard), limits.0, limits.1);
     let http = HttpOptions { max_body_bytes: limits.0, ..HttpOptions::default() };
     let proxy = lanes.map(|(upstream, lanes)| {
         let listen = upstream.listen;
@@ -90,7 +113,37 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let api = routes(shared).merge(operational_routes(kit));
     let router = http::finish(api, kit, http);
     let (listen, options) = (settings.listen, settings.listener);
-    Ok(App { router, proxy, guarantee, listen, options, kit: kit.clone() })
+    Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })
+}
+
+async fn open_port(
+    settings: Option<PortSettings>,
+    redis: Option<store::Behind>,
+    guard: &Arc<Guard>,
+) -> Result<Option<Front>, StartError> {
+    let Some(settings) = settings else { return Ok(None) };
+    let no_redis = || StartError::RedisPort("it needs --store redis://…".to_owned());
+    let redis = redis.ok_or_else(no_redis)?;
+    let port = Front::open(Arc::clone(guard), redis, settings).await;
+    port.map(Some).map_err(StartError::RedisPort)
+}
+
+/// Says once what the guard stands before and how far it can be trusted.
+fn announce(guard: &Guard) {
+    let stores = guard.stores();
+    let mode = stores.mode.as_str();
+    for store in stores.stores {
+        let (kind, target, guarantee) = (store.kind, store.target, store.guarantee.as_str());
+        tracing::info!(kind, target, guarantee, mode, probe = store.probe, "a store is guarded");
+        for gap in store.gaps {
+            tracing::info!(kind, target, "gap: {gap}");
+        }
+    }
+    if stores.mode == Mode::Observe {
+        let text =
+            "observe mode: nothing is refused, and nothing is protected; --mode enforce ends it";
+        guard.kit.health.set("mode", Status::Warn(text.to_owned()));
+    }
 }
 
 impl App {
@@ -104,7 +157,20 @@ impl App {
             Some((addr, _)) => Some(listener::bind(*addr).await?),
             None => None,
         };
-        Ok(Bound { app: self, listener, proxy })
+        let redis_port = match &self.redis_port {
+            Some(port) => Some(port.listen().await?),
+            None => None,
+        };
+        if let Some(addr) = redis_port.as_ref().and_then(Listening::addr) {
+            self.guard.opened("redis-port", addr);
+        }
+        let opened = [("objects", Some(&listener)), ("reverse-proxy", proxy.as_ref())];
+        for (kind, listener) in opened {
+            if let Some(addr) = listener.and_then(|listener| listener.local_addr().ok()) {
+                self.guard.opened(kind, addr);
+            }
+        }
+        Ok(Bound { app: self, listener, proxy, redis_port })
     }
 }
 
@@ -119,6 +185,11 @@ impl Bound {
         self.proxy.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
+    /// Where Redis' own protocol is served.
+    pub fn redis_addr(&self) -> Option<SocketAddr> {
+        self.redis_port.as_ref().and_then(Listening::addr)
+    }
+
     /// What the guard guarantees.
     pub fn guarantee(&self) -> Guarantee {
         self.app.guarantee
@@ -127,6 +198,9 @@ impl Bound {
     /// Serves until the kit's tasks begin to shut down, then finishes what is in flight.
     pub async fn serve(self) -> DrainReport {
         let App { router, proxy, options, kit, .. } = self.app;
+        if let Some(port) = self.redis_port {
+            kit.tasks.spawn(port.serve(options.drain_deadline));
+        }
         let api = listener::serve(self.listener, router, options, kit.tasks.clone());
         let Some((listener, (_, router))) = self.proxy.zip(proxy) else { return api.await };
         let proxy = listener::serve(listener, router, options, kit.tasks.clone());

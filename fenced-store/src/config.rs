@@ -7,12 +7,16 @@ use std::time::Duration;
 use clap::Parser;
 use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
+use fence_protocol::wire::fence::Mode;
 use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
 
+use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::rules::{Rule, Rules};
+use crate::redis_port::PortSettings;
+use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
+use crate::store::redis::{LostMarks, RedisOptions};
 
 /// The prefix of the environment's variables.
 pub const PREFIX: &str = "FENCED_STORE";
@@ -34,13 +38,21 @@ pub struct Config {
     /// The namespace that tokens must belong to; the same as the lock server's.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub namespace: Namespace,
-    /// Which lock protects which resource, first match wins: 'orders/{id}/**=orders/{id}', or
-    /// 'public/**=@open' for no lock. Repeatable. Without a match the key itself is the lock.
+    /// Which lock protects which resource, first match wins: 'orders/{id}/**=orders/{id}',
+    /// 'orders:{id}:**=orders/{id},unfenced-reads', or 'public/**=@open' for no lock, and @deny for
+    /// nobody. Repeatable.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
+    /// What goes for keys that no rule matches: fenced (the key itself is the lock), open or deny.
+    #[arg(long, value_name = "WORD", value_enum, default_value_t)]
+    pub default_rule: DefaultRule,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
+    /// Whether what the fence refuses is refused (enforce), or counted, logged and done all the
+    /// same (observe), to see who would be refused before anybody is.
+    #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
+    pub mode: Mode,
     /// Let reads of protected objects pass without a token. They see no fence and raise none.
     #[arg(long)]
     pub allow_unfenced_reads: bool,
@@ -65,6 +77,27 @@ pub struct Config {
     /// How long a request waits for lower ones to end before it is answered with 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
+
+    /// Where Redis' own protocol is served: clients keep their driver and give the token as the
+    /// password. Only with --store redis://….
+    #[arg(long, value_name = "ADDR")]
+    pub redis_listen: Option<SocketAddr>,
+    /// How many threads serve the Redis port. One is enough for what one Redis can do.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub redis_threads: usize,
+    /// The largest command that the Redis port takes, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub max_command_bytes: usize,
+    /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
+    pub max_redis_buffer_bytes: usize,
+    /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
+    /// token to be admitted is known, or accept and begin anew.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
+    pub lost_marks: LostMarks,
+    /// Where a test makes the guard stop or end; only in builds with debug assertions.
+    #[arg(long, value_name = "POINT=stop|kill", hide = true)]
+    pub fail_at: Option<FailAt>,
 
     /// The largest object, and the largest request that the proxy forwards, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
@@ -107,15 +140,17 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
-        let listens: Vec<_> =
-            [Some(self.listen), self.proxy_listen].into_iter().flatten().collect();
+        let listens = [Some(self.listen), self.proxy_listen, self.redis_listen];
+        let listens: Vec<_> = listens.into_iter().flatten().collect();
+        let redis_port = keep(self.redis_port(), &mut problems);
         let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
-        let rules = keep(rules, &mut problems);
-        match (backend, keys, rules) {
-            (Some(backend), Some(keys), Some(rules)) => Ok(Settings {
+        let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
+        match (backend, keys, rules, redis_port) {
+            (Some(backend), Some(keys), Some(rules), Some(redis_port)) => Ok(Settings {
                 listen: self.listen,
                 backend,
+                mode: self.mode,
                 namespace: self.namespace.clone(),
                 keys,
                 rules,
@@ -123,6 +158,11 @@ impl Config {
                 max_object_bytes: self.max_object_bytes,
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
                 listener: self.listener.options(),
+                redis: RedisOptions {
+                    lost_marks: self.lost_marks,
+                    fail_points: FailPoints::new(self.fail_at),
+                },
+                redis_port,
             }),
             _ => Err(SettingsError(problems)),
         }
@@ -143,6 +183,26 @@ impl Config {
                     .to_owned(),
             ]),
         }
+    }
+
+    fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+        let Some(listen) = self.redis_listen else { return Ok(None) };
+        if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
+            return Err(vec![
+                "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
+                    .to_owned(),
+            ]);
+        }
+        if self.redis_threads == 0 || self.redis_threads > 64 {
+            return Err(vec![format!("--redis-threads {} is not in 1 to 64", self.redis_threads)]);
+        }
+        Ok(Some(PortSettings {
+            listen,
+            threads: self.redis_threads,
+            max_command_bytes: self.max_command_bytes,
+            max_buffer_bytes: self.max_redis_buffer_bytes,
+            max_connections: self.listener.options().max_connections,
+        }))
     }
 
     fn is_proxy(&self) -> bool {
@@ -190,6 +250,7 @@ fn keep<T>(result: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Protection;
 
     fn settings(args: &str) -> Result<Settings, String> {
         let args = std::iter::once("fenced-store").chain(args.split_whitespace());
@@ -207,6 +268,18 @@ mod tests {
     }
 
     #[test]
+    fn the_default_rule_reaches_the_rules() {
+        let key = crate::key::ObjectKey::new("a").unwrap();
+        let default = |flag: &str| {
+            let settings = settings(&format!("--store memory: --unsigned {flag}")).unwrap();
+            settings.rules.protection(&key).unwrap()
+        };
+        assert_eq!(default("--default-rule deny"), Protection::Deny);
+        assert_eq!(default("--default-rule open"), Protection::Open);
+        assert_eq!(default(""), default("--default-rule fenced"));
+    }
+
+    #[test]
     fn bad_settings_are_refused_with_the_value() {
         for (args, reason) in [
             ("--unsigned", "--store is missing"),
@@ -215,11 +288,14 @@ mod tests {
             ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
             ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
             ("--store memory: --unsigned --rule a/**/b=c", "a/**/b=c"),
+            ("--store memory: --unsigned --rule a=b,fast", "unknown option \"fast\""),
+            ("--store memory: --unsigned --default-rule closed", "closed"),
             ("--store mysql://x --unsigned", "mysql://x"),
             ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
             ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
             ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
             ("--upstream ftp://x --unsigned", "ftp://x"),
+            ("--store memory: --unsigned --mode watch", "must be enforce or observe"),
         ] {
             let error = settings(args).unwrap_err();
             assert!(error.contains(reason), "{args}: {error}");

@@ -1,5 +1,6 @@
 //! The guard's own metrics; those of HTTP come from service-kit.
 
+use fence_protocol::Code;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,6 +13,7 @@ use service_kit::metrics::Metrics;
 #[derive(Clone, Debug)]
 pub struct Counters {
     operations: Family<OperationLabels, Counter>,
+    would_refuse: Family<RefusalLabels, Counter>,
     /// How long seals took, in seconds.
     pub seal_seconds: Histogram,
     /// Forwarded operations whose outcome is not known.
@@ -28,11 +30,18 @@ struct OperationLabels {
     verdict: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusalLabels {
+    code: &'static str,
+    rule: String,
+}
+
 impl Counters {
     /// Registers all of them.
     pub fn new(metrics: &Metrics) -> Self {
         let counters = Self {
             operations: Family::default(),
+            would_refuse: Family::default(),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             in_doubt: Counter::default(),
             quarantined_lanes: Gauge::default(),
@@ -47,6 +56,11 @@ impl Counters {
             "fence_operations",
             "Operations by what the fence said",
             self.operations.clone(),
+        );
+        registry.register(
+            "fence_would_refuse",
+            "What observe mode let pass although the fence says no",
+            self.would_refuse.clone(),
         );
         registry.register("fence_seal_seconds", "How long seals took", self.seal_seconds.clone());
         registry.register(
@@ -69,5 +83,11 @@ impl Counters {
     /// Counts an operation (`put`, `get`, `delete`, `seal`, `forward`) and what became of it.
     pub fn count(&self, operation: &'static str, verdict: &'static str) {
         self.operations.get_or_create(&OperationLabels { operation, verdict }).inc();
+    }
+
+    /// Counts what observe mode let pass. The caller bounds the number of different rules.
+    pub(crate) fn would_refuse(&self, code: Code, rule: &str) {
+        let labels = RefusalLabels { code: code.as_str(), rule: rule.to_owned() };
+        self.would_refuse.get_or_create(&labels).inc();
     }
 }

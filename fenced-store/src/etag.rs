@@ -81,6 +81,17 @@ impl Condition {
         }
     }
 
+    /// Its kind as one word, and its tags.
+    pub(crate) fn parts(&self) -> (&'static str, &[ETag]) {
+        match self {
+            Self::None => ("none", &[]),
+            Self::Exists => ("exists", &[]),
+            Self::Absent => ("absent", &[]),
+            Self::AnyOf(tags) => ("any-of", tags),
+            Self::NoneOf(tags) => ("none-of", tags),
+        }
+    }
+
     /// Whether it holds for an object with this tag (`None`: there is no object).
     pub fn holds(&self, current: Option<&ETag>) -> bool {
         match self {

@@ -9,7 +9,7 @@ use fence_protocol::{FencingToken, LeaseId, LockName, Token};
 /// A token together with the lease that it was granted to.
 ///
 /// Both what a request presents and what a lock's mark records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The number that is compared.
     pub token: Token,
@@ -18,7 +18,7 @@ pub struct Mark {
 }
 
 /// What a request presents, after its header was read and verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fence {
     /// The lock that protects the resource, and that the token was granted for.
     pub lock: LockName,

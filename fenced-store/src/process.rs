@@ -73,6 +73,10 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
         println!("fenced-store proxy listening on http://{addr}");
         tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
     }
+    if let Some(addr) = bound.redis_addr() {
+        println!("fenced-store redis port listening on redis://{addr}");
+        tracing::info!(%addr, guarantee, "serving the Redis port on redis://{addr}");
+    }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 

@@ -18,7 +18,7 @@ use service_kit::Kit;
 use crate::api::router::Shared;
 use crate::commit::FolderError;
 use crate::counters::Counters;
-use crate::store::{Fences as _, StoreError};
+use crate::store::StoreError;
 
 mod client;
 mod forward;
@@ -57,7 +57,7 @@ pub async fn open(
 
 /// The routes of the proxy: every path is the upstream's.
 pub fn routes(shared: Shared, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
-    let guarantee = lanes.guarantee();
+    let guarantee = shared.guard().guarantee();
     let state = handler::Proxy::new(shared, lanes, upstream);
     Router::new()
         .route("/", any(handler::forward))

@@ -1,17 +1,26 @@
 //! Which lock protects which resource.
 //!
-//! A rule is `PATTERN=LOCK` or `PATTERN=@open`. A pattern is written like a key; a segment may be
-//! `*` (any one segment) or `{name}` (any one segment, to be used in the lock), and the last one
-//! may be `**` (any rest, also none). The lock is written like a lock name in which `{name}`
-//! stands for what the pattern caught.
+//! A rule is `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`; the first that matches decides.
 //!
 //! ```text
 //! orders/{id}/**=orders/{id}     all below orders/42 needs the token of lock orders/42
+//! orders:{id}:**=orders/{id}     the same for keys as they are usual in Redis
 //! public/**=@open                anyone may read and write, no token
+//! secrets:**=@deny               nobody may, with or without a token
 //! ```
 //!
-//! The first rule that matches decides. Where none does, the key itself is the lock: nothing is
-//! ever open unless a rule says so.
+//! A pattern is matched against all of a key, which may be of any bytes. Its segments end at the
+//! separators that it is written with: `/`, `:` or both. A segment may have one wildcard with
+//! literal text around it: `*` for any bytes, or `{name}` for text that the lock is made from.
+//! Behind the last separator `**` stands for any rest, also none; alone it matches every key.
+//! `%` and two hexadecimal digits stand for a byte that is no letter, digit or one of `._:/-`.
+//!
+//! What `{name}` catches must itself be a lock name. Where it is none, the resource is refused: it
+//! falls to no later rule, and is never open. Options come behind the lock: with
+//! `PATTERN=LOCK,unfenced-reads` reads need no token.
+//!
+//! Where no rule matches, the [`DefaultRule`] decides: unless an operator says otherwise, the key
+//! itself is the lock, so that nothing is ever open by accident.
 //!
 //! Changing a rule gives a resource another lock, whose mark knows nothing of the first one's
 //! tokens: do it while nobody holds a lease on either.
@@ -19,31 +28,79 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use fence_protocol::{Invalid, LockName};
 
 use crate::key::ObjectKey;
 
 mod pattern;
-use pattern::{Captures, Pattern};
+mod target;
+#[cfg(test)]
+mod tests;
 
-/// What protects a resource.
+use pattern::Pattern;
+use target::{Part, Target};
+
+/// What protects an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Operations need a token of this lock.
-    Lock(LockName),
+    Lock {
+        /// The lock.
+        lock: LockName,
+        /// Reads are an exception: they need none.
+        unfenced_reads: bool,
+    },
     /// Declared open: no token is needed, and none is compared.
     Open,
+    /// Nobody may touch it, whatever the token.
+    Deny,
 }
 
-/// The rules in the order in which they were given.
+/// What protects a key, borrowed from the rules or from the caller's scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved<'a> {
+    /// The lock, or that there is none.
+    pub(crate) protection: Protects<'a>,
+    /// By its rule, reads need no token.
+    pub(crate) unfenced_reads: bool,
+}
+
+/// [`Protection`] without a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protects<'a> {
+    /// Operations need a token of the lock of this name, which is a valid one.
+    Lock(&'a str),
+    /// No token is needed.
+    Open,
+    /// Nobody may.
+    Deny,
+}
+
+/// What protects keys that no rule matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DefaultRule {
+    /// The key itself is the lock; a key that can be no lock's name is refused.
+    #[default]
+    Fenced,
+    /// No token is needed.
+    Open,
+    /// Nobody may.
+    Deny,
+}
+
+/// The rules in the order in which they were given, and what goes for the rest.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules {
+    rules: Vec<Rule>,
+    default: DefaultRule,
+}
 
 impl Rules {
     /// At most this many rules.
     pub const MAX: usize = 256;
 
-    /// Rules that are tried in this order.
+    /// Rules that are tried in this order; without a match the key itself is the lock.
     ///
     /// # Errors
     /// [`Invalid`] where there are more than [`Rules::MAX`].
@@ -52,21 +109,66 @@ impl Rules {
             let count = rules.len().to_string();
             return Err(Invalid::new("number of rules", count, "is too large; at most 256"));
         }
-        Ok(Self(rules))
+        Ok(Self { rules, default: DefaultRule::default() })
     }
 
-    /// What protects `key`.
+    /// With this for keys that no rule matches.
+    #[must_use]
+    pub fn with_default(self, default: DefaultRule) -> Self {
+        Self { default, ..self }
+    }
+
+    /// What protects the object `key`.
     ///
     /// # Errors
-    /// [`Invalid`] where the rule that matches makes a lock name that is too long: the resource is
-    /// then protected by no lock that could exist, and must not be touched.
+    /// [`Invalid`] where the rule that matches makes no lock name: the object is then protected by
+    /// no lock that could exist, and must not be touched.
     pub fn protection(&self, key: &ObjectKey) -> Result<Protection, Invalid> {
-        for rule in &self.0 {
-            if let Some(captures) = rule.pattern.matches(key.as_str()) {
-                return rule.target.fill(&captures);
-            }
+        let mut scratch = String::new();
+        let Resolved { protection, unfenced_reads } =
+            self.resolve(key.as_str().as_bytes(), &mut scratch)?;
+        Ok(match protection {
+            Protects::Lock(name) => Protection::Lock { lock: LockName::new(name)?, unfenced_reads },
+            Protects::Open => Protection::Open,
+            Protects::Deny => Protection::Deny,
+        })
+    }
+
+    /// What protects `key`, which may be of any bytes. A lock's name that has to be made is written
+    /// into `scratch` (what was in it is lost); nothing else is allocated.
+    ///
+    /// # Errors
+    /// [`Invalid`] where the rule that matches, or the key itself, makes no lock name: the key must
+    /// then not be touched.
+    pub(crate) fn resolve<'a>(
+        &'a self,
+        key: &[u8],
+        scratch: &'a mut String,
+    ) -> Result<Resolved<'a>, Invalid> {
+        match self.rules.iter().find(|rule| rule.pattern.matches(key)) {
+            Some(rule) => rule.resolve(key, scratch),
+            None => self.default.resolve(key, scratch),
         }
-        Ok(Protection::Lock(key.as_lock().clone()))
+    }
+
+    /// The text of the rule that decides over `key`; `default` where none does.
+    pub(crate) fn label(&self, key: &[u8]) -> &str {
+        let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));
+        rule.map_or("default", |rule| rule.text.as_str())
+    }
+}
+
+impl DefaultRule {
+    fn resolve<'a>(self, key: &[u8], scratch: &'a mut String) -> Result<Resolved<'a>, Invalid> {
+        let protection = match self {
+            Self::Open => Protects::Open,
+            Self::Deny => Protects::Deny,
+            Self::Fenced => {
+                scratch.clear();
+                Protects::Lock(append_name(scratch, key).ok_or_else(|| no_lock_itself(key))?)
+            }
+        };
+        Ok(Resolved { protection, unfenced_reads: false })
     }
 }
 
@@ -76,12 +178,94 @@ pub struct Rule {
     text: String,
     pattern: Pattern,
     target: Target,
+    unfenced_reads: bool,
+}
+
+impl Rule {
+    /// What protects `key`, which matches.
+    fn resolve<'a>(&'a self, key: &[u8], scratch: &'a mut String) -> Result<Resolved<'a>, Invalid> {
+        for (name, caught) in self.pattern.caught(key) {
+            if let Some(name) = name
+                && !LockName::is_valid(caught)
+            {
+                return Err(self.refusal(key, &format!("whose {{{name}}} catches what"), caught));
+            }
+        }
+        let protection = match &self.target {
+            Target::Open => Protects::Open,
+            Target::Deny => Protects::Deny,
+            Target::Fixed(lock) => Protects::Lock(lock.as_str()),
+            Target::Built(parts) => Protects::Lock(self.build(parts, key, scratch)?),
+        };
+        Ok(Resolved { protection, unfenced_reads: self.unfenced_reads })
+    }
+
+    fn build<'a>(
+        &self,
+        parts: &[Part],
+        key: &[u8],
+        scratch: &'a mut String,
+    ) -> Result<&'a str, Invalid> {
+        scratch.clear();
+        for part in parts {
+            match part {
+                Part::Text(text) => scratch.push_str(text),
+                Part::Capture(index) => {
+                    let caught = self.pattern.caught(key).nth(*index);
+                    let text = caught.and_then(|(_, caught)| std::str::from_utf8(caught).ok());
+                    // Checked above: what is missing here would make another lock's name.
+                    scratch
+                        .push_str(text.ok_or_else(|| self.refusal(key, "which makes what", b""))?);
+                }
+            }
+        }
+        if LockName::is_valid(scratch.as_bytes()) {
+            Ok(scratch)
+        } else {
+            Err(self.refusal(key, "which makes what", scratch.as_bytes()))
+        }
+    }
+
+    fn refusal(&self, key: &[u8], who: &str, name: &[u8]) -> Invalid {
+        let why = why_no_lock(name);
+        Invalid::new("key", shown(key), format!("falls under rule {self}, {who} is no lock: {why}"))
+    }
+}
+
+/// `name` as text behind what is in `scratch`, if it is a lock's name.
+fn append_name<'a>(scratch: &'a mut String, name: &[u8]) -> Option<&'a str> {
+    let text = std::str::from_utf8(name).ok().filter(|_| LockName::is_valid(name))?;
+    scratch.push_str(text);
+    Some(scratch)
+}
+
+fn no_lock_itself(key: &[u8]) -> Invalid {
+    let why = why_no_lock(key);
+    let rule = format!(
+        "falls under no rule, and is no lock itself: {why}. Add a rule that says which lock \
+         protects it"
+    );
+    Invalid::new("key", shown(key), rule)
+}
+
+fn why_no_lock(name: &[u8]) -> String {
+    if name.len() > LockName::MAX_BYTES {
+        return format!("it has {} bytes; at most {} are allowed", name.len(), LockName::MAX_BYTES);
+    }
+    LockName::new(&String::from_utf8_lossy(name))
+        .err()
+        .map_or_else(|| "it is not ASCII".to_owned(), |error| error.to_string())
+}
+
+/// The beginning of a key, for an error: keys may be megabytes.
+fn shown(key: &[u8]) -> String {
+    String::from_utf8_lossy(&key[..key.len().min(LockName::MAX_BYTES)]).into_owned()
 }
 
 impl FromStr for Rule {
     type Err = Invalid;
 
-    /// Reads `PATTERN=LOCK` or `PATTERN=@open`.
+    /// Reads `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`, and options behind a lock.
     ///
     /// # Errors
     /// [`Invalid`] with the rule and what is wrong with it.
@@ -98,167 +282,27 @@ impl fmt::Display for Rule {
 
 fn parse(text: &str) -> Result<Rule, String> {
     let (pattern, target) = text.split_once('=').ok_or(
-        "has no \"=\"; write PATTERN=LOCK or PATTERN=@open, as in orders/{id}/**=orders/{id}",
+        "has no \"=\"; write PATTERN=LOCK, PATTERN=@open or PATTERN=@deny, as in \
+         orders/{id}/**=orders/{id}",
     )?;
+    let mut words = target.split(',');
     let pattern = Pattern::parse(pattern)?;
-    let target = Target::parse(target, &pattern)?;
-    Ok(Rule { text: text.to_owned(), pattern, target })
-}
-
-#[derive(Clone, Debug)]
-enum Target {
-    Open,
-    Lock(Vec<Part>),
-}
-
-#[derive(Clone, Debug)]
-enum Part {
-    Text(String),
-    Capture(String),
-}
-
-impl Target {
-    fn parse(text: &str, pattern: &Pattern) -> Result<Self, String> {
-        if text == "@open" {
-            return Ok(Self::Open);
-        }
-        if text.starts_with('@') {
-            return Err(format!("has an unknown word \"{text}\"; the only one is @open"));
-        }
-        let parts = parts(text)?;
-        for part in &parts {
-            if let Part::Capture(name) = part
-                && !pattern.captures(name)
-            {
-                return Err(format!("uses {{{name}}}, which its pattern does not catch"));
+    let target = Target::parse(words.next().unwrap_or_default(), &pattern)?;
+    let mut unfenced_reads = false;
+    for option in words {
+        match option {
+            _ if matches!(target, Target::Open | Target::Deny) => {
+                return Err(format!("has option \"{option}\", and no lock that it could be for"));
             }
-        }
-        let sample: String = parts
-            .iter()
-            .map(|part| match part {
-                Part::Text(text) => text.as_str(),
-                Part::Capture(_) => "x",
-            })
-            .collect();
-        LockName::new(&sample).map_err(|error| format!("makes no lock name: {error}"))?;
-        Ok(Self::Lock(parts))
-    }
-
-    fn fill(&self, captures: &Captures<'_>) -> Result<Protection, Invalid> {
-        let Self::Lock(parts) = self else { return Ok(Protection::Open) };
-        let name: String = parts
-            .iter()
-            .map(|part| match part {
-                Part::Text(text) => text.as_str(),
-                Part::Capture(name) => captures.get(name),
-            })
-            .collect();
-        LockName::new(&name).map(Protection::Lock)
-    }
-}
-
-fn parts(text: &str) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (name, tail) = after.split_once('}').ok_or("has a \"{\" without its \"}\"")?;
-        parts.push(Part::Text(before.to_owned()));
-        parts.push(Part::Capture(name.to_owned()));
-        rest = tail;
-    }
-    parts.push(Part::Text(rest.to_owned()));
-    Ok(parts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn rules(texts: &[&str]) -> Rules {
-        Rules::new(texts.iter().map(|text| text.parse().unwrap()).collect()).unwrap()
-    }
-
-    fn lock(rules: &Rules, key: &str) -> String {
-        match rules.protection(&ObjectKey::new(key).unwrap()).unwrap() {
-            Protection::Lock(lock) => lock.to_string(),
-            Protection::Open => "@open".to_owned(),
-        }
-    }
-
-    #[test]
-    fn the_first_match_decides_and_the_key_is_the_default() {
-        let rules = rules(&[
-            "orders/{id}/**=orders/{id}",
-            "a/{x}/{y}=swap:{y}.{x}",
-            "public/**=@open",
-            "one/*/three=fixed",
-            "public/secret=never-reached",
-        ]);
-        for (key, expected) in [
-            ("orders/42", "orders/42"),
-            ("orders/42/items/7", "orders/42"),
-            ("orders", "orders"),
-            ("ordersx/42/a", "ordersx/42/a"),
-            ("a/1/2", "swap:2.1"),
-            ("a/1/2/3", "a/1/2/3"),
-            ("public/readme", "@open"),
-            ("public/secret", "@open"),
-            ("public", "@open"),
-            ("one/2/three", "fixed"),
-            ("one/2/four", "one/2/four"),
-        ] {
-            assert_eq!(lock(&rules, key), expected, "{key}");
-        }
-    }
-
-    #[test]
-    fn bad_rules_are_refused_with_their_text() {
-        for (text, reason) in [
-            ("", "has no \"=\""),
-            ("orders/**", "has no \"=\""),
-            ("=a", "pattern is empty"),
-            ("a=", "makes no lock name"),
-            ("a/**/b=c", "** anywhere but at the end"),
-            ("a//b=c", "empty segment"),
-            ("/a=c", "empty segment"),
-            ("a/../b=c", "segment \"..\""),
-            ("a/x*=c", "only a whole segment can be *"),
-            ("a/{id=c", "{name}"),
-            ("a/{}=c", "{name}"),
-            ("a/{id}/{id}=c", "catches {id} twice"),
-            ("a/*={id}", "does not catch"),
-            ("a/{id}={id", "without its"),
-            ("a=b c", "makes no lock name"),
-            ("a=@closed", "unknown word"),
-            ("a b=c", "contains ' '"),
-        ] {
-            let error = text.parse::<Rule>().unwrap_err().to_string();
-            assert!(error.contains(reason), "{text}: {error}");
-            assert!(error.starts_with(&format!("rule \"{text}\"")), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_lock_that_grows_too_long_is_an_error_and_not_open() {
-        let rules = rules(&["{a}/{b}={a}{a}{b}"]);
-        let key = ObjectKey::new(&format!("{}/x", "a".repeat(200))).unwrap();
-        assert!(rules.protection(&key).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_is_open_by_accident(key in "[a-z]{1,4}(/[a-z]{1,4}){0,3}") {
-            let rules = rules(&["orders/{id}/**=orders/{id}", "*/x=fixed", "{a}/{b}/**={a}"]);
-            prop_assert_ne!(lock(&rules, &key), "@open");
-        }
-
-        #[test]
-        fn any_text_is_a_rule_or_an_error(text in "[a{}*=@/.]{0,12}") {
-            if let Ok(rule) = text.parse::<Rule>() {
-                let rules = Rules::new(vec![rule]).unwrap();
-                let _ = rules.protection(&ObjectKey::new("a/a").unwrap());
+            "unfenced-reads" if unfenced_reads => {
+                return Err("has option unfenced-reads twice".to_owned());
+            }
+            "unfenced-reads" => unfenced_reads = true,
+            _ => {
+                let known = "the only one is unfenced-reads";
+                return Err(format!("has an unknown option \"{option}\"; {known}"));
             }
         }
     }
+    Ok(Rule { text: text.to_owned(), pattern, target, unfenced_reads })
 }

@@ -1,17 +1,24 @@
 //! What the handlers call: passes an operation to the store and keeps account of what it said.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::wire::fence::{Front, Guarantee, Mode, StoreLine, StoresReply};
 use fence_protocol::{Code, LockName, Owner, Token};
+use http::HeaderMap;
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
-use crate::access::Access;
+use crate::access::{Access, Intent};
 use crate::counters::Counters;
 use crate::guard::{Fence, Mark};
+use crate::key::ObjectKey;
+use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
-use crate::store::{Effect, FenceStore, Fences, Operation, Outcome, StoreError};
+use crate::rules::Protection;
+use crate::store::{
+    Effect, FenceStore, Fences, First, Once, Operation, Outcome, StoreError, StoreReport,
+};
 
 mod failure;
 pub use failure::{Failure, UNKNOWN_HINT, failure};
@@ -29,6 +36,10 @@ pub struct Guard {
     pub refusals: Refusals,
     /// What is counted.
     pub counters: Counters,
+    /// What observe mode lets pass.
+    pub observer: Observer,
+    /// The front doors, as they were opened.
+    pub fronts: Mutex<Vec<Front>>,
     /// Clock and tasks.
     pub kit: Kit,
 }
@@ -36,10 +47,29 @@ pub struct Guard {
 /// An operation that was applied.
 #[derive(Debug)]
 pub struct Applied {
-    /// What it did.
+    /// What it did, now or when it was sent first.
     pub effect: Effect,
     /// The lock's mark now; `None` without a fence.
     pub mark: Option<Token>,
+    /// It was done before, under its name; of a write also the tag that it gave the object then.
+    pub repeated: Option<First>,
+}
+
+impl Applied {
+    fn now(effect: Effect, mark: Option<Token>) -> Self {
+        Self { effect, mark, repeated: None }
+    }
+
+    /// What became of it when it was sent first, where that was a success.
+    fn before(first: &First, mark: Option<Token>) -> Option<Self> {
+        let effect = match first {
+            First::Stored { created, .. } => Effect::Stored { created: *created },
+            First::Deleted { existed: true } => Effect::Deleted,
+            First::Deleted { existed: false } => Effect::Absent,
+            First::PreconditionFailed { .. } => return None,
+        };
+        Some(Self { effect, mark, repeated: Some(first.clone()) })
+    }
 }
 
 /// What the account of a request needs to know about it.
@@ -56,9 +86,103 @@ pub struct Asked {
 }
 
 impl Guard {
-    /// What the guard guarantees.
+    /// What the guard guarantees; nothing in observe mode.
     pub fn guarantee(&self) -> Guarantee {
-        self.fences.guarantee()
+        match self.observer.mode() {
+            Mode::Enforce => self.fences.guarantee(),
+            Mode::Observe => Guarantee::Observe,
+        }
+    }
+
+    /// The fence that an operation on `key` has to pass; `None` where it needs none, and where it
+    /// shows no good token and observe mode lets it pass.
+    ///
+    /// # Errors
+    /// As [`Access::to_object`].
+    pub fn fence(
+        &self,
+        key: &ObjectKey,
+        headers: &HeaderMap,
+        intent: Intent,
+    ) -> Result<Option<Fence>, Reject> {
+        match self.access.to_object(key, headers, intent) {
+            Err(reject) if self.passes(reject.code(), key, &reject.problem().detail) => Ok(None),
+            other => other,
+        }
+    }
+
+    fn passes(&self, code: Code, key: &ObjectKey, detail: &str) -> bool {
+        self.observer.passes(code, self.access.rules.label(key.as_str().as_bytes()), detail)
+    }
+
+    /// Observe mode: counts what the fence (or its store) would have refused, and returns the mark
+    /// to tell.
+    pub(crate) fn let_pass(
+        &self,
+        asked: &Asked,
+        key: &ObjectKey,
+        outcome: &Result<Outcome, StoreError>,
+    ) -> Option<Token> {
+        if let Ok(outcome) = outcome
+            && outcome.mark().is_some()
+        {
+            return outcome.mark();
+        }
+        let rule = self.access.rules.label(key.as_str().as_bytes());
+        self.would_refuse(asked, rule, outcome.clone());
+        refused_by(outcome).map(|mark| mark.token)
+    }
+
+    /// The mark that refuses an operation which passes all the same, in observe mode.
+    fn passed_mark(
+        &self,
+        asked: &Asked,
+        rule: &str,
+        outcome: &Result<Outcome, StoreError>,
+    ) -> Option<Token> {
+        let mark = refused_by(outcome)?;
+        self.would_refuse(asked, rule, outcome.clone()).then_some(mark.token)
+    }
+
+    /// Counts what would be refused; whether it passes.
+    fn would_refuse(
+        &self,
+        asked: &Asked,
+        rule: &str,
+        outcome: Result<Outcome, StoreError>,
+    ) -> bool {
+        if self.observer.mode() == Mode::Enforce {
+            return false;
+        }
+        let failure = failure(asked, outcome);
+        let reject = failure.reject();
+        self.observer.passes(reject.code(), rule, &reject.problem().detail)
+    }
+
+    /// A front door was opened here.
+    pub fn opened(&self, kind: &str, listen: SocketAddr) {
+        let front = Front { kind: kind.to_owned(), listen: listen.to_string() };
+        self.fronts.lock().unwrap_or_else(PoisonError::into_inner).push(front);
+    }
+
+    /// What the guard stands before, as it is told to whoever asks.
+    pub fn stores(&self) -> StoresReply {
+        let StoreReport { kind, target, guarantee, probe, gaps } = self.fences.report();
+        let line = StoreLine {
+            kind: kind.to_owned(),
+            target,
+            fronts: self.fronts.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            guarantee: self.guarantee(),
+            store_guarantee: guarantee,
+            probe,
+            gaps,
+        };
+        StoresReply {
+            namespace: self.access.namespace.clone(),
+            mode: self.observer.mode(),
+            stores: vec![line],
+            would_refuse: self.observer.lines(),
+        }
     }
 
     /// Does an operation on an object. It runs in a task of its own: a client that hangs up
@@ -70,6 +194,7 @@ impl Guard {
         self: &Arc<Self>,
         asked: Asked,
         operation: Operation,
+        once: Option<Once>,
     ) -> Result<Applied, Failure> {
         let Some(objects) = self.objects.clone() else {
             let detail = "this guard stands before an opaque upstream and keeps no objects";
@@ -77,10 +202,26 @@ impl Guard {
         };
         let guard = Arc::clone(self);
         self.tracked(async move {
-            let outcome = objects.apply(asked.fence.clone(), operation).await;
-            guard.account(&asked, outcome)
+            let fence = asked.fence.clone();
+            let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
+            let rule = guard.access.rules.label(operation.key().as_str().as_bytes());
+            let Some(mark) = guard.passed_mark(&asked, rule, &first) else {
+                return guard.account(&asked, first);
+            };
+            let outcome = objects.apply_once(None, operation, once).await;
+            let applied = guard.account(&asked, outcome)?;
+            Ok(Applied { mark: Some(mark), ..applied })
         })
         .await
+    }
+
+    /// `name` as the sender's name for `operation`, among those of the lock that protects its key.
+    pub fn once(&self, name: &str, operation: &Operation) -> Once {
+        let lock = match self.access.rules.protection(operation.key()) {
+            Ok(Protection::Lock { lock, .. }) => Some(lock),
+            Ok(Protection::Open | Protection::Deny) | Err(_) => None,
+        };
+        Once::new(lock.as_ref(), name, operation)
     }
 
     /// Raises a mark without touching data, in a task of its own as above.
@@ -91,9 +232,15 @@ impl Guard {
         let guard = Arc::clone(self);
         self.tracked(async move {
             let begun_ms = guard.kit.clock.monotonic_ms();
-            let outcome = guard.fences.seal(fence).await;
+            let outcome = match guard.observer.mode() {
+                Mode::Enforce => guard.fences.seal(fence).await,
+                Mode::Observe => guard.fences.note(fence).await,
+            };
             let took_ms = guard.kit.clock.monotonic_ms().saturating_sub(begun_ms);
             guard.counters.seal_seconds.observe(took_ms as f64 / 1000.0);
+            if let Some(mark) = guard.passed_mark(&asked, "seal", &outcome) {
+                return Ok(Applied::now(Effect::Sealed, Some(mark)));
+            }
             guard.account(&asked, outcome)
         })
         .await
@@ -121,13 +268,16 @@ impl Guard {
         let verdict = verdict(&outcome);
         self.counters.count(asked.kind, verdict);
         let failed = match outcome {
-            Ok(Outcome::Applied { effect, mark }) => return Ok(Applied { effect, mark }),
+            Ok(Outcome::Applied { effect, mark }) => return Ok(Applied::now(effect, mark)),
             other => other,
         };
-        if let (Some(fence), Ok(Outcome::Stale { mark } | Outcome::Collision { mark })) =
-            (&asked.fence, &failed)
+        if let Ok(Outcome::Repeated { first, mark }) = &failed
+            && let Some(applied) = Applied::before(first, *mark)
         {
-            self.note_refusal(asked, fence, *mark, &failed);
+            return Ok(applied);
+        }
+        if let (Some(fence), Some(mark)) = (&asked.fence, refused_by(&failed)) {
+            self.note_refusal(asked, fence, mark, &failed);
         }
         Err(failure(asked, failed))
     }
@@ -172,10 +322,24 @@ impl Guard {
     }
 }
 
+/// The mark that an operation met, where the fence refused it.
+fn refused_by(outcome: &Result<Outcome, StoreError>) -> Option<Mark> {
+    match outcome {
+        Ok(
+            Outcome::Stale { mark }
+            | Outcome::Collision { mark }
+            | Outcome::StaleRepeat { mark, .. },
+        ) => Some(*mark),
+        _ => None,
+    }
+}
+
 fn verdict(outcome: &Result<Outcome, StoreError>) -> &'static str {
     match outcome {
         Ok(Outcome::Applied { .. }) => "applied",
-        Ok(Outcome::Stale { .. }) => "stale",
+        Ok(Outcome::Repeated { .. }) => "repeated",
+        Ok(Outcome::NameTaken { .. }) => "op-id-reused",
+        Ok(Outcome::Stale { .. } | Outcome::StaleRepeat { .. }) => "stale",
         Ok(Outcome::Collision { .. }) => "collision",
         Ok(Outcome::PreconditionFailed { .. }) => "precondition-failed",
         Err(StoreError::Unavailable(_)) => "unavailable",

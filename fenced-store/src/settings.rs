@@ -2,12 +2,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::listener::ListenOptions;
 
 use crate::proxy::Upstream;
+use crate::redis_port::PortSettings;
 use crate::rules::Rules;
 use crate::store::StoreUrl;
+use crate::store::redis::RedisOptions;
 
 /// What the guard stands before.
 #[derive(Clone, Debug)]
@@ -26,6 +29,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// What the guard stands before.
     pub backend: Backend,
+    /// Whether what the fence refuses is refused.
+    pub mode: Mode,
     /// The namespace that tokens must belong to.
     pub namespace: Namespace,
     /// The keys that tokens are verified with; `None` takes unsigned ones.
@@ -40,6 +45,10 @@ pub struct Settings {
     pub max_body_bytes_in_all: usize,
     /// The limits of the listeners.
     pub listener: ListenOptions,
+    /// How the Redis behind the guard is treated.
+    pub redis: RedisOptions,
+    /// The port for Redis' own protocol; only before a Redis.
+    pub redis_port: Option<PortSettings>,
 }
 
 impl Settings {
@@ -49,6 +58,7 @@ impl Settings {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             backend,
+            mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,
             rules: Rules::default(),
@@ -56,6 +66,8 @@ impl Settings {
             max_object_bytes: 16 << 20,
             max_body_bytes_in_all: 256 << 20,
             listener: ListenOptions::default(),
+            redis: RedisOptions::default(),
+            redis_port: None,
         }
     }
 }

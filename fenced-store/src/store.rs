@@ -31,10 +31,16 @@ mod decide;
 mod differential;
 pub mod embedded;
 pub mod memory;
+mod once;
 mod open;
+mod probe;
 pub mod redis;
+mod report;
 
-pub use open::{OpenError, StoreUrl, open};
+pub use once::{First, Once};
+pub(crate) use open::Behind;
+pub use open::{OpenError, Opened, StoreUrl, open};
+pub use report::StoreReport;
 
 /// Marks, without the data: what a seal and the listing of fences need.
 #[async_trait]
@@ -42,11 +48,38 @@ pub trait Fences: fmt::Debug + Send + Sync + 'static {
     /// What this implementation guarantees, as its start-up probe showed it.
     fn guarantee(&self) -> Guarantee;
 
+    /// What it is, what its probe showed, and which gaps its set-up leaves.
+    fn report(&self) -> StoreReport;
+
     /// Raises the mark to what is presented, without touching data.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError>;
+
+    /// As a seal, and waits for nothing lower that is still on its way: for observe mode, in which
+    /// a mark is only a note of what was seen.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
+        self.seal(fence).await
+    }
+
+    /// States the first token to be admitted from now on, for a store that can lose its marks and
+    /// may have done so. `false`, and nothing was done, for one that cannot.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn set_floor(&self, _floor: Token) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// The highest mark of all locks, or higher; `None` where no token has been seen.
+    ///
+    /// # Errors
+    /// [`StoreError`]; never [`StoreError::Unknown`].
+    async fn highest_mark(&self) -> Result<Option<Token>, StoreError>;
 
     /// The mark of a lock; `None` where no token has been seen.
     ///
@@ -73,6 +106,22 @@ pub trait FenceStore: Fences {
         &self,
         fence: Option<Fence>,
         operation: Operation,
+    ) -> Result<Outcome, StoreError> {
+        self.apply_once(fence, operation, None).await
+    }
+
+    /// As [`FenceStore::apply`], and where the operation has a name, at most once under it: the
+    /// outcome is remembered in the same step, and a repeat that the fence admits is answered with
+    /// it. So is a stale one, which learns that it is stale beside it. The name is looked up after
+    /// the fence and before the condition.
+    ///
+    /// # Errors
+    /// As [`FenceStore::apply`].
+    async fn apply_once(
+        &self,
+        fence: Option<Fence>,
+        operation: Operation,
+        once: Option<Once>,
     ) -> Result<Outcome, StoreError>;
 }
 
@@ -158,6 +207,40 @@ pub enum Outcome {
         /// The lock's mark now: what was presented. `None` without a fence.
         mark: Option<Token>,
     },
+    /// The fence admitted it and raised the mark; it had been done before under its name, and no
+    /// data changed now.
+    Repeated {
+        /// What became of it then.
+        first: First,
+        /// The lock's mark now: what was presented. `None` without a fence.
+        mark: Option<Token>,
+    },
+    /// The fence refused it, and nothing changed; but under its name it had been done before.
+    StaleRepeat {
+        /// What it met.
+        mark: Mark,
+        /// What became of it then.
+        first: First,
+    },
+    /// The fence admitted it and raised the mark, but its name belongs to another operation. No
+    /// data changed.
+    NameTaken {
+        /// The lock's mark now: what was presented. `None` without a fence.
+        mark: Option<Token>,
+    },
+}
+
+impl Outcome {
+    /// What the mark is now, where the fence admitted the operation.
+    pub fn mark(&self) -> Option<Token> {
+        match self {
+            Self::Applied { mark, .. }
+            | Self::PreconditionFailed { mark, .. }
+            | Self::Repeated { mark, .. }
+            | Self::NameTaken { mark } => *mark,
+            Self::Stale { .. } | Self::Collision { .. } | Self::StaleRepeat { .. } => None,
+        }
+    }
 }
 
 /// What an applied operation did.

@@ -72,8 +72,16 @@ impl Service {
                 signature: None,
             },
         };
-        let fencing_token = fencing.to_string();
-        LeaseReply { lock, lease_id, token, ttl_ms: remaining_ms, owner, waited_ms, fencing_token }
+        LeaseReply {
+            lock,
+            lease_id,
+            token,
+            ttl_ms: remaining_ms,
+            owner,
+            waited_ms,
+            fencing_credential: fencing.credential(),
+            fencing_token: fencing.to_string(),
+        }
     }
 
     /// Counts the outcome and turns a refusal into its problem.

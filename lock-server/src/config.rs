@@ -10,6 +10,7 @@ use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
+use crate::guards::{GUARDS_MAX, GuardUrl};
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
 /// The prefix of the environment's variables.
@@ -35,6 +36,10 @@ pub struct Config {
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
+    /// A guard of this namespace, http://HOST:PORT; may be repeated. Guards are asked for their
+    /// highest mark at start and before a new lineage begins, and tokens go on above it.
+    #[arg(long, value_name = "URL", global = true)]
+    pub guard: Vec<GuardUrl>,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
@@ -130,22 +135,43 @@ impl Config {
             "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
                 .to_owned()
         });
-        match (store, self.keys.keys(&[self.listen]), self.ttl_range()) {
-            (Ok(store), Ok(keys), Ok(ttl_range)) => Ok(Settings {
+        let guards = self.guards();
+        match (store, self.keys.keys(&[self.listen]), self.ttl_range(), guards) {
+            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards)) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(),
+                store_options: self.store_options(guards),
                 keys,
                 ttl_range,
                 listener: self.listener.options(),
             }),
-            (store, keys, ttl_range) => Err(SettingsError(
-                [store.err(), keys.err(), ttl_range.err()].into_iter().flatten().collect(),
-            )),
+            (store, keys, ttl_range, guards) => {
+                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err()];
+                Err(SettingsError(errors.into_iter().flatten().collect()))
+            }
         }
     }
 
-    fn store_options(&self) -> StoreOptions {
+    /// The guards, each once.
+    ///
+    /// # Errors
+    /// A sentence where there are too many.
+    pub fn guards(&self) -> Result<Vec<GuardUrl>, String> {
+        let mut guards: Vec<GuardUrl> = Vec::new();
+        for url in &self.guard {
+            if !guards.contains(url) {
+                guards.push(url.clone());
+            }
+        }
+        match guards.len() {
+            0..=GUARDS_MAX => Ok(guards),
+            count => {
+                Err(format!("--guard: {count} guards are named; at most {GUARDS_MAX} are asked"))
+            }
+        }
+    }
+
+    fn store_options(&self, guards: Vec<GuardUrl>) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
@@ -155,6 +181,7 @@ impl Config {
                 locks: self.max_locks,
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
+            guards,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
         }
@@ -201,6 +228,7 @@ mod tests {
             ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
             ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
             ("--store mysql://x --unsigned", "is no store"),
+            ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
         ] {

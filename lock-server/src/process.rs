@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
+use crate::guards::Guards;
 use crate::store::StoreUrl;
 use crate::store::redis::lineage;
+use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
 use service_kit::{Kit, config, telemetry};
 
@@ -58,7 +60,11 @@ async fn init(config: &Config) -> ExitCode {
     let Some(StoreUrl::Redis(target)) = &config.store else {
         return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
     };
-    match lineage::init_fresh(target, &config.namespace).await {
+    let guards = match init_guards(config) {
+        Ok(guards) => guards,
+        Err(error) => return usage(&error),
+    };
+    match lineage::init_fresh(target, &config.namespace, &guards).await {
         Ok(()) => {
             println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
             ExitCode::SUCCESS
@@ -68,6 +74,10 @@ async fn init(config: &Config) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn init_guards(config: &Config) -> Result<Guards, String> {
+    Guards::new(&config.guards()?, &config.namespace, &Health::new())
 }
 
 fn usage(error: &str) -> ExitCode {

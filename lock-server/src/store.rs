@@ -72,6 +72,14 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Held locks in the order of their names.
     async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError>;
 
+    /// Lets the next token be above `mark`, which a guard has seen. A counter that is not there yet
+    /// has lost its memory: it goes on above everything that can have been issued, and not just
+    /// above that mark. A counter that is at `mark` or above stays as it is.
+    ///
+    /// # Errors
+    /// [`StoreError`], after which the counter may or may not be lifted.
+    async fn lift(&self, mark: Token) -> Result<(), StoreError>;
+
     /// What the store is, for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
     fn name(&self) -> &'static str;
 }

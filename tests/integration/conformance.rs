@@ -19,7 +19,8 @@ async fn locks_at(url: &str) -> lock_store::Store {
 async fn fences_at(url: &str) -> fence_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    fenced_store::store::open(&url, &Namespace::default(), &kit).await.unwrap()
+    let options = fenced_store::store::redis::RedisOptions::default();
+    fenced_store::store::open(&url, &Namespace::default(), options, &kit).await.unwrap().store
 }
 
 mod lock_memory {

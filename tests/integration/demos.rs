@@ -22,8 +22,12 @@ async fn told(args: &[&str]) -> (Value, Value) {
 }
 
 async fn demo(args: &[&str]) -> Output {
+    demo_with(args, &[]).await
+}
+
+async fn demo_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = command(fence_tests::binaries::path("fence"));
-    command.arg("demo").args(args);
+    command.arg("demo").args(args).envs(variables.iter().copied());
     Process::spawn("fence demo", command).ended().await
 }
 
@@ -39,6 +43,22 @@ fn has_update(facts: &Value, name: &str) -> bool {
 fn newer_is_lost(facts: &Value) {
     assert_eq!((number(facts, "new_status"), number(facts, "late_status")), (204, 204), "{facts}");
     assert!(!has_update(facts, "new_update") && has_update(facts, "old_update"), "{facts}");
+}
+
+/// The same in the words of the Redis protocol.
+fn newer_is_lost_in_redis(facts: &Value) {
+    assert_eq!((&facts["new_taken"], &facts["late_taken"]), (&true.into(), &true.into()));
+    assert_eq!(facts["late_code"], Value::Null, "{facts}");
+    assert!(!has_update(facts, "new_update") && has_update(facts, "old_update"), "{facts}");
+}
+
+/// The late write was refused by the higher mark, and the newer one is there.
+fn late_is_fenced(facts: &Value) {
+    assert_eq!((&facts["new_taken"], &facts["late_taken"]), (&true.into(), &false.into()));
+    assert_eq!(facts["late_code"], "FENCED", "{facts}");
+    assert!(number(facts, "new_token") > number(facts, "old_token"), "{facts}");
+    assert_eq!(number(facts, "late_mark"), number(facts, "new_token"), "{facts}");
+    assert!(has_update(facts, "new_update") && !has_update(facts, "old_update"), "{facts}");
 }
 
 /// The late write was refused by the higher mark, and the newer one is there.
@@ -61,9 +81,51 @@ async fn gc_stall() {
 async fn gc_stall_on_redis_leaves_nothing_there() {
     let redis = Redis::start().await;
     let (unguarded, guarded) = told(&["gc-stall", "--store", &redis.url()]).await;
-    newer_is_lost(&unguarded);
-    late_is_refused(&guarded);
+    newer_is_lost_in_redis(&unguarded);
+    late_is_fenced(&guarded);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "the demo left keys behind");
+}
+
+/// Documents are where the URL says, also through the port; what is there already stays.
+#[tokio::test]
+async fn gc_stall_keeps_to_its_database() {
+    let redis = Redis::start().await;
+    redis.run::<String>(&["SET", "mine", "1"]).await;
+    let url = format!("{}/3", redis.url());
+    let (unguarded, guarded) = told(&["gc-stall", "--store", &url]).await;
+    newer_is_lost_in_redis(&unguarded);
+    late_is_fenced(&guarded);
+    let keyspace = redis.run::<String>(&["INFO", "keyspace"]).await;
+    assert!(keyspace.contains("db0:keys=1,"), "{keyspace}");
+    assert!(!keyspace.contains("db3"), "the demo left keys behind: {keyspace}");
+}
+
+/// With no address it starts a Redis, two workers with a Redis driver, and shows the refusal.
+#[tokio::test]
+async fn gc_stall_on_a_redis_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("picture.html");
+    let args = ["gc-stall", "--store", "redis", "--out", fence_tests::key_file::text(&file)];
+    let output = demo(&args).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let told = format!("{}{}", output.stdout, output.stderr);
+    for shown in ["-FENCED token ", "is below mark", "SIGSTOP", "lost", "redis://fence:"] {
+        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+    }
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.contains("<svg") && page.contains("-FENCED"), "the refusal is not drawn");
+}
+
+#[tokio::test]
+async fn without_redis_server_it_says_how_to_get_one() {
+    let empty = TempDir::new().unwrap();
+    let path = [("PATH", fence_tests::key_file::text(empty.path()))];
+    for args in [&["gc-stall", "--store", "redis"][..], &["redis-amnesia"]] {
+        let output = demo_with(args, &path).await;
+        assert_eq!(output.code, 69, "{output:?}");
+        assert!(output.stderr.contains("apt install redis-server"), "{output:?}");
+        assert!(output.stderr.contains("--store redis://"), "{output:?}");
+    }
 }
 
 #[tokio::test]

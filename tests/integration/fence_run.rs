@@ -91,20 +91,21 @@ async fn the_commands_own_end_is_its_end() {
 #[tokio::test]
 async fn the_command_finds_its_lease_in_the_environment() {
     let site = Site::new().await;
-    let script = "for name in FENCE_LOCK FENCE_TOKEN FENCE_LEASE_ID FENCE_HEADER FENCE_DEADLINE_MS; \
-                  do eval echo \"\\\"\\$$name\\\"\"; done; echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
+    let script = "for name in LOCK TOKEN LEASE_ID HEADER CREDENTIAL DEADLINE_MS; \
+                  do name=FENCE_$name; eval echo \"\\\"\\$$name\\\"\"; done; echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
     let mut process = site.run(&[], script);
     site.job_pid().await;
     let holder = site.locks.show("job").await.holder.unwrap();
     std::fs::write(site.file("go"), "").unwrap();
     let output = process.ended().await;
     assert_eq!(output.code, 0, "{output:?}");
-    let [lock, token, lease, header, deadline] =
+    let [lock, token, lease, header, credential, deadline] =
         output.stdout.lines().collect::<Vec<_>>()[..].try_into().unwrap();
     assert_eq!((lock, token), ("job", holder.info.token.to_string().as_str()));
     assert_eq!(lease, holder.lease_id.to_string());
     let header: FencingToken = header.parse().unwrap();
     assert_eq!((header.token, header.lease), (holder.info.token, holder.lease_id));
+    assert_eq!(fence_protocol::credential::parse(credential).unwrap(), [header]);
     assert!(deadline.parse::<u64>().unwrap() > 0);
 }
 

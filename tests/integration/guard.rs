@@ -3,7 +3,10 @@
 mod bad_input;
 mod fences;
 mod objects;
+mod observe;
+mod op_ids;
 mod proxy;
+mod stores;
 
 use fence_tests::servers::{Server, Setup};
 

@@ -102,6 +102,32 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// Waits until it stands still, by a SIGSTOP of whoever sent it.
+    ///
+    /// # Panics
+    /// Where it goes on.
+    pub async fn stopped(&self) {
+        let path = format!("/proc/{}/stat", self.pid());
+        let what = format!("{} to stand still", self.name);
+        crate::wait::until_true(&what, || async {
+            let stat = std::fs::read_to_string(&path).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        })
+        .await;
+    }
+
+    /// The memory that it occupies now, in bytes.
+    ///
+    /// # Panics
+    /// Where it is gone.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("the process is there");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.expect("VmRSS in kB") * 1024
+    }
+
     /// SIGTERM: it is asked to end.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);

@@ -96,6 +96,16 @@ impl Redis {
         command.query_async(&mut connection).await.unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
+    /// Runs one command, or says why not.
+    ///
+    /// # Errors
+    /// Of the connection, or of Redis.
+    pub async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut self.connect().await?).await
+    }
+
     /// Waits until it answers and has loaded its data.
     async fn ready(&mut self) {
         until("redis to answer", || async {

@@ -120,6 +120,12 @@ impl Server {
     pub async fn proxy(&mut self) -> String {
         self.process.line_after("fenced-store proxy listening on ").await
     }
+
+    /// Where its Redis port listens, `127.0.0.1:PORT` (fenced-store with `--redis-listen`).
+    pub async fn redis_port(&mut self) -> String {
+        let url = self.process.line_after("fenced-store redis port listening on ").await;
+        url.trim_start_matches("redis://").to_owned()
+    }
 }
 
 /// A folder for an embedded store.

@@ -4,9 +4,12 @@ mod guard;
 mod http;
 mod load;
 mod lock;
+mod redis;
 mod report;
 mod resp;
 mod server;
+
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -22,7 +25,8 @@ Examples:
   fence bench lock                                   a lock server of its own, embedded store
   fence bench lock --redis redis://127.0.0.1:6379    beside the same scripts sent straight to Redis
   fence bench lock --server http://127.0.0.1:7420    a server that is running
-  fence bench guard --clients 16                     fenced writes of 100 bytes, and reads")]
+  fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
+  fence bench guard --redis                          the Redis port beside Redis and twemproxy")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
@@ -37,15 +41,26 @@ enum What {
 /// How much load, of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// How many clients, each with a connection and a lock or object of its own at a time
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
-    clients: u16,
-    /// How long one measurement takes
-    #[arg(long, default_value = "2s", value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
-    time: std::time::Duration,
+    /// How many clients, each with a connection and a lock or object of its own at a time [default:
+    /// 64; with guard --redis 1, 16 and 64, which share one lock]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    clients: Option<u16>,
+    /// How long one measurement takes [default: 2s; with guard --redis 500ms]
+    #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
+    time: Option<Duration>,
     /// How often every side is measured
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100), value_name = "N")]
     rounds: u8,
+}
+
+impl Load {
+    fn clients(self) -> u16 {
+        self.clients.unwrap_or(64)
+    }
+
+    fn time(self) -> Duration {
+        self.time.unwrap_or(Duration::from_secs(2))
+    }
 }
 
 /// Measures; the exit code.

@@ -8,15 +8,15 @@
 
 mod account;
 mod actor;
-mod backing;
+pub(crate) mod backing;
 mod delayed_write;
 mod gc_stall;
 pub(crate) mod internal;
 mod lease_overlap;
 mod naive_proxy;
 mod orders;
-mod own_redis;
-mod process;
+pub(crate) mod own_redis;
+pub(crate) mod process;
 mod record;
 mod redis_amnesia;
 mod report;
@@ -52,7 +52,8 @@ Examples:
   fence demo list
   fence demo gc-stall                                   the one to begin with
   fence demo gc-stall --out gc-stall.html               with a picture for the browser
-  fence demo gc-stall --store redis://127.0.0.1:6379    the same on a Redis, in a namespace of its own
+  fence demo gc-stall --store redis                     Redis drivers through the guard's Redis port
+  fence demo gc-stall --store redis://127.0.0.1:6379    the same on your Redis; leaves nothing there
   fence demo stampede --json
 
 Exit codes: 0 both stories ended as they should, 1 one did not, 64 wrong usage, 69 something that
@@ -62,7 +63,8 @@ pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
 
-    /// Where leases and data are kept: embedded, or redis://HOST:PORT [default: embedded]
+    /// Where leases and data are kept: embedded, redis (a redis-server of the demo's own), or
+    /// redis://HOST:PORT in a namespace of its own [default: embedded]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -150,12 +152,16 @@ pub(crate) async fn demo(args: Args) -> Result<u8, Failure> {
     finish(&args, &teller.record())
 }
 
-/// For the demo that empties a Redis, unless one was named for that.
+/// Where no address was given, and for the demo that empties a Redis unless one was named for that.
 async fn own_redis(args: &Args) -> Result<Option<OwnRedis>, Failure> {
-    match (args.which, &args.store) {
-        (Which::RedisAmnesia, None) => Ok(Some(OwnRedis::start().await?)),
-        _ => Ok(None),
-    }
+    let instead = match (args.which, args.store.as_deref()) {
+        (Which::RedisAmnesia, None | Some("redis")) => {
+            "name one that may be emptied with --store redis://HOST:PORT --allow-flush"
+        }
+        (_, Some("redis")) => "name one with --store redis://HOST:PORT",
+        _ => return Ok(None),
+    };
+    OwnRedis::start(instead).await.map(Some)
 }
 
 fn interrupted() -> Failure {
@@ -169,11 +175,11 @@ fn check_flush(args: &Args) -> Result<(), Failure> {
         Some("embedded") if is_amnesia => {
             Err(Failure::usage("redis-amnesia needs a Redis: leave out --store embedded"))
         }
-        Some(_) if is_amnesia && !args.allow_flush => Err(Failure::usage(
+        Some(store) if is_amnesia && store != "redis" && !args.allow_flush => Err(Failure::usage(
             "redis-amnesia empties the Redis that --store names (FLUSHALL): everything in it would \
              be lost. Add --allow-flush if that is what you want, or leave out --store",
         )),
-        None if is_amnesia && args.allow_flush => {
+        None | Some("redis") if is_amnesia && args.allow_flush => {
             Err(Failure::usage("--allow-flush is for the Redis that --store names"))
         }
         _ if !is_amnesia && args.allow_flush => {

@@ -1,34 +1,54 @@
 //! `fence doctor`: judges an installation.
 
 mod check;
+mod direct;
+mod http;
 mod http_date;
 mod redis;
 mod server;
+mod stores;
 
+use std::path::PathBuf;
+
+use fence_client::Client;
 use service_kit::redis_link::RedisTarget;
 
-use crate::connect::Connect;
 use crate::exit::{Failure, code};
 use crate::output::Output;
 use check::{Check, Verdict};
 
 /// Checks that the servers work and are safe to rely on
 ///
-/// Asks both servers whether they live and are ready, shows each of their own checks, and compares
-/// versions and clocks. With --redis it also judges a Redis: what it forgets when it restarts, what
-/// it drops when it is full, and its clock.
+/// Judges what is named, by a flag, a variable or the file; where nothing is, both servers at their
+/// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
+/// compares its version and clock, and asks a guard what it guarantees for its stores. With --redis
+/// it judges a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
+/// what its user may do. With --direct it tries to write past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fence doctor
   fence doctor --redis redis://127.0.0.1:6379 --strict
+  fence doctor --direct redis://app:secret@127.0.0.1:6379 --direct-key orders/42
   fence doctor --output json | jq '.[] | select(.verdict != \"ok\")'
 
 Exit codes: 0 nothing fails, 1 there are warnings and --strict was given, 69 something fails")]
 pub(crate) struct Args {
-    /// Judge this Redis too: redis://host:port, or redis://user:password@host:port
+    /// Judge this Redis: redis://host:port, or redis://user:password@host:port with the credentials
+    /// that the servers use
     #[arg(long, value_name = "URL")]
     redis: Option<RedisTarget>,
+
+    /// Try to write to this Redis past the guard, with the credentials that the application has: that
+    /// it is refused is what is wanted. A key that expires is set and removed; nothing that exists is
+    /// changed
+    #[arg(long, value_name = "URL")]
+    direct: Option<RedisTarget>,
+
+    /// The key to try, where the application's user is confined to some; one that exists is not
+    /// changed [default: one that nobody has]
+    #[arg(long, value_name = "KEY", requires = "direct")]
+    direct_key: Option<String>,
 
     /// End with 1 when there are warnings
     #[arg(long)]
@@ -38,17 +58,66 @@ pub(crate) struct Args {
     output: Output,
 
     #[command(flatten)]
-    connect: Connect,
+    servers: Servers,
+}
+
+/// Where the servers are, as with every command; which of them were named matters here.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Servers")]
+struct Servers {
+    /// Judge this lock server
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+
+    /// Judge this guard
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Taken so that one file serves every command
+    #[arg(long, value_name = "NAME", hide = true)]
+    owner: Option<String>,
+
+    /// A TOML file with settings, by the names of the flags
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Servers {
+    fn client(&self) -> Result<Client, Failure> {
+        let mut builder = Client::builder();
+        if let Some(server) = &self.server {
+            builder = builder.lock_server(server);
+        }
+        if let Some(store) = &self.store {
+            builder = builder.fenced_store(store);
+        }
+        if let Some(owner) = &self.owner {
+            builder = builder.owner(owner);
+        }
+        Ok(builder.build()?)
+    }
 }
 
 /// Checks everything; the exit code.
 pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
-    let http = server::http_client()?;
-    let mut checks = server::judge("lock-server", client.lock_server(), &http).await;
-    checks.extend(server::judge("fenced-store", client.fenced_store(), &http).await);
+    let client = args.servers.client()?;
+    let http = http::client()?;
+    let Servers { server, store, .. } = &args.servers;
+    let is_anything_named =
+        server.is_some() || store.is_some() || args.redis.is_some() || args.direct.is_some();
+    let mut checks = Vec::new();
+    if server.is_some() || !is_anything_named {
+        checks.extend(server::judge("lock-server", client.lock_server(), &http).await);
+    }
+    if store.is_some() || !is_anything_named {
+        checks.extend(server::judge("fenced-store", client.fenced_store(), &http).await);
+        checks.extend(stores::judge("fenced-store", client.fenced_store(), &http).await);
+    }
     if let Some(target) = args.redis {
         checks.extend(redis::judge(target).await);
+    }
+    if let Some(target) = args.direct {
+        checks.extend(direct::judge(&target, args.direct_key.as_deref()).await);
     }
     args.output.print(&checks, |checks| check::table(checks))?;
     Ok(exit_code(&checks, args.strict))
@@ -70,7 +139,7 @@ mod tests {
     fn the_worst_verdict_decides() {
         let ok = || Check::ok("a", "b");
         let warning = || Check::warning("a", "b");
-        assert_eq!(exit_code(&[ok()], true), code::OK);
+        assert_eq!(exit_code(&[ok(), Check::note("a", "b")], true), code::OK);
         assert_eq!(exit_code(&[ok(), warning()], false), code::OK);
         assert_eq!(exit_code(&[warning(), ok()], true), code::NOTHING);
         let failing = [Check::failing("a", "b"), warning(), ok()];

@@ -48,6 +48,7 @@ enum Command {
 Examples:
   fence lock acquire orders/42
   fence lock acquire orders/42 --ttl 1m --wait 30s --output json | jq -r .fencing_token
+  fence lock acquire orders/42 --ttl 1m --output json | jq -r .fencing_credential   for Redis clients
 
 Exit code 75 when another holds the lock for longer than the wait.")]
 struct Acquire {

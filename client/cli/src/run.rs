@@ -30,8 +30,9 @@ const GIVE_BACK: Duration = Duration::from_secs(2);
 /// process was stopped past its lease, there is no time left, and the group gets KILL at once.
 ///
 /// The command finds FENCE_LOCK, FENCE_TOKEN, FENCE_LEASE_ID, FENCE_HEADER (the value of the
-/// Fencing-Token header) and FENCE_DEADLINE_MS (when the lease would be lost without a renewal, in
-/// milliseconds on the clock of /proc/uptime) in its environment.
+/// Fencing-Token header), FENCE_CREDENTIAL (the same as a password for the guard's Redis port) and
+/// FENCE_DEADLINE_MS (when the lease would be lost without a renewal, in milliseconds on the clock
+/// of /proc/uptime) in its environment.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -132,6 +133,7 @@ fn environment(client: &Client, lease: &Lease) -> Vec<(&'static str, String)> {
         ("FENCE_TOKEN", lease.token().to_string()),
         ("FENCE_LEASE_ID", lease.lease_id().to_string()),
         ("FENCE_HEADER", lease.fencing_token().to_owned()),
+        ("FENCE_CREDENTIAL", lease.fencing_credential().to_owned()),
         ("FENCE_DEADLINE_MS", lease.deadline().ms().to_string()),
         // So that the command talks to the servers that this one talks to.
         ("FENCE_SERVER", client.lock_server().to_owned()),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser as _;
+use service_kit::redis_link::{RedisTarget, without_password};
 use service_kit::{Kit, signals};
 
 use crate::exit::{Failure, code};
@@ -17,17 +18,19 @@ use folder::Folder;
 /// What is left to do after the listeners are done: commits.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Runs lock-server and fenced-store in one process, with embedded stores
+/// Runs lock-server and fenced-store in one process, with embedded stores or before a Redis
 ///
 /// Everything is kept in one folder: leases, objects, and a key file that is made there, so that
-/// tokens are signed. Without --dir it is a temporary folder that is deleted at the end. Ends on
-/// Ctrl-C, after finishing what is in flight.
+/// tokens are signed. Without --dir it is a temporary folder that is deleted at the end. With --redis
+/// leases and marks are kept in that Redis, and its keys are served by the guard's Redis port. Ends
+/// on Ctrl-C, after finishing what is in flight.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fence serve                                   prints a tour with curl to paste
   fence serve --dir ./fencepost                 keeps leases, objects and keys
   fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
+  fence serve --redis redis://127.0.0.1:6379    Redis clients connect to 127.0.0.1:6380
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
 pub(crate) struct Args {
@@ -42,6 +45,14 @@ pub(crate) struct Args {
     /// Where the guard listens; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
     store_listen: SocketAddr,
+
+    /// Keep leases and marks in this Redis, and serve its keys to Redis clients with a token
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+
+    /// Where the Redis port listens; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR")]
+    redis_listen: SocketAddr,
 
     /// Which lock protects which resource; may be repeated
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
@@ -66,7 +77,7 @@ pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
     let started = start(&args, &folder, &lock_kit, &guard_kit).await;
     let result = match started {
         Ok((locks, guard)) => {
-            announce(&folder, locks.addr(), guard.addr())?;
+            announce(&args, &folder, &locks, &guard)?;
             let on_signal = stop.clone();
             let signal = lock_kit.tasks.spawn(async move {
                 signals::terminated().await;
@@ -93,19 +104,28 @@ async fn start(
 ) -> Result<(lock_server::app::Bound, fenced_store::app::Bound), Failure> {
     let keys = folder.key_file()?;
     let common = |program: &str, listen: SocketAddr, part: &str| {
+        let store = match &args.redis {
+            Some(url) => url.clone(),
+            None => format!("embedded:{}", folder.path().join(part).display()),
+        };
         vec![
             program.to_owned(),
             format!("--listen={listen}"),
-            format!("--store=embedded:{}", folder.path().join(part).display()),
+            format!("--store={store}"),
             format!("--token-key-file={}", keys.display()),
         ]
     };
+    if let Some(url) = &args.redis {
+        let _: RedisTarget =
+            url.parse().map_err(|error| Failure::usage(format!("--redis: {error}")))?;
+    }
     let locks = lock_server::config::Config::try_parse_from(common("l", args.listen, "locks"))
         .map_err(|error| Failure::internal(error.to_string()))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
     let rules = args.rule.iter().map(|rule| format!("--rule={rule}"));
-    let guard = common("g", args.store_listen, "objects").into_iter().chain(rules);
+    let port = args.redis.is_some().then(|| format!("--redis-listen={}", args.redis_listen));
+    let guard = common("g", args.store_listen, "objects").into_iter().chain(rules).chain(port);
     let guard = fenced_store::config::Config::try_parse_from(guard)
         .map_err(|error| bad_rule(&error))?
         .settings()
@@ -128,12 +148,20 @@ fn cannot_start(error: impl std::fmt::Display) -> Failure {
 }
 
 fn announce(
+    args: &Args,
     folder: &Folder,
-    locks: Option<SocketAddr>,
-    guard: Option<SocketAddr>,
+    locks: &lock_server::app::Bound,
+    guard: &fenced_store::app::Bound,
 ) -> Result<(), Failure> {
-    let (Some(locks), Some(guard)) = (locks, guard) else {
+    let (Some(locks), Some(api)) = (locks.addr(), guard.addr()) else {
         return Err(Failure::internal("a listener does not know its address"));
     };
-    emit(tour::text(&format!("http://{locks}"), &format!("http://{guard}"), folder).as_bytes())
+    let (locks, api) = (format!("http://{locks}"), format!("http://{api}"));
+    let text = match (&args.redis, guard.redis_addr()) {
+        (Some(redis), Some(port)) => {
+            tour::redis(&locks, &api, port, &without_password(redis), folder)
+        }
+        _ => tour::text(&locks, &api, folder),
+    };
+    emit(text.as_bytes())
 }

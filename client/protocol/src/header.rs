@@ -22,8 +22,12 @@ use crate::{Invalid, KeyId, LeaseId, LockName, Namespace, Token};
 pub const FENCING_TOKEN: &str = "fencing-token";
 /// The reply header with the lock's mark after the operation.
 pub const FENCING_MARK: &str = "fencing-mark";
-/// The reply header that says what the guard guarantees for the store: `atomic` or `bounded`.
+/// The reply header that says what the guard guarantees for the store: `atomic`, `bounded` or `observe`.
 pub const FENCING_GUARANTEE: &str = "fencing-guarantee";
+/// The request header with the sender's name for an operation, by which a repeat is recognised.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The reply header, `true`, of an operation that had been done before under its name.
+pub const IDEMPOTENCY_REPLAYED: &str = "idempotency-replayed";
 
 /// The longest header value that is read, in bytes. A full-length name, namespace and signature
 /// need about 520.

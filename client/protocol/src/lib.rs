@@ -4,6 +4,7 @@
 //! This crate does no I/O, reads no clock and needs no runtime. A value that exists is valid: every
 //! type checks its input where it is made, and [`Invalid`] says which value was refused and why.
 
+pub mod credential;
 pub mod duration;
 pub mod header;
 pub mod ids;
@@ -16,7 +17,10 @@ pub mod token;
 pub mod ttl;
 pub mod wire;
 
-pub use header::{FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, FencingToken};
+pub use header::{
+    FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, FencingToken, IDEMPOTENCY_KEY,
+    IDEMPOTENCY_REPLAYED,
+};
 pub use ids::{LeaseId, SessionId};
 pub use invalid::Invalid;
 pub use lock_name::LockName;

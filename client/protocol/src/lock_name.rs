@@ -31,6 +31,14 @@ impl LockName {
         Ok(Self(text.into()))
     }
 
+    /// Whether these bytes are a name: what [`LockName::new`] would say, without a name or a
+    /// message being made.
+    pub fn is_valid(bytes: &[u8]) -> bool {
+        (1..=Self::MAX_BYTES).contains(&bytes.len())
+            && bytes.iter().all(|byte| is_allowed(char::from(*byte)))
+            && bytes.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -113,8 +121,10 @@ mod tests {
             ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a b", "a\0", "ä", "a%2fb"]
         {
             assert!(LockName::new(bad).is_err(), "{bad:?}");
+            assert!(!LockName::is_valid(bad.as_bytes()), "{bad:?}");
         }
         assert!(LockName::new(&"a".repeat(257)).is_err());
+        assert!(!LockName::is_valid(&[b'a'; 257]));
     }
 
     #[test]
@@ -123,9 +133,20 @@ mod tests {
             assert_eq!(LockName::new(good).unwrap().as_str(), good);
         }
         assert!(LockName::new(&"a".repeat(256)).is_ok());
+        assert!(LockName::is_valid(&[b'a'; 256]));
     }
 
     proptest! {
+        #[test]
+        fn the_two_checks_agree(
+            text in "[a./]{0,6}|[a./:]{0,40}|([a./]|\\PC){0,4}",
+            tail in prop::option::weighted(0.1, any::<u8>()),
+        ) {
+            let bytes: Vec<u8> = text.bytes().chain(tail).collect();
+            let expected = std::str::from_utf8(&bytes).is_ok_and(|text| LockName::new(text).is_ok());
+            prop_assert_eq!(LockName::is_valid(&bytes), expected);
+        }
+
         #[test]
         fn whatever_is_accepted_keeps_the_rules(text in "[A-Za-z0-9._:/ %\\x00-]{0,12}") {
             if let Ok(name) = LockName::new(&text) {

@@ -100,6 +100,9 @@ codes! {
     /// The body's content type is not understood.
     UnsupportedMediaType = "unsupported-media-type", 415, false, "The content type is not understood",
         "Send content-type: application/json.";
+    /// The `Idempotency-Key` named another operation before.
+    OpIdReused = "op-id-reused", 422, false, "The Idempotency-Key belongs to another operation",
+        "Choose a fresh Idempotency-Key for every new operation, and repeat one unchanged.";
     /// Another lease holds the lock.
     LockHeld = "lock-held", 423, true, "Another lease holds the lock",
         "Try again after Retry-After, or wait in the queue with wait_ms.";

@@ -20,6 +20,9 @@ pub(super) async fn delete(
     let key = request::key(&uri)?;
     let asked = request::asked(guard, &key, &headers, "delete", "DELETE")?;
     let condition = request::condition(&headers)?;
-    let applied = guard.apply(asked, Operation::Delete { key, condition }).await?;
-    Ok(reply::fenced(applied.mark, StatusCode::NO_CONTENT))
+    let name = request::name(&headers)?;
+    let operation = Operation::Delete { key, condition };
+    let once = name.map(|name| guard.once(&name, &operation));
+    let applied = guard.apply(asked, operation, once).await?;
+    Ok(reply::repeatable(&applied, StatusCode::NO_CONTENT))
 }

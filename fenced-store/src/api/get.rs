@@ -27,7 +27,7 @@ pub(super) async fn get(
         true => request::condition(&headers)?,
         false => Condition::None,
     };
-    let applied = guard.apply(asked, Operation::Get { key: key.clone() }).await?;
+    let applied = guard.apply(asked, Operation::Get { key: key.clone() }, None).await?;
     let Effect::Found(object) = applied.effect else {
         let detail = format!("there is no object {key}");
         let hint = "Write it with PUT, or check the key.";

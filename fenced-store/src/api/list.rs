@@ -33,10 +33,12 @@ pub(super) async fn list(
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let query = checked(query)?;
-    let page = guard.fences.list(query).await.map_err(|error| {
+    let failed = |error| {
         let text = "list fences".to_owned();
         failure(&Asked { fence: None, kind: "list", text, owner: None }, Err(error))
-    })?;
+    };
+    let highest_mark = guard.fences.highest_mark().await.map_err(failed)?;
+    let page = guard.fences.list(query).await.map_err(failed)?;
     let last = page.fences.last().map(|(lock, _)| lock.clone());
     let next_after = if page.more { last } else { None };
     let fences = page.fences.into_iter().map(|(lock, mark)| FenceLine {
@@ -45,7 +47,7 @@ pub(super) async fn list(
         mark: mark.token,
         lease_id: mark.lease,
     });
-    let page = FencePage { fences: fences.collect(), next_after };
+    let page = FencePage { fences: fences.collect(), next_after, highest_mark };
     Ok(reply::fenced(None, Json(page)))
 }
 

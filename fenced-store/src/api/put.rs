@@ -1,5 +1,7 @@
 //! `PUT /v1/objects/{key}`.
 
+use std::sync::Arc;
+
 use axum::extract::{FromRequest as _, Request, State};
 use axum::response::Response;
 use bytes::Bytes;
@@ -13,8 +15,8 @@ use super::router::Shared;
 use super::upload::Upload;
 use super::{reply, request};
 use crate::etag::ETag;
-use crate::service::Failure;
-use crate::store::{Effect, Object, Operation};
+use crate::service::{Failure, Guard};
+use crate::store::{Effect, First, Object, Once, Operation};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 const MAX_CONTENT_TYPE_BYTES: usize = 256;
@@ -33,15 +35,25 @@ pub(super) async fn put(
     let asked = request::asked(guard, &key, headers, "put", "PUT")?;
     let condition = request::condition(headers)?;
     let content_type = content_type(headers)?;
+    let name = request::name(headers)?;
     let upload = Upload::from_request(request, &shared).await?;
     let etag = tag(&upload.body).await?;
     let object = Object { etag: etag.clone(), content_type, body: upload.body.clone() };
-    let applied = guard.apply(asked, Operation::Put { key, object, condition }).await?;
+    let operation = Operation::Put { key, object, condition };
+    let once = match name {
+        Some(name) => Some(once(guard, name, &operation).await?),
+        None => None,
+    };
+    let applied = guard.apply(asked, operation, once).await?;
     let status = match applied.effect {
         Effect::Stored { created: true } => StatusCode::CREATED,
         _ => StatusCode::NO_CONTENT,
     };
-    Ok(reply::fenced(applied.mark, (status, [(ETAG, etag.to_string())])))
+    let etag = match &applied.repeated {
+        Some(First::Stored { etag, .. }) => etag,
+        _ => &etag,
+    };
+    Ok(reply::repeatable(&applied, (status, [(ETAG, etag.to_string())])))
 }
 
 fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {
@@ -55,11 +67,28 @@ fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {
 
 async fn tag(body: &Bytes) -> Result<ETag, Reject> {
     let nonce = ids::random_hex(8);
-    if body.len() <= HASH_INLINE_BYTES {
-        return Ok(ETag::of(body, &nonce));
+    let shared = body.clone();
+    hashed(body.len(), move || ETag::of(&shared, &nonce)).await
+}
+
+async fn once(guard: &Arc<Guard>, name: String, operation: &Operation) -> Result<Once, Reject> {
+    let bytes = match operation {
+        Operation::Put { object, .. } => object.body.len(),
+        _ => 0,
+    };
+    let (guard, operation) = (Arc::clone(guard), operation.clone());
+    hashed(bytes, move || guard.once(&name, &operation)).await
+}
+
+/// Runs `hash`, which reads `bytes`, where it holds up nobody.
+async fn hashed<T: Send + 'static>(
+    bytes: usize,
+    hash: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Reject> {
+    if bytes <= HASH_INLINE_BYTES {
+        return Ok(hash());
     }
-    let body = body.clone();
-    tokio::task::spawn_blocking(move || ETag::of(&body, &nonce))
+    tokio::task::spawn_blocking(hash)
         .await
         .map_err(|error| Reject::new(Code::Internal, format!("hashing failed: {error}")))
 }

@@ -4,17 +4,27 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use fence_protocol::wire::fence::Guarantee;
-use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, Token};
+use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, IDEMPOTENCY_REPLAYED, Token};
 use http::HeaderValue;
 use http::header::CONNECTION;
 
 use super::unread::Unread;
+use crate::service::Applied;
 
 /// Adds `Fencing-Mark`, where the operation was fenced.
 pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Response {
     let mut response = response.into_response();
     if let Some(mark) = mark {
         response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+    }
+    response
+}
+
+/// As [`fenced`], and says so where the operation had been done before.
+pub(super) fn repeatable(applied: &Applied, response: impl IntoResponse) -> Response {
+    let mut response = fenced(applied.mark, response);
+    if applied.repeated.is_some() {
+        response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     }
     response
 }

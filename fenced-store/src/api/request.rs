@@ -1,6 +1,6 @@
 //! What every handler takes from a request.
 
-use fence_protocol::{Invalid, LockName, Owner};
+use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName, Owner};
 use http::{HeaderMap, HeaderName, Uri};
 use service_kit::problem::Reject;
 
@@ -11,6 +11,7 @@ use crate::service::{Asked, Guard};
 
 const OBJECTS: &str = "/v1/objects/";
 const FENCES: &str = "/v1/fences/";
+const MAX_NAME_BYTES: usize = 128;
 /// Who asks, for the list of refusals; optional.
 const FENCE_OWNER: &str = "fence-owner";
 
@@ -34,7 +35,7 @@ pub(super) fn asked(
     method: &str,
 ) -> Result<Asked, Reject> {
     let intent = if kind == "get" { Intent::Read } else { Intent::Write };
-    let fence = guard.access.to_object(key, headers, intent)?;
+    let fence = guard.fence(key, headers, intent)?;
     Ok(Asked { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
 }
 
@@ -51,6 +52,47 @@ pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
     let if_match = list(headers, &http::header::IF_MATCH)?;
     let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
     Condition::parse(if_match.as_deref(), if_none_match.as_deref())
+}
+
+/// `Idempotency-Key`: the sender's name for the operation, a string of RFC 9651 or a bare word.
+pub(super) fn name(headers: &HeaderMap) -> Result<Option<String>, Invalid> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or("…").trim();
+    let refuse = |rule: &str| Invalid::new("Idempotency-Key", text, rule);
+    if values.next().is_some() {
+        return Err(refuse("comes more than once"));
+    }
+    let name = match text.strip_prefix('"') {
+        Some(rest) => quoted(rest),
+        None => text.bytes().all(is_of_a_word).then(|| text.to_owned()),
+    };
+    let name = name.ok_or_else(|| {
+        refuse("must be a string in double quotes, or a word of A-Z a-z 0-9 . _ : -")
+    })?;
+    match name.len() {
+        1..=MAX_NAME_BYTES => Ok(Some(name)),
+        _ => Err(refuse("must have 1 to 128 bytes")),
+    }
+}
+
+fn is_of_a_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:-".contains(&byte)
+}
+
+/// The rest of a string of RFC 9651, behind its first quote: printable ASCII, in which a backslash
+/// stands before a quote or a backslash.
+fn quoted(rest: &str) -> Option<String> {
+    let mut text = String::new();
+    let mut rest = rest.chars();
+    loop {
+        match rest.next()? {
+            '"' => return rest.next().is_none().then_some(text),
+            '\\' => text.push(rest.next().filter(|c| matches!(c, '"' | '\\'))?),
+            c @ ' '..='~' => text.push(c),
+            _ => return None,
+        }
+    }
 }
 
 /// A header that may come in several lines, as one list.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 
-use super::{delete, get as read, list, put as write, reply, seal, show};
+use super::{delete, floor, get as read, list, put as write, reply, seal, show, stores};
 use crate::service::Guard;
 
 /// What handlers share. Cheap to clone.
@@ -42,6 +42,8 @@ impl Shared {
 pub fn routes(shared: Shared) -> Router {
     Router::new()
         .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))
+        .route("/v1/stores", get(stores::stores))
+        .route("/v1/floor", post(floor::floor))
         .route("/v1/fences", get(list::list))
         .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))
         .layer(from_fn_with_state(shared.guard.guarantee(), reply::guarantee))

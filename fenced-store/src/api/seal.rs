@@ -28,7 +28,8 @@ pub(super) async fn seal(
     let owner = request::owner(&headers)?;
     let text = format!("SEAL {lock}");
     let asked = Asked { fence: Some(fence.clone()), kind: "seal", text, owner };
-    let mark = fence.presented.token;
-    guard.seal(asked, fence).await?;
+    let presented = fence.presented.token;
+    // In observe mode a seal that would be refused tells the mark that stands.
+    let mark = guard.seal(asked, fence).await?.mark.unwrap_or(presented);
     Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
 }

@@ -1,9 +1,11 @@
 //! The table of marks; the objects' file and the lanes' journal both have one.
 
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fence_protocol::{LockName, Token};
-use redb::{ReadTransaction, ReadableTable, Table, TableDefinition};
+use redb::{ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::Cause;
 use crate::guard::Mark;
@@ -39,6 +41,34 @@ pub(crate) fn set(
 /// A mark as it was stored. One that cannot be read is damage: nothing may be admitted then.
 fn parse((token, lease): (u64, &str)) -> Result<Mark, Cause> {
     Ok(Mark { token: Token::new(token)?, lease: lease.parse()? })
+}
+
+/// The highest mark of a file, kept in memory: read once, raised with every mark from then on. Cheap
+/// to clone; all clones are the same.
+///
+/// It may be above what is in the file, where a commit failed: for whoever has to be above every
+/// mark that is no harm.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Highest(Arc<AtomicU64>);
+
+impl Highest {
+    /// Reads every mark that is there.
+    pub(crate) fn read(&self, transaction: &WriteTransaction) -> Result<(), Cause> {
+        for row in transaction.open_table(MARKS)?.iter()? {
+            self.0.fetch_max(row?.1.value().0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A mark was raised to this.
+    pub(crate) fn note(&self, token: Token) {
+        self.0.fetch_max(token.get(), Ordering::Relaxed);
+    }
+
+    /// The highest; `None` where there is no mark.
+    pub(crate) fn get(&self) -> Option<Token> {
+        Token::new(self.0.load(Ordering::Relaxed)).ok()
+    }
 }
 
 /// A page of marks.

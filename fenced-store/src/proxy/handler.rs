@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest as _, Request, State};
 use axum::response::Response;
+use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Code, FENCING_MARK, Token};
 use http::{HeaderValue, Method};
 use service_kit::problem::Reject;
@@ -20,6 +21,7 @@ use crate::api::router::Shared;
 use crate::api::{Upload, owner};
 use crate::key::ObjectKey;
 use crate::service::{Asked, Failure, Guard};
+use crate::store::Fences as _;
 
 /// What the proxy's handler needs. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -82,7 +84,7 @@ fn check(proxy: &Proxy, request: &Request) -> Result<(Asked, Method, ObjectKey),
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let intent = if is_safe(&method) { Intent::Read } else { Intent::Write };
     let guard = proxy.guard();
-    let fence = guard.access.to_object(&key, request.headers(), intent)?;
+    let fence = guard.fence(&key, request.headers(), intent)?;
     let text = format!("{method} {key}");
     let owner = owner(request.headers())?;
     Ok((Asked { fence, kind: "forward", text, owner }, method, key))
@@ -96,6 +98,9 @@ impl Proxy {
         gone: &CancellationToken,
     ) -> Result<Response, Failure> {
         let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
+        if self.guard().observer.mode() == Mode::Observe {
+            return Ok(self.watch(&asked, request, kind).await);
+        }
         let Some(fence) = &asked.fence else {
             let forwarded = self.send(request, kind).await;
             return Ok(render(forwarded, None));
@@ -113,6 +118,22 @@ impl Proxy {
             ticket.ended();
         }
         Ok(render(forwarded, Some(mark)))
+    }
+
+    /// Observe mode: notes the token and forwards, without waiting for anything.
+    async fn watch(&self, asked: &Asked, request: Checked, kind: Kind) -> Response {
+        let mark = match &asked.fence {
+            None => None,
+            Some(fence) => {
+                let noted = self.lanes.note(fence.clone()).await;
+                self.guard().let_pass(asked, &request.key, &noted)
+            }
+        };
+        let forwarded = self.send(request, kind).await;
+        if forwarded.is_in_doubt {
+            self.guard().counters.in_doubt.inc();
+        }
+        render(forwarded, mark)
     }
 
     fn refuse(

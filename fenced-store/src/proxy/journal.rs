@@ -10,10 +10,10 @@ use service_kit::Kit;
 use service_kit::tasks::Tasks;
 
 use super::lane::OpId;
-use crate::commit::marks::{self, MARKS};
+use crate::commit::marks::{self, Highest, MARKS};
 use crate::commit::{Cause, Committer, Done, FolderError};
-use crate::guard::Mark;
-use crate::store::{FenceList, FenceQuery, StoreError};
+use crate::guard::{Fence, Mark, Verdict, judge};
+use crate::store::{Effect, FenceList, FenceQuery, Outcome, StoreError};
 
 /// Operation → (lock, token).
 const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");
@@ -26,6 +26,7 @@ const FORGET_AFTER: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     file: Arc<Committer>,
+    highest: Highest,
     /// Resolved intents that are still in the file.
     resolved: Arc<Mutex<Vec<OpId>>>,
     tasks: Tasks,
@@ -41,12 +42,14 @@ pub(super) struct Intent {
 
 impl Journal {
     pub(super) fn open(folder: &Path, kit: &Kit) -> Result<Self, FolderError> {
+        let highest = Highest::default();
         let file = Committer::open(folder, "lanes.redb", &kit.health, |transaction| {
             transaction.open_table(MARKS)?;
             transaction.open_table(INTENTS)?;
-            Ok(())
+            highest.read(transaction)
         })?;
-        Ok(Self { file: Arc::new(file), resolved: Arc::default(), tasks: kit.tasks.clone() })
+        let (file, resolved) = (Arc::new(file), Arc::default());
+        Ok(Self { file, highest, resolved, tasks: kit.tasks.clone() })
     }
 
     /// Fails once the file cannot be trusted any more.
@@ -79,6 +82,45 @@ impl Journal {
         self.file.read(move |snapshot| marks::list(snapshot, &query)).await
     }
 
+    /// The highest mark of all lanes, or higher.
+    pub(super) fn highest(&self) -> Option<Token> {
+        self.highest.get()
+    }
+
+    /// The file, for messages.
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Judges a token and raises the mark, in one step. A lane that is in memory does not learn of
+    /// it: for observe mode, in which there are none.
+    pub(super) async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
+        let applied =
+            Outcome::Applied { effect: Effect::Sealed, mark: Some(fence.presented.token) };
+        match judge(self.mark(&fence.lock).await?, fence.presented) {
+            Verdict::Admit => return Ok(applied),
+            Verdict::Stale { mark } => return Ok(Outcome::Stale { mark }),
+            Verdict::Collision { mark } => return Ok(Outcome::Collision { mark }),
+            Verdict::Raise => {}
+        }
+        let highest = self.highest.clone();
+        let write = move |transaction: &WriteTransaction| {
+            let mut table = transaction.open_table(MARKS)?;
+            let mark = marks::get(&table, &fence.lock)?;
+            Ok(match judge(mark, fence.presented) {
+                Verdict::Stale { mark } => Done::unchanged(Outcome::Stale { mark }),
+                Verdict::Collision { mark } => Done::unchanged(Outcome::Collision { mark }),
+                Verdict::Admit => Done::unchanged(applied),
+                Verdict::Raise => {
+                    highest.note(fence.presented.token);
+                    marks::set(&mut table, &fence.lock, fence.presented)?;
+                    Done { answer: applied, changed: true }
+                }
+            })
+        };
+        self.file.submit(0, write).await
+    }
+
     /// Makes a mark and an intent durable, in one step.
     pub(super) async fn persist(
         &self,
@@ -86,9 +128,10 @@ impl Journal {
         mark: Option<Mark>,
         intent: Option<(OpId, Token)>,
     ) -> Result<(), StoreError> {
-        let resolved = Arc::clone(&self.resolved);
+        let (resolved, highest) = (Arc::clone(&self.resolved), self.highest.clone());
         let write = move |transaction: &WriteTransaction| {
             if let Some(mark) = mark {
+                highest.note(mark.token);
                 marks::set(&mut transaction.open_table(MARKS)?, &lock, mark)?;
             }
             remove(transaction, &resolved)?;

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Intent, Journal};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
-use super::{ProxyError, Upstream};
+use super::{ProxyError, Upstream, UpstreamUrl};
 use crate::counters::Counters;
 use crate::guard::{Fence, Mark};
-use crate::store::{Effect, FenceList, FenceQuery, Fences, Outcome, StoreError};
+use crate::store::{Effect, FenceList, FenceQuery, Fences, Outcome, StoreError, StoreReport};
 
 mod ticket;
 pub(super) use ticket::Ticket;
@@ -36,6 +36,7 @@ pub struct Lanes {
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
     next_op: AtomicU64,
+    url: UpstreamUrl,
     lifetime_ms: u64,
     drain_wait_ms: u64,
     counters: Counters,
@@ -78,6 +79,7 @@ impl Lanes {
             loading: tokio::sync::Mutex::default(),
             journal,
             next_op: AtomicU64::new(next_op),
+            url: upstream.url.clone(),
             lifetime_ms: whole_ms(upstream.max_request_lifetime),
             drain_wait_ms: whole_ms(upstream.drain_wait),
             counters,
@@ -318,6 +320,36 @@ fn whole_ms(duration: Duration) -> u64 {
 impl Fences for Lanes {
     fn guarantee(&self) -> Guarantee {
         Guarantee::Bounded
+    }
+
+    fn report(&self) -> StoreReport {
+        let lifetime = self.lifetime_ms;
+        StoreReport {
+            kind: "http",
+            target: self.url.to_string(),
+            guarantee: Guarantee::Bounded,
+            probe: format!(
+                "marks and intents are durable in {}; the datastore itself cannot be probed",
+                self.journal.path().display()
+            ),
+            gaps: vec![
+                format!(
+                    "Whatever the datastore does later than {lifetime} ms (--max-request-lifetime) \
+                     after a connection broke is not fenced."
+                ),
+                "A second proxy with a state folder of its own is not noticed, and shares no marks."
+                    .to_owned(),
+            ],
+        }
+    }
+
+    async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
+        self.journal.note(fence).await
+    }
+
+    async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
+        self.journal.check()?;
+        Ok(self.journal.highest())
     }
 
     async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {

@@ -1,31 +1,54 @@
-//! The left side of a rule.
-
-use fence_protocol::LockName;
+//! The left side of a rule: a pattern over keys of any bytes.
+//!
+//! Parsing turns the text into runs of literal bytes with wildcards between them, so that matching
+//! compares slices and allocates nothing.
 
 /// A pattern over the segments of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    segments: Vec<Segment>,
-    /// Ends in `**`: any rest matches, also none.
-    open_ended: bool,
+    /// What the key begins with, up to the first wildcard.
+    lead: Vec<u8>,
+    wilds: Vec<Wild>,
+    tail: Tail,
+    separators: Separators,
 }
 
+/// A wildcard with the literal bytes behind it. It catches the rest of its segment but for
+/// `suffix`; the part of the segment before it belongs to what came earlier.
 #[derive(Clone, Debug)]
-enum Segment {
-    Literal(String),
-    Any,
-    Capture(String),
+struct Wild {
+    name: Option<String>,
+    /// The rest of its segment.
+    suffix: Vec<u8>,
+    /// From the separator that ends its segment to the next wildcard.
+    then: Vec<u8>,
 }
 
-/// What the named segments of a pattern caught.
-#[derive(Debug)]
-pub(super) struct Captures<'a>(Vec<(&'a str, &'a str)>);
+/// What may come after the last segment.
+#[derive(Clone, Copy, Debug)]
+enum Tail {
+    Nothing,
+    /// Nothing, or this separator and anything.
+    Under(u8),
+    Anything,
+}
 
-impl<'a> Captures<'a> {
-    /// What `name` caught; empty for a name that the pattern does not have (which
-    /// [`Pattern::captures`] has ruled out, and which makes no valid lock name).
-    pub(super) fn get(&self, name: &str) -> &'a str {
-        self.0.iter().find_map(|(known, value)| (*known == name).then_some(*value)).unwrap_or("")
+/// Which bytes end a segment of the key: those that the pattern itself is divided by.
+#[derive(Clone, Copy, Debug)]
+struct Separators {
+    slash: bool,
+    colon: bool,
+}
+
+impl Separators {
+    /// A pattern without any is a single segment between slashes.
+    fn of(pattern: &str) -> Self {
+        let colon = pattern.contains(':');
+        Self { slash: pattern.contains('/') || !colon, colon }
+    }
+
+    fn contains(self, byte: u8) -> bool {
+        (self.slash && byte == b'/') || (self.colon && byte == b':')
     }
 }
 
@@ -34,71 +57,180 @@ impl Pattern {
         if text.is_empty() {
             return Err("its pattern is empty".to_owned());
         }
-        let (head, open_ended) = match text.strip_suffix("/**") {
-            Some(head) => (head, true),
-            None if text == "**" => ("", true),
-            None => (text, false),
-        };
-        let mut pattern = Self { segments: Vec::new(), open_ended };
-        for segment in head.split('/').filter(|_| text != "**") {
-            let segment = Segment::parse(segment)?;
-            if let Segment::Capture(name) = &segment
-                && pattern.captures(name)
-            {
-                return Err(format!("catches {{{name}}} twice"));
-            }
-            pattern.segments.push(segment);
+        let separators = Separators::of(text);
+        let mut pattern =
+            Self { lead: Vec::new(), wilds: Vec::new(), tail: Tail::Nothing, separators };
+        if text == "**" {
+            pattern.tail = Tail::Anything;
+            return Ok(pattern);
         }
+        let head = match (text.strip_suffix("/**"), text.strip_suffix(":**")) {
+            (Some(head), _) => pattern.under(b'/', head),
+            (_, Some(head)) => pattern.under(b':', head),
+            (None, None) => text,
+        };
+        if separators.slash {
+            text.split('/').try_for_each(check_dots)?;
+        }
+        let mut rest = head;
+        while let Some(at) = rest.find(|c: char| c.is_ascii() && separators.contains(c as u8)) {
+            pattern.push_segment(&rest[..at])?;
+            pattern.literal().push(rest.as_bytes()[at]);
+            rest = &rest[at + 1..];
+        }
+        pattern.push_segment(rest)?;
         Ok(pattern)
     }
 
-    /// Whether the pattern has `{name}`.
-    pub(super) fn captures(&self, name: &str) -> bool {
-        self.segments.iter().any(|s| matches!(s, Segment::Capture(known) if known == name))
+    fn under<'t>(&mut self, separator: u8, head: &'t str) -> &'t str {
+        self.tail = Tail::Under(separator);
+        head
     }
 
-    /// What it catches in `key`; `None` where it does not match.
-    pub(super) fn matches<'a>(&'a self, key: &'a str) -> Option<Captures<'a>> {
-        let mut captures = Vec::new();
-        let mut rest = key.split('/');
-        for segment in &self.segments {
-            let part = rest.next()?;
-            match segment {
-                Segment::Literal(text) if text != part => return None,
-                Segment::Literal(_) | Segment::Any => {}
-                Segment::Capture(name) => captures.push((name.as_str(), part)),
-            }
+    /// Where literal bytes go that stand between segments, or before the first wildcard.
+    fn literal(&mut self) -> &mut Vec<u8> {
+        match self.wilds.last_mut() {
+            Some(wild) => &mut wild.then,
+            None => &mut self.lead,
         }
-        (self.open_ended || rest.next().is_none()).then_some(Captures(captures))
+    }
+
+    fn push_segment(&mut self, text: &str) -> Result<(), String> {
+        let segment = Segment::parse(text)?;
+        self.literal().extend(unescaped(segment.before)?);
+        let Some((name, after)) = segment.wild else { return Ok(()) };
+        if let Some(name) = name
+            && self.index_of(name).is_some()
+        {
+            return Err(format!("catches {{{name}}} twice"));
+        }
+        let suffix = unescaped(after)?;
+        if let Some(byte) = suffix.iter().find(|byte| self.separators.contains(**byte)) {
+            return Err(format!(
+                "has an escaped '{}' behind a wildcard that ends there: it would never match",
+                char::from(*byte)
+            ));
+        }
+        self.wilds.push(Wild { name: name.map(ToOwned::to_owned), suffix, then: Vec::new() });
+        Ok(())
+    }
+
+    /// Which wildcard `{name}` is.
+    pub(super) fn index_of(&self, name: &str) -> Option<usize> {
+        self.wilds.iter().position(|wild| wild.name.as_deref() == Some(name))
+    }
+
+    /// Whether all of `key` is as the pattern says.
+    pub(super) fn matches(&self, key: &[u8]) -> bool {
+        let Some(mut rest) = key.strip_prefix(self.lead.as_slice()) else { return false };
+        for wild in &self.wilds {
+            let Some((_, next)) = wild.step(rest, self.separators) else { return false };
+            rest = next;
+        }
+        match self.tail {
+            Tail::Nothing => rest.is_empty(),
+            Tail::Under(separator) => rest.first().is_none_or(|byte| *byte == separator),
+            Tail::Anything => true,
+        }
+    }
+
+    /// What each wildcard catches in a key that [`matches`](Self::matches), with its name.
+    pub(super) fn caught<'a>(
+        &'a self,
+        key: &'a [u8],
+    ) -> impl Iterator<Item = (Option<&'a str>, &'a [u8])> {
+        let mut rest = key.get(self.lead.len()..).unwrap_or_default();
+        self.wilds.iter().map_while(move |wild| {
+            let (caught, next) = wild.step(rest, self.separators)?;
+            rest = next;
+            Some((wild.name.as_deref(), caught))
+        })
     }
 }
 
-impl Segment {
-    fn parse(text: &str) -> Result<Self, String> {
-        if text == "*" {
-            return Ok(Self::Any);
+impl Wild {
+    /// What is caught at the beginning of `rest`, and what comes after the literals behind it.
+    fn step<'a>(&self, rest: &'a [u8], separators: Separators) -> Option<(&'a [u8], &'a [u8])> {
+        let end = rest.iter().position(|byte| separators.contains(*byte)).unwrap_or(rest.len());
+        let (segment, rest) = rest.split_at(end);
+        let caught = segment.strip_suffix(self.suffix.as_slice())?;
+        Some((caught, rest.strip_prefix(self.then.as_slice())?))
+    }
+}
+
+/// A segment as it is written: `before`, and a wildcard with what stands after it.
+struct Segment<'t> {
+    before: &'t str,
+    wild: Option<(Option<&'t str>, &'t str)>,
+}
+
+impl<'t> Segment<'t> {
+    fn parse(text: &'t str) -> Result<Self, String> {
+        if text.contains("**") {
+            return Err("has ** anywhere but at the end, after a separator".to_owned());
         }
-        if text == "**" {
-            return Err("has ** anywhere but at the end".to_owned());
+        let Some(at) = text.find(['*', '{', '}']) else {
+            return Ok(Self { before: text, wild: None });
+        };
+        let (before, rest) = text.split_at(at);
+        let (name, after) = match rest.strip_prefix('*') {
+            Some(after) => (None, after),
+            None => {
+                let (name, after) = rest
+                    .strip_prefix('{')
+                    .and_then(|rest| rest.split_once('}'))
+                    .filter(|(name, _)| is_name(name))
+                    .ok_or("catches text as {name}, and writes other braces as %7B and %7D")?;
+                (Some(name), after)
+            }
+        };
+        if after.contains(['*', '{', '}']) {
+            return Err("has two wildcards in a segment; at most one can be in each".to_owned());
         }
-        if text.contains(['{', '}']) {
-            let name = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-            return match name {
-                Some(name) if is_name(name) => Ok(Self::Capture(name.to_owned())),
-                _ => Err("can catch only a whole segment, written {name}".to_owned()),
-            };
-        }
-        if text.contains('*') {
-            return Err("has a * inside a segment; only a whole segment can be *".to_owned());
-        }
-        LockName::new(text).map_err(|error| match text {
-            "" => "has an empty segment (a slash at an end, or two in a row)".to_owned(),
-            _ => format!("its pattern is not like a key: {error}"),
-        })?;
-        Ok(Self::Literal(text.to_owned()))
+        Ok(Self { before, wild: Some((name, after)) })
     }
 }
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Between slashes a pattern is written like a lock name.
+fn check_dots(segment: &str) -> Result<(), String> {
+    match segment {
+        "" => Err("has an empty segment (a slash at an end, or two in a row); where keys really \
+                   have one, write the slash as %2F"
+            .to_owned()),
+        "." | ".." => Err(format!("has a segment \"{segment}\"; write its dots as %2E")),
+        _ => Ok(()),
+    }
+}
+
+/// Literal text as the bytes that it stands for.
+fn unescaped(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '%' => {
+                let digits = rest.as_str().get(..2).filter(|text| is_hex(text));
+                let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                bytes.push(byte.ok_or("has a % without two hexadecimal digits behind it")?);
+                rest = rest.as_str().get(2..).unwrap_or_default().chars();
+            }
+            '.' | '_' | ':' | '/' | '-' => bytes.push(c as u8),
+            _ if c.is_ascii_alphanumeric() => bytes.push(c as u8),
+            _ => {
+                let mut utf8 = [0; 4];
+                let escaped: String =
+                    c.encode_utf8(&mut utf8).bytes().map(|byte| format!("%{byte:02X}")).collect();
+                return Err(format!("its pattern contains {c:?}; write it as {escaped}"));
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use fence_protocol::wire::fence::Outcome as Told;
-use fence_protocol::{Code, FENCING_MARK, Token};
+use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Token};
 use http::HeaderValue;
 use http::header::ETAG;
 use service_kit::problem::Reject;
@@ -10,7 +10,7 @@ use service_kit::problem::Reject;
 use super::Asked;
 use crate::etag::ETag;
 use crate::guard::Mark;
-use crate::store::{Outcome, StoreError};
+use crate::store::{First, Outcome, StoreError};
 
 /// An operation that was not applied, or of which that is not known; ready to be sent.
 #[derive(Debug)]
@@ -18,9 +18,14 @@ pub struct Failure {
     reject: Box<Reject>,
     mark: Option<Token>,
     etag: Option<ETag>,
+    repeated: bool,
 }
 
 impl Failure {
+    fn new(reject: Reject, mark: Option<Token>) -> Self {
+        Self { reject: Box::new(reject), mark, etag: None, repeated: false }
+    }
+
     /// The problem.
     pub fn reject(&self) -> &Reject {
         &self.reject
@@ -29,7 +34,7 @@ impl Failure {
 
 impl From<Reject> for Failure {
     fn from(reject: Reject) -> Self {
-        Self { reject: Box::new(reject), mark: None, etag: None }
+        Self::new(reject, None)
     }
 }
 
@@ -48,6 +53,9 @@ impl IntoResponse for Failure {
         if let Some(Ok(etag)) = self.etag.map(|etag| HeaderValue::try_from(etag.to_string())) {
             response.headers_mut().insert(ETAG, etag);
         }
+        if self.repeated {
+            response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+        }
         response
     }
 }
@@ -57,21 +65,20 @@ pub fn failure(asked: &Asked, outcome: Result<Outcome, StoreError>) -> Failure {
     match outcome {
         Ok(Outcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
         Ok(Outcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
-        Ok(Outcome::PreconditionFailed { etag, mark }) => {
-            let current = match &etag {
-                Some(etag) => format!("the object's tag is {etag}"),
-                None => "there is no such object".to_owned(),
-            };
-            let detail = format!("{}: the condition does not hold, {current}", asked.text);
-            let reject = Reject::new(Code::PreconditionFailed, detail)
-                .with("outcome", Told::NotApplied)
-                .with("etag", etag.as_ref().map(ToString::to_string));
-            Failure { reject: Box::new(reject), mark, etag }
+        Ok(Outcome::StaleRepeat { mark, first }) => stale_repeat(asked, mark, &first),
+        Ok(Outcome::PreconditionFailed { etag, mark }) => condition_failed(asked, etag, mark),
+        Ok(Outcome::Repeated { first: First::PreconditionFailed { etag }, mark }) => {
+            Failure { repeated: true, ..condition_failed(asked, etag, mark) }
+        }
+        Ok(Outcome::NameTaken { mark }) => {
+            let detail = format!("{}: its Idempotency-Key named another operation", asked.text);
+            let reject = Reject::new(Code::OpIdReused, detail).with("outcome", Told::NotApplied);
+            Failure::new(reject, mark)
         }
         // Callers pass only what failed.
-        Ok(Outcome::Applied { mark, .. }) => {
+        Ok(Outcome::Applied { mark, .. } | Outcome::Repeated { mark, .. }) => {
             let reject = Reject::new(Code::Internal, "a success was reported as a failure");
-            Failure { reject: Box::new(reject), mark, etag: None }
+            Failure::new(reject, mark)
         }
         Err(error) => from_error(asked, &error).into(),
     }
@@ -90,11 +97,43 @@ fn refused(asked: &Asked, mark: Mark, code: Code) -> Failure {
     let mut reject = Reject::new(code, detail)
         .with("presented", presented)
         .with("mark", mark.token)
+        // What the next grant has to exceed: an acquire with this `min_token` gets such a one.
+        .with("min_token", mark.token)
         .with("outcome", Told::NotApplied);
     if let Some(fence) = &asked.fence {
         reject = reject.with("lock", &fence.lock);
     }
-    Failure { reject: Box::new(reject), mark: Some(mark.token), etag: None }
+    Failure::new(reject, Some(mark.token))
+}
+
+fn condition_failed(asked: &Asked, etag: Option<ETag>, mark: Option<Token>) -> Failure {
+    let current = match &etag {
+        Some(etag) => format!("the object's tag is {etag}"),
+        None => "there is no such object".to_owned(),
+    };
+    let detail = format!("{}: the condition does not hold, {current}", asked.text);
+    let reject = Reject::new(Code::PreconditionFailed, detail)
+        .with("outcome", Told::NotApplied)
+        .with("etag", etag.as_ref().map(ToString::to_string));
+    Failure { etag, ..Failure::new(reject, mark) }
+}
+
+/// A stale holder repeats what it did before it became stale: it is out, and its write is in.
+fn stale_repeat(asked: &Asked, mark: Mark, first: &First) -> Failure {
+    let refused = refused(asked, mark, Code::StaleToken);
+    if !first.applied() {
+        return Failure { repeated: true, ..refused };
+    }
+    let etag = match first {
+        First::Stored { etag, .. } => Some(etag.to_string()),
+        First::Deleted { .. } | First::PreconditionFailed { .. } => None,
+    };
+    let mark = refused.mark;
+    let reject = (*refused.reject).with("outcome", Told::Applied).with("etag", etag).hint(
+        "Stop the work: the lock has passed on. This operation had been applied before that; do \
+         not apply it again.",
+    );
+    Failure { repeated: true, ..Failure::new(reject, mark) }
 }
 
 fn from_error(asked: &Asked, error: &StoreError) -> Reject {
@@ -109,9 +148,15 @@ fn from_error(asked: &Asked, error: &StoreError) -> Reject {
         StoreError::Quarantined { retry_ms, .. } => {
             not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
         }
-        StoreError::Unknown(_) => Reject::new(Code::OutcomeUnknown, detail)
-            .with("outcome", Told::Unknown)
-            .hint(UNKNOWN_HINT),
+        StoreError::Unknown(_) => {
+            let named = match asked.kind {
+                "put" | "delete" => NAMED_HINT,
+                _ => "",
+            };
+            Reject::new(Code::OutcomeUnknown, detail)
+                .with("outcome", Told::Unknown)
+                .hint(format!("{UNKNOWN_HINT}{named}"))
+        }
     }
 }
 
@@ -119,3 +164,7 @@ fn from_error(asked: &Asked, error: &StoreError) -> Reject {
 pub const UNKNOWN_HINT: &str = "Read the object with the same token to see what is there. The same \
     write may be repeated with the same token while the lease is held; it is refused once the lock \
     has passed on.";
+
+/// What else to do, where operations can have names.
+const NAMED_HINT: &str = " One with an Idempotency-Key tells what became of it when it is \
+    repeated, and is done once.";

@@ -20,9 +20,11 @@ struct Step {
     key: usize,
     what: What,
     condition: Asked,
+    /// Under one of these names.
+    name: Option<u8>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
     Get,
     Put,
@@ -56,11 +58,13 @@ fn step() -> impl Strategy<Value = Step> {
         2 => tags().prop_map(Asked::AnyOf),
         1 => tags().prop_map(Asked::NoneOf),
     ];
-    (fence, 0usize..3, what, condition).prop_map(|(fence, key, what, condition)| Step {
+    let name = prop::option::weighted(0.4, 0u8..3);
+    (fence, 0usize..3, what, condition, name).prop_map(|(fence, key, what, condition, name)| Step {
         fence,
         key,
         what,
         condition,
+        name,
     })
 }
 
@@ -83,8 +87,10 @@ fn operation(at: usize, step: &Step) -> Option<Operation> {
         What::Get => Some(Operation::Get { key }),
         What::Delete => Some(Operation::Delete { key, condition }),
         What::Put => {
-            let body = Bytes::from(vec![at as u8, 0, 0xff, b'\r', b'\n']);
-            let object = Object { etag: etag(at), content_type: format!("text/x{at}"), body };
+            // What has a name is sent again as it was.
+            let version = if step.name.is_some() { 200 } else { at };
+            let body = Bytes::from(vec![version as u8, 0, 0xff, b'\r', b'\n']);
+            let object = Object { etag: etag(at), content_type: format!("text/x{version}"), body };
             Some(Operation::Put { key, object, condition })
         }
     }
@@ -99,7 +105,12 @@ async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
             presented: mark(token, lease),
         });
         let outcome = match (operation(at, step), fence) {
-            (Some(operation), fence) => store.apply(fence, operation).await,
+            (Some(operation), fence) => {
+                let lock = fence.as_ref().map(|fence| &fence.lock);
+                let name = step.name.filter(|_| step.what != What::Get);
+                let once = name.map(|name| Once::new(lock, &format!("name {name}"), &operation));
+                store.apply_once(fence, operation, once).await
+            }
             (None, Some(fence)) => store.seal(fence).await,
             (None, None) => continue,
         };
@@ -112,6 +123,7 @@ async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
         let query = FenceQuery { prefix: prefix.to_owned(), after, limit };
         story.push_str(&format!("{:?}\n", store.list(query).await));
     }
+    story.push_str(&format!("{:?}\n", store.highest_mark().await));
     for lock in ["l", "l/m", "none"] {
         story.push_str(&format!("{:?}\n", store.show(&LockName::new(lock).unwrap()).await));
     }
@@ -193,7 +205,8 @@ fn redis_is_as_memory() {
         next.set(next.get() + 1);
         let namespace = format!("case-{}", next.get()).parse().unwrap();
         runtime.block_on(async {
-            let store = open(&url, &namespace, &kit).await.unwrap();
+            let options = super::redis::RedisOptions::default();
+            let store = open(&url, &namespace, options, &kit).await.unwrap().store;
             prop_assert_eq!(story(&*store, &steps).await, story(&MemoryStore::new(), &steps).await);
             Ok(())
         })

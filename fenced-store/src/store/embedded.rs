@@ -1,16 +1,25 @@
 //! The store on a local disk: one redb file, marks and data in one write transaction.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use fence_protocol::LockName;
 use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::{LockName, Token};
+use redb::WriteTransaction;
+use service_kit::Kit;
 use service_kit::health::Health;
 
-use super::{FenceList, FenceQuery, FenceStore, Fences, Operation, Outcome, StoreError};
+use super::report::{Shown, StoreReport};
+use super::{
+    FenceList, FenceQuery, FenceStore, Fences, Once, Operation, Outcome, StoreError, probe,
+};
+use crate::commit::marks::Highest;
 use crate::commit::{Committer, FolderError, marks};
 use crate::guard::{Fence, Mark};
 
+mod names;
 mod step;
 mod tables;
 
@@ -22,16 +31,46 @@ mod tables;
 #[derive(Debug)]
 pub struct EmbeddedStore {
     file: Committer,
+    highest: Highest,
+    shown: Shown,
 }
 
+/// The folder, inside the data folder, of the file that the probe makes and throws away.
+const PROBE: &str = "probe";
+
 impl EmbeddedStore {
-    /// Opens `folder`, or makes it; tells `health` when the disk fails.
+    /// Opens `folder`, or makes it; tells `health` when the disk fails. It promises nothing yet.
     ///
     /// # Errors
     /// [`FolderError`], naming the path and what to do.
     pub fn open(folder: &Path, health: &Health) -> Result<Self, FolderError> {
-        let file = Committer::open(folder, "fenced-store.redb", health, tables::prepare)?;
-        Ok(Self { file })
+        let highest = Highest::default();
+        let file = Committer::open(folder, "fenced-store.redb", health, |transaction| {
+            tables::prepare(transaction)?;
+            highest.read(transaction)
+        })?;
+        Ok(Self { file, highest, shown: Shown::default() })
+    }
+
+    /// Opens `folder` as above, and shows on a second file in it, which is thrown away, that a step
+    /// is atomic there and is still known when the file is opened again.
+    ///
+    /// # Errors
+    /// [`FolderError`], naming the path and what to do.
+    pub async fn probed(folder: &Path, kit: &Kit) -> Result<Self, FolderError> {
+        let mut store = Self::open(folder, &kit.health)?;
+        let scratch = folder.join(PROBE);
+        let failed = |error: String| FolderError::new(&scratch, error);
+        // Whatever is there is what a probe left that was cut off: this process has the folder.
+        let cleaned = || match std::fs::remove_dir_all(&scratch) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error.to_string())),
+            _ => Ok(()),
+        };
+        cleaned()?;
+        let words = try_out(&scratch, kit).await.map_err(failed)?;
+        cleaned()?;
+        store.shown = Shown::atomic(words);
+        Ok(store)
     }
 
     /// The file, for messages.
@@ -43,25 +82,62 @@ impl EmbeddedStore {
         &self,
         fence: Option<Fence>,
         operation: Option<Operation>,
+        once: Option<Once>,
     ) -> Result<Outcome, StoreError> {
         let bytes = match &operation {
             Some(Operation::Put { object, .. }) => object.body.len(),
             _ => 0,
         };
-        self.file
-            .submit(bytes, move |transaction| step::write(transaction, fence.as_ref(), operation))
-            .await
+        let highest = self.highest.clone();
+        let work = move |transaction: &WriteTransaction| {
+            let done = step::write(transaction, fence.as_ref(), operation, once.as_ref())?;
+            if let Some(mark) = done.answer.mark() {
+                highest.note(mark);
+            }
+            Ok(done)
+        };
+        self.file.submit(bytes, work).await
     }
+}
+
+async fn try_out(scratch: &Path, kit: &Kit) -> Result<String, String> {
+    let open = || EmbeddedStore::open(scratch, &Health::new()).map_err(|error| error.to_string());
+    let store: Arc<dyn FenceStore> = Arc::new(open()?);
+    let words = probe::probe(&store, kit).await?;
+    drop(store);
+    probe::remembers(&open()?).await?;
+    Ok(format!("{words}; the marks were there when the file was opened again"))
 }
 
 #[async_trait]
 impl Fences for EmbeddedStore {
     fn guarantee(&self) -> Guarantee {
-        Guarantee::Atomic
+        self.shown.guarantee()
+    }
+
+    fn report(&self) -> StoreReport {
+        StoreReport {
+            kind: "embedded",
+            target: self.path().display().to_string(),
+            guarantee: self.guarantee(),
+            probe: self.shown.words(),
+            gaps: vec![
+                "An older copy of the folder brings older marks back with the older data: whoever \
+                 was refused before may write again."
+                    .to_owned(),
+                "A disk that says it has written and has not loses marks and data together."
+                    .to_owned(),
+            ],
+        }
+    }
+
+    async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
+        self.file.check()?;
+        Ok(self.highest.get())
     }
 
     async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
-        self.step(Some(fence), None).await
+        self.step(Some(fence), None, None).await
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
@@ -76,10 +152,11 @@ impl Fences for EmbeddedStore {
 
 #[async_trait]
 impl FenceStore for EmbeddedStore {
-    async fn apply(
+    async fn apply_once(
         &self,
         fence: Option<Fence>,
         operation: Operation,
+        once: Option<Once>,
     ) -> Result<Outcome, StoreError> {
         if let Operation::Get { key } = &operation {
             let (asked, key) = (fence.clone(), key.clone());
@@ -90,6 +167,6 @@ impl FenceStore for EmbeddedStore {
                 return Ok(outcome);
             }
         }
-        self.step(fence, Some(operation)).await
+        self.step(fence, Some(operation), once).await
     }
 }

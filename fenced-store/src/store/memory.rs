@@ -1,16 +1,20 @@
 //! The store that forgets: everything in memory, for trials and tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use fence_protocol::LockName;
 use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::{LockName, Token};
+use service_kit::Kit;
 
 use super::decide::{Decision, decide};
+use super::once::Known;
+use super::report::{Shown, StoreReport};
 use super::{
-    Effect, FenceList, FenceQuery, FenceStore, Fences, Object, Operation, Outcome, StoreError,
+    Effect, FenceList, FenceQuery, FenceStore, Fences, First, Object, Once, Operation, Outcome,
+    StoreError, probe,
 };
 use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
@@ -20,6 +24,7 @@ use crate::key::ObjectKey;
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
+    shown: Shown,
 }
 
 /// What an entry costs besides its bytes, roughly.
@@ -31,14 +36,56 @@ const MAX_BYTES: usize = 1 << 30;
 #[derive(Debug, Default)]
 struct State {
     marks: BTreeMap<LockName, Mark>,
+    highest: Option<Token>,
     objects: BTreeMap<ObjectKey, Object>,
     object_bytes: usize,
+    /// By scope.
+    names: BTreeMap<String, Names>,
+    /// How many names there are in all scopes.
+    named: usize,
+}
+
+/// The names of the last operations of one scope.
+#[derive(Debug, Default)]
+struct Names {
+    records: BTreeMap<String, String>,
+    /// Oldest first.
+    order: VecDeque<String>,
+}
+
+impl Names {
+    fn known(&self, once: &Once) -> Option<Known> {
+        once.compare(self.records.get(once.id())?)
+    }
+
+    /// Returns by how many names there are more.
+    fn remember(&mut self, once: &Once, first: First) -> usize {
+        self.records.insert(once.id().to_owned(), once.record(&first));
+        self.order.push_back(once.id().to_owned());
+        if self.order.len() <= once.capacity() {
+            return 1;
+        }
+        if let Some(oldest) = self.order.pop_front() {
+            self.records.remove(&oldest);
+        }
+        0
+    }
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// An empty store, which promises nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty store, after another one has shown that a step is atomic.
+    ///
+    /// # Errors
+    /// A sentence that says what was seen instead.
+    pub async fn probed(kit: &Kit) -> Result<Self, String> {
+        let scratch: Arc<dyn FenceStore> = Arc::new(Self::new());
+        let words = probe::probe(&scratch, kit).await?;
+        Ok(Self { shown: Shown::atomic(words), ..Self::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -48,11 +95,37 @@ impl MemoryStore {
 }
 
 impl State {
-    fn step(&mut self, fence: Option<Fence>, operation: Option<Operation>) -> Outcome {
+    fn step(
+        &mut self,
+        fence: Option<Fence>,
+        operation: Option<Operation>,
+        once: Option<&Once>,
+    ) -> Outcome {
+        let known = once.and_then(|once| self.names.get(once.scope())?.known(once));
+        let named = match (&operation, once) {
+            (Some(operation), Some(once)) if known.is_none() => Some((operation.clone(), once)),
+            _ => None,
+        };
+        let outcome = self.decided(fence, operation, known);
+        if let Some((operation, once)) = named
+            && let Some(first) = First::of(&operation, &outcome)
+        {
+            let names = self.names.entry(once.scope().to_owned()).or_default();
+            self.named += names.remember(once, first);
+        }
+        outcome
+    }
+
+    fn decided(
+        &mut self,
+        fence: Option<Fence>,
+        operation: Option<Operation>,
+        known: Option<Known>,
+    ) -> Outcome {
         let mark = fence.as_ref().and_then(|fence| self.marks.get(&fence.lock).copied());
         let current = operation.as_ref().and_then(|op| self.objects.get(op.key()));
         let etag = current.map(|object| &object.etag);
-        let raise = match decide(fence.as_ref(), mark, operation.as_ref(), etag) {
+        let raise = match decide(fence.as_ref(), mark, operation.as_ref(), etag, known) {
             Decision::Refuse(outcome) => return outcome,
             Decision::Fail { raise, outcome } => {
                 self.raise(fence, raise);
@@ -67,6 +140,7 @@ impl State {
 
     fn raise(&mut self, fence: Option<Fence>, raise: Option<Mark>) {
         if let (Some(fence), Some(mark)) = (fence, raise) {
+            self.highest = self.highest.max(Some(mark.token));
             self.marks.insert(fence.lock, mark);
         }
     }
@@ -98,7 +172,7 @@ impl State {
             Some(Operation::Put { object, .. }) => object.body.len(),
             _ => 0,
         };
-        let entries = self.marks.len() + self.objects.len();
+        let entries = self.marks.len() + self.objects.len() + self.named;
         if self.object_bytes + entries * ENTRY_BYTES + more > MAX_BYTES {
             return Err(StoreError::LimitReached(format!(
                 "the memory store is full ({MAX_BYTES} bytes); use --store embedded:DIR"
@@ -111,13 +185,27 @@ impl State {
 #[async_trait]
 impl Fences for MemoryStore {
     fn guarantee(&self) -> Guarantee {
-        Guarantee::Atomic
+        self.shown.guarantee()
+    }
+
+    fn report(&self) -> StoreReport {
+        StoreReport {
+            kind: "memory",
+            target: "memory:".to_owned(),
+            guarantee: self.guarantee(),
+            probe: self.shown.words(),
+            gaps: vec!["A restart forgets marks and objects together.".to_owned()],
+        }
+    }
+
+    async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
+        Ok(self.state().highest)
     }
 
     async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
         let mut state = self.state();
         state.check_room(None)?;
-        Ok(state.step(Some(fence), None))
+        Ok(state.step(Some(fence), None, None))
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
@@ -144,15 +232,16 @@ impl Fences for MemoryStore {
 
 #[async_trait]
 impl FenceStore for MemoryStore {
-    async fn apply(
+    async fn apply_once(
         &self,
         fence: Option<Fence>,
         operation: Operation,
+        once: Option<Once>,
     ) -> Result<Outcome, StoreError> {
         let mut state = self.state();
         if !matches!(operation, Operation::Delete { .. }) {
             state.check_room(Some(&operation))?;
         }
-        Ok(state.step(fence, Some(operation)))
+        Ok(state.step(fence, Some(operation), once.as_ref()))
     }
 }

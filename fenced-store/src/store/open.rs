@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use fence_protocol::{Invalid, Namespace};
 use service_kit::Kit;
-use service_kit::redis_link::{RedisTarget, without_password};
+use service_kit::redis_link::{ClusterTarget, RedisTarget, TargetError, without_password};
 
 use super::FenceStore;
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
-use super::redis::RedisStore;
+use super::redis::{RedisOptions, RedisStore, Shared};
 use crate::commit::FolderError;
 
-/// Which store: `memory:`, `embedded:DIR` or `redis://host:port`.
+/// Which store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
+/// `redis-cluster://host:port,host:port`.
 ///
 /// Its text hides passwords.
 #[derive(Clone, Debug)]
@@ -24,8 +25,10 @@ pub enum StoreUrl {
     Memory,
     /// One redb file in this folder.
     Embedded(PathBuf),
-    /// One Redis, version 7 or later.
+    /// One Redis, version 7 or later, or the one that sentinels call the master.
     Redis(RedisTarget),
+    /// A Redis Cluster; the objects are in one slot of it.
+    Cluster(ClusterTarget),
 }
 
 impl FromStr for StoreUrl {
@@ -42,14 +45,19 @@ impl FromStr for StoreUrl {
                 folder => Ok(Self::Embedded(PathBuf::from(folder))),
             };
         }
-        if text.starts_with("redis://") {
-            return text.parse().map(Self::Redis).map_err(
-                |error: service_kit::redis_link::TargetError| {
-                    Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
-                },
-            );
+        let unusable = |error: TargetError| {
+            Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
+        };
+        match text.split_once("://") {
+            Some(("redis" | "redis-sentinel", _)) => {
+                text.parse().map(Self::Redis).map_err(unusable)
+            }
+            Some(("redis-cluster", _)) => text.parse().map(Self::Cluster).map_err(unusable),
+            _ => Err(refuse(
+                "is not known; write memory:, embedded:DIR, redis://HOST:PORT, \
+                 redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT",
+            )),
         }
-        Err(refuse("is not known; write memory:, embedded:DIR or redis://HOST:PORT"))
     }
 }
 
@@ -59,6 +67,7 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Embedded(folder) => write!(f, "embedded:{}", folder.display()),
             Self::Redis(target) => target.fmt(f),
+            Self::Cluster(target) => target.fmt(f),
         }
     }
 }
@@ -72,6 +81,9 @@ pub enum OpenError {
     /// Redis.
     #[error("{0}")]
     Redis(String),
+    /// Memory, which failed its probe.
+    #[error("memory: {0}")]
+    Memory(String),
 }
 
 /// Opens the store of `url` and lets it prove what it guarantees. `kit` gives it tasks, and a
@@ -82,16 +94,46 @@ pub enum OpenError {
 pub async fn open(
     url: &StoreUrl,
     namespace: &Namespace,
+    options: RedisOptions,
     kit: &Kit,
-) -> Result<Arc<dyn FenceStore>, OpenError> {
-    match url {
-        StoreUrl::Memory => Ok(Arc::new(MemoryStore::new())),
-        StoreUrl::Embedded(folder) => Ok(Arc::new(EmbeddedStore::open(folder, &kit.health)?)),
+) -> Result<Opened, OpenError> {
+    let store: Arc<dyn FenceStore> = match url {
+        StoreUrl::Memory => Arc::new(MemoryStore::probed(kit).await.map_err(OpenError::Memory)?),
+        StoreUrl::Embedded(folder) => Arc::new(EmbeddedStore::probed(folder, kit).await?),
         StoreUrl::Redis(target) => {
-            let store = RedisStore::open(target.clone(), namespace, kit).await;
-            Ok(Arc::new(store.map_err(OpenError::Redis)?))
+            let store = RedisStore::open(target.clone(), namespace, options, kit).await;
+            let store = store.map_err(OpenError::Redis)?;
+            let redis = Some(Behind::One(store.shared()));
+            return Ok(Opened { store: Arc::new(store), redis });
         }
-    }
+        StoreUrl::Cluster(target) => {
+            // All keys of the objects share a hash tag, so they have a node of their own.
+            let owner = target.owner_of(format!("{{fence:{namespace}}}").as_bytes());
+            let store = RedisStore::open(owner, namespace, options, kit).await;
+            let store = store.map_err(OpenError::Redis)?;
+            let redis = Some(Behind::Cluster(target.clone()));
+            return Ok(Opened { store: Arc::new(store), redis });
+        }
+    };
+    Ok(Opened { store, redis: None })
+}
+
+/// A store that has proved what it guarantees.
+#[derive(Debug)]
+pub struct Opened {
+    /// The store.
+    pub store: Arc<dyn FenceStore>,
+    /// What a port stands before.
+    pub(crate) redis: Option<Behind>,
+}
+
+/// What a Redis port stands before.
+#[derive(Clone, Debug)]
+pub(crate) enum Behind {
+    /// The same Redis as the objects; the port shares the marks with them.
+    One(Arc<Shared>),
+    /// A cluster, in which every slot has marks of its own.
+    Cluster(ClusterTarget),
 }
 
 #[cfg(test)]
@@ -100,7 +142,14 @@ mod tests {
 
     #[test]
     fn urls() {
-        for good in ["memory:", "embedded:data", "embedded:/var/lib/x", "redis://127.0.0.1:6379"] {
+        for good in [
+            "memory:",
+            "embedded:data",
+            "embedded:/var/lib/x",
+            "redis://127.0.0.1:6379",
+            "redis-sentinel://a:1,b:2/main",
+            "redis-cluster://a:1,b:2",
+        ] {
             assert_eq!(good.parse::<StoreUrl>().unwrap().to_string(), good);
         }
         for bad in ["", "memory", "embedded:", "mysql://a", "redis:/a", "redis://", "data"] {

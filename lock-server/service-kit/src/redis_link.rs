@@ -11,11 +11,16 @@
 //! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
+mod pinned;
 mod script;
+mod sentinel;
+mod slots;
 mod supervisor;
 mod target;
+mod url;
 mod value;
 
+use std::future::Future;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -23,9 +28,13 @@ use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::{Mutex, Notify, watch};
+use tokio_util::sync::CancellationToken;
 
+pub use pinned::Pinned;
 pub use script::{Script, load_scripts};
-pub use target::{RedisTarget, TargetError, without_password};
+pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
+pub use target::RedisTarget;
+pub use url::{TargetError, without_password};
 pub use value::{info_field, text_fields};
 
 use crate::tasks::Tasks;
@@ -38,6 +47,11 @@ pub trait Verifier: Send + Sync + 'static {
     /// # Errors
     /// A sentence that says why this Redis cannot be used. The link stays down and tries again.
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String>;
+
+    /// How long a verification may take beside the answers of Redis, because it asks others too.
+    fn others_take(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// How the link behaves.
@@ -105,12 +119,19 @@ struct Inner {
     /// One verification at a time.
     verifying: Mutex<()>,
     broken: Notify,
+    /// Cancelled by [`RedisLink::close`].
+    closed: CancellationToken,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Live {
     connection: MultiplexedConnection,
     generation: u64,
+    /// The generation in which this connection was made: what tells two physical connections
+    /// apart, while verifying one again only raises its generation.
+    connected_in: u64,
+    /// Where it leads, `host:port`.
+    address: String,
 }
 
 impl std::fmt::Debug for Inner {
@@ -140,6 +161,7 @@ impl RedisLink {
                 state,
                 verifying: Mutex::new(()),
                 broken: Notify::new(),
+                closed: CancellationToken::new(),
             }),
         };
         link.connect_once(1).await?;
@@ -188,6 +210,20 @@ impl RedisLink {
         }
     }
 
+    /// A handle on the physical connection that is in use now.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`] where there is none.
+    pub fn pinned(&self) -> Result<Pinned, LinkError> {
+        Ok(Pinned::new(self.clone(), self.live()?))
+    }
+
+    /// Gives the connection up and makes no other: for a Redis that is not wanted any more.
+    pub fn close(&self) {
+        self.inner.closed.cancel();
+        self.take_down(&format!("the link to Redis at {} was closed", self.inner.target));
+    }
+
     /// The number of the verification that is in force; 0 while the link is down.
     pub fn generation(&self) -> u64 {
         self.live().map_or(0, |live| live.generation)
@@ -221,14 +257,21 @@ impl RedisLink {
 
     async fn send(&self, live: &Live, command: &Cmd) -> Result<Value, LinkError> {
         let mut connection = live.connection.clone();
-        let reply = tokio::time::timeout(
-            self.inner.options.reply_timeout,
-            connection.send_packed_command(command),
-        );
-        match reply.await {
-            Ok(Ok(Value::ServerError(error))) => Err(server_error(&error.into())),
+        match self.awaited(live, connection.send_packed_command(command)).await? {
+            Value::ServerError(error) => Err(self.refused(live, &error.into())),
+            value => Ok(value),
+        }
+    }
+
+    /// Awaits a reply that is not an error, for as long as a reply may take.
+    async fn awaited<T>(
+        &self,
+        live: &Live,
+        reply: impl Future<Output = redis::RedisResult<T>>,
+    ) -> Result<T, LinkError> {
+        match tokio::time::timeout(self.inner.options.reply_timeout, reply).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) if error.code().is_some() => Err(server_error(&error)),
+            Ok(Err(error)) if error.code().is_some() => Err(self.refused(live, &error)),
             Ok(Err(error)) => Err(self.lost(live, &error.to_string())),
             Err(_) => Err(self.lost(
                 live,
@@ -237,24 +280,50 @@ impl RedisLink {
         }
     }
 
+    /// An error of the server. Where the target is chosen by others (sentinels, a cluster), one
+    /// that says "not me" gives the connection up, so that the next one is looked for again.
+    fn refused(&self, live: &Live, error: &RedisError) -> LinkError {
+        let error = server_error(error);
+        if let LinkError::Server { code, message } = &error
+            && self.inner.target.is_wrong_place(code)
+        {
+            let reason = format!("Redis at {} answered {code} {message}", self.inner.target);
+            self.give_up(live, &reason);
+        }
+        error
+    }
+
     /// Gives the connection up, unless it was replaced already.
     fn lost(&self, live: &Live, why: &str) -> LinkError {
         let reason = format!("the connection to Redis at {} broke: {why}", self.inner.target);
-        if self.generation() == live.generation {
-            self.take_down(&reason);
-        }
+        self.give_up(live, &reason);
         LinkError::Unknown(reason)
     }
 
+    fn give_up(&self, live: &Live, reason: &str) {
+        if self.is_current(live) {
+            self.take_down(reason);
+        }
+    }
+
+    /// Whether `live` is the physical connection that is in use.
+    fn is_current(&self, live: &Live) -> bool {
+        self.live().is_ok_and(|now| now.connected_in == live.connected_in)
+    }
+
     async fn connect_once(&self, generation: u64) -> Result<(), String> {
-        let mut connection = self.inner.target.connect(self.inner.options.connect_timeout).await?;
+        let timeout = self.inner.options.connect_timeout;
+        let (mut connection, address) = self.inner.target.connect_somewhere(timeout).await?;
         self.verify(&mut connection).await?;
-        self.publish(Live { connection, generation });
+        if self.inner.closed.is_cancelled() {
+            return Err(format!("the link to Redis at {} was closed", self.inner.target));
+        }
+        self.publish(Live { connection, generation, connected_in: generation, address });
         Ok(())
     }
 
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let limit = self.inner.options.reply_timeout * 2;
+        let limit = self.inner.options.reply_timeout * 2 + self.inner.verifier.others_take();
         tokio::time::timeout(limit, self.inner.verifier.verify(connection)).await.unwrap_or_else(
             |_| {
                 Err(format!(

@@ -9,6 +9,11 @@ pub const TOKENS_PER_MS: u64 = 1_000;
 /// How far above the clock floor a client may ask the counter to be lifted: one hour of clock.
 pub const LIFT_SLACK: u64 = 3_600_000 * TOKENS_PER_MS;
 
+/// The highest mark of a guard that the counter is lifted to. It leaves a million million tokens; no
+/// lock server whose clock is right issues more before the year 2056, so that a higher one was
+/// forged, and lifting the counter to it would use up the tokens of the namespace.
+pub const CREDIBLE_MARK_MAX: u64 = Token::MAX - 1_000_000_000_000;
+
 /// A number above every token that a namespace can have issued until now, as long as it issued
 /// fewer than a million a second since 2025 and the wall clock has not gone back.
 pub fn clock_floor(wall_ms: u64) -> u64 {
@@ -19,6 +24,12 @@ pub fn clock_floor(wall_ms: u64) -> u64 {
 /// issued, also where a client had lifted the counter as far as [`min_token_ceiling`] lets it.
 pub fn restart_floor(wall_ms: u64) -> u64 {
     clock_floor(wall_ms).saturating_add(LIFT_SLACK)
+}
+
+/// Where a counter goes on that is known to have lost its memory, because a guard has seen `mark`.
+/// What was issued and never reached a guard may be above that mark.
+pub fn after_loss(mark: u64, wall_ms: u64) -> u64 {
+    restart_floor(wall_ms).max(mark)
 }
 
 /// The highest `min_token` that a client may ask for.
@@ -57,6 +68,16 @@ mod tests {
             let begins = next(restart_floor(lifted_at_ms + later_ms), None).unwrap().get();
             assert!(begins >= issued, "{begins} after {issued}");
         }
+    }
+
+    /// Above the mark that was seen, and above what was issued and never seen.
+    #[test]
+    fn after_a_loss_both_witnesses_count() {
+        let wall_ms = EPOCH_2025_MS + 5;
+        assert_eq!(after_loss(34, wall_ms), restart_floor(wall_ms));
+        let mark = restart_floor(wall_ms) + 7;
+        assert_eq!(after_loss(mark, wall_ms), mark);
+        assert!(CREDIBLE_MARK_MAX < Token::MAX - LIFT_SLACK);
     }
 
     #[test]

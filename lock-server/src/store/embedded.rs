@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Ttl};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
 use service_kit::clock::Clock;
 use service_kit::data_file::FolderError;
 use service_kit::health::Health;
@@ -28,19 +28,26 @@ const FILE: &str = "locks.redb";
 pub struct EmbeddedStore(Engine);
 
 impl EmbeddedStore {
-    /// Opens or makes the database in `dir` and restores every lock.
+    /// Whether `dir` holds no database yet.
+    pub fn is_new(dir: &Path) -> bool {
+        !dir.join(FILE).exists()
+    }
+
+    /// Opens or makes the database in `dir` and restores every lock. The first token of a new one
+    /// is above `begins_at`.
     ///
     /// # Errors
     /// [`FolderError`], which names the path and what to do.
     pub fn open(
         dir: &Path,
+        begins_at: u64,
         limits: Limits,
         clock: Arc<dyn Clock>,
         health: Health,
     ) -> Result<Self, FolderError> {
         let mut machine = Machine::new(0, limits);
         let file = dir.join(FILE);
-        let journal = journal::RedbJournal::open(dir, &file, &mut machine, &*clock)?;
+        let journal = journal::RedbJournal::open(dir, &file, begins_at, &mut machine, &*clock)?;
         let engine = Engine::start(machine, journal, clock, health)
             .map_err(|error| FolderError::new(dir, error.to_string()))?;
         Ok(Self(engine))

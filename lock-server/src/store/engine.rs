@@ -13,7 +13,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Ttl};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
 use service_kit::clock::Clock;
 use service_kit::health::Health;
 use tokio::sync::oneshot;
@@ -63,6 +63,7 @@ enum Request {
     Revoke(LockName, Answer<EndedReply>),
     Show(LockName, Answer<LockReply>),
     List(ListQuery, Answer<LockPage>),
+    Lift(Token, Answer<()>),
     Stop,
 }
 
@@ -146,6 +147,10 @@ impl Engine {
 
     pub(super) async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
         self.ask(|answer| Request::List(query, answer)).await
+    }
+
+    pub(super) async fn lift(&self, mark: Token) -> Result<(), StoreError> {
+        self.ask(|answer| Request::Lift(mark, answer)).await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
@@ -232,6 +237,10 @@ macro_rules! serve_through_engine {
 
             async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
                 self.0.list(query).await
+            }
+
+            async fn lift(&self, mark: Token) -> Result<(), StoreError> {
+                self.0.lift(mark).await
             }
 
             fn name(&self) -> &'static str {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Ttl};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
 use service_kit::clock::Clock;
 use service_kit::health::Health;
 

@@ -1,10 +1,10 @@
 //! Which store a URL means.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use fence_protocol::Namespace;
+use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
 
@@ -12,6 +12,8 @@ use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
 use super::redis::{RedisOptions, RedisStore};
 use super::{Limits, LockStore};
+use crate::guards::{GuardUrl, Guards};
+use crate::rules::tokens;
 
 /// The value of `--store`.
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub struct StoreOptions {
     pub namespace: Namespace,
     /// Bounds.
     pub limits: Limits,
+    /// The guards that are asked for their highest mark.
+    pub guards: Vec<GuardUrl>,
     /// Connection behaviour, for stores behind a network.
     pub link: LinkOptions,
     /// For how long a silent server still counts as alive, for stores that servers share.
@@ -64,6 +68,7 @@ impl Default for StoreOptions {
         Self {
             namespace: Namespace::default(),
             limits: Limits::default(),
+            guards: Vec::new(),
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
         }
@@ -75,13 +80,32 @@ impl Default for StoreOptions {
 #[error("{0}")]
 pub struct OpenError(String);
 
-/// Opens the store that `url` names.
+/// Opens the store that `url` names. Its next token is above every mark that the guards report.
 ///
 /// # Errors
-/// [`OpenError`] where it cannot be reached, used or read.
+/// [`OpenError`] where it cannot be reached, used or read, and where tokens would begin at 1 and a
+/// guard does not say whether it has seen some.
 pub async fn open(
     url: &StoreUrl,
     options: &StoreOptions,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let guards =
+        Guards::new(&options.guards, &options.namespace, &kit.health).map_err(OpenError)?;
+    let store = open_store(url, options, &guards, kit).await?;
+    if !guards.were_asked()
+        && let Some(mark) = guards.ask().await.highest
+    {
+        store.lift(mark).await.map_err(|error| OpenError(error.to_string()))?;
+    }
+    guards.follow(&store, kit);
+    Ok(store)
+}
+
+async fn open_store(
+    url: &StoreUrl,
+    options: &StoreOptions,
+    guards: &Guards,
     kit: &Kit,
 ) -> Result<Arc<dyn LockStore>, OpenError> {
     let refused = |reason: String| OpenError(reason);
@@ -93,8 +117,10 @@ pub async fn open(
         StoreUrl::Embedded(dir) => {
             // Each namespace has its own counter, so it has its own folder.
             let dir = dir.join(options.namespace.as_str());
+            let begins_at = begins_at(&dir, guards, kit).await?;
+            let (clock, health) = (kit.clock.clone(), kit.health.clone());
             Arc::new(
-                EmbeddedStore::open(&dir, options.limits, kit.clock.clone(), kit.health.clone())
+                EmbeddedStore::open(&dir, begins_at, options.limits, clock, health)
                     .map_err(|error| refused(error.to_string()))?,
             )
         }
@@ -105,10 +131,33 @@ pub async fn open(
                 link: options.link,
                 liveness: options.liveness,
             };
-            let started = RedisStore::start(target.clone(), redis_options, kit);
+            let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
     })
+}
+
+/// Where the counter of an embedded store begins. An empty folder may be new, or its content may be
+/// lost; where a guard has seen a token it is the latter.
+async fn begins_at(dir: &Path, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
+    if guards.is_empty() || !EmbeddedStore::is_new(dir) {
+        return Ok(0);
+    }
+    let testimony = guards.ask().await;
+    testimony
+        .all_were_heard()
+        .map_err(|reason| OpenError(format!("{} is empty, and {reason}", dir.display())))?;
+    if !testimony.has_marks {
+        return Ok(0);
+    }
+    let mark = testimony.highest.map_or(0, Token::get);
+    let begins_at = tokens::after_loss(mark, kit.clock.wall_ms());
+    tracing::warn!(
+        dir = %dir.display(), mark, begins_at,
+        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens go on above \
+         everything that can have been issued"
+    );
+    Ok(begins_at)
 }
 
 #[cfg(test)]

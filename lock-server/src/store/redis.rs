@@ -30,6 +30,7 @@ use self::reply::Answer;
 use self::scripts::Scripts;
 use self::waiting::{Place, Waiting, Wake};
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
+use crate::guards::Guards;
 
 /// How the store talks to its Redis.
 #[derive(Clone, Debug)]
@@ -84,13 +85,19 @@ impl RedisStore {
     pub async fn start(
         target: RedisTarget,
         options: RedisOptions,
+        guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
         let prefix = key_prefix(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
-        let lineage =
-            Arc::new(LineageKeeper::new(prefix.clone(), scripts.clone(), token_seen.clone(), kit));
+        let lineage = Arc::new(LineageKeeper::new(
+            prefix.clone(),
+            scripts.clone(),
+            token_seen.clone(),
+            guards,
+            kit,
+        ));
         let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
         let inner = Inner {
             link,
@@ -361,6 +368,13 @@ impl LockStore for RedisStore {
             page.next_after = names.peek().is_some().then_some(name);
         }
         Ok(page)
+    }
+
+    async fn lift(&self, mark: Token) -> Result<(), StoreError> {
+        // In this order: a verification that somebody else makes meanwhile knows the mark as well.
+        self.inner.lineage.guards().saw(mark);
+        let generation = self.inner.link.generation();
+        self.inner.link.verify_again(generation).await.map_err(store_error)
     }
 
     fn name(&self) -> &'static str {

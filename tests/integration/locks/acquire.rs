@@ -21,6 +21,7 @@ async fn a_grant_carries_everything_that_its_holder_needs() {
     assert_eq!(lease.waited_ms, 0);
     let header: FencingToken = lease.fencing_token.parse().unwrap();
     assert_eq!((header.token, header.lease), (lease.token, lease.lease_id));
+    assert_eq!(lease.fencing_credential, header.credential());
     assert_eq!((header.lock, header.signature), (lease.lock, None));
 }
 
@@ -58,6 +59,8 @@ async fn with_a_key_file_the_token_is_signed() {
     let server = Setup::lock_server("memory:").keys(&keys.path()).start().await;
     let lease = server.locks().grant("signed", 1_000).await;
     assert_eq!(lease.fencing_token, keys.sign(lease.token.get(), "signed", lease.lease_id));
+    let header: FencingToken = lease.fencing_token.parse().unwrap();
+    assert_eq!(lease.fencing_credential, header.credential());
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ async fn a_renewal_keeps_the_token_and_replaces_the_time() {
     let renewed = locks.renew("renewed", lease.lease_id).await.lease();
     assert_eq!((renewed.token, renewed.waited_ms), (lease.token, 0));
     assert_eq!(renewed.fencing_token, lease.fencing_token);
+    assert_eq!(renewed.fencing_credential, lease.fencing_credential);
     assert!(renewed.ttl_ms <= 30_000);
     let body = json!({"lease_id": lease.lease_id, "ttl_ms": 400});
     let path = "/v1/locks/renewed/renew";

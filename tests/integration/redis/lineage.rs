@@ -2,15 +2,17 @@
 
 use fence_protocol::Code;
 use fence_tests::api::Locks;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
-use fence_tests::wait::{soon, until};
+use fence_tests::wait::{soon, until, until_true};
 use lock_server::rules::tokens;
 use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
 use service_kit::clock::{Clock as _, SystemClock};
 
 use super::lock_server;
+use crate::locks::guards::{FAR, guard_at, raise, readiness, warning, with_guards};
 
 /// The next grant, as soon as the server grants again. While it does not, it says why.
 async fn next_token(locks: &Locks, lock: &str) -> u64 {
@@ -233,4 +235,104 @@ async fn tokens_rise_after_a_lift_and_a_loss() {
     let second = lock_server(&redis).await;
     let next = next_token(&second.locks(), "a").await;
     assert!(next > lifted.get(), "{next} after {lifted}");
+}
+
+/// A lock that nobody has asked for yet, granted above a mark as soon as the server knows of it.
+async fn token_above(locks: &Locks, mark: u64) -> u64 {
+    let mut number = 0;
+    until("a token above the mark", || {
+        number += 1;
+        let lock = format!("above/{number}");
+        async move { Some(next_token(locks, &lock).await).filter(|token| *token > mark) }
+    })
+    .await
+}
+
+/// The guard is asked before the new lineage begins, not only at start: this very next token is
+/// above what it has seen meanwhile.
+#[tokio::test]
+async fn a_new_lineage_begins_above_a_guards_mark() {
+    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let server = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let locks = server.locks();
+    assert!(next_token(&locks, "a").await < FAR);
+    raise(&guard, FAR).await;
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    assert!(next_token(&locks, "b").await > FAR);
+    assert!(readiness(&server).await.contains("[+]guards ok"));
+}
+
+#[tokio::test]
+async fn a_new_server_on_an_emptied_redis_begins_above_a_guards_mark() {
+    let (redis, guard) = (Redis::start().await, guard_at(FAR).await);
+    let server = with_guards(&redis.url(), &[&guard.base]).start().await;
+    assert!(next_token(&server.locks(), "a").await > FAR);
+}
+
+/// Redis has forgotten nothing that it could notice, but its counter is below a mark: it was set back.
+#[tokio::test]
+async fn a_counter_below_a_guards_mark_is_another_lineage() {
+    let redis = Redis::start().await;
+    let mut first = lock_server(&redis).await;
+    let held = first.locks().grant("held", 60_000).await;
+    first.process.kill();
+    let guard = guard_at(FAR).await;
+    let second = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let locks = second.locks();
+    assert!(next_token(&locks, "a").await > FAR);
+    // Leases are not lost by it.
+    assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
+    // It is lifted once: a third one goes on from there, and begins nothing.
+    let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
+    let third = with_guards(&redis.url(), &[&guard.base]).start().await;
+    assert!(next_token(&third.locks(), "b").await > FAR);
+    assert_eq!(redis.run::<String>(&["GET", "{fence:default}:lineage"]).await, lineage);
+}
+
+/// A guard that is silent just when Redis loses its memory holds nobody up: the clock floor covers
+/// it. It is named, and when it is back its mark counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_guard_does_not_stop_a_new_lineage() {
+    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let proxy = FaultProxy::before(&guard.address()).await;
+    let address = format!("http://{}", proxy.address());
+    // Redis itself may take less time than a guard.
+    let quick = ["--store-timeout", "500ms"];
+    let server = with_guards(&redis.url(), &[&address]).args(&quick).start().await;
+    let locks = server.locks();
+    let before = next_token(&locks, "a").await;
+    raise(&guard, FAR).await;
+    for fault in [Fault::Blackhole, Fault::Refuse] {
+        proxy.set(fault);
+        let _: () = redis.run(&["FLUSHALL"]).await;
+        let after = next_token(&locks, "b").await;
+        assert!(after > before && after < FAR, "{fault:?}: {after} after {before}");
+        assert!(warning(&server).await.contains(&address));
+    }
+    proxy.set(Fault::None);
+    assert!(token_above(&locks, FAR).await > FAR);
+    until_true("no warning", || async { readiness(&server).await.contains("[+]guards ok") }).await;
+}
+
+#[tokio::test]
+async fn init_fresh_asks_the_guards() {
+    let redis = Redis::start().await;
+    let init = async |guard: &str| {
+        let url = redis.url();
+        let fresh = ["init", "--fresh", "--store", &url, "--guard", guard];
+        fence_tests::process::run("lock-server", &fresh).await
+    };
+    let nobody = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let output = init(&nobody).await;
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stderr.contains(&nobody), "{}", output.stderr);
+    let seen = guard_at(34).await;
+    let output = init(&seen.base).await;
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stderr.contains("34"), "{}", output.stderr);
+    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "nothing was begun");
+    let empty = Setup::fenced_store("memory:").start().await;
+    assert_eq!(init(&empty.base).await.code, 0);
+    let server = with_guards(&redis.url(), &[&empty.base]).start().await;
+    assert_eq!(next_token(&server.locks(), "a").await, 1);
 }

@@ -10,14 +10,16 @@ use fence_protocol::{LeaseId, LockName, Token};
 use fenced_store::etag::{Condition, ETag};
 use fenced_store::guard::{Fence, Mark};
 use fenced_store::key::ObjectKey;
-use fenced_store::store::{Effect, FenceStore, Object, Operation, Outcome};
+use fenced_store::store::{Effect, FenceStore, First, Object, Once, Operation, Outcome};
 
 mod data;
 mod marks;
+mod names;
 mod races;
 
 pub use data::*;
 pub use marks::*;
+pub use names::*;
 pub use races::*;
 
 /// The store under test, shared by the tasks of a case.
@@ -124,6 +126,16 @@ macro_rules! fence_store_suite {
             deleting_says_what_was_there
             racing_tokens_leave_the_highest
             racing_tokens_and_conditions_lose_nothing
+            a_repeat_gives_the_first_outcome
+            the_next_holder_repeats_too
+            a_stale_repeat_learns_what_was_done
+            a_collision_learns_nothing
+            a_failed_condition_is_remembered
+            a_name_is_taken_once
+            the_last_names_are_kept
+            open_operations_can_be_named
+            racing_repeats_do_it_once
+            the_highest_mark_is_known
         );
     };
     (@cases $store:expr; $($case:ident)*) => {

@@ -106,6 +106,7 @@ macro_rules! lock_store_suite {
             a_held_lock_is_refused_with_its_holder
             patience_ends_in_a_refusal
             a_minimum_is_exceeded
+            a_guards_mark_is_exceeded
             tokens_run_out_loudly
             what_is_shown_is_what_was_asked
             pages_are_complete_and_in_order

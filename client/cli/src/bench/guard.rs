@@ -1,25 +1,29 @@
-//! `fence bench guard`: fenced writes and reads of small objects.
+//! `fence bench guard`: fenced writes and reads of small objects, or the Redis port.
 
 use serde::Deserialize;
 
 use super::load::{self, Client};
 use super::report::{Report, Side};
 use super::server::Server;
-use super::{Load, http};
+use super::{Load, http, redis};
 use crate::exit::{Failure, code};
 use crate::output::Output;
 
 /// What an object holds.
 const VALUE: [u8; 100] = [b'x'; 100];
 
-/// Fenced writes of 100 bytes, each followed by a fenced read
+/// Fenced writes of 100 bytes, each followed by a fenced read; with --redis, the Redis port
 ///
-/// Every client holds a lock of its own and writes the object that it protects.
+/// Without --redis every client holds a lock of its own and writes the object that it protects, over
+/// HTTP. With it, SET and GET are measured through the guard's Redis port, with a token and on open
+/// keys, beside Redis itself and beside twemproxy (nutcracker; left out where it is not installed).
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fence bench guard
-  fence bench guard --redis redis://127.0.0.1:6379 --clients 16
+  fence bench guard --redis                                     starts a redis-server of its own
+  fence bench guard --redis redis://127.0.0.1:6379 --clients 16 --time 2s
+  fence bench guard --redis --output json > redis-port.json
   fence bench guard --server http://127.0.0.1:7420 --store http://127.0.0.1:7421")]
 pub(super) struct Args {
     /// A lock server that is running [default: one of the benchmark's own]
@@ -28,8 +32,12 @@ pub(super) struct Args {
     /// A guard that is running, with the same keys [default: one of the benchmark's own]
     #[arg(long, value_name = "URL", requires = "server")]
     store: Option<String>,
-    /// A Redis for the benchmark's own servers
-    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    /// Measure the Redis port, before this Redis (no password) or one of the benchmark's own. What is
+    /// written there is deleted at the end
+    #[arg(
+        long, value_name = "URL", num_args = 0..=1, default_missing_value = "own",
+        conflicts_with = "server",
+    )]
     redis: Option<String>,
     #[command(flatten)]
     load: Load,
@@ -41,11 +49,14 @@ pub(super) struct Args {
 }
 
 pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
+    if let Some(url) = args.redis.as_deref() {
+        return redis::bench(url, args.load, args.output).await;
+    }
     let own = match (&args.server, &args.store) {
         (Some(_), Some(_)) => None,
         _ => Some((
-            Server::start("lock-server", args.redis.as_deref()).await?,
-            Server::start("fenced-store", args.redis.as_deref()).await?,
+            Server::start("lock-server", None).await?,
+            Server::start("fenced-store", None).await?,
         )),
     };
     let (locks, guard) = match &own {
@@ -55,13 +66,13 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
         }
     };
     let mut writers = Vec::new();
-    for number in 0..args.load.clients {
+    for number in 0..args.load.clients() {
         let writer = Writer::open(locks, guard, number).await;
         writers.push(writer.map_err(|error| Failure::new(code::UNAVAILABLE, error))?);
     }
     let mut side = Side::new("fenced-store");
     for _ in 0..args.load.rounds {
-        side.add(load::run(&mut writers, args.load.time).await?);
+        side.add(load::run(&mut writers, args.load.time()).await?);
     }
     let report = Report::new("pairs of fenced write and read", args.load, side, None);
     args.output.print(&report, Report::table)?;

@@ -52,7 +52,7 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
     let mut served = Vec::new();
     let mut direct = Vec::new();
-    for number in 0..args.load.clients {
+    for number in 0..args.load.clients() {
         served.push(Served::open(url, number).await.map_err(unreachable)?);
     }
     if let Some(redis) = &args.redis {
@@ -60,7 +60,7 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
             redis.parse().map_err(|error| Failure::usage(format!("--redis: {error}")))?;
         let namespace = Namespace::new("bench")?;
         let commands = RawCommands::prepare(&target, &namespace).await.map_err(unreachable)?;
-        for number in 0..args.load.clients {
+        for number in 0..args.load.clients() {
             let connection = resp::Connection::open(redis).await.map_err(unreachable)?;
             direct.push(Direct { connection, commands: commands.clone(), number });
         }
@@ -69,9 +69,9 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let mut raw = Side::new("raw Redis, same scripts");
     for _ in 0..args.load.rounds {
         if !direct.is_empty() {
-            raw.add(load::run(&mut direct, args.load.time).await?);
+            raw.add(load::run(&mut direct, args.load.time()).await?);
         }
-        server.add(load::run(&mut served, args.load.time).await?);
+        server.add(load::run(&mut served, args.load.time()).await?);
     }
     let base = (!direct.is_empty()).then_some(raw);
     let report = Report::new("pairs of acquire and release", args.load, server, base);

@@ -22,7 +22,13 @@ impl Side {
         self.rounds.push(round);
     }
 
-    fn figures(&self) -> Figures {
+    /// The median over the rounds of this side's rate divided by the base's of the same round.
+    pub(super) fn ratio(&self, base: &Self) -> f64 {
+        let pairs = self.rounds.iter().zip(&base.rounds);
+        median(pairs.map(|(side, base)| side.per_sec() / base.per_sec()))
+    }
+
+    pub(super) fn figures(&self) -> Figures {
         let quantile = |q: f64| {
             median(self.rounds.iter().map(|round| {
                 #[expect(clippy::cast_precision_loss, reason = "microseconds for people")]
@@ -43,11 +49,11 @@ impl Side {
 /// Medians over the rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
-    what: &'static str,
-    per_sec: f64,
-    done: u64,
-    p50_ms: f64,
-    p99_ms: f64,
+    pub(super) what: &'static str,
+    pub(super) per_sec: f64,
+    pub(super) done: u64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
 }
 
 /// What is printed.
@@ -65,12 +71,9 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(measured: &'static str, load: Load, side: Side, base: Option<Side>) -> Self {
-        let ratio = base.as_ref().map(|base| {
-            let pairs = side.rounds.iter().zip(&base.rounds);
-            median(pairs.map(|(side, base)| side.per_sec() / base.per_sec()))
-        });
+        let ratio = base.as_ref().map(|base| side.ratio(base));
         let sides = std::iter::once(&side).chain(base.as_ref()).map(Side::figures).collect();
-        let (clients, rounds, time_ms) = (load.clients, load.rounds, load.time.as_millis());
+        let (clients, rounds, time_ms) = (load.clients(), load.rounds, load.time().as_millis());
         Self { measured, clients, rounds, time_ms, sides, ratio }
     }
 

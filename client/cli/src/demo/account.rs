@@ -12,7 +12,7 @@ use super::record::{Kind, SpanKind};
 use super::stage::Stage;
 use super::teller::{Known, Teller};
 use super::verdict::LateWrite;
-use super::worker::Objects;
+use super::worker::Documents;
 use crate::exit::Failure;
 use crate::readable::readable;
 
@@ -48,6 +48,12 @@ impl Account {
         Self { key: key.to_owned(), fenced, lane: DOCUMENT }
     }
 
+    /// The same in a folder of its own, so that it can be told from what is there already.
+    pub(super) fn below(folder: &str, fenced: bool) -> Self {
+        let account = Self::new(fenced);
+        Self { key: format!("{folder}/{}", account.key), ..account }
+    }
+
     pub(super) fn lock(&self) -> Result<LockName, Failure> {
         Ok(LockName::new(&self.key)?)
     }
@@ -57,7 +63,7 @@ impl Account {
         &self,
         stage: &Stage,
         teller: &mut Teller,
-        base: String,
+        base: &str,
     ) -> Result<(), Failure> {
         let client = stage.client()?;
         let grant = match self.fenced {
@@ -67,16 +73,15 @@ impl Account {
             }
             false => None,
         };
-        let token = grant.as_ref().map(|grant| grant.fencing_token.as_str());
         let account = json!({ "balance": 100, "log": ["opened with 100"] });
-        let objects = Objects::new(base)?;
-        let written = objects.put(&self.key, token, account.to_string()).await;
+        let mut documents = Documents::new(base)?;
+        let written = documents.put(&self.key, grant.as_ref(), account.to_string()).await;
         let written = written.map_err(Failure::internal)?;
         if !written.is_success() {
             let what = described(&written);
             return Err(Failure::internal(format!("the account cannot be opened: {what}")));
         }
-        let read = objects.get(&self.key, token).await.map_err(Failure::internal)?;
+        let read = documents.get(&self.key, grant.as_ref()).await.map_err(Failure::internal)?;
         if let Some(grant) = grant {
             client.locks().release(&grant.lock, grant.lease_id).await?;
         }
@@ -144,9 +149,11 @@ impl Account {
         let facts = LateWrite {
             old_token: a.grant.token,
             new_token: b.grant.token,
+            late_taken: late.is_success(),
             late_status: late.status,
-            late_code: late.problem.as_ref().map(|problem| problem.code.to_string()),
-            late_mark: late.problem.as_ref().and_then(|problem| problem.extension("mark")),
+            late_code: late.code(),
+            late_mark: late.met_mark(),
+            new_taken: new.is_success(),
             new_status: new.status,
             old_update: format!("A +{DEPOSIT_A}"),
             new_update: format!("B +{DEPOSIT_B}"),

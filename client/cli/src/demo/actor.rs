@@ -137,7 +137,7 @@ impl Actor {
                 .failed(&format!("its read was answered {}", described(&answer))));
         }
         let text = format!("reads {}", shown(answer.document.as_ref()));
-        let known = Known { token: None, status: Some(answer.status) };
+        let known = Known { token: None, status: answer.status };
         teller.event_at(line.at_ms, self.name, Kind::Step, &text, known)?;
         Ok(answer)
     }
@@ -184,7 +184,7 @@ impl Actor {
         let with = token
             .map_or_else(|| "without a token".to_owned(), |token| format!("with token {token}"));
         let text = format!("{verb} {with}: {}", described(&answer));
-        let known = Known { token, status: Some(answer.status) };
+        let known = Known { token, status: answer.status };
         teller.event_at(line.at_ms, self.name, kind, &text, known)?;
         Ok((answer, line))
     }
@@ -220,9 +220,14 @@ impl Actor {
 
 /// A reply in one line.
 pub(super) fn described(answer: &Answer) -> String {
-    match &answer.problem {
-        Some(problem) => format!("{} {}: {}", answer.status, problem.code, problem.detail),
-        None => answer.status.to_string(),
+    let Answer { status, problem, error, .. } = answer;
+    match (status, problem, error) {
+        (Some(status), Some(problem), _) => {
+            format!("{status} {}: {}", problem.code, problem.detail)
+        }
+        (Some(status), None, _) => status.to_string(),
+        (None, _, Some(error)) => format!("-{} {}", error.code, error.text),
+        (None, _, None) => "+OK".to_owned(),
     }
 }
 

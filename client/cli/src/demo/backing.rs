@@ -1,5 +1,5 @@
-//! Where the demo's servers keep things: embedded stores in a folder, or a Redis of the user's in a
-//! namespace of its own that is deleted in the end.
+//! Where the demo's servers keep things: embedded stores in a folder, or a Redis in a namespace of
+//! its own that is deleted in the end.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use service_kit::ids;
-use service_kit::redis_link::RedisTarget;
+use service_kit::redis_link::{RedisTarget, TargetError, without_password};
 
 use crate::exit::{Failure, code};
 
@@ -19,14 +19,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What keeps leases, marks and documents.
 #[derive(Clone, Debug)]
-pub(super) enum Backing {
+pub(crate) enum Backing {
     Embedded,
     Redis { target: Box<RedisTarget>, url: Secret, namespace: String },
 }
 
 /// A URL that may hold a password: it is handed on in the environment, and never shown.
 #[derive(Clone)]
-pub(super) struct Secret(pub(super) String);
+pub(crate) struct Secret(pub(crate) String);
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,39 +36,69 @@ impl fmt::Debug for Secret {
 
 impl Backing {
     /// From `--store`.
-    pub(super) fn from_flag(store: Option<&str>) -> Result<Self, Failure> {
+    pub(crate) fn from_flag(store: Option<&str>) -> Result<Self, Failure> {
         let Some(url) = store.filter(|store| *store != "embedded") else {
             return Ok(Self::Embedded);
         };
-        let target: RedisTarget = url
-            .parse()
-            .map_err(|error| Failure::usage(format!("--store: {error}, or --store embedded")))?;
-        let namespace = format!("demo-{}", ids::random_hex(6));
+        if !url.starts_with("redis://") {
+            return Err(Failure::usage(format!(
+                "--store {}: a demo takes embedded, redis, or redis://HOST:PORT",
+                without_password(url)
+            )));
+        }
+        Self::redis(url, "demo")
+            .map_err(|error| Failure::usage(format!("--store: {error}, or --store embedded")))
+    }
+
+    /// A Redis, and a new namespace in it whose name begins with `purpose`.
+    pub(crate) fn redis(url: &str, purpose: &str) -> Result<Self, TargetError> {
+        let target: RedisTarget = url.parse()?;
+        let namespace = format!("{purpose}-{}", ids::random_hex(6));
         Ok(Self::Redis { target: Box::new(target), url: Secret(url.to_owned()), namespace })
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Embedded => "embedded".to_owned(),
             Self::Redis { target, namespace, .. } => format!("{target}, namespace {namespace}"),
         }
     }
 
-    pub(super) fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         match self {
             Self::Embedded => "default",
             Self::Redis { namespace, .. } => namespace,
         }
     }
 
+    /// The database that the URL names, as the end of another URL: `/3`, or nothing.
+    pub(crate) fn database(&self) -> String {
+        let Self::Redis { url, .. } = self else { return String::new() };
+        let rest = url.0.split_once("://").map_or("", |(_, rest)| rest);
+        // A password may have slashes in it; what comes after the last @ has one at most.
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        let path = place.split_once('/').map_or("", |(_, path)| path);
+        match path.split('?').next().unwrap_or_default() {
+            "" => String::new(),
+            database => format!("/{database}"),
+        }
+    }
+
     /// Whether Redis answers; nothing is started otherwise.
-    pub(super) async fn check(&self) -> Result<(), Failure> {
+    pub(crate) async fn check(&self) -> Result<(), Failure> {
         let Self::Redis { target, .. } = self else { return Ok(()) };
         connect(target).await.map(drop)
     }
 
-    /// Deletes everything that the demo left in Redis.
-    pub(super) async fn clean(&self) -> Result<(), Failure> {
+    /// Deletes everything that was left in Redis: what the servers keep, and the documents, whose
+    /// keys begin with the namespace.
+    pub(crate) async fn clean(&self) -> Result<(), Failure> {
+        let Self::Redis { namespace, .. } = self else { return Ok(()) };
+        self.delete(&format!("{{fence:{namespace}}}:*")).await?;
+        self.delete(&format!("{namespace}/*")).await
+    }
+
+    async fn delete(&self, pattern: &str) -> Result<(), Failure> {
         let Self::Redis { target, namespace, .. } = self else { return Ok(()) };
         let mut redis = connect(target).await?;
         let failed = |error: redis::RedisError| {
@@ -76,11 +106,10 @@ impl Backing {
                 format!("namespace {namespace} at {target} could not be deleted: {error}");
             Failure::new(code::UNAVAILABLE, message)
         };
-        let pattern = format!("{{fence:{namespace}}}:*");
         let mut cursor: u64 = 0;
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_AT_ONCE);
+            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_AT_ONCE);
             let (next, keys): (u64, Vec<String>) =
                 scan.query_async(&mut redis).await.map_err(failed)?;
             if !keys.is_empty() {
@@ -95,7 +124,7 @@ impl Backing {
 }
 
 /// A connection to Redis.
-pub(super) async fn connect(target: &RedisTarget) -> Result<MultiplexedConnection, Failure> {
+pub(crate) async fn connect(target: &RedisTarget) -> Result<MultiplexedConnection, Failure> {
     let connected = target.connect(CONNECT_TIMEOUT).await;
     connected.map_err(|error| Failure::new(code::UNAVAILABLE, error))
 }
@@ -103,6 +132,14 @@ pub(super) async fn connect(target: &RedisTarget) -> Result<MultiplexedConnectio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_database_goes_with_the_port() {
+        let of = |url: &str| Backing::from_flag(Some(url)).unwrap().database();
+        assert_eq!(of("redis://127.0.0.1:1"), "");
+        assert_eq!(of("redis://127.0.0.1:1/"), "");
+        assert_eq!(of("redis://app:a%2Fb@127.0.0.1:1/3?protocol=resp3"), "/3");
+    }
 
     #[test]
     fn every_run_has_a_namespace_of_its_own() {

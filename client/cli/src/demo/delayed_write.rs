@@ -76,7 +76,7 @@ impl Telling<'_> {
     async fn tell(&self, teller: &mut Teller, upstream: &mut Upstream) -> Result<(), Failure> {
         let key = if self.laned { "laned/account" } else { "naive/account" };
         let account = Account { key: key.to_owned(), fenced: true, lane: DATASTORE };
-        account.open(self.stage, teller, self.base.clone()).await?;
+        account.open(self.stage, teller, &self.base).await?;
         let (mut a, mut b) = account.workers(self.stage, &self.base)?;
         a.take(teller, TTL_MS, false).await?;
         a.read(teller).await?;

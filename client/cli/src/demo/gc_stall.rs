@@ -18,21 +18,58 @@ naive and writes without a look at the clock, which would only make the gap smal
 
 const LANES: [&str; 5] = [LOCK_SERVER, WORKER_A, WORKER_B, DOCUMENT, DIRECTOR];
 
-/// Tells it unguarded and guarded.
+/// Tells it unguarded and guarded: over HTTP, or on a Redis with an ordinary Redis driver.
 pub(super) async fn tell(teller: &mut Teller, backing: &Backing) -> Result<(), Failure> {
+    match backing {
+        Backing::Embedded => on_objects(teller, backing).await,
+        Backing::Redis { url, namespace, .. } => on_redis(teller, backing, &url.0, namespace).await,
+    }
+}
+
+async fn on_objects(teller: &mut Teller, backing: &Backing) -> Result<(), Failure> {
     let stage = Stage::set(backing, &Guarding::Objects).await?;
     teller.note(&format!("{}\n", stage.described()))?;
     teller.begin("unguarded", "plain writes: the lock alone", &LANES)?;
-    story(teller, &stage, &Account::new(false)).await?;
+    story(teller, &stage, &Account::new(false), &stage.objects()).await?;
     teller.begin("guarded", "the same writes, with their fencing tokens", &LANES)?;
-    story(teller, &stage, &Account::new(true)).await?;
+    story(teller, &stage, &Account::new(true), &stage.objects()).await?;
     stage.strike().await;
     Ok(())
 }
 
-async fn story(teller: &mut Teller, stage: &Stage, account: &Account) -> Result<(), Failure> {
-    account.open(stage, teller, stage.objects()).await?;
-    let (mut a, mut b) = account.workers(stage, &stage.objects())?;
+/// The workers speak to Redis itself first, and through the guard's port then: GET and SET, one
+/// key, the same driver. All that differs is the URL.
+async fn on_redis(
+    teller: &mut Teller,
+    backing: &Backing,
+    redis: &str,
+    folder: &str,
+) -> Result<(), Failure> {
+    let stage = Stage::set(backing, &Guarding::RedisPort).await?;
+    teller.note(&format!("{}\n", stage.described()))?;
+    teller.begin("unguarded", "GET and SET straight to Redis: the lock alone", &LANES)?;
+    story(teller, &stage, &Account::below(folder, false), redis).await?;
+    let title = "the same GET and SET through the guard's Redis port";
+    teller.begin("guarded", title, &LANES)?;
+    let port = stage.redis_port();
+    teller.note(&format!(
+        "the driver is the same, its URL is redis://fence:FENCING_CREDENTIAL@{}",
+        port.trim_start_matches("redis://")
+    ))?;
+    let guarded = format!("{port}{}", backing.database());
+    story(teller, &stage, &Account::below(folder, true), &guarded).await?;
+    stage.strike().await;
+    Ok(())
+}
+
+async fn story(
+    teller: &mut Teller,
+    stage: &Stage,
+    account: &Account,
+    base: &str,
+) -> Result<(), Failure> {
+    account.open(stage, teller, base).await?;
+    let (mut a, mut b) = account.workers(stage, base)?;
     a.take(teller, TTL_MS, true).await?;
     a.read(teller).await?;
     a.add(teller, DEPOSIT_A, "A").await?;

@@ -32,7 +32,7 @@ pub(super) async fn tell(teller: &mut Teller, backing: &Backing) -> Result<(), F
 }
 
 async fn story(teller: &mut Teller, stage: &Stage, account: &Account) -> Result<(), Failure> {
-    account.open(stage, teller, stage.objects()).await?;
+    account.open(stage, teller, &stage.objects()).await?;
     let (mut a, mut b) = account.workers(stage, &stage.objects())?;
     a.take(teller, TTL_MS, false).await?;
     a.read(teller).await?;

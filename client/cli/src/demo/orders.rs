@@ -44,18 +44,47 @@ pub(super) enum Report {
     Failed { message: String },
 }
 
-/// What a store replied.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What a store replied: over HTTP with a status, over the Redis protocol without one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
-    pub(super) status: u16,
+    pub(super) status: Option<u16>,
     pub(super) mark: Option<u64>,
     pub(super) document: Option<Value>,
     pub(super) problem: Option<Problem>,
+    pub(super) error: Option<ErrorReply>,
+}
+
+/// An error reply of the Redis protocol: `-CODE text`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ErrorReply {
+    pub(super) code: String,
+    pub(super) text: String,
 }
 
 impl Answer {
     pub(super) fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
+        self.error.is_none() && self.status.is_none_or(|status| (200..300).contains(&status))
+    }
+
+    /// The word for programs in a refusal.
+    pub(super) fn code(&self) -> Option<String> {
+        let problem = self.problem.as_ref().map(|problem| problem.code.to_string());
+        problem.or_else(|| self.error.as_ref().map(|error| error.code.clone()))
+    }
+
+    /// The mark that a refusal names.
+    pub(super) fn met_mark(&self) -> Option<u64> {
+        let problem = self.problem.as_ref().and_then(|problem| problem.extension("mark"));
+        problem.or_else(|| self.error.as_ref().and_then(ErrorReply::mark))
+    }
+}
+
+impl ErrorReply {
+    /// From "token 33 is below mark 34 of lock …".
+    fn mark(&self) -> Option<u64> {
+        let (_, after) = self.text.split_once(" mark ")?;
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        after[..digits].parse().ok()
     }
 }
 
@@ -75,4 +104,27 @@ pub(super) struct Line {
     pub(super) at_ms: u64,
     #[serde(flatten)]
     pub(super) report: Report,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_is_read_from_the_refusal() {
+        let error = |text: &str| ErrorReply { code: "FENCED".to_owned(), text: text.to_owned() };
+        assert_eq!(error("token 33 is below mark 34 of lock orders/42; stop").mark(), Some(34));
+        assert_eq!(error("token 33 is below mark 34").mark(), Some(34));
+        assert_eq!(error("it is stale").mark(), None);
+        assert_eq!(error("below mark x").mark(), None);
+    }
+
+    #[test]
+    fn an_error_reply_is_no_success() {
+        let error = ErrorReply { code: "FENCED".to_owned(), text: String::new() };
+        assert!(Answer::default().is_success());
+        assert!(!Answer { error: Some(error), ..Answer::default() }.is_success());
+        assert!(!Answer { status: Some(412), ..Answer::default() }.is_success());
+        assert!(Answer { status: Some(204), ..Answer::default() }.is_success());
+    }
 }

@@ -1,4 +1,4 @@
-//! A Redis of the demo's own, for the demo that empties it.
+//! A Redis of our own: for a demo, or for a benchmark.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -12,18 +12,21 @@ use service_kit::redis_link::RedisTarget;
 
 /// Kept running until this is dropped.
 #[derive(Debug)]
-pub(super) struct OwnRedis {
+pub(crate) struct OwnRedis {
     url: String,
     process: Process,
     _dir: TempDir,
 }
 
 impl OwnRedis {
-    /// Starts `redis-server` from the PATH on a free port.
-    pub(super) async fn start() -> Result<Self, Failure> {
+    /// Starts `redis-server` from the PATH on a free port, with its files in a temporary folder.
+    /// `instead` is what to do where it is not installed.
+    pub(crate) async fn start(instead: &str) -> Result<Self, Failure> {
         let program = find("redis-server").ok_or_else(|| {
-            let message = "redis-server is not in the PATH: this demo empties a Redis. Install it, or \
-                           name one with --store redis://HOST:PORT --allow-flush";
+            let message = format!(
+                "redis-server is not in the PATH. Install it (Debian and Ubuntu: apt install \
+                 redis-server), or {instead}"
+            );
             Failure::new(code::UNAVAILABLE, message)
         })?;
         let broken = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
@@ -47,22 +50,28 @@ impl OwnRedis {
         Ok(Self { url, process, _dir: dir })
     }
 
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         self.process.end().await;
     }
 }
 
 /// Redis cannot be told to choose a port itself, so that one is asked for and given back here.
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Ok(TcpListener::bind(any)?.local_addr()?.port())
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// Debian puts servers there, and not every user looks there.
+const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+/// Where a program is: on the PATH, or in sbin where there is a PATH at all.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = fence_client::config::variable("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+    let sbin = SBIN.iter().map(PathBuf::from);
+    let mut dirs = std::env::split_paths(&path).chain(sbin);
+    dirs.find_map(|dir| Some(dir.join(program)).filter(|file| file.is_file()))
 }

@@ -15,13 +15,13 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::exit::{Failure, code};
 
 /// How long anything in a demo may take before the demo gives up. Nothing that works comes near.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that cannot be waited for.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(5);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A process that the demo started. It is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     stdin: ChildStdin,
@@ -31,12 +31,12 @@ pub(super) struct Process {
 
 impl Process {
     /// This very program in another role; what it says on stderr goes to a file in `dir`.
-    pub(super) fn start(name: &str, role: &[impl AsRef<str>], dir: &Path) -> Result<Self, Failure> {
+    pub(crate) fn start(name: &str, role: &[impl AsRef<str>], dir: &Path) -> Result<Self, Failure> {
         Self::start_with(name, role, dir, None)
     }
 
     /// The same with a variable in its environment, for what must not stand on a command line.
-    pub(super) fn start_with(
+    pub(crate) fn start_with(
         name: &str,
         role: &[impl AsRef<str>],
         dir: &Path,
@@ -49,7 +49,7 @@ impl Process {
     }
 
     /// Another program, which the kernel ends with the director.
-    pub(super) fn start_other(
+    pub(crate) fn start_other(
         name: &str,
         program: &Path,
         args: &[String],
@@ -93,12 +93,12 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, stdin, lines, log })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id().unwrap_or(0)
     }
 
     /// The next line that it says.
-    pub(super) async fn line(&mut self) -> Result<String, Failure> {
+    pub(crate) async fn line(&mut self) -> Result<String, Failure> {
         match tokio::time::timeout(PATIENCE, self.lines.next_line()).await {
             Ok(Ok(Some(line))) => Ok(line),
             Ok(Ok(None)) => Err(self.failed("it ended")),
@@ -108,14 +108,14 @@ impl Process {
     }
 
     /// The next thing that it reports.
-    pub(super) async fn hear<T: DeserializeOwned>(&mut self) -> Result<T, Failure> {
+    pub(crate) async fn hear<T: DeserializeOwned>(&mut self) -> Result<T, Failure> {
         let line = self.line().await?;
         serde_json::from_str(&line)
             .map_err(|error| self.failed(&format!("it said {line:?}, which is no report: {error}")))
     }
 
     /// Gives an order.
-    pub(super) async fn tell(&mut self, order: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) async fn tell(&mut self, order: &impl Serialize) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(order)
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
         line.push(b'\n');
@@ -127,12 +127,12 @@ impl Process {
     }
 
     /// Stops it (SIGSTOP) and waits until the kernel says that it is stopped.
-    pub(super) async fn stop(&self) -> Result<(), Failure> {
+    pub(crate) async fn stop(&self) -> Result<(), Failure> {
         self.signal(Signal::STOP, WaitIdOptions::STOPPED).await
     }
 
     /// Lets it go on (SIGCONT) and waits until the kernel says that it does.
-    pub(super) async fn resume(&self) -> Result<(), Failure> {
+    pub(crate) async fn resume(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT, WaitIdOptions::CONTINUED).await
     }
 
@@ -156,13 +156,13 @@ impl Process {
     }
 
     /// Kills it and waits until it is gone.
-    pub(super) async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         // It fails only where it has ended already.
         let _ = self.child.kill().await;
     }
 
     /// Something went wrong with it; the end of what it logged is the best explanation.
-    pub(super) fn failed(&self, what: &str) -> Failure {
+    pub(crate) fn failed(&self, what: &str) -> Failure {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let from = log.lines().count().saturating_sub(5);
         let tail: String = log.lines().skip(from).map(|line| format!("\n    {line}")).collect();
@@ -173,7 +173,7 @@ impl Process {
 }
 
 /// Looks until `look` finds what it looks for.
-pub(super) async fn awaited<T>(
+pub(crate) async fn awaited<T>(
     what: &str,
     mut look: impl AsyncFnMut() -> Result<Option<T>, Failure>,
 ) -> Result<T, Failure> {

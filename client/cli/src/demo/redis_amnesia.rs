@@ -145,9 +145,9 @@ async fn wrote(
         objects.put(key, Some(&token.to_string()), body).await.map_err(Failure::internal)?;
     let kind = if answer.is_success() { Kind::Applied } else { Kind::Refused };
     let text = format!("writes with token {}: {}", token.token, described(&answer));
-    let known = Known { token: Some(token.token.get()), status: Some(answer.status) };
+    let known = Known { token: Some(token.token.get()), status: answer.status };
     teller.event_at(teller.now(), who, kind, &text, known)?;
-    Ok(answer.status)
+    Ok(answer.status.unwrap_or_default())
 }
 
 async fn ours(
@@ -161,7 +161,7 @@ async fn ours(
         Ok::<_, Failure>(Actor::new(name, process, (key, key), true))
     };
     let (mut a, mut b) = (actor(WORKER_A)?, actor(WORKER_B)?);
-    Account::new(true).open(stage, teller, stage.objects()).await?;
+    Account::new(true).open(stage, teller, &stage.objects()).await?;
     a.take(teller, TTL_MS, false).await?;
     a.read(teller).await?;
     a.add(teller, DEPOSIT_A, "A").await?;
@@ -179,8 +179,8 @@ async fn ours(
     let facts = Amnesia {
         tokens_before: vec![a.grant.token],
         token_after: b.grant.token,
-        new_status: new.status,
-        old_status: old.status,
+        new_status: new.status.unwrap_or_default(),
+        old_status: old.status.unwrap_or_default(),
     };
     teller.end(&facts, facts.rose())
 }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::backing::Backing;
 use super::process::Process;
-use super::worker;
+use super::worker::{self, BASE};
 use crate::exit::{Failure, code};
 
 /// Keys that need no token: where the unguarded story takes place.
@@ -19,7 +19,8 @@ pub(super) const OPEN_RULE: &str = "--rule=unguarded/**=@open";
 pub(super) struct Stage {
     lock_server: String,
     guard: String,
-    proxy: Option<String>,
+    /// The guard's second listener: its reverse proxy, or its Redis port.
+    port: Option<String>,
     servers: Vec<Process>,
     namespace: String,
     dir: TempDir,
@@ -32,6 +33,8 @@ pub(super) enum Guarding {
     Objects,
     /// The objects API on this disk, taking tokens without signatures.
     UnsignedOnDisk,
+    /// The Redis port before the demo's own backing, which is a Redis.
+    RedisPort,
     /// The reverse proxy before this datastore.
     Proxy { upstream: String },
 }
@@ -64,18 +67,18 @@ impl Stage {
             variable("LOCK_SERVER_STORE", backing),
         )?;
         let guard_variable = match guarding {
-            Guarding::Objects => variable("FENCED_STORE_STORE", backing),
+            Guarding::Objects | Guarding::RedisPort => variable("FENCED_STORE_STORE", backing),
             Guarding::UnsignedOnDisk | Guarding::Proxy { .. } => None,
         };
         let mut guard = Process::start_with("fenced-store", &guard, dir.path(), guard_variable)?;
         let lock_server = address(&mut locks).await?;
         let api = address(&mut guard).await?;
-        let proxy = match guarding {
-            Guarding::Proxy { .. } => Some(address(&mut guard).await?),
-            _ => None,
+        let port = match guarding {
+            Guarding::Proxy { .. } | Guarding::RedisPort => Some(address(&mut guard).await?),
+            Guarding::Objects | Guarding::UnsignedOnDisk => None,
         };
         let servers = vec![locks, guard];
-        Ok(Self { lock_server, guard: api, proxy, servers, namespace, dir })
+        Ok(Self { lock_server, guard: api, port, servers, namespace, dir })
     }
 
     /// The address of the lock server.
@@ -90,7 +93,12 @@ impl Stage {
 
     /// What is put before the key of an object behind the guard's reverse proxy.
     pub(super) fn proxied(&self) -> String {
-        format!("{}/", self.proxy.as_deref().unwrap_or(&self.guard))
+        format!("{}/", self.port.as_deref().unwrap_or(&self.guard))
+    }
+
+    /// The guard's Redis port, without a token and a database.
+    pub(super) fn redis_port(&self) -> &str {
+        self.port.as_deref().unwrap_or_default()
     }
 
     pub(super) fn namespace(&self) -> &str {
@@ -103,21 +111,25 @@ impl Stage {
         Ok(builder.owner("director").build()?)
     }
 
-    /// A worker that writes to objects whose addresses begin with `base`.
+    /// A worker that writes to objects whose addresses begin with `base`, or to keys of the Redis
+    /// at `base`.
     pub(super) fn worker(&self, name: &str, base: &str) -> Result<Process, Failure> {
-        let role = worker::role(name, &self.lock_server, base);
-        Process::start(name, &role, self.dir.path())
+        let role = worker::role(name, &self.lock_server);
+        Process::start_with(name, &role, self.dir.path(), Some((BASE, base)))
     }
 
     /// One line on what runs.
     pub(super) fn described(&self) -> String {
         let pids: Vec<_> = self.servers.iter().map(|server| server.pid().to_string()).collect();
-        let proxy = self.proxy.as_ref().map(|proxy| format!(", its proxy {proxy}"));
+        let port = self.port.as_ref().map(|port| match port.starts_with("redis:") {
+            true => format!(", its Redis port {port},"),
+            false => format!(", its proxy {port}"),
+        });
         format!(
             "lock-server {} and fenced-store {}{} run as processes {}",
             self.lock_server,
             self.guard,
-            proxy.unwrap_or_default(),
+            port.unwrap_or_default(),
             pids.join(" and "),
         )
     }
@@ -133,6 +145,11 @@ impl Stage {
 fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
     match guarding {
         Guarding::Objects => store(backing, &dir.join("objects")),
+        Guarding::RedisPort => {
+            let mut args = store(backing, dir);
+            args.push("--redis-listen=127.0.0.1:0".to_owned());
+            args
+        }
         Guarding::UnsignedOnDisk => {
             let mut args = store(&Backing::Embedded, &dir.join("objects"));
             args.push(format!("--namespace={}", backing.namespace()));

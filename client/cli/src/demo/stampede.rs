@@ -82,7 +82,8 @@ fn acknowledged(turns: &[(u64, Turn)]) -> usize {
 async fn number(objects: &Objects, key: &str, token: Option<&str>) -> Result<i64, Failure> {
     let answer = objects.get(key, token).await.map_err(Failure::internal)?;
     let left = answer.document.and_then(|document| document["left"].as_i64());
-    left.ok_or_else(|| Failure::internal(format!("the number cannot be read: {}", answer.status)))
+    let status = answer.status.unwrap_or_default();
+    left.ok_or_else(|| Failure::internal(format!("the number cannot be read: {status}")))
 }
 
 async fn set(objects: &Objects, key: &str, token: Option<&str>) -> Result<i64, Failure> {

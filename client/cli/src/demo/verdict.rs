@@ -16,12 +16,17 @@ pub(super) struct Verdict {
 pub(super) struct LateWrite {
     pub(super) old_token: u64,
     pub(super) new_token: u64,
-    /// What the late write was answered with.
-    pub(super) late_status: u16,
+    /// What the late write was answered with: a status over HTTP, an error's code where it was
+    /// refused.
+    pub(super) late_taken: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) late_status: Option<u16>,
     pub(super) late_code: Option<String>,
     /// The mark that it met, as the refusal says.
     pub(super) late_mark: Option<u64>,
-    pub(super) new_status: u16,
+    pub(super) new_taken: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) new_status: Option<u16>,
     pub(super) old_update: String,
     pub(super) new_update: String,
     /// The document at the end.
@@ -42,9 +47,19 @@ impl LateWrite {
         format!("balance {} ({})", self.final_balance, self.final_log.join(", "))
     }
 
+    /// The late write was refused because of its token: 412 `stale-token`, or `-FENCED` of the
+    /// Redis port, and by the mark of the newer one.
+    fn is_stale(&self) -> bool {
+        let said = matches!(
+            (self.late_status, self.late_code.as_deref()),
+            (Some(412), Some("stale-token")) | (None, Some("FENCED"))
+        );
+        !self.late_taken && said && self.late_mark == Some(self.new_token)
+    }
+
     /// The late write is taken, and the newer update is gone.
     pub(super) fn lost(&self) -> Verdict {
-        let taken = is_success(self.late_status) && is_success(self.new_status);
+        let taken = self.late_taken && self.new_taken;
         let lost = self.has(&self.old_update) && !self.has(&self.new_update);
         let text = if lost {
             format!("\"{}\" was acknowledged and is lost: {}", self.new_update, self.end())
@@ -54,14 +69,10 @@ impl LateWrite {
         Verdict { ok: taken && lost && self.tokens_rose(), text }
     }
 
-    /// The late write is refused with 412, and only the newer update is there.
+    /// The late write is refused as stale, and only the newer update is there.
     pub(super) fn refused(&self) -> Verdict {
-        let refused = self.late_status == 412
-            && self.late_code.as_deref() == Some("stale-token")
-            && self.late_mark == Some(self.new_token);
-        let kept = is_success(self.new_status)
-            && self.has(&self.new_update)
-            && !self.has(&self.old_update);
+        let refused = self.is_stale();
+        let kept = self.new_taken && self.has(&self.new_update) && !self.has(&self.old_update);
         let text = if refused {
             format!(
                 "token {} was refused because {} had been seen, and \"{}\" is kept: {}",
@@ -71,15 +82,15 @@ impl LateWrite {
                 self.end()
             )
         } else {
-            let (status, end) = (self.late_status, self.end());
-            format!("the late write should be refused, and was answered {status}: {end}")
+            let (said, end) = (self.late_code.as_deref().unwrap_or("success"), self.end());
+            format!("the late write should be refused as stale, and was answered {said}: {end}")
         };
         Verdict { ok: refused && kept && self.tokens_rose(), text }
     }
 
     /// The older write landed first, and the newer one is built on it.
     pub(super) fn in_order(&self, new_was_held_back: bool) -> Verdict {
-        let taken = is_success(self.late_status) && is_success(self.new_status);
+        let taken = self.late_taken && self.new_taken;
         let both = self.final_log.ends_with(&[self.old_update.clone(), self.new_update.clone()]);
         let text = format!(
             "token {} was answered before {} was let through; the last word is {}'s: {}",

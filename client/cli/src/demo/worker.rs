@@ -6,6 +6,8 @@
 
 mod answers;
 mod count;
+mod documents;
+mod keys;
 mod slow;
 
 use std::time::Duration;
@@ -17,6 +19,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 pub(in crate::demo) use self::answers::Objects;
+pub(in crate::demo) use self::documents::Documents;
+use self::documents::header;
 use self::slow::SlowWrite;
 use super::orders::{Line, Order, Report};
 use crate::exit::Failure;
@@ -29,25 +33,23 @@ pub(super) struct Args {
     name: String,
     #[arg(long)]
     lock_server: String,
-    /// What is put before the key of an object.
-    #[arg(long)]
+    /// What is put before the key of an object, or the URL of a Redis, which may hold a password.
+    #[arg(long, env = BASE, hide_env_values = true)]
     base: String,
 }
 
+/// The variable that tells a worker where its documents are.
+pub(super) const BASE: &str = "FENCE_DEMO_BASE";
+
 /// The arguments that make this program a worker.
-pub(super) fn role(name: &str, lock_server: &str, base: &str) -> Vec<String> {
-    vec![
-        "demo-worker".to_owned(),
-        format!("--name={name}"),
-        format!("--lock-server={lock_server}"),
-        format!("--base={base}"),
-    ]
+pub(super) fn role(name: &str, lock_server: &str) -> Vec<String> {
+    vec!["demo-worker".to_owned(), format!("--name={name}"), format!("--lock-server={lock_server}")]
 }
 
 #[derive(Debug)]
 struct Worker {
     client: Client,
-    objects: Objects,
+    documents: Documents,
     held: Option<Held>,
     document: Value,
     slow: Option<SlowWrite>,
@@ -72,8 +74,8 @@ impl Held {
 /// Carries out orders until there are no more.
 pub(super) async fn work(args: Args, mut orders: mpsc::Receiver<String>) -> Result<(), Failure> {
     let client = Client::builder().lock_server(&args.lock_server).owner(&args.name).build()?;
-    let objects = Objects::new(args.base)?;
-    let mut worker = Worker { client, objects, held: None, document: Value::Null, slow: None };
+    let documents = Documents::new(&args.base)?;
+    let mut worker = Worker { client, documents, held: None, document: Value::Null, slow: None };
     while let Some(line) = orders.recv().await {
         let order = serde_json::from_str(&line)
             .map_err(|error| Failure::internal(format!("{line:?} is no order: {error}")))?;
@@ -102,7 +104,8 @@ impl Worker {
                 self.acquire(&lock, ttl_ms, wait_ms, renewed).await.map_err(told)?
             }
             Order::Read { key, fenced } => {
-                let answer = self.objects.get(&key, self.token(fenced)?).await?;
+                let lease = lease(&self.held, fenced)?;
+                let answer = self.documents.get(&key, lease).await?;
                 self.document = answer.document.clone().unwrap_or_default();
                 Report::Answered(answer)
             }
@@ -111,13 +114,13 @@ impl Worker {
                 Report::Added { document: self.document.clone() }
             }
             Order::Write { key, fenced } => {
-                let body = self.document.to_string();
-                Report::Answered(self.objects.put(&key, self.token(fenced)?, body).await?)
+                let (lease, body) = (lease(&self.held, fenced)?, self.document.to_string());
+                Report::Answered(self.documents.put(&key, lease, body).await?)
             }
             Order::WriteHalf { key, fenced } => {
-                let url = self.objects.url(&key);
-                let body = self.document.to_string();
-                let write = SlowWrite::begin(&url, self.token(fenced)?, body).await;
+                let url = self.documents.objects()?.url(&key);
+                let (lease, body) = (lease(&self.held, fenced)?, self.document.to_string());
+                let write = SlowWrite::begin(&url, header(lease), body).await;
                 let write = self.slow.insert(write.map_err(|error| error.to_string())?);
                 Report::Half { sent_bytes: write.sent(), body_bytes: write.len() }
             }
@@ -128,7 +131,8 @@ impl Worker {
             Order::Check => Report::Checked { lost: self.check()? },
             Order::Release => Report::Released { lost: self.release().await? },
             Order::CountDown { tasks, key, lock } => {
-                count::down(&self.client, &self.objects, tasks, &key, lock.as_deref()).await?;
+                let objects = self.documents.objects()?;
+                count::down(&self.client, objects, tasks, &key, lock.as_deref()).await?;
                 return Ok(None);
             }
         };
@@ -159,14 +163,6 @@ impl Worker {
         })
     }
 
-    fn token(&self, fenced: bool) -> Result<Option<&str>, String> {
-        match (fenced, &self.held) {
-            (false, _) => Ok(None),
-            (true, Some(held)) => Ok(Some(&held.grant().fencing_token)),
-            (true, None) => Err("there is no token without a lease".to_owned()),
-        }
-    }
-
     /// What the SDK says about the lease: the check before every fenced call of its own.
     fn check(&self) -> Result<Option<String>, String> {
         match &self.held {
@@ -184,6 +180,15 @@ impl Worker {
             None => return Err("nothing is held".to_owned()),
         };
         Ok(released.err().map(told))
+    }
+}
+
+/// The lease whose token goes with a call.
+fn lease(held: &Option<Held>, fenced: bool) -> Result<Option<&LeaseReply>, String> {
+    match (fenced, held) {
+        (false, _) => Ok(None),
+        (true, Some(held)) => Ok(Some(held.grant())),
+        (true, None) => Err("there is no token without a lease".to_owned()),
     }
 }
 

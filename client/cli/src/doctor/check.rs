@@ -7,6 +7,8 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
+    /// Nothing is wrong, and somebody should know it.
+    Note,
     Warning,
     Failing,
 }
@@ -31,6 +33,10 @@ impl Check {
         Self::new(Verdict::Ok, about, text)
     }
 
+    pub(super) fn note(about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::new(Verdict::Note, about, text)
+    }
+
     pub(super) fn warning(about: impl Into<String>, text: impl Into<String>) -> Self {
         Self::new(Verdict::Warning, about, text)
     }
@@ -46,6 +52,7 @@ pub(super) fn table(checks: &[Check]) -> String {
     for check in checks {
         let sign = match check.verdict {
             Verdict::Ok => "[+]",
+            Verdict::Note => "[ ]",
             Verdict::Warning => "[!]",
             Verdict::Failing => "[-]",
         };

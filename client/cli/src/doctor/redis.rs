@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_server::store::redis::judge::{ClockWatch, Finding, look};
+use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldest_version};
+use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 use service_kit::clock::SystemClock;
-use service_kit::redis_link::{LinkOptions, RedisLink, RedisTarget, Verifier};
+use service_kit::redis_link::{
+    LinkError, LinkOptions, RedisLink, RedisTarget, Verifier, info_field, text_fields,
+};
 use service_kit::tasks::Tasks;
 
 use super::check::Check;
@@ -21,22 +24,28 @@ impl Verifier for AnyRedis {
     }
 }
 
-/// What the lock server would find.
+/// What the servers would find, and what the guard's port needs.
 pub(super) async fn judge(target: RedisTarget) -> Vec<Check> {
     let tasks = Tasks::new();
     let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), &tasks).await;
     let found = match link {
-        Ok(link) => look(&link, &SystemClock::new(), &mut ClockWatch::default()).await,
+        Ok(link) => all(&link).await,
         Err(error) => Err(error),
     };
     tasks.begin_shutdown();
-    match found {
-        Err(error) => vec![Check::failing("redis", error)],
-        Ok(findings) if findings.is_empty() => {
-            vec![Check::ok("redis", "keeps what it acknowledges, and its clock agrees")]
-        }
-        Ok(findings) => findings.into_iter().map(check).collect(),
+    found.unwrap_or_else(|error| vec![Check::failing("redis", error)])
+}
+
+async fn all(link: &RedisLink) -> Result<Vec<Check>, String> {
+    let mut checks = vec![version(link).await?];
+    checks.extend(cluster(link).await?);
+    let findings = look(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
+    if findings.is_empty() {
+        checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }
+    checks.extend(findings.into_iter().map(check));
+    checks.extend(rights(link).await?);
+    Ok(checks)
 }
 
 fn check(finding: Finding) -> Check {
@@ -46,4 +55,83 @@ fn check(finding: Finding) -> Check {
     } else {
         Check::warning(about, finding.text)
     }
+}
+
+async fn version(link: &RedisLink) -> Result<Check, String> {
+    let about = "redis version";
+    let Some(version) = info(link, "server", "redis_version").await? else {
+        return Ok(Check::warning(about, "INFO may not be read; allow it to both servers"));
+    };
+    let is_supported = Version::parse(&version).is_some_and(|found| found >= oldest_version());
+    Ok(if is_supported {
+        Check::ok(about, version)
+    } else {
+        let text = format!("{version} is not supported; use version {} or newer", oldest_version());
+        Check::failing(about, text)
+    })
+}
+
+async fn cluster(link: &RedisLink) -> Result<Option<Check>, String> {
+    let is_node = info(link, "cluster", "cluster_enabled").await?.as_deref() == Some("1");
+    let text = "cluster_enabled is 1: lock-server refuses a node of a cluster, and a guard can fence \
+                there only command by command";
+    Ok(is_node.then(|| Check::warning("redis cluster", text)))
+}
+
+async fn info(link: &RedisLink, section: &str, name: &str) -> Result<Option<String>, String> {
+    let mut command = redis::cmd("INFO");
+    command.arg(section);
+    match link.call(&command).await {
+        Ok(value) => {
+            let text = text_fields(redis::Value::Array(vec![value])).unwrap_or_default().pop();
+            Ok(text.and_then(|text| info_field(&text, name).map(str::to_owned)))
+        }
+        Err(LinkError::Server { .. }) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What the guard's Redis port does to end the connections of a stale holder and to confine scripts,
+/// each asked for in a way that changes nothing: a client that does not exist, a user whose name
+/// Redis refuses.
+async fn rights(link: &RedisLink) -> Result<Vec<Check>, String> {
+    let needs = [
+        ("CLIENT KILL", words(&["CLIENT", "KILL", "ID", "9223372036854775807"])),
+        ("CLIENT LIST", words(&["CLIENT", "LIST", "ID", "9223372036854775807"])),
+        ("ACL SETUSER", words(&["ACL", "SETUSER", "no such user"])),
+        ("ACL DELUSER", words(&["ACL", "DELUSER", "no such user"])),
+    ];
+    let mut refused = Vec::new();
+    for (name, command) in needs {
+        match link.call(&command).await {
+            Err(LinkError::Server { code, .. }) if code == "NOPERM" => refused.push(name),
+            Ok(_) | Err(LinkError::Server { .. }) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    let about = "redis rights";
+    if refused.is_empty() {
+        let text = "this user may end clients and make users, as the guard's Redis port has to";
+        return Ok(vec![Check::ok(about, text)]);
+    }
+    let text = format!(
+        "{} refused to this user: the guard's Redis port cannot end the connections of a stale \
+         holder, or confine scripts; allow it to the guard's user: ACL SETUSER guard {}",
+        match refused.as_slice() {
+            [one] => format!("{one} is"),
+            several => format!("{} are", several.join(", ")),
+        },
+        refused
+            .iter()
+            .map(|name| format!("+{}", name.to_lowercase().replace(' ', "|")))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
+    Ok(vec![Check::warning(about, text)])
+}
+
+fn words(words: &[&str]) -> Cmd {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command
 }

@@ -1,35 +1,13 @@
 //! Judging a server from outside.
 
-use std::time::Duration;
-
-use reqwest::header::DATE;
 use serde::Deserialize;
 use service_kit::clock::{Clock as _, SystemClock};
 
 use super::check::Check;
-use super::http_date;
-use crate::exit::Failure;
+use super::http::{Answer, get};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest reply that is read, in bytes.
-const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// A Date header counts whole seconds; more than this apart is worth a word.
 const CLOCK_OFFSET_MS: u64 = 5_000;
-
-pub(super) fn http_client() -> Result<reqwest::Client, Failure> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(TIMEOUT)
-        .build()
-        .map_err(|error| Failure::internal(error.to_string()))
-}
-
-struct Answer {
-    status: u16,
-    text: String,
-    wall_ms: Option<u64>,
-}
 
 /// Everything there is to find about the server at `base`; `name` is what it should be.
 pub(super) async fn judge(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
@@ -50,22 +28,6 @@ pub(super) async fn judge(name: &str, base: &str, http: &reqwest::Client) -> Vec
     checks.push(clock(name, live.wall_ms));
     checks.extend(readiness(name, get(http, base, "/readyz?verbose").await));
     checks
-}
-
-async fn get(http: &reqwest::Client, base: &str, path: &str) -> Result<Answer, String> {
-    let request = http.get(format!("{base}{path}")).send();
-    let mut response = request.await.map_err(|error| error.without_url().to_string())?;
-    let status = response.status().as_u16();
-    let date = response.headers().get(DATE).and_then(|value| value.to_str().ok());
-    let wall_ms = date.and_then(http_date::unix_ms);
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
-        body.extend_from_slice(&chunk);
-        if body.len() > TEXT_BYTES_MAX {
-            return Err(format!("{path} answers more than {TEXT_BYTES_MAX} bytes"));
-        }
-    }
-    Ok(Answer { status, text: String::from_utf8_lossy(&body).into_owned(), wall_ms })
 }
 
 #[derive(Deserialize)]

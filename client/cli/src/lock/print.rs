@@ -13,6 +13,7 @@ pub(super) fn lease(reply: &LeaseReply) -> String {
         .fact("owner", &reply.owner)
         .fact("expires in", readable(reply.ttl_ms))
         .fact("waited", readable(reply.waited_ms))
+        .fact("credential", &reply.fencing_credential)
         .fact("Fencing-Token", &reply.fencing_token)
         .text()
 }

@@ -45,7 +45,11 @@ pub struct LeaseReply {
     pub owner: Owner,
     /// How long the acquire waited, in milliseconds; 0 for a renewal.
     pub waited_ms: u64,
-    /// The value of the `Fencing-Token` header, ready to send to the guard.
+    /// The same token for the Redis port: where its clients have their password, or in their URL
+    /// (see [`crate::credential`]).
+    pub fencing_credential: String,
+    /// The value of the `Fencing-Token` header, ready to send to the guard. It stays the last
+    /// member: the documentation's one-line shell functions cut it off the end.
     pub fencing_token: String,
 }
 

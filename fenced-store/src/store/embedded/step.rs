@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
+use super::names;
 use super::tables::{BODIES, OBJECTS};
 use crate::commit::marks::{self, MARKS};
 use crate::commit::{Cause, Done};
@@ -10,13 +11,39 @@ use crate::etag::ETag;
 use crate::guard::{Fence, Verdict, judge};
 use crate::key::ObjectKey;
 use crate::store::decide::{Decision, decide};
-use crate::store::{Effect, Object, Operation, Outcome};
+use crate::store::once::Known;
+use crate::store::{Effect, First, Object, Once, Operation, Outcome};
 
 /// Does `operation` (`None`: a seal) in `transaction`, which becomes durable later.
 pub(super) fn write(
     transaction: &WriteTransaction,
     fence: Option<&Fence>,
     operation: Option<Operation>,
+    once: Option<&Once>,
+) -> Result<Done<Outcome>, Cause> {
+    let known = match once {
+        Some(once) => names::known(transaction, once)?,
+        None => None,
+    };
+    let named = match (&operation, once) {
+        (Some(operation), Some(once)) if known.is_none() => Some((operation.clone(), once)),
+        _ => None,
+    };
+    let mut done = decided(transaction, fence, operation, known)?;
+    if let Some((operation, once)) = named
+        && let Some(first) = First::of(&operation, &done.answer)
+    {
+        names::remember(transaction, once, &first)?;
+        done.changed = true;
+    }
+    Ok(done)
+}
+
+fn decided(
+    transaction: &WriteTransaction,
+    fence: Option<&Fence>,
+    operation: Option<Operation>,
+    known: Option<Known>,
 ) -> Result<Done<Outcome>, Cause> {
     let mut table = transaction.open_table(MARKS)?;
     let mark = match fence {
@@ -27,7 +54,7 @@ pub(super) fn write(
         Some(operation) => etag(&transaction.open_table(OBJECTS)?, operation.key())?,
         None => None,
     };
-    let (raise, failed) = match decide(fence, mark, operation.as_ref(), etag.as_ref()) {
+    let (raise, failed) = match decide(fence, mark, operation.as_ref(), etag.as_ref(), known) {
         Decision::Refuse(outcome) => return Ok(Done::unchanged(outcome)),
         Decision::Fail { raise, outcome } => (raise, Some(outcome)),
         Decision::Proceed { raise } => (raise, None),

@@ -9,10 +9,18 @@ pub(super) const OBJECTS: TableDefinition<'_, &str, (&str, &str)> = TableDefinit
 /// Key → bytes. Apart from the above, so that judging a condition does not load them.
 pub(super) const BODIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("bodies");
 
+/// (Lock, name of an operation) → what is kept of it.
+pub(super) const NAMES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("names");
+/// (Lock, number that rises) → name of an operation.
+pub(super) const NAMES_IN_ORDER: TableDefinition<'_, (&str, u64), &str> =
+    TableDefinition::new("names-in-order");
+
 /// Makes the tables of a new file.
 pub(super) fn prepare(transaction: &WriteTransaction) -> Result<(), Cause> {
     transaction.open_table(MARKS)?;
     transaction.open_table(OBJECTS)?;
     transaction.open_table(BODIES)?;
+    transaction.open_table(NAMES)?;
+    transaction.open_table(NAMES_IN_ORDER)?;
     Ok(())
 }

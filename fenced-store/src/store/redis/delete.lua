@@ -1,8 +1,10 @@
 -- Removes an object; the mark stays.
--- After: as check() says; when it lets pass, there is no object.
+-- After: as check_once() says; when it lets pass, there is no object.
 -- Returns {'deleted'} or {'absent'}.
-local etag = redis.call('HGET', KEYS[3], 'etag')
-local refusal = check(etag)
+local etag = redis.call('HGET', KEYS[5], 'etag')
+local refusal = check_once(etag)
 if refusal then return refusal end
-if redis.call('DEL', KEYS[3]) == 1 then return {'deleted'} end
+local existed = redis.call('DEL', KEYS[5])
+remember('deleted ' .. existed)
+if existed == 1 then return {'deleted'} end
 return {'absent'}

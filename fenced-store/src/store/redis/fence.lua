@@ -1,59 +1,93 @@
--- What every fenced script begins with. Redis runs a script as one step: nobody sees or does
--- anything between its commands, and what it wrote is persisted and replicated together.
+-- What every script of the guard begins with: the check of a token against its lock's mark. Redis
+-- runs a script as one step: nobody sees or does anything between its commands, and what it wrote
+-- is persisted and replicated together.
 --
--- KEYS[1]  hash: lock -> "token lease", the marks
+-- KEYS[1]  hash: lock -> "token lease flag", the marks
 -- KEYS[2]  sorted set of the locks in KEYS[1], for listing them
--- KEYS[3]  hash of one object: etag, type, body (not for a seal)
+-- KEYS[3]  hash: "run id:client id" -> "token lease", the port's connections registered for the lock
+-- KEYS[4]  hash: id, phase, floor, floor_lease, highest; the guard's own state in this Redis
 -- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence is asked
--- ARGV[4]  condition: none, exists, absent, any-of, none-of
--- ARGV[5]  number of tags in the condition; they follow from ARGV[6] on
+-- ARGV[4]  the id of the state that the caller verified
+--
+-- The flag of a mark: none, nobody is registered; "c", connections with this very token are, and
+-- none with a lower one; "s", the mark was raised over registered connections that may still act:
+-- nothing is admitted until settle.lua has heard that they are gone.
 --
 -- Before: token is 1 to 999999999999999 in decimal without leading zeros (exact in a Lua number).
--- After check(): either nothing was written and a reply that refuses is returned, or the mark is
--- what was presented (when a fence is asked) and nil is returned.
 -- Whatever can fail is read before the first write; and the first write is the mark, so that a
 -- Redis that takes no writes (no memory, no disk, a replica) fails here and not half way.
 
 local function parse(mark)
-  local token, lease = string.match(mark, '^(%d+) (%S+)$')
-  return token, lease
+  return string.match(mark, '^(%d+) (%S+) ?(%a?)$')
 end
 
-local function condition_holds(etag)
-  local kind, count = ARGV[4], tonumber(ARGV[5])
-  if kind == 'exists' then return etag ~= false end
-  if kind == 'absent' then return etag == false end
-  local listed = false
-  for i = 6, 5 + count do
-    if etag == ARGV[i] then listed = true end
+local function run_id()
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- The connections of this process that are registered with a token below `token`, and how many
+-- others are. Client ids begin anew in every process, so those of an earlier one are forgotten:
+-- they ended with it.
+local function registered_below(token)
+  local run, lower, others = run_id(), {}, 0
+  local entries = redis.call('HGETALL', KEYS[3])
+  for i = 1, #entries, 2 do
+    local held = string.match(entries[i + 1], '^%d+')
+    if string.match(entries[i], '^%x+') ~= run then
+      redis.call('HDEL', KEYS[3], entries[i])
+    elseif tonumber(held) < tonumber(token) then
+      lower[#lower + 1] = entries[i]
+    else
+      others = others + 1
+    end
   end
-  if kind == 'any-of' then return listed end
-  if kind == 'none-of' then return not listed end
-  return true
+  return lower, others
 end
 
-local function check(etag)
+local function write_mark(lock, token, lease, flag)
+  local text = token .. ' ' .. lease
+  if flag ~= '' then text = text .. ' ' .. flag end
+  redis.call('HSET', KEYS[1], lock, text)
+end
+
+-- Holds the token against the mark and raises it. `field`, where given, is the caller's own
+-- connection, to be registered.
+-- After: nil is returned, the mark is what was presented, and nothing below it can act any more;
+-- or {'sealing'}, the mark is what was presented and lower connections have to be ended first;
+-- or a refusal, and nothing was written.
+local function enter(field)
   local lock, token, lease = ARGV[1], ARGV[2], ARGV[3]
-  if token ~= '' then
-    local mark = redis.call('HGET', KEYS[1], lock)
-    local raise = true
-    if mark then
-      local held, owner = parse(mark)
-      if not held then
-        return redis.error_reply('FENCE the mark of lock ' .. lock .. ' cannot be read')
-      end
-      if tonumber(token) < tonumber(held) then return {'stale', held, owner} end
-      if tonumber(token) == tonumber(held) then
-        if lease ~= owner then return {'collision', held, owner} end
-        raise = false
-      end
+  local state = redis.call('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest')
+  if state[1] ~= ARGV[4] or state[2] ~= 'open' then return {'unverified'} end
+  local mark = redis.call('HGET', KEYS[1], lock)
+  local held, owner, flag
+  local raise = true
+  if mark then
+    held, owner, flag = parse(mark)
+    if not held then
+      return redis.error_reply('FENCE the mark of lock ' .. lock .. ' cannot be read')
     end
-    if raise then
-      redis.call('HSET', KEYS[1], lock, token .. ' ' .. lease)
-      if not mark then redis.call('ZADD', KEYS[2], 0, lock) end
+    if tonumber(token) < tonumber(held) then return {'stale', held, owner} end
+    if tonumber(token) == tonumber(held) then
+      if lease ~= owner then return {'collision', held, owner} end
+      raise = false
     end
   end
-  if not condition_holds(etag) then return {'precondition-failed', etag or ''} end
+  if tonumber(token) < tonumber(state[3] or '0') then return {'stale', state[3], state[4]} end
+  flag = flag or ''
+  local lower, others = {}, 0
+  if flag == 's' or (raise and flag ~= '') then
+    lower, others = registered_below(token)
+  elseif flag == 'c' then
+    others = 1
+  end
+  local now = (#lower > 0 and 's') or ((others > 0 or field) and 'c') or ''
+  if raise or now ~= flag then write_mark(lock, token, lease, now) end
+  if not mark then redis.call('ZADD', KEYS[2], 0, lock) end
+  if raise and tonumber(token) > tonumber(state[5] or '0') then
+    redis.call('HSET', KEYS[4], 'highest', token)
+  end
+  if field then redis.call('HSET', KEYS[3], field, token .. ' ' .. lease) end
+  if #lower > 0 then return {'sealing'} end
   return nil
 end
-

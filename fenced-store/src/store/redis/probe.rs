@@ -13,6 +13,7 @@ use redis::{Cmd, Value};
 use service_kit::ids;
 use service_kit::redis_link::{RedisTarget, load_scripts};
 
+use super::reply::Step;
 use super::scripts::Scripts;
 use super::{Keys, reply};
 use crate::guard::{Fence, Mark};
@@ -22,6 +23,8 @@ const CONNECTIONS: usize = 4;
 const RACERS_A_CONNECTION: usize = 16;
 const ROUNDS: u64 = 4;
 const EXPIRE_SECS: u64 = 60;
+/// The id of the probe's own state.
+const STATE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Shows that the scripts check, raise and refuse in one step.
@@ -70,6 +73,7 @@ impl<'a> Probe<'a> {
 
     async fn rules_hold(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
         let (one, two) = (ids::lease_id(), ids::lease_id());
+        self.begin(connection).await?;
         let is_applied = |outcome: &Outcome| matches!(outcome, Outcome::Applied { .. });
         let is_stale = |outcome: &Outcome| matches!(outcome, Outcome::Stale { .. });
         let is_collision = |outcome: &Outcome| matches!(outcome, Outcome::Collision { .. });
@@ -91,7 +95,14 @@ impl<'a> Probe<'a> {
         }
         // The races begin from nothing.
         self.clean(connection).await;
-        Ok(())
+        self.begin(connection).await
+    }
+
+    async fn begin(&self, connection: &MultiplexedConnection) -> Result<(), String> {
+        let mut command = redis::cmd("HSET");
+        command.arg(&self.keys.state).arg("id").arg(STATE).arg("phase").arg("open");
+        self.ask(connection.clone(), command).await?;
+        self.expire(connection).await
     }
 
     async fn races(&self, connections: &[MultiplexedConnection]) -> Result<(), String> {
@@ -118,12 +129,15 @@ impl<'a> Probe<'a> {
     ) -> Result<Outcome, String> {
         let token = Token::new(token).map_err(|error| error.to_string())?;
         let fence = Fence { lock: self.lock.clone(), presented: Mark { token, lease } };
-        let value = self.ask(connection, self.scripts.seal(&self.keys, &fence)).await?;
-        reply::outcome(value, Some(&fence)).map_err(|error| error.to_string())
+        let value = self.ask(connection, self.scripts.seal(&self.keys, STATE, &fence)).await?;
+        match reply::step(value, Some(&fence)).map_err(|error| error.to_string())? {
+            Step::Done(outcome) => Ok(outcome),
+            other => Err(format!("a seal gave {other:?}")),
+        }
     }
 
     async fn expire(&self, connection: &MultiplexedConnection) -> Result<(), String> {
-        for key in [&self.keys.marks, &self.keys.locks] {
+        for key in [&self.keys.marks, &self.keys.locks, &self.keys.state] {
             let mut command = redis::cmd("EXPIRE");
             command.arg(key).arg(EXPIRE_SECS);
             self.ask(connection.clone(), command).await?;
@@ -133,7 +147,7 @@ impl<'a> Probe<'a> {
 
     async fn clean(&self, connection: &mut MultiplexedConnection) {
         let mut command = redis::cmd("DEL");
-        command.arg(&self.keys.marks).arg(&self.keys.locks);
+        command.arg(&self.keys.marks).arg(&self.keys.locks).arg(&self.keys.state);
         if let Err(reason) = self.ask(connection.clone(), command).await {
             tracing::warn!(reason, "the start-up probe left its keys behind");
         }

@@ -1,9 +1,11 @@
--- Writes an object. The last three of ARGV: etag, content type, body.
--- After: as check() says; when it lets pass, the object is exactly what was given.
+-- Writes an object. Before what once.lua takes from the end of ARGV: etag, content type, body.
+-- After: as check_once() says; when it lets pass, the object is exactly what was given.
 -- Returns {'stored', '1' when there was none before}.
-local etag = redis.call('HGET', KEYS[3], 'etag')
-local refusal = check(etag)
+local etag = redis.call('HGET', KEYS[5], 'etag')
+local refusal = check_once(etag)
 if refusal then return refusal end
-local n = #ARGV
-redis.call('HSET', KEYS[3], 'etag', ARGV[n - 2], 'type', ARGV[n - 1], 'body', ARGV[n])
-return {'stored', etag and '0' or '1'}
+local n = #ARGV - 3
+redis.call('HSET', KEYS[5], 'etag', ARGV[n - 2], 'type', ARGV[n - 1], 'body', ARGV[n])
+local created = etag and '0' or '1'
+remember('stored ' .. created .. ' ' .. ARGV[n - 2])
+return {'stored', created}

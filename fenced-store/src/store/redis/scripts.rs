@@ -1,54 +1,70 @@
 //! The scripts, and how they are called.
 
+use fence_protocol::LockName;
 use redis::Cmd;
 use service_kit::redis_link::Script;
 
 use super::{Keys, add_condition};
 use crate::etag::Condition;
 use crate::guard::Fence;
-use crate::store::{FenceQuery, Operation};
+use crate::store::{FenceQuery, Once, Operation};
 
 /// One script an operation; all but the listing begin with the same check.
 #[derive(Debug)]
-pub(super) struct Scripts {
+pub(crate) struct Scripts {
     put: Script,
     get: Script,
     delete: Script,
     seal: Script,
+    register: Script,
+    settle: Script,
     list: Script,
 }
 
 macro_rules! fenced {
-    ($file:literal) => {
-        Script::new($file, concat!(include_str!("fence.lua"), include_str!($file)))
+    ($($file:literal),+) => {
+        Script::new(concat!($($file, " "),+), concat!(include_str!("fence.lua"), $(include_str!($file)),+))
     };
 }
 
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            put: fenced!("put.lua"),
-            get: fenced!("get.lua"),
-            delete: fenced!("delete.lua"),
+            put: fenced!("condition.lua", "once.lua", "put.lua"),
+            get: fenced!("condition.lua", "get.lua"),
+            delete: fenced!("condition.lua", "once.lua", "delete.lua"),
             seal: fenced!("seal.lua"),
+            register: fenced!("register.lua"),
+            settle: fenced!("settle.lua"),
             list: Script::new("list.lua", include_str!("list.lua")),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 5] {
-        [&self.put, &self.get, &self.delete, &self.seal, &self.list]
+    pub(super) fn all(&self) -> [&Script; 7] {
+        let Self { put, get, delete, seal, register, settle, list } = self;
+        [put, get, delete, seal, register, settle, list]
     }
 
-    pub(super) fn apply(&self, keys: &Keys, fence: Option<&Fence>, operation: &Operation) -> Cmd {
+    /// An operation on an object; `state` is the id of the guard's state that the caller verified.
+    pub(super) fn apply(
+        &self,
+        keys: &Keys,
+        state: &str,
+        fence: Option<&Fence>,
+        operation: &Operation,
+        once: Option<&Once>,
+    ) -> Cmd {
         let object = keys.object(operation.key().as_str());
-        let names = [keys.marks.as_str(), keys.locks.as_str(), object.as_str()];
+        let conns = fence.map_or_else(String::new, |fence| keys.conns(&fence.lock));
+        let once_names = keys.names(once.map_or("", Once::scope));
+        let names = [&keys.marks, &keys.locks, &conns, &keys.state, &object, &once_names];
         let script = match operation {
             Operation::Get { .. } => &self.get,
             Operation::Put { .. } => &self.put,
             Operation::Delete { .. } => &self.delete,
         };
-        let mut command = script.call(&names);
-        add_fence(&mut command, fence);
+        let mut command = script.call(&names.map(String::as_str));
+        add_fence(&mut command, fence, state);
         match operation {
             Operation::Get { .. } => add_condition(&mut command, &Condition::None),
             Operation::Delete { condition, .. } => add_condition(&mut command, condition),
@@ -58,13 +74,34 @@ impl Scripts {
                 command.arg(&object.body[..]);
             }
         }
+        match once {
+            Some(once) => command.arg(once.capacity()).arg(once.id()).arg(once.digest()),
+            None => command.arg(1).arg("").arg(""),
+        };
         command
     }
 
-    pub(super) fn seal(&self, keys: &Keys, fence: &Fence) -> Cmd {
-        let mut command = self.seal.call(&[&keys.marks, &keys.locks]);
-        add_fence(&mut command, Some(fence));
-        add_condition(&mut command, &Condition::None);
+    /// Raises the mark and nothing else.
+    pub(super) fn seal(&self, keys: &Keys, state: &str, fence: &Fence) -> Cmd {
+        fenced_call(&self.seal, keys, state, fence)
+    }
+
+    /// Registers the connection that it is sent on.
+    pub(crate) fn register(&self, keys: &Keys, state: &str, fence: &Fence, client_id: u64) -> Cmd {
+        let mut command = fenced_call(&self.register, keys, state, fence);
+        command.arg(client_id);
+        command
+    }
+
+    /// Tells that the registrations `gone` have ended, and asks which lower ones have not.
+    pub(crate) fn settle(&self, keys: &Keys, lock: &LockName, gone: &[String]) -> Cmd {
+        let conns = keys.conns(lock);
+        let mut command =
+            self.settle.call(&[&keys.marks, &keys.locks, conns.as_str(), &keys.state]);
+        command.arg(lock.as_str()).arg("").arg("").arg("");
+        for field in gone {
+            command.arg(field);
+        }
         command
     }
 
@@ -90,7 +127,14 @@ impl Scripts {
     }
 }
 
-fn add_fence(command: &mut Cmd, fence: Option<&Fence>) {
+fn fenced_call(script: &Script, keys: &Keys, state: &str, fence: &Fence) -> Cmd {
+    let conns = keys.conns(&fence.lock);
+    let mut command = script.call(&[&keys.marks, &keys.locks, conns.as_str(), &keys.state]);
+    add_fence(&mut command, Some(fence), state);
+    command
+}
+
+fn add_fence(command: &mut Cmd, fence: Option<&Fence>, state: &str) {
     match fence {
         Some(fence) => command
             .arg(fence.lock.as_str())
@@ -98,4 +142,5 @@ fn add_fence(command: &mut Cmd, fence: Option<&Fence>) {
             .arg(fence.presented.lease.to_string()),
         None => command.arg("").arg("").arg(""),
     };
+    command.arg(state);
 }

@@ -1,5 +1,3 @@
--- Raises the mark and touches no object.
--- After: as check() says. Returns {'sealed'}.
-local refusal = check(false)
-if refusal then return refusal end
-return {'sealed'}
+
+-- Raises the mark and touches no object. Returns {'sealed'} or as enter() says.
+return enter(nil) or {'sealed'}

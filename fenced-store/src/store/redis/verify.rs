@@ -1,6 +1,6 @@
 //! Judges the Redis behind each new connection, before it is used.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,37 +9,37 @@ use service_kit::Kit;
 use service_kit::health::{Health, Status};
 use service_kit::redis_link::{LinkState, RedisLink, Verifier, info_field, load_scripts};
 
+use super::preempt::{self, Failed, Wire};
 use super::scripts::Scripts;
+use super::state::GuardState;
 
 /// Readiness: whether Redis can be used.
 const LINK: &str = "redis";
 /// Readiness: whether Redis keeps what it was told.
 const PERSISTENCE: &str = "redis-persistence";
 
-/// Refuses a Redis in which a mark can vanish or a script cannot write.
+/// Refuses a Redis in which a mark can vanish or a script cannot write, and one that has lost its
+/// marks, until it is known which tokens are not to be admitted any more.
 pub(super) struct GuardVerifier {
     scripts: Arc<Scripts>,
+    state: Arc<GuardState>,
     health: Health,
-    run_id: Mutex<Option<String>>,
 }
 
 impl GuardVerifier {
-    pub(super) fn new(scripts: Arc<Scripts>, health: Health) -> Self {
-        Self { scripts, health, run_id: Mutex::default() }
+    pub(super) fn new(scripts: Arc<Scripts>, state: Arc<GuardState>, health: Health) -> Self {
+        Self { scripts, state, health }
     }
+}
 
-    /// A restart may have cost what was not yet on its disk: marks and data together.
-    fn note_process(&self, info: &str) {
-        let Some(run_id) = info_field(info, "run_id") else { return };
-        let mut known = self.run_id.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = known.as_deref().filter(|before| *before != run_id) {
-            tracing::warn!(
-                before,
-                now = run_id,
-                "Redis was restarted or replaced; marks that it had not persisted are lost"
-            );
-        }
-        *known = Some(run_id.to_owned());
+/// The connection that is being verified.
+struct Verified<'a>(&'a mut MultiplexedConnection);
+
+#[async_trait]
+impl Wire for Verified<'_> {
+    async fn ask(&mut self, command: &redis::Cmd) -> Result<redis::Value, Failed> {
+        let reply = self.0.send_packed_command(command).await;
+        reply.and_then(redis::Value::extract_error).map_err(|error| error.to_string())
     }
 }
 
@@ -51,18 +51,31 @@ impl Verifier for GuardVerifier {
             .await
             .map_err(|error| format!("Redis did not answer INFO: {error}"))?;
         judge(&info)?;
-        self.note_process(&info);
+        let run_id = info_field(&info, "run_id").ok_or("INFO has no run_id")?;
         // Not every user may read the configuration; then only INFO speaks.
         let fsync: Option<Vec<String>> =
             redis::cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await.ok();
         let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
-        self.health.set(PERSISTENCE, persistence(&info, fsync.as_deref()));
-        load_scripts(connection, &self.scripts.all()).await
+        let persistence = persistence(&info, fsync.as_deref());
+        self.state.note_gaps(&info, &persistence);
+        self.health.set(PERSISTENCE, persistence);
+        load_scripts(connection, &self.scripts.all()).await?;
+        let mut wire = Verified(connection);
+        let found = self.state.ask(&mut wire).await?;
+        if !found.is_open {
+            // Whoever is connected was registered in a state that is gone, if at all.
+            let ids = preempt::clients_named(&mut wire, &self.state.client_name()).await?;
+            preempt::end(&mut wire, &ids, &Default::default()).await?;
+            self.state.open(&mut wire, &found).await?;
+        }
+        self.state.restore_marks(&mut wire, &self.scripts, run_id, &found).await?;
+        self.state.adopt(run_id, found);
+        Ok(())
     }
 }
 
 /// What a Redis must be for the guarantee `atomic`.
-fn judge(info: &str) -> Result<(), String> {
+pub(crate) fn judge(info: &str) -> Result<(), String> {
     let version = info_field(info, "redis_version").unwrap_or("unknown");
     let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
     if major < 7 {

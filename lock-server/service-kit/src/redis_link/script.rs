@@ -27,6 +27,16 @@ impl Script {
         command
     }
 
+    /// As [`Script::call`], for keys of any bytes.
+    pub fn call_bytes<'k>(&self, keys: impl ExactSizeIterator<Item = &'k [u8]>) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        command.arg(&self.sha1).arg(keys.len());
+        for key in keys {
+            command.arg(key);
+        }
+        command
+    }
+
     /// An `EVAL`, for the one script that runs before the others may be loaded.
     pub fn call_once(&self, keys: &[&str]) -> Cmd {
         let mut command = cmd("EVAL");

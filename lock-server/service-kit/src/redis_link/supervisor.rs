@@ -15,15 +15,18 @@ pub(super) async fn run(link: RedisLink, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
+            () = link.inner.closed.cancelled() => return,
             () = link.inner.broken.notified() => {}
             () = tokio::time::sleep(link.inner.options.ping_interval) => {
                 ping(&link).await;
+                follow(&link).await;
             }
         }
         generation = generation.max(link.generation());
         if matches!(link.state(), LinkState::Down(_)) {
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = link.inner.closed.cancelled() => return,
                 new = reconnect(&link, generation) => generation = new,
             }
         }
@@ -35,6 +38,16 @@ async fn ping(link: &RedisLink) {
     // real command.
     if let Err(LinkError::Unknown(reason)) = link.call(&redis::cmd("PING")).await {
         tracing::debug!(reason, "ping without an answer");
+    }
+}
+
+/// Gives up a connection to a Redis that is not the master any more. A demoted master that is cut
+/// off from the sentinels would go on answering as if nothing had happened.
+async fn follow(link: &RedisLink) {
+    let Ok(live) = link.live() else { return };
+    if let Some(master) = link.inner.target.moved_to(&live.address).await {
+        let from = &live.address;
+        link.give_up(&live, &format!("the sentinels moved the master from {from} to {master}"));
     }
 }
 

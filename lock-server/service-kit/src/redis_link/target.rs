@@ -5,47 +5,78 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, RedisConnectionInfo};
+
+use super::sentinel::{self, Sentinels};
+use super::slots::SlotOwner;
+use super::url::{self, RedisUrl, TargetError};
 
 /// How many commands may wait for the connection before callers do.
 const PIPELINE_BUFFER: usize = 4096;
 
-/// A Redis URL that was understood: `redis://[user[:password]@]host[:port][/db]`.
+/// A Redis URL that was understood: `redis://[user[:password]@]host[:port][/db]`, or
+/// `redis-sentinel://[user[:password]@]host[:port][,host[:port]…]/master[/db]` for whatever Redis
+/// the sentinels call the master of that name at the moment of each connection.
 ///
 /// Its text and its `Debug` hide the password.
 #[derive(Clone)]
 pub struct RedisTarget {
-    info: ConnectionInfo,
+    place: Place,
+    login: RedisConnectionInfo,
     shown: String,
 }
 
-/// A URL that is no Redis URL.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "\"{shown}\" is no Redis URL ({why}); write redis://host:port, or redis://user:password@host:port/db"
-)]
-pub struct TargetError {
-    shown: String,
-    why: String,
+/// How the address of a connection is found.
+#[derive(Clone, Debug)]
+enum Place {
+    /// It is this one.
+    One { host: String, port: u16 },
+    /// Sentinels say it.
+    Sentinels(Sentinels),
+    /// The nodes of a cluster say it.
+    Slot(SlotOwner),
 }
 
 impl FromStr for RedisTarget {
     type Err = TargetError;
 
-    fn from_str(url: &str) -> Result<Self, TargetError> {
-        let shown = without_password(url);
-        let refuse = |why: String| TargetError { shown: shown.clone(), why };
-        if !url.starts_with("redis://") {
-            return Err(refuse("it does not begin with redis://".to_owned()));
-        }
-        let info = url.into_connection_info().map_err(|error| refuse(error.to_string()))?;
-        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        Ok(Self { info, shown })
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        let RedisUrl { addresses, mut path, login, shown, .. } =
+            url::parse(text, &["redis", "redis-sentinel"])?;
+        let refuse = |why: &str| TargetError::new(shown.clone(), why);
+        let is_sentinel = text.starts_with("redis-sentinel:");
+        let place = if is_sentinel {
+            if path.is_empty() || path[0].is_empty() {
+                return Err(refuse("it names no master: the path is /master-name"));
+            }
+            Place::Sentinels(Sentinels { addresses, master: path.remove(0) })
+        } else {
+            let Ok([(host, port)]) = <[_; 1]>::try_from(addresses) else {
+                return Err(refuse("it names several hosts"));
+            };
+            Place::One { host, port }
+        };
+        let db = match &path[..] {
+            [] => 0,
+            [db] => db.parse().map_err(|_| refuse("its database is no number"))?,
+            _ => return Err(refuse("its path has too many parts")),
+        };
+        Ok(Self { place, login: login.set_db(db), shown })
     }
 }
 
 impl RedisTarget {
+    /// One Redis at a known address.
+    pub(super) fn at(host: String, port: u16, login: RedisConnectionInfo) -> Self {
+        let shown = format!("redis://{}", address_text(&host, port));
+        Self { place: Place::One { host, port }, login, shown }
+    }
+
+    /// Whatever node of a cluster owns a slot.
+    pub(super) fn owner(owner: SlotOwner, login: RedisConnectionInfo, shown: String) -> Self {
+        Self { place: Place::Slot(owner), login, shown }
+    }
+
     /// A new connection that pipelines deeply, with `TCP_NODELAY` on.
     ///
     /// Replies are timed by the caller, so that a late one is "unknown" and not a failure.
@@ -53,14 +84,37 @@ impl RedisTarget {
     /// # Errors
     /// A sentence with the address and the cause.
     pub async fn connect(&self, timeout: Duration) -> Result<MultiplexedConnection, String> {
+        self.connect_somewhere(timeout).await.map(|(connection, _)| connection)
+    }
+
+    /// As [`RedisTarget::connect`], and says where it leads.
+    pub(super) async fn connect_somewhere(
+        &self,
+        timeout: Duration,
+    ) -> Result<(MultiplexedConnection, String), String> {
+        let (host, port) = self.resolve(timeout).await?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        self.client()?
+        let mut connection = self
+            .client(&host, port)?
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|error| self.unreachable(&error.to_string()))
+            .map_err(|error| self.unreachable(&host, port, &error.to_string()))?;
+        let address = address_text(&host, port);
+        if let Place::Sentinels(sentinels) = &self.place {
+            let role = tokio::time::timeout(timeout, role(&mut connection)).await;
+            let role = role.unwrap_or_else(|_| Err("it does not answer ROLE".to_owned()))?;
+            if role != "master" {
+                return Err(format!(
+                    "the sentinels say that {address} is the master of \"{}\", and it answers that \
+                     its role is {role}: a failover is probably under way",
+                    sentinels.master
+                ));
+            }
+        }
+        Ok((connection, address))
     }
 
     /// A new connection that only listens to channels.
@@ -68,21 +122,115 @@ impl RedisTarget {
     /// # Errors
     /// A sentence with the address and the cause.
     pub async fn subscribe(&self, timeout: Duration) -> Result<PubSub, String> {
-        let client = self.client()?;
+        let (host, port) = self.resolve(timeout).await?;
+        let client = self.client(&host, port)?;
         match tokio::time::timeout(timeout, client.get_async_pubsub()).await {
             Ok(Ok(pubsub)) => Ok(pubsub),
-            Ok(Err(error)) => Err(self.unreachable(&error.to_string())),
-            Err(_) => Err(self.unreachable(&format!("no answer in {} ms", timeout.as_millis()))),
+            Ok(Err(error)) => Err(self.unreachable(&host, port, &error.to_string())),
+            Err(_) => {
+                let why = format!("no answer in {} ms", timeout.as_millis());
+                Err(self.unreachable(&host, port, &why))
+            }
         }
     }
 
-    fn client(&self) -> Result<Client, String> {
-        Client::open(self.info.clone()).map_err(|error| self.unreachable(&error.to_string()))
+    /// `host:port` of the Redis that a connection made now would lead to, for a caller that speaks
+    /// RESP over TCP itself. With sentinels they are asked, and the role is not verified.
+    ///
+    /// # Errors
+    /// A sentence where those who should know the address do not say it within `timeout` each.
+    pub async fn tcp_address(&self, timeout: Duration) -> Result<String, String> {
+        let (host, port) = self.resolve(timeout).await?;
+        Ok(address_text(&host, port))
     }
 
-    fn unreachable(&self, why: &str) -> String {
-        format!("Redis at {} cannot be reached: {why}. Start it, or correct the URL", self.shown)
+    /// User and password, where the URL has them.
+    pub fn credentials(&self) -> (Option<&str>, Option<&str>) {
+        (self.login.username(), self.login.password())
     }
+
+    /// The number of the database.
+    pub fn db(&self) -> i64 {
+        self.login.db()
+    }
+
+    /// Whether sentinels choose the Redis. A failover may then lose what the old master had not
+    /// yet passed on: data and marks together.
+    pub fn is_sentinel(&self) -> bool {
+        matches!(self.place, Place::Sentinels(_))
+    }
+
+    /// Whether it is the owner of a slot of a cluster, whichever node that is.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.place, Place::Slot(_))
+    }
+
+    /// Whether an error reply says that this Redis is not the one to talk to (any more), and
+    /// another one can be looked for.
+    pub(super) fn is_wrong_place(&self, code: &str) -> bool {
+        match &self.place {
+            Place::One { .. } => false,
+            Place::Sentinels(_) => code == "READONLY",
+            Place::Slot(_) => code == "MOVED",
+        }
+    }
+
+    /// Where the master is, if sentinels say that it is not at `address` any more.
+    pub(super) async fn moved_to(&self, address: &str) -> Option<String> {
+        let Place::Sentinels(sentinels) = &self.place else { return None };
+        let (host, port) = sentinels.ask(&self.login, FOLLOW_TIMEOUT).await.ok()?;
+        Some(address_text(&host, port)).filter(|master| master != address)
+    }
+
+    async fn resolve(&self, timeout: Duration) -> Result<(String, u16), String> {
+        match &self.place {
+            Place::One { host, port } => Ok((host.clone(), *port)),
+            Place::Sentinels(sentinels) => sentinels.ask(&self.login, timeout).await,
+            Place::Slot(owner) => owner.ask(&self.login, timeout).await,
+        }
+    }
+
+    fn client(&self, host: &str, port: u16) -> Result<Client, String> {
+        sentinel::connection_info(host, port, self.login.clone())
+            .and_then(Client::open)
+            .map_err(|error| self.unreachable(host, port, &error.to_string()))
+    }
+
+    fn unreachable(&self, host: &str, port: u16, why: &str) -> String {
+        match &self.place {
+            Place::One { .. } => format!(
+                "Redis at {} cannot be reached: {why}. Start it, or correct the URL",
+                self.shown
+            ),
+            _ => format!(
+                "Redis at {}, to which {} leads, cannot be reached: {why}",
+                address_text(host, port),
+                self.shown
+            ),
+        }
+    }
+}
+
+/// How long a sentinel may take to say where the master is, when it is asked in between.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(1);
+
+async fn role(connection: &mut MultiplexedConnection) -> Result<String, String> {
+    let reply: redis::Value = redis::cmd("ROLE")
+        .query_async(connection)
+        .await
+        .map_err(|error| format!("it does not answer ROLE: {error}"))?;
+    match reply {
+        redis::Value::Array(fields) => match fields.into_iter().next() {
+            Some(redis::Value::BulkString(role)) => Ok(String::from_utf8_lossy(&role).into_owned()),
+            _ => Err("its answer to ROLE cannot be read".to_owned()),
+        },
+        _ => Err("its answer to ROLE cannot be read".to_owned()),
+    }
+}
+
+/// `host:port`, an IPv6 address in brackets.
+pub(super) fn address_text(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 impl fmt::Display for RedisTarget {
@@ -97,17 +245,6 @@ impl fmt::Debug for RedisTarget {
     }
 }
 
-/// A URL with `***` in place of user and password: what errors and logs may show.
-pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}://***@{host}"),
-        None => url.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,13 +254,57 @@ mod tests {
         let target: RedisTarget = "redis://app:hunter2@127.0.0.1:6379/3".parse().unwrap();
         assert_eq!(target.to_string(), "redis://***@127.0.0.1:6379/3");
         assert!(!format!("{target:?}").contains("hunter2"));
+        assert_eq!(target.credentials(), (Some("app"), Some("hunter2")));
+        assert_eq!(target.db(), 3);
+        let target: RedisTarget = "redis-sentinel://:s3cret@a,b:7/m/2".parse().unwrap();
+        assert_eq!(target.to_string(), "redis-sentinel://***@a,b:7/m/2");
+        assert!(!format!("{target:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn sentinels_have_names_ports_and_a_master() {
+        let target: RedisTarget =
+            "redis-sentinel://app:p%40ss@s1,s2:7000,[::1]:7001/orders/4".parse().unwrap();
+        let Place::Sentinels(sentinels) = &target.place else { panic!("{target}") };
+        let expected = [("s1", 26379), ("s2", 7000), ("::1", 7001)];
+        assert_eq!(sentinels.addresses, expected.map(|(host, port)| (host.to_owned(), port)));
+        assert_eq!(sentinels.master, "orders");
+        assert_eq!(target.credentials(), (Some("app"), Some("p@ss")));
+        assert_eq!((target.db(), target.is_sentinel()), (4, true));
     }
 
     #[test]
     fn other_urls_are_refused_with_the_value() {
-        for bad in ["", "http://a", "redis//x", "redis://", "rediss://a:1"] {
+        for bad in [
+            "",
+            "http://a",
+            "redis//x",
+            "redis://",
+            "rediss://a:1",
+            "redis://a,b",
+            "redis://a/x",
+            "redis://a/1/2",
+            "redis-sentinel://a",
+            "redis-sentinel://a/",
+            "redis-sentinel:///m",
+            "redis-sentinel://a,,b/m",
+            "redis-sentinel://a:x/m",
+            "redis-sentinel://a/m/x",
+        ] {
             let error = bad.parse::<RedisTarget>().unwrap_err().to_string();
             assert!(error.contains("is no Redis URL"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_can_be_asked_for() {
+        let timeout = Duration::from_secs(1);
+        for (url, address) in [("redis://h", "h:6379"), ("redis://[::1]:7", "[::1]:7")] {
+            let target: RedisTarget = url.parse().unwrap();
+            assert_eq!(target.tcp_address(timeout).await.unwrap(), address);
+        }
+        let nobody: RedisTarget = "redis-sentinel://127.0.0.1:1/m".parse().unwrap();
+        let error = nobody.tcp_address(timeout).await.unwrap_err();
+        assert!(error.contains("no sentinel says") && error.contains("127.0.0.1:1"), "{error}");
     }
 }

@@ -25,14 +25,16 @@ pub(super) struct RedbJournal {
 }
 
 impl RedbJournal {
-    /// Opens the file in its folder and restores what it holds into `machine`.
+    /// Opens the file in its folder and restores what it holds into `machine`. The counter of a new
+    /// file is `begins_at`.
     pub(super) fn open(
         folder: &Path,
         file: &Path,
+        begins_at: u64,
         machine: &mut Machine,
         clock: &dyn Clock,
     ) -> Result<Self, FolderError> {
-        let database = data_file::open(folder, file, make_tables)?;
+        let database = data_file::open(folder, file, |write| make_tables(write, begins_at))?;
         let mut journal = Self { database, counter: 0 };
         journal
             .restore(machine, clock.monotonic_ms())
@@ -95,7 +97,7 @@ impl RedbJournal {
 
 impl Journal for RedbJournal {
     fn commit(&mut self, machine: &mut Machine) -> Result<(), String> {
-        if !machine.has_news() {
+        if !machine.has_news() && machine.counter() == self.counter {
             return Ok(());
         }
         self.write(machine).map_err(|error| error.to_string())
@@ -103,11 +105,11 @@ impl Journal for RedbJournal {
 }
 
 /// Makes the tables of a new file.
-fn make_tables(write: &WriteTransaction) -> Result<(), Cause> {
+fn make_tables(write: &WriteTransaction, begins_at: u64) -> Result<(), Cause> {
     let mut meta = write.open_table(META)?;
     if meta.get(FORMAT)?.is_none() {
         meta.insert(FORMAT, FORMAT_VERSION)?;
-        meta.insert(COUNTER, 0)?;
+        meta.insert(COUNTER, begins_at)?;
     }
     write.open_table(LOCKS)?;
     Ok(())
@@ -151,7 +153,7 @@ mod tests {
         let (lock, lease) = (LockName::new("a").unwrap(), service_kit::ids::lease_id());
 
         let mut machine = Machine::new(0, limits);
-        let mut journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
+        let mut journal = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).unwrap();
         let first = token(machine.acquire(0, ask(&lock, lease)));
         machine.release(1, &lock, lease).unwrap();
         journal.commit(&mut machine).unwrap();
@@ -160,10 +162,30 @@ mod tests {
         drop(journal);
 
         let mut machine = Machine::new(0, limits);
-        let _journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
+        let _journal = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).unwrap();
         assert!(machine.show(50, &lock).history.is_empty(), "nothing is left of the lock");
         let next = token(machine.acquire(50, ask(&lock, service_kit::ids::lease_id())));
         assert!(next > first, "{next} after {first}");
+    }
+
+    /// A counter that was lifted, and nothing else: the next process must know of it.
+    #[test]
+    fn a_lift_outlives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("locks.redb");
+        let clock = ManualClock::new(0, 0);
+        let open = |machine: &mut Machine| {
+            RedbJournal::open(folder.path(), &file, 40, machine, &clock).unwrap()
+        };
+        let mut machine = Machine::new(0, Limits::default());
+        let mut journal = open(&mut machine);
+        assert_eq!(machine.counter(), 40, "where a new file begins");
+        machine.raise_counter(90);
+        journal.commit(&mut machine).unwrap();
+        drop(journal);
+        let mut machine = Machine::new(0, Limits::default());
+        drop(open(&mut machine));
+        assert_eq!(machine.counter(), 90);
     }
 
     #[test]
@@ -172,12 +194,12 @@ mod tests {
         let file = folder.path().join("locks.redb");
         let clock = ManualClock::new(0, 0);
         let mut machine = Machine::new(0, Limits::default());
-        let journal = RedbJournal::open(folder.path(), &file, &mut machine, &clock).unwrap();
+        let journal = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).unwrap();
         let write = journal.database.begin_write().unwrap();
         write.open_table(META).unwrap().insert(FORMAT, 99).unwrap();
         write.commit().unwrap();
         drop(journal);
-        let error = RedbJournal::open(folder.path(), &file, &mut machine, &clock).err().unwrap();
+        let error = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).err().unwrap();
         assert!(error.to_string().contains("its format is 99"), "{error}");
     }
 }

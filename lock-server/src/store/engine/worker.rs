@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::{LeaseId, LockName, Token};
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 use tokio::sync::oneshot;
 
 use super::{Answer, Heard, Journal, Request};
-use crate::rules::{Machine, Reply};
+use crate::rules::{Machine, Reply, tokens};
 use crate::store::{Acquire, StoreError};
 
 /// How many requests share one journal write at most.
@@ -127,6 +127,10 @@ impl<J: Journal> Worker<J> {
                 let result = self.machine.list(now_ms, &query);
                 self.answer_later(answer, Ok(result));
             }
+            Request::Lift(mark, answer) => {
+                self.lift(mark);
+                self.answer_later(answer, Ok(()));
+            }
             Request::Stop => {}
         }
     }
@@ -139,6 +143,21 @@ impl<J: Journal> Worker<J> {
             })),
             Reply::Queued => self.waiting.entry(key).or_default().push(answer),
         }
+    }
+
+    /// A guard has seen a token that this counter has not given yet: the counter lost its memory.
+    fn lift(&mut self, mark: Token) {
+        let counter = self.machine.counter();
+        if counter >= mark.get() {
+            return;
+        }
+        let lifted = tokens::after_loss(mark.get(), self.clock.wall_ms());
+        tracing::warn!(
+            counter, %mark, lifted,
+            "a guard has seen a higher token than this store has issued: the store lost its memory; \
+             tokens go on above everything that can have been issued"
+        );
+        self.machine.raise_counter(lifted);
     }
 
     /// A caller left the queue, unless another one waits for the same id.

@@ -6,10 +6,13 @@
 -- ARGV[3] the highest token that the caller has seen  ARGV[4] where the caller's clock would begin
 -- ARGV[5] the id of a new lineage  ARGV[6] the year 2025 in ms  ARGV[7] tokens a millisecond
 -- ARGV[8] how far a client may lift the counter above the clock
--- ARGV[9] "fresh" where an operator vouches that the namespace has never issued a token
+-- ARGV[9] "fresh" where an operator vouches that the namespace has never issued a token; "look"
+-- where nothing is to be changed yet
+-- ARGV[10] the highest mark that a guard has reported, 0 for none
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
 --        NEW id counter reason     the counter is above every token that can have been issued
+--        DUE reason                a new lineage is due; nothing was changed, as was asked for
 --        EXHAUSTED                 there is no token left above what may have been issued
 local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id')
@@ -24,15 +27,21 @@ elseif meta[2] ~= ARGV[2] then
   reason = 'the replication history changed'
 elseif counter < tonumber(ARGV[3]) then
   reason = 'the counter fell from ' .. ARGV[3] .. ' to ' .. token
+elseif counter < tonumber(ARGV[10]) then
+  reason = 'the counter ' .. token .. ' is below ' .. ARGV[10] .. ', which a guard has seen'
 else
   return { 'SAME', lineage, token }
 end
 
+if ARGV[9] == 'look' then
+  return { 'DUE', reason }
+end
 local fresh = ARGV[9] == 'fresh' and not lineage and not token
 if not fresh then
   local time = redis.call('TIME')
   local floor = (time[1] * 1000 - tonumber(ARGV[6])) * tonumber(ARGV[7]) + tonumber(ARGV[8])
-  counter = math.max(counter + 1, floor, tonumber(ARGV[4]), tonumber(ARGV[3]) + 1)
+  counter = math.max(counter + 1, floor, tonumber(ARGV[4]), tonumber(ARGV[3]) + 1,
+    tonumber(ARGV[10]))
 end
 if counter >= 999999999999999 then
   return { 'EXHAUSTED' }

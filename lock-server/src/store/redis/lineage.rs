@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
@@ -24,6 +25,7 @@ use service_kit::redis_link::{
 use super::judge::{Version, oldest_version};
 use super::key_prefix;
 use super::scripts::{self, Scripts};
+use crate::guards::{self, Guards};
 use crate::rules::tokens;
 
 /// A lineage that was verified.
@@ -42,6 +44,7 @@ pub(super) struct LineageKeeper {
     prefix: String,
     scripts: Scripts,
     token_seen: Arc<AtomicU64>,
+    guards: Guards,
     clock: Arc<dyn Clock>,
     health: Health,
     begun: Counter,
@@ -53,6 +56,7 @@ impl LineageKeeper {
         prefix: String,
         scripts: Scripts,
         token_seen: Arc<AtomicU64>,
+        guards: Guards,
         kit: &Kit,
     ) -> Self {
         let begun = Counter::default();
@@ -64,12 +68,53 @@ impl LineageKeeper {
             );
         });
         let (clock, health) = (kit.clock.clone(), kit.health.clone());
-        Self { prefix, scripts, token_seen, clock, health, begun, current: RwLock::new(None) }
+        Self {
+            prefix,
+            scripts,
+            token_seen,
+            guards,
+            clock,
+            health,
+            begun,
+            current: RwLock::new(None),
+        }
     }
 
     /// The lineage in force.
     pub(super) fn current(&self) -> Option<Lineage> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The guards, whose marks every verification compares with the counter.
+    pub(super) fn guards(&self) -> &Guards {
+        &self.guards
+    }
+
+    /// The verdict on this process. The guards are asked at start, and whenever a new lineage is
+    /// due: before it begins, so that it begins above what they have seen.
+    async fn judge(&self, connection: &mut MultiplexedConnection) -> Result<Verdict, String> {
+        if self.guards.were_asked() && !self.guards.is_empty() {
+            let verdict = self.run(connection, Mode::Look).await?;
+            if !matches!(verdict, Verdict::Due { .. }) {
+                return Ok(verdict);
+            }
+        }
+        // Silence is noted there. What begins below begins above the clock floor, which covers it.
+        self.guards.ask().await;
+        self.run(connection, Mode::Begin).await
+    }
+
+    async fn run(
+        &self,
+        connection: &mut MultiplexedConnection,
+        mode: Mode,
+    ) -> Result<Verdict, String> {
+        let known = Known {
+            seen: self.token_seen.load(Ordering::Relaxed),
+            floor: tokens::restart_floor(self.clock.wall_ms()),
+            mark: self.guards.highest(),
+        };
+        judge_lineage(connection, &self.prefix, known, mode).await
     }
 
     fn adopt(&self, id: String) {
@@ -94,9 +139,7 @@ impl LineageKeeper {
 #[async_trait]
 impl Verifier for LineageKeeper {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let floor = tokens::restart_floor(self.clock.wall_ms());
-        let seen = self.token_seen.load(Ordering::Relaxed);
-        let verdict = judge_lineage(connection, &self.prefix, seen, floor, false).await?;
+        let verdict = self.judge(connection).await?;
         if let Verdict::New { id, counter, reason } = &verdict {
             self.begun.inc();
             tracing::warn!(
@@ -107,9 +150,15 @@ impl Verifier for LineageKeeper {
             );
         }
         load_scripts(connection, &self.scripts.all()).await?;
-        let (Verdict::Same { id } | Verdict::New { id, .. }) = verdict;
-        self.adopt(id);
+        match verdict {
+            Verdict::Same { id } | Verdict::New { id, .. } => self.adopt(id),
+            Verdict::Due { reason } => return Err(format!("a new lineage is due: {reason}")),
+        }
         Ok(())
+    }
+
+    fn others_take(&self) -> Duration {
+        if self.guards.is_empty() { Duration::ZERO } else { guards::ASK_TIMEOUT }
     }
 }
 
@@ -130,21 +179,65 @@ pub enum Verdict {
         /// Why.
         reason: String,
     },
+    /// A new one is due, and nothing was changed.
+    Due {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What the caller knows of tokens that were issued.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The highest token that this server has seen.
+    seen: u64,
+    /// Where this server's clock would begin.
+    floor: u64,
+    /// The highest mark that a guard has reported.
+    mark: u64,
+}
+
+/// What the script may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Say whether a new lineage is due.
+    Look,
+    /// Begin it.
+    Begin,
+    /// Begin at 1 where nothing is stored.
+    Fresh,
+}
+
+impl Mode {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Begin => "",
+            Self::Fresh => "fresh",
+        }
+    }
 }
 
 /// Vouches that a namespace has never issued a token, so that its first one is 1
 /// (`lock-server init --fresh`).
 ///
 /// # Errors
-/// A sentence; also where the namespace has a lineage already, which is then left as it is.
-pub async fn init_fresh(target: &RedisTarget, namespace: &Namespace) -> Result<(), String> {
+/// A sentence; also where the namespace has a lineage already, which is then left as it is, and
+/// where a guard has seen a token or does not say whether it has: nothing is done then.
+pub async fn init_fresh(
+    target: &RedisTarget,
+    namespace: &Namespace,
+    guards: &Guards,
+) -> Result<(), String> {
+    guards.ask().await.vouch_for_a_new_namespace()?;
     let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
     let prefix = key_prefix(namespace);
-    match judge_lineage(&mut connection, &prefix, 0, 0, true).await? {
+    match judge_lineage(&mut connection, &prefix, Known::default(), Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
             "namespace {namespace} is not new ({reason}); its next token is above {counter}"
         )),
+        Verdict::Due { reason } => Err(format!("namespace {namespace} is not new ({reason})")),
         Verdict::Same { id } => Err(format!(
             "namespace {namespace} at {target} is in use (lineage {id}); nothing was changed"
         )),
@@ -154,19 +247,18 @@ pub async fn init_fresh(target: &RedisTarget, namespace: &Namespace) -> Result<(
 async fn judge_lineage(
     connection: &mut MultiplexedConnection,
     prefix: &str,
-    seen: u64,
-    floor: u64,
-    fresh: bool,
+    known: Known,
+    mode: Mode,
 ) -> Result<Verdict, String> {
     let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
     let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
     let (run_id, replication_id) = identity(&info)?;
     let keys = ["lineage", "token", "meta"].map(|name| format!("{prefix}{name}"));
     let mut command = scripts::lineage().call_once(&[&keys[0], &keys[1], &keys[2]]);
-    command.arg(run_id).arg(replication_id).arg(seen).arg(floor);
+    command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.floor);
     command.arg(service_kit::ids::random_hex(16));
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
-    command.arg(if fresh { "fresh" } else { "" });
+    command.arg(mode.word()).arg(known.mark);
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -176,6 +268,7 @@ async fn judge_lineage(
             counter: (*counter).to_owned(),
             reason: (*reason).to_owned(),
         }),
+        ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
         ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
             issued; use another namespace, and check the clocks of Redis and of this machine"
             .to_owned()),

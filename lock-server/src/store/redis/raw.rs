@@ -11,6 +11,7 @@ use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
 use super::key_prefix;
 use super::lineage::LineageKeeper;
 use super::scripts::Scripts;
+use crate::guards::Guards;
 use crate::store::Limits;
 
 /// The commands of one client that talks to Redis directly.
@@ -29,7 +30,8 @@ impl RawCommands {
     pub async fn prepare(target: &RedisTarget, namespace: &Namespace) -> Result<Self, String> {
         let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
         let seen = Arc::new(AtomicU64::new(0));
-        let keeper = LineageKeeper::new(prefix.clone(), scripts.clone(), seen, &kit);
+        let guards = Guards::new(&[], namespace, &kit.health)?;
+        let keeper = LineageKeeper::new(prefix.clone(), scripts.clone(), seen, guards, &kit);
         let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
         keeper.verify(&mut connection).await?;
         let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;

@@ -158,7 +158,14 @@ pub async fn reopened(store: &Store, round: u64) {
         assert_eq!(kept, Some(format!("round {}", round - 1)));
         let late = store.apply(Some(fence("reopened", 9 + round)), put("reopened", "late")).await;
         assert_eq!(late.unwrap(), Outcome::Stale { mark: before });
+        assert_eq!(store.highest_mark().await.unwrap(), Some(before.token));
     }
+    // What was named in an earlier round is a repeat in this one.
+    let named = put("reopened/named", "named");
+    let once = Once::new(Some(&lock("reopened")), "named", &named);
+    let outcome = store.apply_once(Some(fence("reopened", 11 + round)), named, Some(once)).await;
+    let is_repeat = matches!(outcome.unwrap(), Outcome::Repeated { .. });
+    assert_eq!(is_repeat, round > 0);
     let body = format!("round {round}");
     applied(store, fence("reopened", 11 + round), put("reopened", &body)).await;
 }

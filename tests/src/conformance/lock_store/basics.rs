@@ -57,6 +57,22 @@ pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
     }
 }
 
+/// A mark that a guard has seen is below the next token; one that is not news changes nothing, and
+/// leases that are live stay as they are.
+pub async fn a_guards_mark_is_exceeded(store: &Store) {
+    let held = grant(store, "lifted/held", LONG_MS).await;
+    let mark = Token::new(900_000_000_000_000).unwrap();
+    store.lift(mark).await.unwrap();
+    let first = grant(store, "lifted/a", LONG_MS).await.token;
+    assert!(first > mark, "{first} after the mark {mark}");
+    store.lift(held.token).await.unwrap();
+    store.lift(first).await.unwrap();
+    let second = grant(store, "lifted/b", LONG_MS).await.token;
+    assert_eq!(second.get(), first.get() + 1);
+    let renewed = store.renew(&name("lifted/held"), held.lease_id, None).await.unwrap();
+    assert_eq!(renewed.token, held.token);
+}
+
 /// A waiter that has waited enough is told who holds the lock, and leaves the queue.
 pub async fn patience_ends_in_a_refusal(store: &Store) {
     let held = grant(store, "patience", LONG_MS).await;

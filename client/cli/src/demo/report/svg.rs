@@ -206,6 +206,7 @@ impl Picture<'_> {
             (Kind::Lost, _) => "lost".to_owned(),
             (Kind::Kept, _) => "kept".to_owned(),
             (Kind::Refused, Some(status)) => status.to_string(),
+            (Kind::Refused, None) => "refused".to_owned(),
             _ => String::new(),
         };
         if !remark.is_empty() {

@@ -4,10 +4,12 @@ fn late(status: u16, log: &[&str]) -> LateWrite {
     LateWrite {
         old_token: 33,
         new_token: 34,
-        late_status: status,
+        late_taken: status < 300,
+        late_status: Some(status),
         late_code: (status == 412).then(|| "stale-token".to_owned()),
         late_mark: (status == 412).then_some(34),
-        new_status: 204,
+        new_taken: true,
+        new_status: Some(204),
         old_update: "A +30".to_owned(),
         new_update: "B +50".to_owned(),
         final_balance: 0,
@@ -36,6 +38,25 @@ fn guarded_must_refuse_and_keep() {
     assert!(!other.refused().ok, "refused for another reason");
     let other = LateWrite { late_mark: Some(35), ..late(412, &["opened", "B +50"]) };
     assert!(!other.refused().ok, "refused because of a third");
+}
+
+/// Over the Redis protocol there are no statuses.
+#[test]
+fn a_refusal_of_the_redis_port_is_one() {
+    let said = |code: Option<&str>, log: &[&str]| LateWrite {
+        late_taken: code.is_none(),
+        late_status: None,
+        late_code: code.map(str::to_owned),
+        late_mark: code.map(|_| 34),
+        new_status: None,
+        ..late(204, log)
+    };
+    assert!(said(Some("FENCED"), &["opened", "B +50"]).refused().ok);
+    assert!(!said(Some("UNKNOWN"), &["opened", "B +50"]).refused().ok, "another reason");
+    assert!(!said(Some("FENCED"), &["opened", "A +30"]).refused().ok, "applied all the same");
+    assert!(!said(None, &["opened", "B +50"]).refused().ok, "it was taken");
+    assert!(said(None, &["opened", "A +30"]).lost().ok);
+    assert!(!said(Some("FENCED"), &["opened", "A +30"]).lost().ok, "it was refused");
 }
 
 #[test]

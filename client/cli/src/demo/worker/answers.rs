@@ -75,5 +75,5 @@ pub(super) fn answer(status: u16, mark: Option<u64>, body: &[u8]) -> Answer {
     let problem: Option<Problem> =
         if status >= 400 { serde_json::from_slice(body).ok() } else { None };
     let document = if status < 300 { serde_json::from_slice(body).ok() } else { None };
-    Answer { status, mark, document, problem }
+    Answer { status: Some(status), mark, document, problem, error: None }
 }

@@ -51,9 +51,9 @@ async fn one(
     let token = grant.as_ref().map(|grant| grant.fencing_token.as_str());
     let answer = objects.get(key, token).await?;
     let number = answer.document.and_then(|document| document["left"].as_i64());
-    let read = number.ok_or_else(|| format!("the number cannot be read: {}", answer.status))?;
+    let read = number.ok_or_else(|| format!("the number cannot be read: {:?}", answer.status))?;
     let body = json!({ "left": read - 1 }).to_string();
-    let status = objects.put(key, token, body).await?.status;
+    let status = objects.put(key, token, body).await?.status.unwrap_or_default();
     let turn = Turn {
         token: grant.as_ref().map(|grant| grant.token.get()),
         lease_id: grant.as_ref().map(|grant| grant.lease_id.to_string()),

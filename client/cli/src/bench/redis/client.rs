@@ -1,0 +1,190 @@
+//! A client that sends commands made beforehand and counts replies: it costs the machine little, and
+//! the same for every side.
+
+use std::io::Write as _;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::bench::load::Client;
+use crate::exit::{Failure, code};
+
+/// How many keys there are, below each prefix.
+const KEYS: u32 = 10_000;
+/// How many batches with random keys each client has; it sends them in turn.
+const BATCHES: usize = 32;
+/// How many keys are written at once before anything is measured.
+const FILL_AT_ONCE: u32 = 100;
+
+/// What a measurement does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) verb: &'static str,
+    pub(super) value_bytes: usize,
+    pub(super) pipeline: u8,
+}
+
+/// A connection with its batches.
+pub(super) struct Pipe {
+    stream: TcpStream,
+    batches: Vec<Vec<u8>>,
+    /// How many replies a batch has.
+    replies: u32,
+    received: Vec<u8>,
+    random: u64,
+}
+
+impl Pipe {
+    /// Connects to `HOST:PORT`, and logs in with a token.
+    pub(super) async fn open(
+        at: &str,
+        credential: Option<&str>,
+        number: u16,
+    ) -> Result<Self, Failure> {
+        let failed = |error: String| Failure::new(code::UNAVAILABLE, format!("{at}: {error}"));
+        let stream = TcpStream::connect(at).await.map_err(|error| failed(error.to_string()))?;
+        stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
+        let random = (u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut pipe =
+            Self { stream, batches: Vec::new(), replies: 1, received: Vec::new(), random };
+        if let Some(credential) = credential {
+            pipe.batches = vec![request(&[b"AUTH", b"fence", credential.as_bytes()])];
+            pipe.once(0).await.map_err(failed)?;
+        }
+        Ok(pipe)
+    }
+
+    /// Makes the batches that are sent from now on.
+    fn prepare(&mut self, prefix: &str, work: Work) {
+        self.replies = u32::from(work.pipeline);
+        self.received = Vec::with_capacity(usize::from(work.pipeline) * (work.value_bytes + 32));
+        let value = vec![b'x'; work.value_bytes];
+        let batches = (0..BATCHES).map(|_| {
+            let keys = (0..work.pipeline).map(|_| key(prefix, self.next_random()));
+            keys.flat_map(|key| command(work.verb, &key, &value)).collect()
+        });
+        self.batches = batches.collect();
+    }
+
+    /// xorshift: which keys are taken, the same in each run.
+    fn next_random(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        u32::try_from(self.random % u64::from(KEYS)).unwrap_or(0)
+    }
+}
+
+impl Client for Pipe {
+    async fn once(&mut self, number: u64) -> Result<(), String> {
+        let count = self.batches.len().max(1) as u64;
+        let at = usize::try_from(number % count).unwrap_or(0);
+        let batch = self.batches.get(at).ok_or("nothing to send")?;
+        self.stream.write_all(batch).await.map_err(|error| error.to_string())?;
+        self.received.clear();
+        let (mut seen, mut from) = (0, 0);
+        while seen < self.replies {
+            match self.stream.read_buf(&mut self.received).await {
+                Ok(0) => return Err("the connection was closed".to_owned()),
+                Ok(_) => seen += count_replies(&self.received, &mut from)?,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prepares all clients of a side, and writes every key with a value of the right size.
+pub(super) async fn fill(pipes: &mut [Pipe], prefix: &str, work: Work) -> Result<(), Failure> {
+    if let Some(first) = pipes.first_mut() {
+        let value = vec![b'x'; work.value_bytes];
+        for from in (0..KEYS).step_by(FILL_AT_ONCE as usize) {
+            let keys = from..from + FILL_AT_ONCE;
+            let batch = keys.flat_map(|number| command("SET", &key(prefix, number), &value));
+            first.batches = vec![batch.collect()];
+            first.replies = FILL_AT_ONCE;
+            first.once(0).await.map_err(|error| Failure::new(code::UNAVAILABLE, error))?;
+        }
+    }
+    for pipe in pipes {
+        pipe.prepare(prefix, work);
+    }
+    Ok(())
+}
+
+fn key(prefix: &str, number: u32) -> String {
+    format!("{prefix}{number:06}")
+}
+
+fn command(verb: &str, key: &str, value: &[u8]) -> Vec<u8> {
+    match verb {
+        "GET" => request(&[b"GET", key.as_bytes()]),
+        _ => request(&[verb.as_bytes(), key.as_bytes(), value]),
+    }
+}
+
+fn request(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::new();
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "*{}\r\n", args.len());
+    for arg in args {
+        let _ = write!(out, "${}\r\n", arg.len());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// How many whole replies begin at `from`, which moves behind them. An error and a missing key end
+/// the benchmark: it would measure something else.
+fn count_replies(bytes: &[u8], from: &mut usize) -> Result<u32, String> {
+    let mut count = 0;
+    while let Some(line) = bytes[*from..].windows(2).position(|end| end == b"\r\n") {
+        let (head, after) = (&bytes[*from..*from + line], *from + line + 2);
+        let end = match head.first() {
+            Some(b'+') => after,
+            Some(b'$') if head != b"$-1" => {
+                let length = std::str::from_utf8(&head[1..]).ok().and_then(|n| n.parse().ok());
+                let length: usize = length.ok_or("a strange length")?;
+                after + length + 2
+            }
+            _ => return Err(format!("it replied {}", String::from_utf8_lossy(head))),
+        };
+        if end > bytes.len() {
+            break;
+        }
+        *from = end;
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_counted_once_however_they_come() {
+        let replies = b"+OK\r\n$3\r\nabc\r\n$0\r\n\r\n+OK\r\n";
+        for cut in 0..replies.len() {
+            let mut from = 0;
+            let first = count_replies(&replies[..cut], &mut from).unwrap();
+            assert!(from <= cut);
+            assert_eq!(first + count_replies(replies, &mut from).unwrap(), 4, "{cut}");
+            assert_eq!(from, replies.len());
+        }
+    }
+
+    #[test]
+    fn refusals_and_missing_keys_end_it() {
+        for bad in ["-FENCED token 1 …\r\n", "$-1\r\n", "*1\r\n", "$x\r\n"] {
+            assert!(count_replies(bad.as_bytes(), &mut 0).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn requests_are_made_as_redis_wants_them() {
+        assert_eq!(command("GET", "a", b"x"), b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n");
+        assert_eq!(command("SET", "a", b"xy"), b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\nxy\r\n");
+    }
+}

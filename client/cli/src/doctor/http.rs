@@ -1,0 +1,44 @@
+//! Asking a server, with bounds.
+
+use std::time::Duration;
+
+use reqwest::header::DATE;
+
+use super::http_date;
+use crate::exit::Failure;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest reply that is read, in bytes.
+const TEXT_BYTES_MAX: usize = 256 * 1024;
+
+pub(super) fn client() -> Result<reqwest::Client, Failure> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(TIMEOUT)
+        .build()
+        .map_err(|error| Failure::internal(error.to_string()))
+}
+
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) text: String,
+    /// The server's clock, in milliseconds since 1970.
+    pub(super) wall_ms: Option<u64>,
+}
+
+pub(super) async fn get(http: &reqwest::Client, base: &str, path: &str) -> Result<Answer, String> {
+    let request = http.get(format!("{base}{path}")).send();
+    let mut response = request.await.map_err(|error| error.without_url().to_string())?;
+    let status = response.status().as_u16();
+    let date = response.headers().get(DATE).and_then(|value| value.to_str().ok());
+    let wall_ms = date.and_then(http_date::unix_ms);
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
+        body.extend_from_slice(&chunk);
+        if body.len() > TEXT_BYTES_MAX {
+            return Err(format!("{path} answers more than {TEXT_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(Answer { status, text: String::from_utf8_lossy(&body).into_owned(), wall_ms })
+}

@@ -1,0 +1,136 @@
+//! Observe mode: what the fence would refuse is counted, logged, and done.
+//!
+//! For putting the guard before something that lives: clients take up tokens one by one, and the
+//! counts say which rules would still refuse somebody. Nothing is protected meanwhile, and nothing
+//! here claims that it is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fence_protocol::Code;
+use fence_protocol::wire::fence::{Mode, WouldRefuse};
+use service_kit::clock::Clock;
+
+use crate::counters::Counters;
+
+/// At most this many pairs of a rule and a code are told apart; the rules are at most 256.
+const MAX_LINES: usize = 4096;
+/// One line of the log a rule and code in this time, in milliseconds.
+const LOG_EVERY_MS: u64 = 1000;
+
+/// What would have been refused.
+#[derive(Debug)]
+pub struct Observer {
+    mode: Mode,
+    counters: Counters,
+    clock: Arc<dyn Clock>,
+    lines: Mutex<BTreeMap<(String, &'static str), Line>>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    total: u64,
+    logged_total: u64,
+    log_again_ms: u64,
+}
+
+impl Observer {
+    /// Counts in `observe`, and nothing else ever.
+    pub fn new(mode: Mode, counters: Counters, clock: Arc<dyn Clock>) -> Self {
+        Self { mode, counters, clock, lines: Mutex::default() }
+    }
+
+    /// Whether refusals are carried out.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether what the fence refuses passes all the same. It is then counted under `rule` (its
+    /// text, or `default`), and logged at most once a second for a rule and code.
+    pub fn passes(&self, code: Code, rule: &str, detail: &str) -> bool {
+        if self.mode == Mode::Enforce {
+            return false;
+        }
+        let now_ms = self.clock.monotonic_ms();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut key = (rule.to_owned(), code.as_str());
+        if lines.len() >= MAX_LINES && !lines.contains_key(&key) {
+            key.0 = "other".to_owned();
+        }
+        self.counters.would_refuse(code, &key.0);
+        let line = lines.entry(key).or_default();
+        line.total += 1;
+        let since = line.total - line.logged_total;
+        let is_due = line.logged_total == 0 || now_ms >= line.log_again_ms;
+        if is_due {
+            line.logged_total = line.total;
+            line.log_again_ms = now_ms + LOG_EVERY_MS;
+            drop(lines);
+            tracing::warn!(
+                code = code.as_str(),
+                rule,
+                since,
+                "would be refused, and passes (observe mode): {detail}"
+            );
+        }
+        true
+    }
+
+    /// Every rule and code with its count, in the order of the rules' texts.
+    pub fn lines(&self) -> Vec<WouldRefuse> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |((rule, code), line): (&(String, &'static str), &Line)| WouldRefuse {
+            rule: rule.clone(),
+            code: (*code).to_owned(),
+            total: line.total,
+        };
+        lines.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use service_kit::Kit;
+    use service_kit::clock::ManualClock;
+
+    fn observer(mode: Mode) -> Observer {
+        let counters = Counters::new(&Kit::new("test").metrics);
+        Observer::new(mode, counters, Arc::new(ManualClock::new(0, 0)))
+    }
+
+    #[test]
+    fn enforcing_lets_nothing_pass_and_counts_nothing() {
+        let observer = observer(Mode::Enforce);
+        assert!(!observer.passes(Code::StaleToken, "a=b", "PUT a"));
+        assert_eq!(observer.lines(), []);
+    }
+
+    #[test]
+    fn observing_counts_a_rule_and_code() {
+        let observer = observer(Mode::Observe);
+        for (code, rule) in
+            [(Code::StaleToken, "b"), (Code::StaleToken, "a"), (Code::StaleToken, "b")]
+        {
+            assert!(observer.passes(code, rule, "PUT a"));
+        }
+        let line = |rule: &str, total| WouldRefuse {
+            rule: rule.to_owned(),
+            code: "stale-token".to_owned(),
+            total,
+        };
+        assert_eq!(observer.lines(), [line("a", 1), line("b", 2)]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let observer = observer(Mode::Observe);
+        for rule in 0..MAX_LINES + 10 {
+            assert!(observer.passes(Code::TokenRequired, &rule.to_string(), "PUT a"));
+        }
+        let lines = observer.lines();
+        assert_eq!(lines.len(), MAX_LINES + 1);
+        let other = lines.iter().find(|line| line.rule == "other").unwrap();
+        assert_eq!(other.total, 10);
+    }
+}

@@ -1,0 +1,319 @@
+//! One client: reads its commands, holds their keys against its tokens, and sends them on.
+
+use std::rc::Rc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio_util::sync::CancellationToken;
+
+use super::authorize::authorize;
+use super::budget::Charge;
+use super::commands::{Handling, KeyUse};
+use super::confine::AclUser;
+use super::hub::{Hub, Likeness};
+use super::out::Out;
+use super::outbox::{End, HIGH_WATER, Outbox};
+use super::refusal::{Refusal, unknown};
+use super::resp::Protocol;
+use super::resp::request::{Parsed, RequestLimits, RequestParser};
+use super::tokens::HeldTokens;
+use super::upstream::{Raw, Upstream};
+use command::OwnedCommand;
+use transaction::Transaction;
+
+mod command;
+mod fence;
+mod forward;
+mod local;
+mod observe;
+mod script;
+mod transaction;
+
+/// So many commands of one client are on their way at most; what it sends beyond waits unread.
+const EXPECTED_MAX: u64 = 512;
+/// Arguments of a command; Redis takes as many.
+const ARGS_MAX: usize = 1 << 20;
+/// Bytes of an inline command; Redis takes as many.
+const INLINE_MAX: usize = 64 * 1024;
+/// What one read takes at least.
+const READ: usize = 16 * 1024;
+
+/// A client's connection.
+pub(super) struct Client {
+    hub: Rc<Hub>,
+    reader: OwnedReadHalf,
+    outbox: Rc<Outbox>,
+    buf: BytesMut,
+    charge: Charge,
+    parser: RequestParser,
+    keys: Vec<KeyUse>,
+    scratch: String,
+    id: u64,
+    name: Bytes,
+    /// The tokens that it has given.
+    held: HeldTokens,
+    /// What its connections to Redis are; registered under the tokens held, but in observe mode.
+    likeness: Likeness,
+    upstream: Option<Rc<Upstream>>,
+    /// What belongs to an own connection.
+    own: Option<Own>,
+    /// Why no command can be sent with the tokens that are held.
+    refused: Option<Refusal>,
+    transaction: Option<Transaction>,
+}
+
+/// What belongs to an own connection.
+#[derive(Debug)]
+struct Own {
+    user: Option<AclUser>,
+    run_id: Option<String>,
+    /// It watches keys, so a new connection cannot stand in for it.
+    watches: bool,
+    /// It is subscribed to messages.
+    subscribes: bool,
+}
+
+/// Whether the client is served any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Serve,
+    Close,
+}
+
+impl Client {
+    /// A client that just connected.
+    pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        let outbox = Outbox::new(writer, Rc::clone(&hub.budget));
+        let limits = RequestLimits {
+            max_args: ARGS_MAX,
+            max_command_bytes: hub.port.settings.max_command_bytes,
+            max_inline_bytes: INLINE_MAX,
+        };
+        let likeness = Likeness {
+            tokens: HeldTokens::default(),
+            db: hub.port.redis.link.target().db(),
+            protocol: Protocol::Resp2,
+        };
+        Self {
+            charge: Charge::new(Rc::clone(&hub.budget)),
+            id: hub.port.next_client_id(),
+            hub,
+            reader,
+            outbox,
+            buf: BytesMut::new(),
+            parser: RequestParser::new(limits),
+            keys: Vec::new(),
+            scratch: String::new(),
+            name: Bytes::new(),
+            held: HeldTokens::default(),
+            likeness,
+            upstream: None,
+            own: None,
+            refused: None,
+            transaction: None,
+        }
+    }
+
+    /// Serves it until it leaves, or until `stop` and everything that was sent is answered.
+    pub(super) async fn serve(mut self, stop: CancellationToken) {
+        while self.serve_buffered().await == Next::Serve && self.wait(&stop).await == Next::Serve {}
+        self.outbox.flush();
+        if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
+            own.close();
+        }
+    }
+
+    /// Serves the commands that were read whole.
+    async fn serve_buffered(&mut self) -> Next {
+        let next = loop {
+            if !self.may_serve() || self.buf.is_empty() {
+                break Next::Serve;
+            }
+            match self.parser.parse(&self.buf) {
+                Ok(Parsed::Incomplete { at_least }) => {
+                    self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
+                    break Next::Serve;
+                }
+                Ok(Parsed::Blank { len }) => self.buf.advance(len),
+                Ok(Parsed::Complete { len, inline }) => {
+                    if !inline && self.forward_at_once(len) {
+                        continue;
+                    }
+                    if self.serve_command(len, inline).await == Next::Close {
+                        break Next::Close;
+                    }
+                }
+                Err(error) => {
+                    self.outbox.error(&format!("ERR {error}"));
+                    // What follows cannot be told apart; what was sent before is still answered.
+                    self.settled().await;
+                    break Next::Close;
+                }
+            }
+        };
+        self.outbox.flush();
+        next
+    }
+
+    /// Whether more commands may be taken from this client now.
+    fn may_serve(&self) -> bool {
+        self.outbox.expected() < EXPECTED_MAX && self.outbox.unread() < HIGH_WATER
+    }
+
+    /// The usual case: a command for a connection that is there. `false`, and nothing was done,
+    /// where it is anything else.
+    fn forward_at_once(&mut self, len: usize) -> bool {
+        let Some(upstream) = &self.upstream else { return false };
+        if self.refused.is_some()
+            || self.transaction.is_some()
+            || upstream.is_broken()
+            || upstream.is_subscribed()
+            || upstream.is_full()
+            || self.observes()
+        {
+            return false;
+        }
+        let command = self.parser.command(&self.buf[..len]);
+        let Ok(plan) = self.hub.port.table.borrow().plan(command, &mut self.keys) else {
+            return false;
+        };
+        let fits = match plan.handling {
+            Handling::Shared => true,
+            Handling::Own => upstream.is_own(),
+            _ => false,
+        };
+        let guard = &self.hub.port.guard;
+        if !fits
+            || authorize(guard, &self.held, command, plan, &self.keys, &mut self.scratch).is_err()
+        {
+            return false;
+        }
+        if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())
+            && !user.covers(self.keys.iter().map(|key| command.arg(key.arg)))
+        {
+            return false;
+        }
+        if Out::is_large(len) {
+            let raw = self.buf.split_to(len).freeze();
+            upstream.send(&self.outbox, Raw::Give(raw), None);
+        } else {
+            upstream.send(&self.outbox, Raw::Copy(&self.buf[..len]), None);
+            self.buf.advance(len);
+        }
+        self.hub.port.counters.forwarded.inc();
+        true
+    }
+
+    /// Any command, with everything that may have to be awaited for it.
+    async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
+        let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
+        let next = self.handle(&command).await;
+        if self.outbox.end().is_some() { Next::Close } else { next }
+    }
+
+    /// Waits for more to do.
+    async fn wait(&mut self, stop: &CancellationToken) -> Next {
+        if self.outbox.end().is_some() {
+            return Next::Close;
+        }
+        let may_read = self.may_serve();
+        if !may_read {
+            self.outbox.wait();
+        }
+        if self.buf.capacity() - self.buf.len() < READ / 4 {
+            self.buf.reserve(READ);
+        }
+        let has_unread = self.outbox.unread() > 0;
+        tokio::select! {
+            biased;
+            () = self.outbox.wake.notified() => self.woken().await,
+            () = self.outbox.writable(), if has_unread => {
+                self.outbox.flush();
+                Next::Serve
+            }
+            read = self.reader.read_buf(&mut self.buf), if may_read => match read {
+                Ok(0) | Err(_) => Next::Close,
+                Ok(_) => self.charged(),
+            },
+            () = stop.cancelled() => {
+                self.settled().await;
+                Next::Close
+            }
+        }
+    }
+
+    fn charged(&mut self) -> Next {
+        if self.charge.set(self.buf.len()) {
+            return Next::Serve;
+        }
+        self.outbox.error(
+            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
+             command was sent. Try again later, or send smaller commands",
+        );
+        Next::Close
+    }
+
+    /// Something happened to the outbox or the connection to Redis.
+    async fn woken(&mut self) -> Next {
+        if self.outbox.end().is_some() {
+            return Next::Close;
+        }
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
+            return self.lost().await;
+        }
+        Next::Serve
+    }
+
+    /// The connection to Redis broke. What is on its way is answered with what can be known: that
+    /// a higher token ended it, or only that nobody knows.
+    async fn lost(&mut self) -> Next {
+        let Some(upstream) = self.upstream.take() else { return Next::Serve };
+        let own = self.own.take();
+        let why = upstream.broken().unwrap_or_else(|| "closed".into());
+        let expected = self.outbox.expected();
+        let is_bound = own.as_ref().is_some_and(|own| own.watches || own.subscribes)
+            || self.transaction.is_some();
+        if expected == 0 && !is_bound && own.is_none() {
+            return Next::Serve;
+        }
+        let refusal = if self.likeness.tokens.is_empty() {
+            None
+        } else {
+            self.hub.shared(&self.likeness).await.err()
+        };
+        let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
+        self.outbox.fail_expected(&line);
+        self.hub.port.counters.unknown.inc_by(expected);
+        let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
+        if is_fenced {
+            self.refused = refusal;
+        }
+        let must_close = match own {
+            Some(own) => own.subscribes || !is_fenced,
+            None => self.transaction.is_some() && !is_fenced,
+        };
+        if must_close { Next::Close } else { Next::Serve }
+    }
+
+    /// Waits until everything that was forwarded is answered.
+    async fn settled(&mut self) -> Next {
+        while self.outbox.expected() > 0 {
+            self.outbox.wait();
+            self.outbox.flush();
+            let unread = self.outbox.unread() > 0;
+            tokio::select! {
+                biased;
+                () = self.outbox.wake.notified() => {
+                    if self.woken().await == Next::Close {
+                        return Next::Close;
+                    }
+                }
+                () = self.outbox.writable(), if unread => self.outbox.flush(),
+            }
+        }
+        if self.outbox.end().is_some() { Next::Close } else { Next::Serve }
+    }
+}

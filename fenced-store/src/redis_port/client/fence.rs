@@ -1,0 +1,129 @@
+//! `FENCE`: the tokens of a connection, for clients that cannot give them as a password.
+
+use fence_protocol::LockName;
+
+use super::super::commands::Handling;
+use super::super::refusal::Refusal;
+use super::super::resp::encode;
+use super::super::tokens::HeldTokens;
+use super::command::OwnedCommand;
+use super::{Client, Next};
+
+const HELP: [&str; 6] = [
+    "FENCE SET <credential> -- hold a token on this connection, in place of one of the same lock.",
+    "FENCE CLEAR [<lock>] -- hold no token any more, or none of this lock.",
+    "FENCE SHOW -- the tokens of this connection: lock, token and lease of each.",
+    "FENCE <credential> <command> [<arg> ...] -- hold a token for one command.",
+    "FENCE HELP -- this text.",
+    "A credential is the fencing_credential, or the fencing_token, that the lock server gave.",
+];
+
+impl Client {
+    pub(super) async fn fence(&mut self, command: &OwnedCommand) -> Next {
+        let args = command.command();
+        let word = args.arg(1).to_ascii_uppercase();
+        let done = match (word.as_slice(), args.len()) {
+            (b"SET", 3) => self.fence_set(args.arg(2)).await,
+            (b"CLEAR", 2) => self.hold_and_say(HeldTokens::default()).await,
+            (b"CLEAR", 3) => self.fence_clear(args.arg(2)).await,
+            (b"SHOW", 2) => {
+                self.fence_show();
+                Ok(())
+            }
+            (b"HELP", 2) => {
+                self.outbox.local(|out| {
+                    encode::array(out, HELP.len());
+                    HELP.iter().for_each(|line| encode::simple(out, line));
+                });
+                Ok(())
+            }
+            (b"SET" | b"CLEAR" | b"SHOW" | b"HELP", _) => Err(Refusal::Line(
+                "ERR wrong number of arguments for 'fence' command; try FENCE HELP".to_owned(),
+            )),
+            (_, 0..=2) => Err(Refusal::Line(
+                "ERR FENCE takes SET, CLEAR, SHOW, HELP, or a credential and a command; try FENCE HELP"
+                    .to_owned(),
+            )),
+            _ => self.fence_once(command).await,
+        };
+        match done {
+            Ok(()) => Next::Serve,
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
+    async fn fence_set(&mut self, credential: &[u8]) -> Result<(), Refusal> {
+        let fences = self.read_credential(credential)?;
+        let tokens = self.held.with(fences)?;
+        self.hold_and_say(tokens).await
+    }
+
+    async fn fence_clear(&mut self, lock: &[u8]) -> Result<(), Refusal> {
+        let lock = std::str::from_utf8(lock).ok().and_then(|lock| LockName::new(lock).ok());
+        let lock = lock.ok_or_else(|| Refusal::Line("ERR that is no lock's name".to_owned()))?;
+        self.hold_and_say(self.held.without(&lock)).await
+    }
+
+    async fn hold_and_say(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
+        self.hold(tokens).await?;
+        self.ok();
+        Ok(())
+    }
+
+    fn fence_show(&self) {
+        let tokens = self.held.clone();
+        self.outbox.local(|out| {
+            encode::array(out, tokens.fences().len());
+            for fence in tokens.fences() {
+                encode::array(out, 3);
+                encode::bulk(out, fence.lock.as_str().as_bytes());
+                encode::bulk(out, fence.presented.token.to_string().as_bytes());
+                encode::bulk(out, fence.presented.lease.to_string().as_bytes());
+            }
+        });
+    }
+
+    /// One command with one more token, on a connection that is registered under it too.
+    async fn fence_once(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let fences = self.read_credential(command.command().arg(1))?;
+        let tokens = self.held.with(fences)?;
+        let inner = OwnedCommand::new(command.command().tail(2).iter());
+        let plan = self.hub.port.table.borrow().plan(inner.command(), &mut self.keys);
+        let plan = plan.map_err(|refused| Refusal::Line(refused.0))?;
+        if plan.handling != Handling::Shared {
+            return Err(Refusal::Line(
+                "DENIED FENCE with a command is for commands that need no connection of their own \
+                 (no MULTI, WATCH, blocking, SUBSCRIBE or scripts); send FENCE SET first"
+                    .to_owned(),
+            ));
+        }
+        self.settle_or_fail().await?;
+        let registered = if self.observes() {
+            self.observe_tokens(&tokens).await?;
+            HeldTokens::default()
+        } else {
+            tokens.clone()
+        };
+        let once = super::Likeness { tokens: registered, ..self.likeness.clone() };
+        let upstream = self.hub.shared(&once).await;
+        let upstream = upstream.inspect_err(|refusal| self.hub.port.note_refusal(refusal))?;
+        // For this command the connection is another one; then it is again what it was.
+        let before = (
+            std::mem::replace(&mut self.held, tokens),
+            std::mem::replace(&mut self.likeness, once),
+            self.upstream.replace(upstream),
+            self.own.take(),
+        );
+        let sent = match self.authorized(&inner, plan) {
+            Err(denied) if !self.passes(inner.command(), &denied) => Err(denied.into()),
+            _ => self.send(&inner).await,
+        };
+        let settled = self.settled().await;
+        (self.held, self.likeness, self.upstream, self.own) = before;
+        self.refused = None;
+        if settled == Next::Close {
+            self.outbox.give_up(super::End::Gone);
+        }
+        sent
+    }
+}

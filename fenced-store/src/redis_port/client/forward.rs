@@ -1,0 +1,306 @@
+//! What becomes of a command that is not the usual case.
+
+use super::super::authorize::{Denied, authorize};
+use super::super::commands::{Handling, Plan};
+use super::super::hub::OwnConnection;
+use super::super::out::Out;
+use super::super::refusal::Refusal;
+use super::super::resp::Protocol;
+use super::super::upstream::Raw;
+use super::command::OwnedCommand;
+use super::transaction::Transaction;
+use super::{Client, Next, Own};
+
+impl Client {
+    /// Does what a command asks for, or answers why not.
+    pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
+        let plan = match planned {
+            Ok(plan) => plan,
+            Err(refused) => return self.refuse(&Refusal::Line(refused.0)),
+        };
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed()) {
+            return self.while_subscribed(command, plan).await;
+        }
+        if let Handling::Local(local) = plan.handling {
+            return match &mut self.transaction {
+                Some(transaction) if local.is_state() => {
+                    transaction.is_spoilt = true;
+                    self.outbox.error("DENIED the connection is not changed inside MULTI");
+                    Next::Serve
+                }
+                _ => self.local(local, command).await,
+            };
+        }
+        if let Some(refusal) = &self.refused {
+            let line = refusal.not_applied();
+            if matches!(plan.handling, Handling::Exec | Handling::Discard) {
+                self.transaction = None;
+            }
+            self.outbox.error(&line);
+            self.hub.port.counters.refused.inc();
+            return Next::Serve;
+        }
+        if let Err(denied) = self.authorized(command, plan)
+            && !self.passes(command.command(), &denied)
+        {
+            return self.refuse(&denied.into());
+        }
+        self.observe_stale();
+        match self.forward(command, plan).await {
+            Ok(next) => next,
+            Err(refusal) => {
+                self.note(&refusal);
+                self.refuse(&refusal)
+            }
+        }
+    }
+
+    /// Answers a refusal. Inside of MULTI it spoils the transaction, as an error of Redis would.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Next {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_spoilt = true;
+        }
+        self.hub.port.counters.refused.inc();
+        self.outbox.error(&refusal.not_applied());
+        Next::Serve
+    }
+
+    /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
+    /// were refused once they will be refused for ever.
+    pub(super) fn note(&mut self, refusal: &Refusal) {
+        if matches!(refusal, Refusal::Stale { .. } | Refusal::Collision { .. }) {
+            self.hub.port.note_refusal(refusal);
+            self.refused = Some(refusal.clone());
+        }
+    }
+
+    pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Denied> {
+        let (guard, tokens) = (&self.hub.port.guard, &self.held);
+        authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
+    }
+
+    async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+        match plan.handling {
+            Handling::Shared => {
+                self.connected().await?;
+                self.widened(command).await?;
+            }
+            Handling::Own => {
+                self.may_wait_for_replicas(command)?;
+                self.owned().await?;
+                self.widened(command).await?;
+            }
+            Handling::Script => {
+                self.owned().await?;
+                self.confined(command).await?;
+            }
+            Handling::Watch => {
+                self.owned().await?;
+                self.widened(command).await?;
+                self.own.iter_mut().for_each(|own| own.watches = true);
+            }
+            Handling::Unwatch => {
+                self.connected().await?;
+                self.own.iter_mut().for_each(|own| own.watches = false);
+            }
+            Handling::Multi => return self.begin_transaction(command).await,
+            Handling::Exec | Handling::Discard => {
+                return self.end_transaction(command, plan.handling).await;
+            }
+            Handling::Subscribe | Handling::Unsubscribe => {
+                return self.subscription(command, plan.handling).await;
+            }
+            Handling::Local(_) => {}
+        }
+        if let Some(transaction) = &mut self.transaction {
+            transaction.add_keys(self.keys.iter().map(|key| command.command().arg(key.arg)));
+        }
+        self.send(command).await?;
+        Ok(Next::Serve)
+    }
+
+    /// Sends a command on the connection that is there.
+    pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let Some(upstream) = &self.upstream else {
+            return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
+        };
+        while upstream.is_full() {
+            upstream.room.notified().await;
+        }
+        if let Some(why) = upstream.broken() {
+            return Err(Refusal::Unavailable(format!("the connection to Redis broke: {why}")));
+        }
+        let raw = command.raw();
+        let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
+        upstream.send(&self.outbox, raw, None);
+        self.hub.port.counters.forwarded.inc();
+        Ok(())
+    }
+
+    /// Sees to it that there is a connection, shared or own.
+    pub(super) async fn connected(&mut self) -> Result<(), Refusal> {
+        self.without_broken().await?;
+        if self.upstream.is_none() {
+            if self.transaction.is_some() {
+                let reason = "the transaction ended with its connection".to_owned();
+                return Err(Refusal::Unavailable(reason));
+            }
+            self.upstream = Some(self.hub.shared(&self.likeness).await?);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the connection is the client's own, and stays so.
+    pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
+        self.without_broken().await?;
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
+            return Ok(());
+        }
+        // Everything that was sent on the shared connection is done before the next one begins.
+        self.settle_or_fail().await?;
+        let OwnConnection { upstream, user, run_id } =
+            self.hub.own(&self.likeness, &self.outbox).await?;
+        self.upstream = Some(upstream);
+        self.own = Some(Own { user, run_id, watches: false, subscribes: false });
+        Ok(())
+    }
+
+    /// Lets go of a connection that broke.
+    async fn without_broken(&mut self) -> Result<(), Refusal> {
+        if !self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
+            return Ok(());
+        }
+        let next = self.lost().await;
+        self.served_on(next)
+    }
+
+    /// Waits until everything that was forwarded is answered.
+    pub(super) async fn settle_or_fail(&mut self) -> Result<(), Refusal> {
+        let next = self.settled().await;
+        self.served_on(next)
+    }
+
+    fn served_on(&self, next: Next) -> Result<(), Refusal> {
+        match next {
+            Next::Serve => match &self.refused {
+                Some(refusal) => Err(refusal.clone()),
+                None => Ok(()),
+            },
+            Next::Close => {
+                self.outbox.give_up(super::End::Gone);
+                Err(Refusal::Unavailable("the connection is being closed".to_owned()))
+            }
+        }
+    }
+
+    /// WAIT counts the writes of its own connection. The registration of a new one is a write behind
+    /// all of the client's others; without a token there is none, and WAIT would say too much.
+    fn may_wait_for_replicas(&self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let name = command.command().arg(0).to_ascii_lowercase();
+        let waits = matches!(name.as_slice(), b"wait" | b"waitaof");
+        let is_own = self.upstream.as_ref().is_some_and(|upstream| upstream.is_own());
+        if !waits || is_own || !self.likeness.tokens.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::Line(
+            "DENIED WAIT without a token would not count what was written before on a shared \
+             connection; hold a token, or begin the connection with WATCH"
+                .to_owned(),
+        ))
+    }
+
+    async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {
+        if self.transaction.is_none() {
+            self.owned().await?;
+            self.transaction = Some(Transaction::default());
+        }
+        self.send(command).await?;
+        Ok(Next::Serve)
+    }
+
+    async fn end_transaction(
+        &mut self,
+        command: &OwnedCommand,
+        handling: Handling,
+    ) -> Result<Next, Refusal> {
+        let transaction = self.transaction.take();
+        self.connected().await?;
+        if handling == Handling::Exec
+            && transaction.as_ref().is_some_and(|transaction| transaction.is_spoilt)
+            && let Some(upstream) = &self.upstream
+        {
+            upstream.send(
+                &self.outbox,
+                Raw::Copy(Transaction::DISCARD),
+                Some(Transaction::aborted()),
+            );
+        } else {
+            self.send(command).await?;
+        }
+        self.own.iter_mut().for_each(|own| own.watches = false);
+        Ok(Next::Serve)
+    }
+
+    async fn subscription(
+        &mut self,
+        command: &OwnedCommand,
+        handling: Handling,
+    ) -> Result<Next, Refusal> {
+        if self.transaction.is_some() {
+            return Err(Refusal::Line(
+                "DENIED subscriptions are not changed inside MULTI".to_owned(),
+            ));
+        }
+        self.owned().await?;
+        self.settle_or_fail().await?;
+        if let Some(own) = &mut self.own {
+            own.subscribes |= handling == Handling::Subscribe;
+        }
+        let Some(upstream) = &self.upstream else { return Ok(Next::Serve) };
+        if self.likeness.protocol == Protocol::Resp2 {
+            upstream.begin_subscription();
+        }
+        upstream.send_unanswered(&command.raw());
+        Ok(Next::Serve)
+    }
+
+    /// In RESP2's subscriber mode only a few commands are allowed; their replies are messages.
+    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Next {
+        use super::super::commands::Local;
+        let name = command.command().arg(0);
+        match plan.handling {
+            Handling::Local(local @ (Local::Quit | Local::Reset)) => {
+                self.local(local, command).await
+            }
+            Handling::Subscribe | Handling::Unsubscribe => {
+                self.upstream.iter().for_each(|upstream| upstream.send_unanswered(&command.raw()));
+                Next::Serve
+            }
+            _ if name.eq_ignore_ascii_case(b"ping") => {
+                self.upstream.iter().for_each(|upstream| upstream.send_unanswered(&command.raw()));
+                Next::Serve
+            }
+            _ => {
+                let name = name.escape_ascii().to_string().to_ascii_lowercase();
+                self.outbox.error(&format!(
+                    "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
+                     RESET are allowed in this context"
+                ));
+                Next::Serve
+            }
+        }
+    }
+
+    /// Gives up the connection, shared or own, so that the next command gets another.
+    pub(super) async fn detached(&mut self) -> Result<(), Refusal> {
+        self.settle_or_fail().await?;
+        if let Some(upstream) = self.upstream.take()
+            && upstream.is_own()
+        {
+            upstream.close();
+        }
+        self.own = None;
+        Ok(())
+    }
+}

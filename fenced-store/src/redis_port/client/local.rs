@@ -1,0 +1,255 @@
+//! Commands that the guard answers by itself: who the client is, and how it speaks.
+
+use bytes::Bytes;
+
+use super::super::commands::Local;
+use super::super::refusal::Refusal;
+use super::super::resp::{Protocol, encode};
+use super::super::tokens::HeldTokens;
+use super::command::OwnedCommand;
+use super::{Client, Next};
+
+impl Local {
+    /// Whether it changes what the connection is, which cannot be done in the midst of a
+    /// transaction.
+    pub(super) fn is_state(self) -> bool {
+        matches!(self, Self::Auth | Self::Hello | Self::Select | Self::Fence)
+    }
+}
+
+impl Client {
+    pub(super) async fn local(&mut self, local: Local, command: &OwnedCommand) -> Next {
+        let done = match local {
+            Local::Auth => self.auth(command).await,
+            Local::Hello => self.hello(command).await,
+            Local::Select => self.select(command).await,
+            Local::Fence => return self.fence(command).await,
+            Local::Reset => self.reset().await,
+            Local::Quit => {
+                self.settled().await;
+                self.ok();
+                return Next::Close;
+            }
+            Local::ClientSetName => self.set_name(command.command().arg(2)),
+            Local::ClientGetName => {
+                let (name, protocol) = (self.name.clone(), self.likeness.protocol);
+                self.outbox.local(|out| match name.is_empty() {
+                    true => encode::null(out, protocol),
+                    false => encode::bulk(out, &name),
+                });
+                Ok(())
+            }
+            Local::ClientSetInfo => {
+                self.ok();
+                Ok(())
+            }
+        };
+        match done {
+            Ok(()) => Next::Serve,
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
+    pub(super) fn ok(&self) {
+        self.outbox.local(|out| encode::simple(out, "OK"));
+    }
+
+    /// `AUTH [user] credential`: the tokens of this connection, in place of those it had.
+    async fn auth(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let command = command.command();
+        if command.len() > 3 {
+            return Err(Refusal::Line("ERR syntax error".to_owned()));
+        }
+        self.log_in(command.arg(command.len() - 1)).await?;
+        self.ok();
+        Ok(())
+    }
+
+    async fn log_in(&mut self, credential: &[u8]) -> Result<(), Refusal> {
+        let fences = self.read_credential(credential)?;
+        let tokens = HeldTokens::default().with(fences)?;
+        self.hold(tokens).await
+    }
+
+    /// Makes these the tokens of the connection, and has them registered, so that a stale one is
+    /// told at once and a new one takes over at once.
+    ///
+    /// # Errors
+    /// The line to be answered; the tokens are then as they were.
+    pub(super) async fn hold(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
+        if tokens == self.held && self.refused.is_none() {
+            return Ok(());
+        }
+        if self.own.as_ref().is_some_and(|own| own.watches || own.subscribes) {
+            return Err(Refusal::Line(
+                "DENIED the tokens of a connection that watches or subscribes cannot be changed; \
+                 UNWATCH or UNSUBSCRIBE first, or open another connection"
+                    .to_owned(),
+            ));
+        }
+        // Tokens that were refused have nothing on its way.
+        let refused = self.refused.take();
+        if let Err(refusal) = self.detached().await {
+            self.refused = refused;
+            return Err(refusal);
+        }
+        if self.observes() {
+            self.observe_tokens(&tokens).await?;
+            self.held = tokens;
+            return Ok(());
+        }
+        let likeness = super::Likeness { tokens: tokens.clone(), ..self.likeness.clone() };
+        if !likeness.tokens.is_empty() {
+            match self.hub.shared(&likeness).await {
+                Ok(upstream) => self.upstream = Some(upstream),
+                Err(refusal) => {
+                    self.hub.port.note_refusal(&refusal);
+                    self.refused = refused;
+                    return Err(refusal);
+                }
+            }
+        }
+        self.likeness = likeness;
+        self.held = tokens;
+        Ok(())
+    }
+
+    /// `HELLO [2|3 [AUTH user credential] [SETNAME name]]`.
+    async fn hello(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let line = |text: &str| Refusal::Line(text.to_owned());
+        let args = command.command();
+        let protocol = match args.arg(1) {
+            b"" if args.len() == 1 => self.likeness.protocol,
+            b"2" => Protocol::Resp2,
+            b"3" => Protocol::Resp3,
+            _ => return Err(line("NOPROTO unsupported protocol version")),
+        };
+        let (mut credential, mut name, mut at) = (None, None, 2);
+        while at < args.len() {
+            let option = args.arg(at).to_ascii_uppercase();
+            match option.as_slice() {
+                b"AUTH" if at + 2 < args.len() => {
+                    credential = Some(args.arg(at + 2));
+                    at += 3;
+                }
+                b"SETNAME" if at + 1 < args.len() => {
+                    name = Some(args.arg(at + 1));
+                    at += 2;
+                }
+                _ => return Err(line("ERR Syntax error in HELLO option")),
+            }
+        }
+        if let Some(credential) = credential {
+            self.log_in(credential).await?;
+        }
+        if let Some(name) = name {
+            checked_name(name)?;
+            self.name = Bytes::copy_from_slice(name);
+        }
+        self.speak(protocol).await?;
+        self.introduce();
+        Ok(())
+    }
+
+    async fn speak(&mut self, protocol: Protocol) -> Result<(), Refusal> {
+        if protocol == self.likeness.protocol {
+            return Ok(());
+        }
+        self.may_be_replaced("protocol")?;
+        self.detached().await?;
+        self.likeness.protocol = protocol;
+        Ok(())
+    }
+
+    fn may_be_replaced(&self, what: &str) -> Result<(), Refusal> {
+        match &self.own {
+            Some(own) if own.watches || own.subscribes => Err(Refusal::Line(format!(
+                "DENIED the {what} of a connection that watches or subscribes cannot be changed"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn introduce(&self) {
+        let (protocol, id) = (self.likeness.protocol, self.id);
+        let version = self.hub.port.redis_version();
+        self.outbox.local(|out| {
+            encode::map(out, 7, protocol);
+            for (key, value) in [("server", "redis"), ("version", version.as_str())] {
+                encode::bulk(out, key.as_bytes());
+                encode::bulk(out, value.as_bytes());
+            }
+            encode::bulk(out, b"proto");
+            encode::integer(out, if protocol == Protocol::Resp3 { 3 } else { 2 });
+            encode::bulk(out, b"id");
+            encode::integer(out, i64::try_from(id).unwrap_or(i64::MAX));
+            for (key, value) in [("mode", "standalone"), ("role", "master")] {
+                encode::bulk(out, key.as_bytes());
+                encode::bulk(out, value.as_bytes());
+            }
+            encode::bulk(out, b"modules");
+            encode::array(out, 0);
+        });
+    }
+
+    /// `SELECT db`: another connection, on which the same tokens are registered.
+    async fn select(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let text = std::str::from_utf8(command.command().arg(1)).ok();
+        let db: Option<i64> = text.and_then(|text| text.parse().ok());
+        let db = db.ok_or_else(|| {
+            Refusal::Line("ERR value is not an integer or out of range".to_owned())
+        })?;
+        if db != self.likeness.db {
+            self.may_be_replaced("database")?;
+            self.detached().await?;
+            let likeness = super::Likeness { db, ..self.likeness.clone() };
+            let made = self.hub.shared(&likeness).await;
+            if let Err(refusal) = &made {
+                self.note(refusal);
+            }
+            self.upstream = Some(made?);
+            self.likeness = likeness;
+        }
+        self.ok();
+        Ok(())
+    }
+
+    /// `RESET`: as if it had just connected.
+    async fn reset(&mut self) -> Result<(), Refusal> {
+        self.transaction = None;
+        if let Some(upstream) = self.upstream.take()
+            && upstream.is_own()
+        {
+            // What is on its way there is answered first; messages are not.
+            upstream.close();
+        }
+        self.outbox.fail_expected("UNKNOWN the connection was reset before the reply came");
+        self.own = None;
+        self.refused = None;
+        self.name = Bytes::new();
+        self.held = HeldTokens::default();
+        self.likeness = super::Likeness {
+            tokens: HeldTokens::default(),
+            db: self.hub.port.redis.link.target().db(),
+            protocol: Protocol::Resp2,
+        };
+        self.outbox.local(|out| encode::simple(out, "RESET"));
+        Ok(())
+    }
+
+    fn set_name(&mut self, name: &[u8]) -> Result<(), Refusal> {
+        checked_name(name)?;
+        self.name = Bytes::copy_from_slice(name);
+        self.ok();
+        Ok(())
+    }
+}
+
+fn checked_name(name: &[u8]) -> Result<(), Refusal> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) && name.len() <= 256 {
+        return Ok(());
+    }
+    Err(Refusal::Line(
+        "ERR Client names cannot contain spaces, newlines or special characters.".to_owned(),
+    ))
+}

@@ -1,0 +1,57 @@
+//! Scripts: the own connection's Redis user is narrowed to the keys that were checked, before the
+//! script is sent.
+
+use super::super::refusal::Refusal;
+use super::Client;
+use super::command::OwnedCommand;
+
+impl Client {
+    /// Narrows the user to the keys of `command`, a script, and of the transaction that it is in.
+    pub(super) async fn confined(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let Some(own) = &self.own else {
+            return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
+        };
+        let Some(user) = &own.user else {
+            return Err(Refusal::Line(
+                "DENIED scripts are not passed on, for the guard may not make the Redis users that \
+                 confine them to their keys; let its user run ACL SETUSER and ACL DELUSER"
+                    .to_owned(),
+            ));
+        };
+        let narrow = user.is_narrow();
+        if self.transaction.is_none() && !narrow {
+            // What was sent before may need keys that the script does not have.
+            self.settle_or_fail().await?;
+        }
+        let Some((own, user)) =
+            self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
+        else {
+            return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
+        };
+        let declared = self.keys.iter().map(|key| command.command().arg(key.arg));
+        let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
+        let redis = &self.hub.port.redis;
+        user.narrow(redis, own.run_id.as_deref(), declared.chain(queued)).await
+    }
+
+    /// Lets a command that is no script reach its keys, where a script before it has narrowed the
+    /// user.
+    pub(super) async fn widened(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref()) else { return Ok(()) };
+        if user.covers(self.keys.iter().map(|key| command.command().arg(key.arg))) {
+            return Ok(());
+        }
+        if self.transaction.is_some() {
+            // A script is queued with it: the keys are added, and everything stays confined.
+            return self.confined(command).await;
+        }
+        // A script on its way must not be let out.
+        self.settle_or_fail().await?;
+        let Some((own, user)) =
+            self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
+        else {
+            return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
+        };
+        user.widen(&self.hub.port.redis, own.run_id.as_deref()).await
+    }
+}

@@ -1,0 +1,326 @@
+//! The nodes: a verified link to each master, and the map of who owns which slot.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use service_kit::Kit;
+use service_kit::health::Status;
+use service_kit::redis_link::{
+    ClusterTarget, LinkOptions, LinkState, RedisLink, Script, Verifier, info_field, load_scripts,
+};
+use tokio::sync::{Notify, OnceCell};
+
+use super::super::commands::CommandTable;
+use super::slots::{SlotMap, direction};
+use crate::store::redis::judge;
+
+/// How often the map is read without being asked for.
+const REFRESH_EVERY: Duration = Duration::from_secs(15);
+/// The least time between two readings of the map, in milliseconds.
+const REFRESH_PAUSE_MS: u64 = 100;
+/// For how long a node that could not be reached is not tried again, in milliseconds.
+const UNREACHABLE_MS: u64 = 500;
+/// What the cluster's state is called in readiness.
+const HEALTH: &str = "redis-cluster";
+
+/// Links and map. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Nodes {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    target: ClusterTarget,
+    verifier: Arc<NodeVerifier>,
+    kit: Kit,
+    options: LinkOptions,
+    map: RwLock<SlotMap>,
+    links: Mutex<HashMap<String, Arc<Node>>>,
+    wanted: Notify,
+    /// When the map was read last, on the monotonic clock; one reading at a time.
+    reading: tokio::sync::Mutex<Option<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    link: OnceCell<RedisLink>,
+    /// When it could not be reached, and why.
+    failed: Mutex<Option<(u64, String)>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nodes").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl Nodes {
+    /// Reads the map from the first seed that answers, links every master, and follows the cluster
+    /// from then on.
+    ///
+    /// # Errors
+    /// A sentence with the address and the cause, also where a slot has no owner.
+    pub(super) async fn open(
+        target: ClusterTarget,
+        script: Script,
+        kit: &Kit,
+    ) -> Result<Self, String> {
+        let verifier =
+            Arc::new(NodeVerifier { script, table: RwLock::default(), version: RwLock::default() });
+        let nodes = Self {
+            inner: Arc::new(Inner {
+                target,
+                verifier,
+                kit: kit.clone(),
+                options: LinkOptions::default(),
+                map: RwLock::new(SlotMap::new(0, &[])),
+                links: Mutex::default(),
+                wanted: Notify::new(),
+                reading: tokio::sync::Mutex::default(),
+            }),
+        };
+        nodes.read_map().await?;
+        let map = nodes.map();
+        if let Some(slot) = (0..16384).find(|slot| map.owner(*slot).is_none()) {
+            return Err(format!(
+                "the cluster {} serves no slot {slot}: assign all slots to its masters",
+                nodes.inner.target
+            ));
+        }
+        for address in map.masters() {
+            nodes.link(address).await?;
+        }
+        kit.tasks.spawn(follow(nodes.clone()));
+        Ok(nodes)
+    }
+
+    /// The map as it is known now.
+    pub(super) fn map(&self) -> SlotMap {
+        self.inner.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the nodes are, and with which login.
+    pub(super) fn target(&self) -> &ClusterTarget {
+        &self.inner.target
+    }
+
+    /// What is known of every command; `None` before any node was verified.
+    pub(super) fn command_table(&self) -> Option<Arc<CommandTable>> {
+        self.inner.verifier.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The version of Redis of the node that was verified last.
+    pub(super) fn version(&self) -> String {
+        let version = &self.inner.verifier.version;
+        version.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The link to a node, which is made where there is none yet.
+    ///
+    /// # Errors
+    /// A sentence where it cannot be reached or used.
+    pub(super) async fn link(&self, address: &str) -> Result<RedisLink, String> {
+        let node = Arc::clone(self.links().entry(address.to_owned()).or_default());
+        if let Some(link) = node.link.get() {
+            return Ok(link.clone());
+        }
+        let Inner { target, verifier, kit, options, .. } = &*self.inner;
+        let now_ms = kit.clock.monotonic_ms();
+        if let Some((at_ms, reason)) = &*lock(&node.failed)
+            && now_ms < at_ms + UNREACHABLE_MS
+        {
+            return Err(reason.clone());
+        }
+        let start = async || {
+            let node = target.node(address).ok_or_else(|| format!("{address} is no address"))?;
+            let verifier = Arc::clone(verifier) as Arc<dyn Verifier>;
+            RedisLink::start(node, *options, verifier, &kit.tasks).await
+        };
+        let link = node.link.get_or_try_init(start).await.cloned();
+        link.inspect_err(|reason| *lock(&node.failed) = Some((now_ms, reason.clone())))
+    }
+
+    /// The link to any master that can be used now.
+    ///
+    /// # Errors
+    /// A sentence where there is none.
+    pub(super) async fn any(&self) -> Result<RedisLink, String> {
+        let mut last = "the cluster has no master".to_owned();
+        for address in self.map().masters() {
+            match self.link(address).await {
+                Ok(link) => match link.state() {
+                    LinkState::Up(_) => return Ok(link),
+                    LinkState::Down(reason) => last = reason,
+                },
+                Err(reason) => last = reason,
+            }
+        }
+        Err(last)
+    }
+
+    /// A node said that another one owns a slot.
+    pub(super) fn moved(&self, slot: u16, message: &str, asked: &str) {
+        let owner = direction(message, asked);
+        let mut map = self.inner.map.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = map.with_owner(slot, &owner);
+        *map = changed;
+        drop(map);
+        self.refresh_soon();
+    }
+
+    /// Has the map read in the background.
+    pub(super) fn refresh_soon(&self) {
+        self.inner.wanted.notify_one();
+    }
+
+    /// Reads the map, unless somebody did since it had the version `seen`, or just before.
+    pub(super) async fn refresh(&self, seen: u64) {
+        let mut reading = self.inner.reading.lock().await;
+        let now_ms = self.inner.kit.clock.monotonic_ms();
+        let is_recent = reading.is_some_and(|at_ms| now_ms < at_ms + REFRESH_PAUSE_MS);
+        if is_recent || self.map().version() != seen {
+            return;
+        }
+        if let Err(reason) = self.read_map().await {
+            tracing::debug!(reason, "the slots of the cluster are not known anew");
+        }
+        *reading = Some(self.inner.kit.clock.monotonic_ms());
+    }
+
+    /// Asks one node after the other, first those that work.
+    async fn read_map(&self) -> Result<(), String> {
+        let mut reasons = Vec::new();
+        for address in self.informants() {
+            let timeout = self.inner.options.connect_timeout;
+            match self.inner.target.slots(&address, timeout).await {
+                Ok(ranges) => {
+                    let mut map = self.inner.map.write().unwrap_or_else(PoisonError::into_inner);
+                    let read = SlotMap::new(map.version(), &ranges);
+                    *map = read.clone();
+                    drop(map);
+                    self.forget_others(&read);
+                    return Ok(());
+                }
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(format!(
+            "no node of {} says who owns its slots: {}",
+            self.inner.target,
+            reasons.join("; ")
+        ))
+    }
+
+    fn informants(&self) -> Vec<String> {
+        let is_up = |node: &Node| {
+            node.link.get().is_some_and(|link| matches!(link.state(), LinkState::Up(_)))
+        };
+        let mut all: Vec<String> = self
+            .links()
+            .iter()
+            .filter(|(_, node)| is_up(node))
+            .map(|(address, _)| address.clone())
+            .collect();
+        all.extend(self.inner.target.seeds());
+        all.extend(self.map().masters().iter().cloned());
+        let mut seen = std::collections::HashSet::new();
+        all.retain(|address| seen.insert(address.clone()));
+        all
+    }
+
+    /// Closes the links to nodes that are no masters any more.
+    fn forget_others(&self, map: &SlotMap) {
+        self.links().retain(|address, node| {
+            let is_master = map.masters().contains(address);
+            if let (false, Some(link)) = (is_master, node.link.get()) {
+                link.close();
+            }
+            is_master
+        });
+    }
+
+    /// An operator may have changed a node's settings while it ran. A node that does not pass any
+    /// more takes its link down.
+    async fn judge_again(&self) {
+        let links: Vec<RedisLink> =
+            self.links().values().filter_map(|node| node.link.get().cloned()).collect();
+        for link in links {
+            let _ = link.verify_again(link.generation()).await;
+        }
+    }
+
+    /// Says in readiness which masters cannot be used.
+    fn report(&self) {
+        let map = self.map();
+        let links = self.links();
+        let down = map.masters().iter().find_map(|address| {
+            match links.get(address).and_then(|node| node.link.get()).map(RedisLink::state) {
+                Some(LinkState::Up(_)) => None,
+                Some(LinkState::Down(reason)) => Some(reason),
+                None => Some(format!("there is no connection to {address}")),
+            }
+        });
+        drop(links);
+        let status = down.map_or(Status::Ok, Status::Failing);
+        self.inner.kit.health.set(HEALTH, status);
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<String, Arc<Node>>> {
+        lock(&self.inner.links)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the map now and then, and whenever a direction of the cluster said that it is old.
+async fn follow(nodes: Nodes) {
+    let stop = nodes.inner.kit.tasks.shutdown_token();
+    loop {
+        nodes.report();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = nodes.inner.wanted.notified() => {}
+            () = tokio::time::sleep(REFRESH_EVERY) => nodes.judge_again().await,
+        }
+        nodes.refresh(nodes.map().version()).await;
+        for address in nodes.map().masters() {
+            // A node that cannot be reached is told of in `report`, and by each command.
+            let _ = nodes.link(address).await;
+        }
+    }
+}
+
+/// Judges the process behind each connection to a node.
+struct NodeVerifier {
+    script: Script,
+    table: RwLock<Option<Arc<CommandTable>>>,
+    version: RwLock<String>,
+}
+
+#[async_trait]
+impl Verifier for NodeVerifier {
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let info: String = redis::cmd("INFO")
+            .query_async(connection)
+            .await
+            .map_err(|error| format!("a node of the cluster did not answer INFO: {error}"))?;
+        judge(&info)?;
+        if info_field(&info, "cluster_enabled") != Some("1") {
+            return Err("Redis is not part of a cluster; write redis:// for it".to_owned());
+        }
+        let commands = redis::cmd("COMMAND")
+            .query_async::<redis::Value>(connection)
+            .await
+            .map_err(|error| format!("a node of the cluster did not answer COMMAND: {error}"))?;
+        let table = CommandTable::from_reply(&commands)?;
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(table));
+        let version = info_field(&info, "redis_version").unwrap_or_default().to_owned();
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = version;
+        load_scripts(connection, &[&self.script]).await
+    }
+}

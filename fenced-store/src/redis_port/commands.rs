@@ -1,0 +1,151 @@
+//! Which keys a command touches, and what the port does with it.
+//!
+//! Where keys stand comes from Redis' own COMMAND reply, read anew whenever a Redis was verified;
+//! what is allowed, and how it has to travel, is in [`policy`]. Whatever neither of them knows well
+//! enough is refused: a key that the guard overlooks is a write that nobody fences.
+
+use super::resp::request::Command;
+
+mod by_hand;
+mod compile;
+mod meta;
+#[cfg(test)]
+mod page;
+mod policy;
+mod refused;
+mod spec;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use refused::Refused;
+use table::Entries;
+
+/// The keys with this beginning are the guard's and the lock server's own.
+const OWN_KEYS: &[u8] = b"{fence:";
+
+/// A key of a command, and what the command does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyUse {
+    /// Which argument of the command is the key; the command's name is argument 0.
+    pub(crate) arg: usize,
+    /// What the command does to it.
+    pub(crate) access: KeyAccess,
+}
+
+/// What a command does to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyAccess {
+    /// It looks.
+    Read,
+    /// It changes the key, or may.
+    Write,
+}
+
+/// What the port does with a command, and how far the command reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// How it travels.
+    pub(crate) handling: Handling,
+    /// How far it reaches.
+    pub(crate) touches: Touches,
+}
+
+/// How far a command reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touches {
+    /// No key.
+    Nothing,
+    /// The keys that [`CommandTable::plan`] has listed.
+    Keys,
+    /// The names of all keys, to read: KEYS, SCAN, RANDOMKEY, DBSIZE.
+    Keyspace,
+}
+
+/// How a command travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handling {
+    /// One reply and no state of the connection: any pipelined connection does.
+    Shared,
+    /// It blocks, or it sets or shows a connection's state: a connection of the client's own.
+    Own,
+    /// EVAL, EVALSHA, FCALL and their read-only forms: an own connection, confined to the keys.
+    Script,
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// WATCH.
+    Watch,
+    /// UNWATCH.
+    Unwatch,
+    /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE.
+    Subscribe,
+    /// UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE.
+    Unsubscribe,
+    /// The guard answers; Redis sees nothing of it.
+    Local(Local),
+}
+
+/// A command that the guard itself answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// AUTH.
+    Auth,
+    /// HELLO.
+    Hello,
+    /// SELECT.
+    Select,
+    /// QUIT.
+    Quit,
+    /// RESET.
+    Reset,
+    /// CLIENT SETNAME.
+    ClientSetName,
+    /// CLIENT GETNAME.
+    ClientGetName,
+    /// CLIENT SETINFO.
+    ClientSetInfo,
+    /// FENCE.
+    Fence,
+}
+
+/// What is known of every command of one Redis.
+#[derive(Debug)]
+pub(crate) struct CommandTable {
+    entries: Entries,
+}
+
+impl CommandTable {
+    /// The table of the Redis that answered COMMAND with `reply`, in RESP2 or RESP3.
+    ///
+    /// # Errors
+    /// A sentence that says what in the reply cannot be read.
+    pub(crate) fn from_reply(reply: &redis::Value) -> Result<Self, String> {
+        Ok(Self { entries: compile::entries(&meta::commands(reply)?) })
+    }
+
+    /// What to do with a command. `keys` is emptied, and then holds the keys that it touches; a key
+    /// that is named twice is there twice. Nothing is allocated but by `keys` when it grows, and
+    /// for a refusal.
+    ///
+    /// # Errors
+    /// [`Refused`] for commands that are denied, unknown or malformed; `keys` means nothing then.
+    pub(crate) fn plan(
+        &self,
+        command: Command<'_>,
+        keys: &mut Vec<KeyUse>,
+    ) -> Result<Plan, Refused> {
+        keys.clear();
+        let entry = self.entries.find(command)?;
+        entry.check_arity(command)?;
+        let action = entry.action()?;
+        let plan = action.plan(entry.name(), command, keys)?;
+        match keys.iter().map(|key| command.arg(key.arg)).find(|key| key.starts_with(OWN_KEYS)) {
+            Some(key) => Err(Refused::own_key(key)),
+            None => Ok(plan),
+        }
+    }
+}

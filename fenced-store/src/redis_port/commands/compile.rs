@@ -1,0 +1,163 @@
+//! What Redis says of its commands, and the policy, become the table that is looked up.
+
+use super::by_hand;
+use super::meta::Meta;
+use super::policy::{ByHand, LOCALS, Verdict, verdict};
+use super::refused::Refused;
+use super::spec::{Number, Spec};
+use super::table::{Entries, Entry};
+use super::{Handling, KeyAccess, KeyUse, Plan, Touches};
+use crate::redis_port::resp::request::Command;
+
+/// The flags that a command which nobody has thought about may have. All others (`admin`,
+/// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.
+const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "write"];
+
+/// What happens to a command that is allowed.
+#[derive(Debug)]
+pub(super) struct Action {
+    pub(super) handling: Handling,
+    pub(super) keys: Keys,
+}
+
+/// Where the keys of a command are.
+#[derive(Debug)]
+pub(super) enum Keys {
+    None,
+    Keyspace,
+    Specs { specs: Box<[Spec]>, number: Number },
+    ByHand(ByHand),
+}
+
+impl Action {
+    fn new(handling: Handling, keys: Keys) -> Self {
+        Self { handling, keys }
+    }
+
+    /// Adds the keys of `command`, and says how it travels.
+    pub(super) fn plan(
+        &self,
+        name: &str,
+        command: Command<'_>,
+        keys: &mut Vec<KeyUse>,
+    ) -> Result<Plan, Refused> {
+        let handling = self.handling;
+        let (specs, number) = match &self.keys {
+            Keys::None => return Ok(Plan { handling, touches: Touches::Nothing }),
+            Keys::Keyspace => return Ok(Plan { handling, touches: Touches::Keyspace }),
+            Keys::ByHand(by_hand) => return by_hand::plan(*by_hand, name, command, keys),
+            Keys::Specs { specs, number } => (specs, number),
+        };
+        for spec in specs {
+            spec.push(name, *number, command, keys)?;
+        }
+        match (keys.is_empty(), handling) {
+            (false, _) => Ok(Plan { handling, touches: Touches::Keys }),
+            (true, Handling::Script) => Ok(Plan { handling, touches: Touches::Nothing }),
+            (true, _) => Err(Refused::syntax()),
+        }
+    }
+}
+
+/// The table for what Redis says of its commands.
+pub(super) fn entries(commands: &[Meta]) -> Entries {
+    let mut entries = Entries::default();
+    for meta in commands {
+        let mut subcommands = Entries::default();
+        meta.subcommands.iter().for_each(|sub| subcommands.insert(entry(sub)));
+        entries.insert(entry(meta).with_subcommands(subcommands));
+    }
+    for (name, arity, local) in LOCALS {
+        let action = Action::new(Handling::Local(local), Keys::None);
+        let entry = Entry::new(name, arity, Ok(action));
+        match name.split_once('|') {
+            Some((container, _)) => entries.subcommands(container).insert(entry),
+            None => entries.insert(entry),
+        }
+    }
+    entries
+}
+
+fn entry(meta: &Meta) -> Entry {
+    Entry::new(&meta.name, meta.arity, action(meta).map_err(Into::into))
+}
+
+/// What happens to the command, or why it is refused.
+fn action(meta: &Meta) -> Result<Action, String> {
+    let verdict = match verdict(&meta.name) {
+        Some(Verdict::Denied(reason)) => return Err(reason.to_owned()),
+        Some(verdict) => verdict,
+        None => return by_rule(meta),
+    };
+    // Whatever the list says: Redis knows best what administers it.
+    if meta.has("admin") {
+        return Err("it administers the server, says Redis".to_owned());
+    }
+    match verdict {
+        Verdict::Keys(handling) => {
+            let keys = Keys::Specs { specs: specs(meta)?, number: number(meta, handling) };
+            Ok(Action::new(handling, keys))
+        }
+        Verdict::ByHand(by_hand) => Ok(Action::new(by_hand.handling(), Keys::ByHand(by_hand))),
+        Verdict::Keyless(_) | Verdict::Keyspace if meta.has("write") => {
+            Err("it writes, and Redis does not say which keys".to_owned())
+        }
+        Verdict::Keyless(handling) => Ok(Action::new(handling, Keys::None)),
+        Verdict::Keyspace => Ok(Action::new(Handling::Shared, Keys::Keyspace)),
+        Verdict::Container | Verdict::Denied(_) => Err("it needs a subcommand".to_owned()),
+    }
+}
+
+/// A command that the policy does not know.
+fn by_rule(meta: &Meta) -> Result<Action, String> {
+    if !meta.subcommands.is_empty() {
+        return Err("it needs a subcommand".to_owned());
+    }
+    if meta.has("module") {
+        return Err("it belongs to a module, and only the module knows which keys it reaches; \
+                    the guard does not"
+            .to_owned());
+    }
+    if let Some(flag) = meta.flags().find(|flag| !PLAIN_FLAGS.contains(flag)) {
+        return Err(format!(
+            "this version of the guard does not know it, and it is more than a plain data \
+             command (flag {flag})"
+        ));
+    }
+    if meta.has("write") == meta.has("readonly") {
+        return Err("this version of the guard does not know it, and Redis does not say whether \
+                    it writes"
+            .to_owned());
+    }
+    let mut specs = specs(meta)?;
+    if meta.has("write") {
+        specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
+    }
+    let number = number(meta, Handling::Shared);
+    Ok(Action::new(Handling::Shared, Keys::Specs { specs, number }))
+}
+
+/// Its key specs, where they tell every key.
+fn specs(meta: &Meta) -> Result<Box<[Spec]>, String> {
+    let known: Option<Vec<Spec>> = meta.specs.iter().copied().collect();
+    let mut specs = known
+        .filter(|specs| !specs.is_empty())
+        .ok_or("Redis does not say for certain which keys it touches")?;
+    // A write command that reads all its keys does not say what it writes.
+    let writes = specs.iter().any(|spec| spec.access == KeyAccess::Write);
+    if meta.has("write") && !writes {
+        specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
+    }
+    Ok(specs.into())
+}
+
+/// How the number of keys is judged where the command has one.
+fn number(meta: &Meta, handling: Handling) -> Number {
+    match handling {
+        Handling::Script => Number::OfScript,
+        _ if ["zdiff", "zinter", "zunion"].iter().any(|begin| meta.name.starts_with(begin)) => {
+            Number::OfSortedSets
+        }
+        _ => Number::Positive,
+    }
+}

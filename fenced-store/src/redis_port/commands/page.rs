@@ -1,0 +1,141 @@
+//! docs/reference/redis-commands.md, made from the table and the policy.
+
+use super::compile::{Action, Keys};
+use super::policy::{self, ByHand, Verdict};
+use super::refused::shown;
+use super::spec::{Find, Spec};
+use super::table::Entry;
+use super::{CommandTable, Handling, KeyAccess};
+
+const HEAD: &str = "\
+# Redis commands
+
+What the Redis port does with every command of Redis 7.0, and with those of later versions that it \
+knows.
+This page is made from the policy in `fenced-store/src/redis_port/commands/policy.rs` and the \
+COMMAND reply of a real Redis; a test compares them.
+
+The keys of a command are checked against the locks whose tokens the connection holds.
+*Read* and *write* say what happens to a key; the numbers are positions, the command's name is 0.
+`HELP` of every command that has subcommands passes.
+Keys that begin with `{fence:` are Fencepost's own and are refused in every position.
+Wrong arguments are refused in Redis' own words.
+
+PFCOUNT and BITFIELD count as writes even where they only look: PFCOUNT stores what it counted, and \
+BITFIELD_RO is there for looking.
+XREADGROUP is a write, for it moves its group on.
+Channels are no keys, and no lock protects them.
+
+| passes as | means |
+| --- | --- |
+| shared | it may travel with commands of other connections that hold the same tokens |
+| own | the connection gets an upstream connection of its own, for life |
+| script | as own; the script can reach the keys that it declares, and no others |
+| transaction, subscription | as own |
+| guard | the guard answers; Redis sees nothing of it |
+
+A command that is not listed passes, as shared, if Redis tells all its keys by fixed positions or a \
+count, calls it either a write or a read, and gives it no flags but `denyoom`, `fast` and \
+`movablekeys` beside; each key of such a write counts as written.
+So the plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
+Everything else that is not listed is refused: commands of modules, and commands that block, \
+administer, or do not tell their keys.
+
+| command | passes as | keys |
+| --- | --- | --- |
+";
+
+const FOOT: &str = "
+## Refused
+
+| command | reason |
+| --- | --- |
+";
+
+/// The page.
+pub(super) fn page(table: &CommandTable) -> String {
+    let mut allowed: Vec<String> = table.entries.all().into_iter().filter_map(allowed).collect();
+    let mut denied = Vec::new();
+    for (verdict, names) in policy::all() {
+        let known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
+        for name in names.split_whitespace() {
+            match verdict {
+                Verdict::Denied(reason) => {
+                    denied.push(format!("| {} | {reason} |\n", shown(name)));
+                }
+                Verdict::Keyless(handling) if !known(&name) => {
+                    allowed.push(row(name, handling, "none"));
+                }
+                _ => {}
+            }
+        }
+    }
+    // Blanks before bars: COMMAND comes before COMMAND COUNT.
+    allowed.sort_by_key(|row| row.replace(" |", "\0"));
+    denied.sort_by_key(|row| row.replace(" |", "\0"));
+    format!("{HEAD}{}{FOOT}{}", allowed.concat(), denied.concat())
+}
+
+fn allowed(entry: &Entry) -> Option<String> {
+    let action = entry.outcome().ok()?;
+    let is_help = entry.name().ends_with("|help");
+    (!is_help).then(|| row(entry.name(), action.handling, &keys(action)))
+}
+
+fn row(name: &str, handling: Handling, keys: &str) -> String {
+    let passes = match handling {
+        Handling::Shared => "shared",
+        Handling::Own => "own",
+        Handling::Script => "script",
+        Handling::Multi
+        | Handling::Exec
+        | Handling::Discard
+        | Handling::Watch
+        | Handling::Unwatch => "transaction",
+        Handling::Subscribe | Handling::Unsubscribe => "subscription",
+        Handling::Local(_) => "guard",
+    };
+    format!("| {} | {passes} | {keys} |\n", shown(name))
+}
+
+fn keys(action: &Action) -> String {
+    match &action.keys {
+        Keys::None => "none".to_owned(),
+        Keys::Keyspace => "the names of all keys".to_owned(),
+        Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),
+        Keys::ByHand(by_hand) => match by_hand {
+            ByHand::Sort { stores: true } => {
+                "read 1; write behind STORE; BY and GET with a `*` are refused"
+            }
+            ByHand::Sort { stores: false } => "read 1; BY and GET with a `*` are refused",
+            ByHand::Streams { group: false } => "read behind STREAMS; own with BLOCK",
+            ByHand::Streams { group: true } => "write behind STREAMS; own with BLOCK",
+            ByHand::Radius { .. } => "read 1; write behind STORE and STOREDIST",
+            ByHand::Tracking => {
+                "none; with BCAST the names of all keys; REDIRECT is refused: use RESP3"
+            }
+        }
+        .to_owned(),
+    }
+}
+
+fn spec(spec: &Spec) -> String {
+    let access = match spec.access {
+        KeyAccess::Read => "read",
+        KeyAccess::Write => "write",
+    };
+    let at = spec.index;
+    match spec.find {
+        Find::Range { last: 0, .. } => format!("{access} {at}"),
+        Find::Range { last: last @ 1.., step: 1, .. } => {
+            let to = i64::try_from(at).map_or(i64::MAX, |at| at + last);
+            format!("{access} {at} to {to}")
+        }
+        Find::Range { last: -1, step: 1, .. } => format!("{access} {at} to the last"),
+        Find::Range { last: -2, step: 1, .. } => format!("{access} {at} to the last but one"),
+        Find::Range { step, .. } => format!("{access} {at}, {}, …", at + step),
+        Find::KeyNum { number, first, .. } => {
+            format!("{access} from {}, as many as {} says", at + first, at + number)
+        }
+    }
+}

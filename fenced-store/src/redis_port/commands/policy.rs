@@ -1,0 +1,196 @@
+//! What the port does with each command of Redis: the one list to read, and to change.
+//!
+//! A command that is not here passes only by the rule in `compile`: all its keys are told by
+//! Redis, and it has no oddity at all. So a later Redis' plain data commands work at once, and
+//! everything else of it is refused until somebody has thought about it and writes it down here.
+
+use super::{Handling, Local};
+
+/// What happens to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It works on the keys that its key specs tell.
+    Keys(Handling),
+    /// It works on keys that no key spec tells for certain; they are computed.
+    ByHand(ByHand),
+    /// It touches no key.
+    Keyless(Handling),
+    /// It reads the names of all keys.
+    Keyspace,
+    /// It is refused, with this reason; so are its subcommands.
+    Denied(&'static str),
+    /// Its subcommands have verdicts of their own.
+    Container,
+}
+
+/// Commands whose keys are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByHand {
+    /// SORT, and SORT_RO, which stores nothing: STORE may stand anywhere, and BY and GET reach keys
+    /// that are named by data.
+    Sort {
+        /// May it store?
+        stores: bool,
+    },
+    /// XREAD and XREADGROUP. The key spec looks for the first STREAMS, which may as well be the name
+    /// of a consumer; and it calls XREADGROUP a reader, which changes the group.
+    Streams {
+        /// Is it XREADGROUP?
+        group: bool,
+    },
+    /// GEORADIUS and GEORADIUSBYMEMBER. The key spec finds the first STORE; Redis obeys the last.
+    Radius {
+        /// The argument where the options begin.
+        options: usize,
+    },
+    /// CLIENT TRACKING: no keys, but in broadcasting mode it tells the names of all that change.
+    Tracking,
+}
+
+/// What the guard answers by itself, and the arity of each, whatever Redis knows of it.
+pub(super) const LOCALS: [(&str, i64, Local); 9] = [
+    ("auth", -2, Local::Auth),
+    ("hello", -1, Local::Hello),
+    ("select", 2, Local::Select),
+    ("quit", -1, Local::Quit),
+    ("reset", 1, Local::Reset),
+    ("client|setname", 3, Local::ClientSetName),
+    ("client|getname", 2, Local::ClientGetName),
+    ("client|setinfo", 4, Local::ClientSetInfo),
+    ("fence", -2, Local::Fence),
+];
+
+/// The verdict on a command or subcommand (`config|get`), if there is one.
+pub(super) fn verdict(name: &str) -> Option<Verdict> {
+    if LOCALS.iter().any(|(local, ..)| *local == name) {
+        return None;
+    }
+    let names = |names: &str| names.split_whitespace().any(|known| known == name);
+    if let Some((verdict, _)) = ALLOWED.iter().find(|(_, known)| names(known)) {
+        return Some(*verdict);
+    }
+    if let Some((reason, _)) = DENIED.iter().find(|(_, known)| names(known)) {
+        return Some(Verdict::Denied(reason));
+    }
+    let (container, subcommand) = name.split_once('|')?;
+    match verdict(container)? {
+        _ if subcommand == "help" => Some(Verdict::Keyless(Handling::Shared)),
+        Verdict::Denied(reason) => Some(Verdict::Denied(reason)),
+        _ => None,
+    }
+}
+
+/// Every verdict with the names that have it.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (Verdict, &'static str)> {
+    let denied = DENIED.iter().map(|(reason, names)| (Verdict::Denied(reason), *names));
+    ALLOWED.iter().copied().chain(denied)
+}
+
+const SHARED: Verdict = Verdict::Keys(Handling::Shared);
+const BLOCKING: Verdict = Verdict::Keys(Handling::Own);
+const SCRIPT: Verdict = Verdict::Keys(Handling::Script);
+const KEYLESS: Verdict = Verdict::Keyless(Handling::Shared);
+const STATE: Verdict = Verdict::Keyless(Handling::Own);
+
+const ALLOWED: &[(Verdict, &str)] = &[
+    // Keys of any type. MOVE and COPY to another database name the same key there.
+    (SHARED, "copy del dump exists expire expireat expiretime move persist pexpire pexpireat"),
+    (SHARED, "pexpiretime pttl rename renamenx restore touch ttl type unlink memory|usage"),
+    (SHARED, "object|encoding object|freq object|idletime object|refcount"),
+    // Strings and bitmaps. BITFIELD counts as a write even where it only gets.
+    (SHARED, "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs"),
+    (SHARED, "mget mset msetnx psetex set setex setnx setrange strlen substr"),
+    (SHARED, "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
+    // Hashes, lists, sets.
+    (SHARED, "hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset hrandfield"),
+    (SHARED, "hscan hset hsetnx hstrlen hvals"),
+    (SHARED, "lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim rpop"),
+    (SHARED, "rpoplpush rpush rpushx"),
+    (SHARED, "sadd scard sdiff sdiffstore sinter sintercard sinterstore sismember smembers"),
+    (SHARED, "smismember smove spop srandmember srem sscan sunion sunionstore"),
+    // Sorted sets and places.
+    (SHARED, "zadd zcard zcount zdiff zdiffstore zincrby zinter zintercard zinterstore zlexcount"),
+    (SHARED, "zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex zrangebyscore"),
+    (SHARED, "zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore zrevrange"),
+    (SHARED, "zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore"),
+    (SHARED, "geoadd geodist geohash geopos georadius_ro georadiusbymember_ro geosearch"),
+    (SHARED, "geosearchstore"),
+    // HyperLogLogs: PFCOUNT may store what it counted, so it is a write, as its key spec says.
+    (SHARED, "pfadd pfcount pfmerge"),
+    // Streams.
+    (SHARED, "xack xadd xautoclaim xclaim xdel xlen xpending xrange xrevrange xsetid xtrim"),
+    (SHARED, "xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|setid"),
+    (SHARED, "xinfo|consumers xinfo|groups xinfo|stream"),
+    // What may wait.
+    (BLOCKING, "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin"),
+    // Keys that are computed.
+    (Verdict::ByHand(ByHand::Sort { stores: true }), "sort"),
+    (Verdict::ByHand(ByHand::Sort { stores: false }), "sort_ro"),
+    (Verdict::ByHand(ByHand::Streams { group: false }), "xread"),
+    (Verdict::ByHand(ByHand::Streams { group: true }), "xreadgroup"),
+    (Verdict::ByHand(ByHand::Radius { options: 6 }), "georadius"),
+    (Verdict::ByHand(ByHand::Radius { options: 5 }), "georadiusbymember"),
+    // All keys.
+    (Verdict::Keyspace, "dbsize keys randomkey scan"),
+    // Scripts and functions. Loading a script runs nothing; a function is shared by all, so
+    // libraries are an operator's.
+    (SCRIPT, "eval eval_ro evalsha evalsha_ro fcall fcall_ro"),
+    (KEYLESS, "script|exists script|load script|show function|dump function|list function|stats"),
+    // Transactions.
+    (Verdict::Keyless(Handling::Multi), "multi"),
+    (Verdict::Keyless(Handling::Exec), "exec"),
+    (Verdict::Keyless(Handling::Discard), "discard"),
+    (Verdict::Keys(Handling::Watch), "watch"),
+    (Verdict::Keyless(Handling::Unwatch), "unwatch"),
+    // Messages: a channel is no key, and no lock protects it.
+    (Verdict::Keyless(Handling::Subscribe), "psubscribe ssubscribe subscribe"),
+    (Verdict::Keyless(Handling::Unsubscribe), "punsubscribe sunsubscribe unsubscribe"),
+    (KEYLESS, "publish spublish pubsub|channels pubsub|numpat pubsub|numsub"),
+    (KEYLESS, "pubsub|shardchannels pubsub|shardnumsub"),
+    // The connection. WAIT counts the writes of its own connection alone.
+    (STATE, "wait waitaof client|caching client|getredir client|id client|info client|no-touch"),
+    (STATE, "client|trackinginfo"),
+    (Verdict::ByHand(ByHand::Tracking), "client|tracking"),
+    // What tells of the server, and changes nothing.
+    (KEYLESS, "command command|count command|docs command|getkeys command|getkeysandflags"),
+    (KEYLESS, "command|info command|list echo info lastsave lolwut ping role time"),
+    (KEYLESS, "memory|doctor memory|malloc-stats memory|stats"),
+    (Verdict::Container, "client function memory object pubsub script xgroup xinfo"),
+];
+
+const DENIED: &[(&str, &str)] = &[
+    (
+        "it reaches over keys of every lock; an operator runs it on Redis itself",
+        "flushall flushdb swapdb",
+    ),
+    (
+        "it moves keys to another server, out of the fence's reach; use DUMP and RESTORE",
+        "migrate restore-asking",
+    ),
+    (
+        "it administers the server; an operator runs it on Redis itself",
+        "acl bgrewriteaof bgsave commandlog config debug failover latency memory|purge module \
+         monitor pfdebug pfselftest replconf save shutdown slowlog",
+    ),
+    ("it rewires replication; an operator runs it on Redis itself", "psync replicaof slaveof sync"),
+    (
+        "which node serves a key is the guard's affair, and the way to a node leads past it",
+        "asking client|capa cluster readonly readwrite",
+    ),
+    (
+        "it changes what other clients' scripts find; an operator runs it on Redis itself",
+        "function|delete function|flush function|kill function|load function|restore script|flush \
+         script|kill",
+    ),
+    ("it stops the server for a debugger; run it on a Redis of your own", "script|debug"),
+    (
+        "it shows or disturbs other clients' connections; an operator runs it on Redis itself",
+        "client|kill client|list client|pause client|unblock client|unpause",
+    ),
+    (
+        "it spares a connection from the server's limits, which an operator has set",
+        "client|no-evict client|import-source",
+    ),
+    ("the guard has to see every reply; read it and drop it", "client|reply"),
+];

@@ -1,0 +1,57 @@
+//! Against a real Redis: what it says of its commands, which keys it finds, and what it then does.
+
+use std::ops::Range;
+
+use redis::Value;
+
+use super::meta::{self, Meta};
+use super::*;
+
+mod denied;
+mod documented;
+mod effects;
+mod every_command;
+mod hand_made;
+mod real;
+mod same_keys;
+mod samples;
+mod words;
+
+use real::Redis;
+
+/// The plan for these words, with the keys and what happens to each, in order.
+fn plan(table: &CommandTable, words: &[&[u8]]) -> Result<(Plan, Vec<KeyUse>), String> {
+    let buf = words.concat();
+    let mut begin = 0;
+    let ranges: Vec<Range<usize>> = words
+        .iter()
+        .map(|word| {
+            begin += word.len();
+            begin - word.len()..begin
+        })
+        .collect();
+    // Whatever was in there before must not be taken for this command's.
+    let mut keys = vec![KeyUse { arg: 0, access: KeyAccess::Read }];
+    let plan = table.plan(Command::from_parts(&buf, &ranges), &mut keys);
+    plan.map(|plan| (plan, keys)).map_err(|refused| refused.to_string())
+}
+
+/// As `plan`, from words with blanks between.
+fn plan_line(table: &CommandTable, line: &str) -> Result<(Plan, Vec<KeyUse>), String> {
+    plan(table, &line.split_whitespace().map(str::as_bytes).collect::<Vec<_>>())
+}
+
+/// The keys of a line, with `r:` and `w:` before each.
+fn keys_of(table: &CommandTable, line: &str) -> Result<Vec<String>, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let shown = |key: &KeyUse| match key.access {
+        KeyAccess::Read => format!("r:{}", words[key.arg]),
+        KeyAccess::Write => format!("w:{}", words[key.arg]),
+    };
+    plan_line(table, line).map(|(_, keys)| keys.iter().map(shown).collect())
+}
+
+/// Commands and subcommands, in one list.
+fn flat(commands: &[Meta]) -> Vec<&Meta> {
+    commands.iter().flat_map(|meta| std::iter::once(meta).chain(&meta.subcommands)).collect()
+}

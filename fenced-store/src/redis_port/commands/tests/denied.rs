@@ -1,0 +1,170 @@
+//! What is refused, how the rest travels, and the ways round that must not work.
+
+use super::*;
+
+/// One a line.
+const DENIED: &str = "\
+FLUSHALL
+flushdb
+SwapDB 0 1
+SHUTDOWN
+DEBUG SLEEP 0
+CONFIG GET *
+config set dir /
+ACL WHOAMI
+acl setuser x
+CLUSTER NODES
+cluster reset
+MONITOR
+REPLICAOF NO ONE
+SLAVEOF a 1
+SYNC
+PSYNC ? -1
+FAILOVER
+SAVE
+BGSAVE
+BGREWRITEAOF
+MODULE LOAD x
+MODULE LIST
+SLOWLOG GET
+LATENCY RESET
+MIGRATE h 1 k 0 1
+RESTORE-ASKING k 0 x
+SCRIPT FLUSH
+script kill
+SCRIPT DEBUG YES
+FUNCTION LOAD x
+FUNCTION DELETE x
+FUNCTION FLUSH
+FUNCTION RESTORE x
+FUNCTION KILL
+CLIENT KILL ID 1
+CLIENT LIST
+CLIENT PAUSE 1
+CLIENT UNPAUSE
+CLIENT REPLY OFF
+CLIENT UNBLOCK 1
+CLIENT NO-EVICT ON
+READONLY
+ASKING
+MEMORY PURGE
+PFDEBUG GETREG a
+REPLCONF a
+SORT a BY w_*
+SORT a GET x*->f
+SORT_RO a GET *
+CLIENT TRACKING ON REDIRECT 1";
+
+fn handling(table: &CommandTable, line: &str) -> (Handling, Touches) {
+    let (plan, _) = plan_line(table, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    (plan.handling, plan.touches)
+}
+
+#[test]
+fn dangerous_commands_are_denied_in_any_spelling() {
+    let mut redis = Redis::start();
+    let table = redis.table();
+    for line in DENIED.lines() {
+        let error = plan_line(&table, line).expect_err(line);
+        assert!(error.starts_with("DENIED "), "{line}: {error}");
+    }
+}
+
+#[test]
+fn everything_else_travels_as_it_has_to() {
+    use Handling as H;
+    let mut redis = Redis::start();
+    let table = redis.table();
+    let local = |local| (H::Local(local), Touches::Nothing);
+    for (line, expected) in [
+        ("get a", (H::Shared, Touches::Keys)),
+        ("PING", (H::Shared, Touches::Nothing)),
+        ("PUBLISH c m", (H::Shared, Touches::Nothing)),
+        ("SPUBLISH c m", (H::Shared, Touches::Nothing)),
+        ("SSUBSCRIBE c", (H::Subscribe, Touches::Nothing)),
+        ("PUNSUBSCRIBE", (H::Unsubscribe, Touches::Nothing)),
+        ("KEYS *", (H::Shared, Touches::Keyspace)),
+        ("SCAN 0", (H::Shared, Touches::Keyspace)),
+        ("DBSIZE", (H::Shared, Touches::Keyspace)),
+        ("RANDOMKEY", (H::Shared, Touches::Keyspace)),
+        ("BLPOP a 0", (H::Own, Touches::Keys)),
+        ("XREAD STREAMS a 0", (H::Shared, Touches::Keys)),
+        ("XREAD BLOCK 0 STREAMS a 0", (H::Own, Touches::Keys)),
+        ("XREADGROUP GROUP g c block 0 STREAMS a >", (H::Own, Touches::Keys)),
+        ("XREADGROUP GROUP block c STREAMS a >", (H::Shared, Touches::Keys)),
+        ("WAIT 1 0", (H::Own, Touches::Nothing)),
+        ("CLIENT ID", (H::Own, Touches::Nothing)),
+        ("CLIENT TRACKING ON NOLOOP", (H::Own, Touches::Nothing)),
+        ("CLIENT TRACKING ON PREFIX a BCAST", (H::Own, Touches::Keyspace)),
+        ("MULTI", (H::Multi, Touches::Nothing)),
+        ("EXEC", (H::Exec, Touches::Nothing)),
+        ("DISCARD", (H::Discard, Touches::Nothing)),
+        ("WATCH a", (H::Watch, Touches::Keys)),
+        ("UNWATCH", (H::Unwatch, Touches::Nothing)),
+        ("EVAL return 0", (H::Script, Touches::Nothing)),
+        ("EVAL return 0 x", (H::Script, Touches::Nothing)),
+        ("FCALL_RO f 1 a", (H::Script, Touches::Keys)),
+        ("SCRIPT LOAD return", (H::Shared, Touches::Nothing)),
+        ("COMMAND", (H::Shared, Touches::Nothing)),
+        ("COMMAND GETKEYS GET a", (H::Shared, Touches::Nothing)),
+        ("CONFIG HELP", (H::Shared, Touches::Nothing)),
+        ("AUTH p", local(Local::Auth)),
+        ("hello", local(Local::Hello)),
+        ("SELECT 1", local(Local::Select)),
+        ("QUIT", local(Local::Quit)),
+        ("RESET", local(Local::Reset)),
+        ("CLIENT SETNAME n", local(Local::ClientSetName)),
+        ("client getname", local(Local::ClientGetName)),
+        ("CLIENT SETINFO LIB-NAME x", local(Local::ClientSetInfo)),
+        ("FENCE SHOW", local(Local::Fence)),
+    ] {
+        assert_eq!(handling(&table, line), expected, "{line}");
+    }
+}
+
+/// Ways to have Redis take another key than a key spec, or a hasty reader, would find.
+#[test]
+fn keys_cannot_be_hidden() {
+    let mut redis = Redis::start();
+    let table = redis.table();
+    let keys = |line: &str| keys_of(&table, line).unwrap_or_else(|error| vec![error]);
+    // Redis' own key specs find the first STORE; the last one is obeyed.
+    let line = "GEORADIUS g 1 1 1 km STORE a STORE b";
+    assert_eq!(keys(line), ["r:g", "w:a", "w:b"]);
+    assert_eq!(keys("GEORADIUS g 1 1 1 km STORE STORE STORE b"), ["r:g", "w:STORE", "w:b"]);
+    assert_eq!(keys("GEORADIUSBYMEMBER g STORE 1 km STORE b"), ["r:g", "w:b"]);
+    assert_eq!(keys("SORT a STORE x STORE y"), ["r:a", "w:x", "w:y"]);
+    assert_eq!(keys("SORT a BY STORE GET BY STORE y"), ["r:a", "w:y"]);
+    // They take a consumer's name for the keyword.
+    let line = "XREADGROUP COUNT 1 GROUP g streams STREAMS k >";
+    assert_eq!(keys(line), ["w:k"]);
+    assert_eq!(
+        keys("XREADGROUP GROUP streams streams STREAMS k streams > >"),
+        ["w:k", "w:streams"]
+    );
+    // Redis compares words up to the first NUL.
+    let words: Vec<&[u8]> = vec![b"SORT", b"a", b"store\0x", b"b"];
+    assert_eq!(plan(&table, &words).unwrap().1.len(), 2);
+    let words: Vec<&[u8]> = vec![b"GEORADIUS", b"g", b"1", b"1", b"1", b"km", b"STORE\0", b"b"];
+    assert_eq!(plan(&table, &words).unwrap().1.len(), 2);
+    let words: Vec<&[u8]> = vec![b"XREAD", b"BLOCK\0", b"1", b"STREAMS\0x", b"a", b"0"];
+    assert_eq!(plan(&table, &words).unwrap().0.handling, Handling::Own);
+    // A spec that finds nothing is none of Redis' reasons to refuse.
+    assert_eq!(keys("PFMERGE a"), ["w:a"]);
+    // A read that may write counts as a write.
+    assert_eq!(keys("PFCOUNT a b"), ["w:a", "w:b"]);
+    assert_eq!(keys("BITFIELD a GET u8 0"), ["w:a"]);
+}
+
+/// That the tricks above are real: Redis does what its own key finder does not see.
+#[test]
+fn redis_itself_is_deceived() {
+    let mut redis = Redis::start();
+    redis.line("GEOADD g 1 1 m").unwrap();
+    let trick = "GEORADIUS g 1 1 1 km STORE a STORE b";
+    redis.line(trick).unwrap();
+    assert_eq!(redis.line("EXISTS a"), Ok(Value::Int(0)));
+    assert_eq!(redis.line("EXISTS b"), Ok(Value::Int(1)));
+    redis.words(&["GEORADIUS", "g", "1", "1", "1", "km", "store\0x", "c"]).unwrap();
+    assert_eq!(redis.line("EXISTS c"), Ok(Value::Int(1)));
+}

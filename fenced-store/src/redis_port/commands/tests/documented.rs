@@ -1,0 +1,34 @@
+//! The page of commands is as the code is.
+
+use super::*;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/redis-commands.md");
+
+/// `FENCE_REGENERATE=1 cargo test -p fenced-store redis_commands_page` writes the page anew.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a switch for whoever runs this test")]
+fn redis_commands_page_is_as_the_code() {
+    let mut redis = Redis::start();
+    let page = page::page(&redis.table());
+    if !redis.is_7_0() {
+        return still_holds(&page);
+    }
+    if std::env::var("FENCE_REGENERATE").is_ok_and(|value| value == "1") {
+        std::fs::write(PAGE, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let differs = page.lines().zip(written.lines()).find(|(made, read)| made != read);
+    assert!(
+        page == written,
+        "the page differs, first at {differs:?}; FENCE_REGENERATE=1 cargo test -p fenced-store \
+         redis_commands_page writes it anew"
+    );
+}
+
+/// A later version has more commands, and what the page says of those of 7.0 still holds.
+fn still_holds(page: &str) {
+    let written = std::fs::read_to_string(PAGE).unwrap();
+    let gone: Vec<&str> =
+        written.lines().filter(|row| !page.lines().any(|made| made == *row)).collect();
+    assert!(gone.is_empty(), "this Redis is not 7.0, and what the page says is wrong: {gone:#?}");
+}

@@ -1,0 +1,72 @@
+//! What Redis really does: every sample runs, and no key is told of but those that were found.
+
+use std::time::Duration;
+
+use super::samples::{FAILING, FIXTURES, SAMPLES};
+use super::*;
+
+const LIBRARY: &str = "#!lua name=lib\n\
+    redis.register_function('writer', function(keys, args) \
+      return redis.call('SET', keys[1], args[1]) end)\n\
+    redis.register_function{function_name='reader', flags={'no-writes'}, \
+      callback=function(keys, args) return redis.call('GET', keys[1]) end}";
+
+/// Events that only tell of a look.
+const LOOKS: [&str; 1] = ["keymiss"];
+
+/// Writes that Redis tells nobody of: a cached count, and what a group has read.
+const SILENT: [&str; 3] = ["PFCOUNT", "XACK", "XREADGROUP"];
+
+#[test]
+fn nothing_happens_to_keys_that_were_not_found() {
+    let mut redis = Redis::start();
+    let table = redis.table();
+    redis.words(&["FUNCTION", "LOAD", LIBRARY]).unwrap();
+    redis.line("CONFIG SET notify-keyspace-events KAnm").unwrap();
+    let mut listener = redis.connect("");
+    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut events = listener.as_pubsub();
+    events.psubscribe("__keyspace@*__:*").unwrap();
+    events.subscribe("mark").unwrap();
+    let (mut changed, mut vain) = (0, Vec::new());
+    for line in SAMPLES.lines() {
+        redis.line("FLUSHALL").unwrap();
+        FIXTURES.lines().for_each(|line| drop(redis.line(line).unwrap()));
+        redis.line("PUBLISH mark x").unwrap();
+        until_mark(&mut events);
+        let reply = redis.line(line);
+        redis.line("PUBLISH mark x").unwrap();
+        let fails = FAILING.iter().any(|begin| line.starts_with(begin));
+        assert!(fails || reply.is_ok(), "{line}: {reply:?}");
+        let keys = keys_of(&table, line).unwrap();
+        let told = until_mark(&mut events);
+        for (key, event) in &told {
+            let looks = LOOKS.contains(&event.as_str());
+            let written = keys.contains(&format!("w:{key}"));
+            let known = written || (looks && keys.contains(&format!("r:{key}")));
+            assert!(known, "{line}: {event} of {key}, and the keys are {keys:?}");
+            changed += usize::from(!looks);
+        }
+        let writes = keys.iter().any(|key| key.starts_with("w:"));
+        let silent = SILENT.iter().any(|begin| line.starts_with(begin)) || fails;
+        let changes = told.iter().any(|(_, event)| !LOOKS.contains(&event.as_str()));
+        if !changes && writes && !silent {
+            vain.push(line);
+        }
+    }
+    assert!(vain.is_empty(), "these samples changed nothing, and so show nothing: {vain:#?}");
+    assert!(changed > 100, "only {changed} changes were seen");
+}
+
+/// Keys and events up to the next mark.
+fn until_mark(events: &mut redis::PubSub<'_>) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    loop {
+        let message = events.get_message().unwrap();
+        let channel = message.get_channel_name().to_owned();
+        match channel.split_once("__:") {
+            None => return told,
+            Some((_, key)) => told.push((key.to_owned(), message.get_payload().unwrap())),
+        }
+    }
+}

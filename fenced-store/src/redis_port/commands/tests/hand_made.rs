@@ -1,0 +1,160 @@
+//! Replies to COMMAND that no installed Redis gives: later versions, modules, nonsense.
+
+use super::*;
+
+fn text(text: &str) -> Value {
+    Value::BulkString(text.as_bytes().to_vec())
+}
+
+fn list(words: &str) -> Value {
+    Value::Array(words.split_whitespace().map(text).collect())
+}
+
+fn map(pairs: &[(&str, Value)]) -> Value {
+    Value::Map(pairs.iter().map(|(name, value)| (text(name), value.clone())).collect())
+}
+
+fn typed(kind: &str, spec: Value) -> Value {
+    map(&[("type", text(kind)), ("spec", spec)])
+}
+
+fn spec(flags: &str, begin: Value, find: Value) -> Value {
+    map(&[("flags", list(flags)), ("begin_search", begin), ("find_keys", find)])
+}
+
+fn index(at: i64) -> Value {
+    typed("index", map(&[("index", Value::Int(at))]))
+}
+
+fn range(last: i64, step: i64, limit: i64) -> Value {
+    let numbers = [("lastkey", last), ("keystep", step), ("limit", limit)];
+    typed("range", map(&numbers.map(|(name, number)| (name, Value::Int(number)))))
+}
+
+fn keynum(number: i64, first: i64, step: i64) -> Value {
+    let numbers = [("keynumidx", number), ("firstkey", first), ("keystep", step)];
+    typed("keynum", map(&numbers.map(|(name, number)| (name, Value::Int(number)))))
+}
+
+fn command(name: &str, flags: &str, specs: Vec<Value>, subcommands: Vec<Value>) -> Value {
+    let zero = Value::Int(0);
+    Value::Array(vec![
+        text(name),
+        Value::Int(-1),
+        list(flags),
+        zero.clone(),
+        zero.clone(),
+        zero,
+        list(""),
+        list(""),
+        Value::Array(specs),
+        Value::Array(subcommands),
+    ])
+}
+
+fn table(commands: Vec<Value>) -> CommandTable {
+    CommandTable::from_reply(&Value::Array(commands)).unwrap()
+}
+
+fn one(flags: &str, specs: Vec<Value>, line: &str) -> Result<Vec<String>, String> {
+    keys_of(&table(vec![command("new", flags, specs, vec![])]), line)
+}
+
+#[test]
+fn a_plain_new_command_passes() {
+    let read = || spec("RO access", index(1), range(0, 1, 0));
+    assert_eq!(one("readonly fast", vec![read()], "NEW a b").unwrap(), ["r:a"]);
+    // In doubt a write: the flags are those of a stranger.
+    let write = || spec("OW update", index(2), range(0, 1, 0));
+    assert_eq!(one("write denyoom", vec![read(), write()], "NEW a b").unwrap(), ["w:a", "w:b"]);
+    let many = || spec("OW insert", index(1), keynum(0, 1, 2));
+    let keys = one("write movablekeys", vec![many()], "NEW 2 a x b y NX");
+    assert_eq!(keys.unwrap(), ["w:a", "w:b"]);
+    assert!(one("write", vec![many()], "NEW 3 a x b y").is_err());
+    assert_eq!(one("write", vec![many()], "NEW 3 a x b y c").unwrap(), ["w:a", "w:b", "w:c"]);
+    let half = || spec("RO", index(1), range(-1, 1, 2));
+    assert_eq!(one("readonly", vec![half()], "NEW a b 1 2").unwrap(), ["r:a", "r:b"]);
+}
+
+#[test]
+fn an_odd_new_command_is_denied() {
+    let good = || vec![spec("RW", index(1), range(0, 1, 0))];
+    for flags in ["", "write readonly", "write admin", "write blocking", "write noscript", "pubsub"]
+        .into_iter()
+        .chain(["write module", "write movablekeys asking", "readonly no_mandatory_keys", "what"])
+    {
+        let error = one(flags, good(), "NEW a").expect_err(flags);
+        assert!(error.starts_with("DENIED NEW is not passed on: "), "{flags}: {error}");
+    }
+    let keyword = typed("keyword", map(&[("keyword", text("K")), ("index", Value::Int(1))]));
+    for (what, specs) in [
+        ("none", vec![]),
+        ("incomplete", vec![spec("RW incomplete", index(1), range(0, 1, 0))]),
+        ("no key", vec![spec("not_key", index(1), range(0, 1, 0))]),
+        ("unknown", vec![spec("RW", typed("unknown", map(&[])), range(0, 1, 0))]),
+        ("unknown", vec![spec("RW", index(1), typed("unknown", map(&[])))]),
+        ("keyword", vec![spec("RW", keyword, range(0, 1, 0))]),
+        ("one of two", vec![good().remove(0), spec("incomplete", index(2), range(0, 1, 0))]),
+        ("index 0", vec![spec("RW", index(0), range(0, 1, 0))]),
+        ("step 0", vec![spec("RW", index(1), range(-1, 0, 0))]),
+        ("later form", vec![Value::Nil]),
+    ] {
+        let error = one("write", specs, "NEW a b").expect_err(what);
+        assert!(error.starts_with("DENIED "), "{what}: {error}");
+    }
+}
+
+#[test]
+fn modules_and_commands_without_their_keys_are_refused() {
+    let good = || vec![spec("RW", index(1), range(0, 1, 0))];
+    let error = one("write module", good(), "NEW a").unwrap_err();
+    assert!(error.contains("belongs to a module"), "{error}");
+    // Redis finds no key here either, and nobody knows what it would do then.
+    for line in ["NEW", "NEW 0 a"] {
+        let specs = vec![spec("RW", index(1), keynum(0, 1, 1))];
+        assert!(one("write", specs, line).is_err(), "{line}");
+    }
+    assert_eq!(one("write", good(), "NEW"), Err("ERR syntax error".to_owned()));
+}
+
+/// A listed name does not help where Redis says otherwise of it.
+#[test]
+fn what_redis_says_beats_the_list() {
+    let table = table(vec![
+        command("get", "readonly", vec![], vec![]),
+        command("ping", "write", vec![], vec![]),
+        command("time", "admin", vec![], vec![]),
+        command("set", "write", vec![spec("", index(1), range(0, 1, 0))], vec![]),
+        command("incr", "write", vec![spec("RO", index(1), range(0, 1, 0))], vec![]),
+        command("config", "", vec![], vec![command("config|new", "", vec![], vec![])]),
+        command("object", "", vec![], vec![command("object|new", "write", vec![], vec![])]),
+        command("fence", "admin", vec![], vec![]),
+    ]);
+    for line in ["GET a", "PING", "TIME", "CONFIG NEW", "OBJECT NEW a"] {
+        assert!(keys_of(&table, line).expect_err(line).starts_with("DENIED "), "{line}");
+    }
+    assert_eq!(keys_of(&table, "SET a b").unwrap(), ["w:a"]);
+    assert_eq!(keys_of(&table, "INCR a").unwrap(), ["w:a"], "a write that only reads");
+    // The guard's own commands are there whatever Redis has.
+    for line in ["FENCE SHOW", "AUTH x", "CLIENT SETNAME x"] {
+        let (plan, _) = plan_line(&table, line).unwrap();
+        assert!(matches!(plan.handling, Handling::Local(_)), "{line}");
+    }
+}
+
+#[test]
+fn replies_that_are_none_are_refused() {
+    let deep = command("a", "", vec![], vec![command("a|b", "", vec![], vec![Value::Nil])]);
+    for (reply, why) in [
+        (Value::Nil, "no list"),
+        (Value::Okay, "no list"),
+        (Value::Array(vec![]), "lists no commands"),
+        (Value::Array(vec![Value::Int(1)]), "no list"),
+        (Value::Array(vec![list("get 2")]), "Redis 7.0 or later"),
+        (Value::Array(vec![list("get a b c d e f g h i")]), "arity"),
+        (Value::Array(vec![deep]), "no list"),
+    ] {
+        let error = CommandTable::from_reply(&reply).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! A Redis of a test's own; it dies with the test.
+
+use std::io::BufRead as _;
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+
+pub(super) struct Redis {
+    child: Child,
+    url: String,
+    pub(super) connection: redis::Connection,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    pub(super) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        drop(socket);
+        let mut child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"])
+            .arg("--dir")
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("redis-server is needed; tests/run installs it");
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.map_while(Result::ok).any(|line| line.contains("Ready to accept"));
+        assert!(ready, "redis-server did not start");
+        let url = format!("redis://127.0.0.1:{port}");
+        let connection = redis::Client::open(&*url).unwrap().get_connection().unwrap();
+        Self { child, url, connection, _folder: folder }
+    }
+
+    /// Another connection.
+    pub(super) fn connect(&self, options: &str) -> redis::Connection {
+        let url = format!("{}/{options}", self.url);
+        redis::Client::open(url).unwrap().get_connection().unwrap()
+    }
+
+    pub(super) fn words(&mut self, words: &[&str]) -> Result<Value, String> {
+        run(&mut self.connection, words)
+    }
+
+    pub(super) fn line(&mut self, line: &str) -> Result<Value, String> {
+        self.words(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub(super) fn metas(&mut self) -> Vec<Meta> {
+        meta::commands(&self.words(&["COMMAND"]).unwrap()).unwrap()
+    }
+
+    pub(super) fn table(&mut self) -> CommandTable {
+        CommandTable::from_reply(&self.words(&["COMMAND"]).unwrap()).unwrap()
+    }
+
+    /// Is it the version that the tests and the page were written for? Later ones have more.
+    pub(super) fn is_7_0(&mut self) -> bool {
+        let Ok(Value::BulkString(info)) = self.line("INFO server") else { return false };
+        String::from_utf8_lossy(&info).contains("redis_version:7.0.")
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// The reply, or the error as it stands on the wire.
+pub(super) fn run(connection: &mut redis::Connection, words: &[&str]) -> Result<Value, String> {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    let refused = |error: redis::RedisError| {
+        format!("{} {}", error.code().unwrap_or("?"), error.detail().unwrap_or("?"))
+    };
+    command.query(connection).map_err(refused)
+}

@@ -1,0 +1,141 @@
+//! The connections to Redis of one thread of the port: which are shared, and how they are made.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::Port;
+use super::budget::Budget;
+use super::confine::{AclUser, AclUsers};
+use super::outbox::Outbox;
+use super::refusal::Refusal;
+use super::resp::Protocol;
+use super::tokens::HeldTokens;
+use super::upstream::Upstream;
+use super::upstream::connect::{Wanted, connect};
+
+/// Connections of clients that are equal in this can be one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Likeness {
+    pub(super) tokens: HeldTokens,
+    pub(super) db: i64,
+    pub(super) protocol: Protocol,
+}
+
+/// An own connection with what belongs to it.
+#[derive(Debug)]
+pub(super) struct OwnConnection {
+    pub(super) upstream: Rc<Upstream>,
+    pub(super) user: Option<AclUser>,
+    /// The process that it was made to; known where it is registered.
+    pub(super) run_id: Option<String>,
+}
+
+/// What the clients of one thread share.
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) port: Arc<Port>,
+    pub(super) budget: Rc<Budget>,
+    users: Rc<AclUsers>,
+    shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
+}
+
+/// One shared connection; whoever comes while it is made waits for it.
+#[derive(Debug, Default)]
+struct Slot(Mutex<Option<Rc<Upstream>>>);
+
+impl Hub {
+    pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
+        let settings = &port.settings;
+        let budget = Budget::new(settings.max_buffer_bytes / settings.threads);
+        let users = AclUsers::new(port.guard.access.namespace.as_str());
+        Rc::new(Self { port, budget, users, shared: RefCell::default() })
+    }
+
+    /// The connection that all clients of this likeness share.
+    ///
+    /// # Errors
+    /// A stale or colliding token, or why Redis cannot be used.
+    pub(super) async fn shared(&self, likeness: &Likeness) -> Result<Rc<Upstream>, Refusal> {
+        let slot = {
+            let mut shared = self.shared.borrow_mut();
+            Rc::clone(shared.entry(likeness.clone()).or_default())
+        };
+        let mut held = slot.0.lock().await;
+        if let Some(upstream) = held.as_ref().filter(|upstream| !upstream.is_broken()) {
+            return Ok(Rc::clone(upstream));
+        }
+        *held = None;
+        let made = self.connect(likeness, None, None).await.map(|(upstream, _)| upstream);
+        if let Ok(upstream) = &made {
+            *held = Some(Rc::clone(upstream));
+        }
+        made
+    }
+
+    /// A connection for one client alone.
+    ///
+    /// # Errors
+    /// As [`Hub::shared`].
+    pub(super) async fn own(
+        &self,
+        likeness: &Likeness,
+        owner: &Rc<Outbox>,
+    ) -> Result<OwnConnection, Refusal> {
+        let user = self.users.user(&self.port.redis).await?;
+        let (upstream, run_id) =
+            self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
+        Ok(OwnConnection { upstream, user, run_id })
+    }
+
+    async fn connect(
+        &self,
+        likeness: &Likeness,
+        owner: Option<Rc<Outbox>>,
+        user: Option<&AclUser>,
+    ) -> Result<(Rc<Upstream>, Option<String>), Refusal> {
+        let Likeness { tokens, db, protocol } = likeness;
+        let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
+        let mut registration = None;
+        let stream = connect(&self.port.redis, &wanted, &mut registration).await;
+        match stream {
+            Ok(stream) => {
+                let run_id = registration.as_ref().map(|known| known.run_id.clone());
+                let port = Arc::clone(&self.port);
+                let on_end = move || port.retire(registration);
+                Ok((Upstream::start(stream, owner, on_end), run_id))
+            }
+            Err(refusal) => {
+                self.port.retire(registration);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Closes shared connections that nobody uses; to be called now and then.
+    pub(super) fn close_idle(&self) {
+        self.shared.borrow_mut().retain(|_, slot| {
+            // One that is being made is in use.
+            let Ok(mut held) = slot.0.try_lock() else { return true };
+            let Some(upstream) = held.as_ref() else { return Rc::strong_count(slot) > 1 };
+            if upstream.is_broken() {
+                *held = None;
+                return Rc::strong_count(slot) > 1;
+            }
+            if upstream.is_idle() {
+                upstream.close();
+                *held = None;
+                return Rc::strong_count(slot) > 1;
+            }
+            true
+        });
+    }
+
+    /// Leaves nothing behind in Redis that can be removed.
+    pub(super) async fn end(&self) {
+        self.users.remove_all(&self.port.redis).await;
+    }
+}

@@ -1,0 +1,225 @@
+//! The way back to one client: replies in the order of its commands, whoever gives them.
+//!
+//! A command that is forwarded is *expected*; its reply comes from an upstream connection later. A
+//! reply by the guard itself waits behind what is expected before it. A client has commands on one
+//! upstream connection at a time, so replies need no numbers.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+use super::budget::{Budget, Charge};
+use super::out::Out;
+use super::resp::encode;
+
+/// From so many unread bytes on a client is not served any further until it reads.
+pub(super) const HIGH_WATER: usize = 1 << 20;
+
+/// A client's replies.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    socket: OwnedWriteHalf,
+    inner: RefCell<Inner>,
+    /// Wakes the client's task: something changed that it may wait for.
+    pub(super) wake: Notify,
+    /// Wakes an own upstream connection that waits for this client to read.
+    pub(super) drained: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    out: Out,
+    charge: Charge,
+    /// Commands forwarded, and replies to them complete, since the connection began.
+    sent: u64,
+    done: u64,
+    /// Replies by the guard, each behind the forwarded command of its number.
+    local: VecDeque<(u64, Bytes)>,
+    /// The task waits until nothing is expected any more, or there is room.
+    waits: bool,
+    queued_for_flush: bool,
+    end: Option<End>,
+}
+
+/// Why a client can be served no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It is gone.
+    Gone,
+    /// A reply was cut off in its middle.
+    Cut,
+    /// It did not read, and the guard may hold no more for it.
+    TooSlow,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: OwnedWriteHalf, budget: Rc<Budget>) -> Rc<Self> {
+        Rc::new(Self {
+            socket,
+            inner: RefCell::new(Inner {
+                out: Out::default(),
+                charge: Charge::new(budget),
+                sent: 0,
+                done: 0,
+                local: VecDeque::new(),
+                waits: false,
+                queued_for_flush: false,
+                end: None,
+            }),
+            wake: Notify::new(),
+            drained: Notify::new(),
+        })
+    }
+
+    /// A command of this client was forwarded.
+    pub(super) fn expect(&self) {
+        self.inner.borrow_mut().sent += 1;
+    }
+
+    /// How many replies are expected.
+    pub(super) fn expected(&self) -> u64 {
+        let inner = self.inner.borrow();
+        inner.sent - inner.done
+    }
+
+    /// How many bytes wait for the client to read.
+    pub(super) fn unread(&self) -> usize {
+        self.inner.borrow().out.len()
+    }
+
+    pub(super) fn end(&self) -> Option<End> {
+        self.inner.borrow().end
+    }
+
+    /// Asks for a wake-up when nothing is expected any more.
+    pub(super) fn wait(&self) {
+        self.inner.borrow_mut().waits = true;
+    }
+
+    /// A part of a reply, or of a message that nobody asked for.
+    pub(super) fn copy(&self, bytes: &[u8]) {
+        self.add(|out| out.copy(bytes));
+    }
+
+    /// As `copy`, without copying what is large.
+    pub(super) fn give(&self, bytes: Bytes) {
+        self.add(|out| out.give(bytes));
+    }
+
+    fn add(&self, add: impl FnOnce(&mut Out)) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.end.is_some() {
+            return;
+        }
+        add(&mut inner.out);
+        if !inner.charge.set(inner.out.len()) {
+            inner.end = Some(End::TooSlow);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The reply that came first in line is complete.
+    pub(super) fn done(&self) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.done += 1;
+        inner.release_local();
+        if inner.waits && inner.sent == inner.done {
+            inner.waits = false;
+            self.wake.notify_one();
+        }
+    }
+
+    /// A reply by the guard, behind what is expected.
+    pub(super) fn local(&self, write: impl FnOnce(&mut BytesMut)) {
+        let mut bytes = BytesMut::new();
+        write(&mut bytes);
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.sent == inner.done {
+            inner.out.copy(&bytes);
+        } else {
+            inner.local.push_back((inner.sent, bytes.freeze()));
+        }
+    }
+
+    /// An error by the guard, behind what is expected.
+    pub(super) fn error(&self, line: &str) {
+        self.local(|out| encode::error(out, line));
+    }
+
+    /// Nothing of what is expected will come: each is answered with `line`.
+    pub(super) fn fail_expected(&self, line: &str) {
+        let mut bytes = BytesMut::new();
+        encode::error(&mut bytes, line);
+        let inner = &mut *self.inner.borrow_mut();
+        while inner.done < inner.sent {
+            inner.out.copy(&bytes);
+            inner.done += 1;
+            inner.release_local();
+        }
+    }
+
+    /// The client can be served no longer.
+    pub(super) fn give_up(&self, why: End) {
+        let mut inner = self.inner.borrow_mut();
+        inner.end.get_or_insert(why);
+        self.wake.notify_one();
+    }
+
+    /// Marks it for a flush; `false` where it is marked already.
+    pub(super) fn mark_for_flush(&self) -> bool {
+        !std::mem::replace(&mut self.inner.borrow_mut().queued_for_flush, true)
+    }
+
+    /// Writes what the socket takes now, for the client's own task.
+    pub(super) fn flush(&self) {
+        self.write();
+    }
+
+    /// Writes what the socket takes now, for others than the client's task; that one is woken when
+    /// there is something left for it to do.
+    pub(super) fn flush_and_wake(&self) {
+        if !self.write() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// `true` when nothing is left.
+    fn write(&self) -> bool {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.queued_for_flush = false;
+        if inner.out.is_empty() {
+            return true;
+        }
+        let written = inner.out.write_to(&self.socket);
+        if written.is_err() {
+            inner.end.get_or_insert(End::Gone);
+        }
+        // Less is always taken.
+        let _ = inner.charge.set(inner.out.len());
+        if inner.out.len() < HIGH_WATER || written.is_err() {
+            self.drained.notify_one();
+        }
+        matches!(written, Ok(true))
+    }
+
+    /// Waits until the socket takes more.
+    pub(super) async fn writable(&self) {
+        // An error shows in the write that follows.
+        let _ = self.socket.writable().await;
+    }
+}
+
+impl Inner {
+    fn release_local(&mut self) {
+        while let Some((behind, _)) = self.local.front()
+            && *behind <= self.done
+            && let Some((_, bytes)) = self.local.pop_front()
+        {
+            self.out.copy(&bytes);
+        }
+    }
+}

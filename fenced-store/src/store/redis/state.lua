@@ -1,0 +1,35 @@
+-- Adopts the guard's state in this Redis, or begins one. Run by EVAL before a connection is used.
+--
+-- KEYS[1]  hash: the state, as in fence.lua   KEYS[2]  the lock server's counter, where it is kept here
+-- ARGV[1]  the id that the caller knew, empty when it has just started
+-- ARGV[2]  the id of a new state   ARGV[3]  the lease of a floor
+-- ARGV[4]  what becomes of lost marks: "refuse" or "accept"
+-- ARGV[5]  the floor that an operator states: the first token to be admitted; empty for none
+--
+-- A state that the caller knew and that is gone means that Redis was emptied: all marks are lost,
+-- and so are the registrations of connections that may still act. The new one is "opening" until
+-- somebody has ended every connection of the port; only then can a token be admitted.
+-- A floor makes lost marks harmless: it is above every token that can have been issued before.
+--
+-- Returns {id, phase, floor} or {'LOST'}: nothing was written, and an operator must state a floor.
+local state = redis.call('HMGET', KEYS[1], 'id', 'phase', 'floor')
+if ARGV[5] ~= '' and state[1] then
+  if tonumber(ARGV[5]) > tonumber(state[3] or '0') then
+    redis.call('HSET', KEYS[1], 'phase', 'opening', 'floor', ARGV[5], 'floor_lease', ARGV[3])
+    return {state[1], 'opening', ARGV[5]}
+  end
+end
+if state[1] then return {state[1], state[2], state[3] or '0'} end
+local floor = ARGV[5]
+if floor == '' then
+  local counter = redis.call('GET', KEYS[2])
+  if ARGV[1] == '' or ARGV[4] == 'accept' then
+    floor = '0'
+  elseif counter then
+    floor = string.format('%.0f', tonumber(counter) + 1)
+  else
+    return {'LOST'}
+  end
+end
+redis.call('HSET', KEYS[1], 'id', ARGV[2], 'phase', 'opening', 'floor', floor, 'floor_lease', ARGV[3], 'highest', '0')
+return {ARGV[2], 'opening', floor}

@@ -1,0 +1,227 @@
+//! What the guard knows of its own state in one Redis, and what it does when that is gone.
+//!
+//! A hash beside the marks bears a random id. A guard that finds it gone, or another, knows that
+//! Redis was emptied (or replaced by one that does not have the last writes): the marks are lost,
+//! and with them the registrations of connections that may still act. So a new state is *opening*
+//! until every connection of the port was ended, and it begins above a *floor*, the first token
+//! to be admitted: the next one of the lock server where its counter is in the same Redis, or what
+//! an operator states. Until one of the two is there, the guard refuses
+//! (`--lost-marks refuse`, the default).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fence_protocol::{LockName, Namespace, Token};
+use redis::{Cmd, Value};
+use service_kit::health::Status;
+use service_kit::ids;
+use service_kit::redis_link::text_fields;
+
+use super::Keys;
+use super::gaps::gaps;
+use super::preempt::{self, Failed, Wire};
+use super::reply::{self, Step};
+use super::scripts::Scripts;
+use crate::guard::{Fence, Mark};
+
+/// How many marks a guard remembers for a Redis that comes back without its last writes.
+const MARKS_REMEMBERED: usize = 65_536;
+
+/// What becomes of lost marks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LostMarks {
+    /// Nothing is admitted until a floor is known.
+    #[default]
+    Refuse,
+    /// Marks begin anew from nothing. A holder that was refused before may write again.
+    Accept,
+}
+
+/// The state of one namespace in one Redis. Shared by the objects and the port.
+#[derive(Debug)]
+pub(crate) struct GuardState {
+    keys: Keys,
+    client_name: String,
+    counter_key: String,
+    lost_marks: LostMarks,
+    known: Mutex<Known>,
+    gaps: Mutex<Vec<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    id: String,
+    run_id: String,
+    floor: Option<Token>,
+    marks: HashMap<LockName, Mark>,
+}
+
+/// What was found in Redis.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    id: String,
+    pub(super) is_open: bool,
+}
+
+impl GuardState {
+    pub(super) fn new(namespace: &Namespace, keys: Keys, lost_marks: LostMarks) -> Self {
+        Self {
+            keys,
+            client_name: format!("fence:{namespace}:port"),
+            counter_key: format!("{{fence:{namespace}}}:token"),
+            lost_marks,
+            known: Mutex::default(),
+            gaps: Mutex::default(),
+        }
+    }
+
+    /// What can void the guarantee, as the last verification found it.
+    pub(super) fn gaps(&self) -> Vec<String> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what a verification found of Redis' disk and settings.
+    pub(super) fn note_gaps(&self, info: &str, persistence: &Status) {
+        let gaps = gaps(info, persistence, self.keys.prefix());
+        *self.gaps.lock().unwrap_or_else(PoisonError::into_inner) = gaps;
+    }
+
+    /// The name that every connection of the port bears in Redis, whichever guard made it.
+    pub(crate) fn client_name(&self) -> String {
+        self.client_name.clone()
+    }
+
+    /// The id that scripts compare; empty before the first verification.
+    pub(crate) fn id(&self) -> String {
+        self.known().id.clone()
+    }
+
+    /// The process that was verified last; empty before the first verification.
+    pub(crate) fn run_id(&self) -> String {
+        self.known().run_id.clone()
+    }
+
+    /// Keeps a mark in mind that was answered, for a Redis that comes back without it.
+    pub(crate) fn remember(&self, fence: &Fence) {
+        let marks = &mut self.known().marks;
+        if let Some(mark) = marks.get_mut(&fence.lock) {
+            if mark.token < fence.presented.token {
+                *mark = fence.presented;
+            }
+        } else if marks.len() < MARKS_REMEMBERED {
+            marks.insert(fence.lock.clone(), fence.presented);
+        }
+    }
+
+    /// The mark of a lock, as far as this guard has answered it.
+    pub(crate) fn remembered(&self, lock: &LockName) -> Option<Mark> {
+        self.known().marks.get(lock).copied()
+    }
+
+    /// States the floor for the next verification.
+    pub(super) fn state_floor(&self, floor: Token) {
+        self.known().floor = Some(floor);
+    }
+
+    /// Adopts or begins the state, as the script says.
+    ///
+    /// # Errors
+    /// A sentence; also where marks were lost and no floor is known.
+    pub(super) async fn ask(&self, wire: &mut dyn Wire) -> Result<Found, Failed> {
+        let (id, floor) = {
+            let known = self.known();
+            (known.id.clone(), known.floor)
+        };
+        let value = wire.ask(&self.ask_command(&id, floor)).await?;
+        let fields = text_fields(value).ok_or("Redis answered what no script of ours does")?;
+        match fields.as_slice() {
+            [found, phase, floor] => {
+                if !id.is_empty() && *found != id {
+                    tracing::error!(
+                        floor,
+                        "Redis has lost the marks of this guard; nothing below the floor is \
+                         admitted any more"
+                    );
+                }
+                Ok(Found { id: found.clone(), is_open: phase == "open" })
+            }
+            _ => Err("Redis has lost the marks of this guard (was it emptied?), and which tokens \
+                      were issued before is not known. State the first token to be admitted: POST \
+                      /v1/floor {\"floor\": N} to this guard, with N above every token that was \
+                      issued; or start the lock server of this namespace on the same Redis"
+                .to_owned()),
+        }
+    }
+
+    fn ask_command(&self, id: &str, floor: Option<Token>) -> Cmd {
+        let lost_marks = match self.lost_marks {
+            LostMarks::Refuse => "refuse",
+            LostMarks::Accept => "accept",
+        };
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("state.lua")).arg(2).arg(&self.keys.state).arg(&self.counter_key);
+        command.arg(id).arg(ids::random_hex(16)).arg(ids::lease_id().to_string()).arg(lost_marks);
+        command.arg(floor.map_or_else(String::new, |floor| floor.to_string()));
+        command
+    }
+
+    /// Opens the state, once every connection of the port is gone.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) async fn open(&self, wire: &mut dyn Wire, found: &Found) -> Result<(), Failed> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("open.lua")).arg(1).arg(&self.keys.state).arg(&found.id);
+        match wire.ask(&command).await? {
+            Value::Int(1) => Ok(()),
+            _ => Err("the guard's state in Redis changed while it was opened".to_owned()),
+        }
+    }
+
+    /// After Redis was restarted or replaced: raises the marks that it may have lost to what this
+    /// guard remembers. They were answered, so nothing below them may be admitted again.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(super) async fn restore_marks(
+        &self,
+        wire: &mut dyn Wire,
+        scripts: &Scripts,
+        run_id: &str,
+        found: &Found,
+    ) -> Result<(), Failed> {
+        let marks: Vec<Fence> = {
+            let known = self.known();
+            if known.run_id.is_empty() || (known.run_id == run_id && known.id == found.id) {
+                return Ok(());
+            }
+            let fence =
+                |(lock, mark): (&LockName, &Mark)| Fence { lock: lock.clone(), presented: *mark };
+            known.marks.iter().map(fence).collect()
+        };
+        tracing::warn!(
+            marks = marks.len(),
+            "Redis was restarted or replaced; raising its marks to those that this guard remembers"
+        );
+        for fence in &marks {
+            let value = wire.ask(&scripts.seal(&self.keys, &found.id, fence)).await?;
+            // Another guard may have been here before, and admitted what this one knows is stale.
+            if matches!(reply::step(value, Some(fence)), Ok(Step::Sealing)) {
+                preempt::settle(wire, scripts, &self.keys, &fence.lock, &Default::default())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn adopt(&self, run_id: &str, found: Found) {
+        let mut known = self.known();
+        known.id = found.id;
+        run_id.clone_into(&mut known.run_id);
+        known.floor = None;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

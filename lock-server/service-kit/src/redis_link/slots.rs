@@ -1,0 +1,271 @@
+//! Asking the nodes of a Redis Cluster which of them owns a slot.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::{ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd};
+
+use super::sentinel;
+use super::target::{RedisTarget, address_text};
+use super::url::{self, RedisUrl, TargetError};
+
+/// How many hash slots a cluster has.
+pub const SLOTS: u16 = 16384;
+
+/// A Redis Cluster, known by some of its nodes:
+/// `redis-cluster://[user[:password]@]host[:port][,host[:port]…]`.
+///
+/// Its text and its `Debug` hide the password.
+#[derive(Clone)]
+pub struct ClusterTarget {
+    seeds: Vec<(String, u16)>,
+    login: RedisConnectionInfo,
+    shown: String,
+}
+
+/// Consecutive slots and the master that owns them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotRange {
+    /// The first slot.
+    pub first: u16,
+    /// The last slot.
+    pub last: u16,
+    /// `host:port` of the master.
+    pub master: String,
+}
+
+/// One slot of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct SlotOwner {
+    seeds: Vec<(String, u16)>,
+    slot: u16,
+}
+
+impl FromStr for ClusterTarget {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        let RedisUrl { addresses, path, login, shown } = url::parse(text, &["redis-cluster"])?;
+        match path.iter().all(|part| part == "0") {
+            true => Ok(Self { seeds: addresses, login, shown }),
+            false => Err(TargetError::new(shown, "a cluster has no database but 0")),
+        }
+    }
+}
+
+impl ClusterTarget {
+    /// The nodes that the URL names, as `host:port`.
+    pub fn seeds(&self) -> Vec<String> {
+        self.seeds.iter().map(|(host, port)| address_text(host, *port)).collect()
+    }
+
+    /// One node, over RESP3, with the cluster's login; `None` where `address` is not `host:port`.
+    pub fn node(&self, address: &str) -> Option<RedisTarget> {
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        Some(RedisTarget::at(host, port.parse().ok()?, login))
+    }
+
+    /// Whatever node owns the slot of `key` at the moment of each connection.
+    pub fn owner_of(&self, key: &[u8]) -> RedisTarget {
+        let owner = SlotOwner { seeds: self.seeds.clone(), slot: slot_of(key) };
+        RedisTarget::owner(owner, self.login.clone(), self.shown.clone())
+    }
+
+    /// Asks `address`, one of the nodes, who owns which slots.
+    ///
+    /// # Errors
+    /// A sentence with the address and the cause.
+    pub async fn slots(&self, address: &str, timeout: Duration) -> Result<Vec<SlotRange>, String> {
+        let (host, port) =
+            address.rsplit_once(':').ok_or_else(|| format!("{address} is no address"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().map_err(|_| format!("{address} is no address"))?;
+        ask_one(host, port, &self.login, timeout).await
+    }
+}
+
+impl fmt::Display for ClusterTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for ClusterTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl SlotOwner {
+    /// The address of the slot's master, from the first node that answers.
+    pub(super) async fn ask(
+        &self,
+        login: &RedisConnectionInfo,
+        timeout: Duration,
+    ) -> Result<(String, u16), String> {
+        let mut reasons = Vec::new();
+        for (host, port) in &self.seeds {
+            match ask_one(host, *port, login, timeout).await {
+                Ok(ranges) => match owner(&ranges, self.slot) {
+                    Some(address) => return Ok(address),
+                    None => reasons.push(format!(
+                        "{} says that nobody owns slot {}",
+                        address_text(host, *port),
+                        self.slot
+                    )),
+                },
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(format!(
+            "no node of the cluster says who owns slot {}: {}",
+            self.slot,
+            reasons.join("; ")
+        ))
+    }
+}
+
+fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
+    let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
+    let (host, port) = range.master.rsplit_once(':')?;
+    Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
+}
+
+async fn ask_one(
+    host: &str,
+    port: u16,
+    login: &RedisConnectionInfo,
+    timeout: Duration,
+) -> Result<Vec<SlotRange>, String> {
+    let address = address_text(host, port);
+    let asked = async {
+        let info = sentinel::connection_info(host, port, login.clone())?;
+        let client = redis::Client::open(info)?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await
+    };
+    match tokio::time::timeout(timeout, asked).await {
+        Ok(Ok(reply)) => ranges(reply, host)
+            .ok_or_else(|| format!("what {address} answered to CLUSTER SLOTS cannot be read")),
+        Ok(Err(error)) => Err(refusal(&address, &error)),
+        Err(_) => Err(format!("{address} did not answer within {} ms", timeout.as_millis())),
+    }
+}
+
+fn refusal(address: &str, error: &RedisError) -> String {
+    match error.detail() {
+        Some(detail) if detail.contains("cluster support disabled") => {
+            format!("Redis at {address} is not part of a cluster; write redis:// for it")
+        }
+        _ => format!("Redis at {address} cannot be asked for its slots: {error}"),
+    }
+}
+
+/// Reads `[[first, last, [host, port, id, …], replica…], …]`. A node that does not know its own
+/// name gives an empty one or nil: it means the host that was asked.
+fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
+    let Value::Array(rows) = reply else { return None };
+    rows.into_iter().map(|row| range(row, asked)).collect()
+}
+
+fn range(row: Value, asked: &str) -> Option<SlotRange> {
+    let Value::Array(fields) = row else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &fields[..] else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = &master[..] else { return None };
+    let host = match host {
+        Value::BulkString(name) if !name.is_empty() => std::str::from_utf8(name).ok()?,
+        Value::BulkString(_) | Value::Nil => asked,
+        _ => return None,
+    };
+    let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+    let port = u16::try_from(*port).ok()?;
+    (last < SLOTS).then(|| SlotRange { first, last, master: address_text(host, port) })
+}
+
+/// The hash slot of a key: CRC16 of what is between the first `{` and the next `}`, where there is
+/// something, else of the whole key.
+pub fn slot_of(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM, a bit at a time made a byte at a time by a table.
+fn crc16(bytes: &[u8]) -> u16 {
+    const TABLE: [u16; 256] = table();
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const fn table() -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // From the cluster specification, and from CLUSTER KEYSLOT of Redis 7.
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        for (key, slot) in [("foo", 12182), ("bar", 5061), ("", 0), ("somekey", 11058)] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+        assert_eq!(slot_of(b"a{foo}b"), slot_of(b"foo"));
+        assert_eq!(slot_of(b"a{}{foo}"), crc16(b"a{}{foo}") % SLOTS);
+        assert_eq!(slot_of(b"a{{foo}}"), slot_of(b"{foo"));
+        assert_eq!(slot_of(b"a{foo"), crc16(b"a{foo") % SLOTS);
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
+        let row = |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
+        let reply = Value::Array(vec![
+            row(0, 99, node(text("10.0.0.1"), 7000)),
+            row(100, 16383, node(Value::Nil, 7001)),
+        ]);
+        let ranges = ranges(reply, "seed").unwrap();
+        assert_eq!(owner(&ranges, 99), Some(("10.0.0.1".to_owned(), 7000)));
+        assert_eq!(owner(&ranges, 100), Some(("seed".to_owned(), 7001)));
+        assert!(super::ranges(Value::Array(vec![row(0, 16384, Value::Nil)]), "x").is_none());
+        assert!(super::ranges(Value::Okay, "x").is_none());
+    }
+
+    #[test]
+    fn cluster_urls() {
+        let target: ClusterTarget = "redis-cluster://u:p@a:1,b,[::1]:3".parse().unwrap();
+        assert_eq!(target.seeds(), ["a:1", "b:6379", "[::1]:3"]);
+        assert_eq!(target.to_string(), "redis-cluster://***@a:1,b,[::1]:3");
+        let node = target.node("[::1]:3").unwrap();
+        assert_eq!(
+            (node.to_string(), node.credentials().1),
+            ("redis://[::1]:3".to_owned(), Some("p"))
+        );
+        assert!(target.node("nonsense").is_none());
+        for bad in ["redis-cluster://", "redis-cluster://a/1", "redis://a", "redis-cluster://a:b"] {
+            assert!(bad.parse::<ClusterTarget>().is_err(), "{bad}");
+        }
+    }
+}

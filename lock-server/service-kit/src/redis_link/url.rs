@@ -1,0 +1,91 @@
+//! Redis URLs: one host, or several.
+
+use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+
+use super::sentinel;
+
+/// A URL that is no Redis URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{shown}\" is no Redis URL ({why}); write redis://host:port, redis://user:password@host:port/db \
+     or redis-sentinel://host:port,host:port/master-name"
+)]
+pub struct TargetError {
+    shown: String,
+    why: String,
+}
+
+impl TargetError {
+    pub(super) fn new(shown: String, why: impl Into<String>) -> Self {
+        Self { shown, why: why.into() }
+    }
+}
+
+/// The parts of a URL.
+pub(super) struct RedisUrl {
+    /// Host and port of each address, at least one.
+    pub(super) addresses: Vec<(String, u16)>,
+    /// What is between the slashes behind the addresses, none of it empty but maybe the first.
+    pub(super) path: Vec<String>,
+    /// User and password; database 0.
+    pub(super) login: RedisConnectionInfo,
+    /// The URL without user and password.
+    pub(super) shown: String,
+}
+
+/// Takes a URL of one of `schemes` apart.
+pub(super) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetError> {
+    let shown = without_password(text);
+    let refuse = |why: String| TargetError::new(shown.clone(), why);
+    let begin = format!("it does not begin with {}://", schemes.join(":// or "));
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| refuse(begin.clone()))?;
+    if !schemes.contains(&scheme) {
+        return Err(refuse(begin));
+    }
+    let (rest, query) = match rest.split_once('?') {
+        Some((rest, query)) => (rest, format!("?{query}")),
+        None => (rest, String::new()),
+    };
+    // The user's name or the password may have any characters but these two.
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((user, rest)) => (format!("{user}@"), rest),
+        None => (String::new(), rest),
+    };
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let default_port = if scheme == "redis-sentinel" { sentinel::DEFAULT_PORT } else { 6379 };
+    let mut addresses = Vec::new();
+    let mut login = RedisConnectionInfo::default();
+    for host in hosts.split(',') {
+        // The driver's own parser knows what a host is, and takes %40 for an @.
+        let info = format!("redis://{user}{}{query}", with_port(host, default_port))
+            .into_connection_info()
+            .map_err(|error| refuse(error.to_string()))?;
+        let ConnectionAddr::Tcp(host, port) = info.addr() else {
+            return Err(refuse("it is not reached over TCP".to_owned()));
+        };
+        addresses.push((host.clone(), *port));
+        login = info.redis_settings().clone();
+    }
+    let path = path.trim_end_matches('/');
+    let path = path.split('/').filter(|_| !path.is_empty()).map(str::to_owned).collect();
+    Ok(RedisUrl { addresses, path, login, shown })
+}
+
+fn with_port(host: &str, default_port: u16) -> String {
+    let behind_brackets = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
+    match behind_brackets.contains(':') || host.is_empty() {
+        true => host.to_owned(),
+        false => format!("{host}:{default_port}"),
+    }
+}
+
+/// A URL with `***` in place of user and password: what errors and logs may show.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://***@{host}"),
+        None => url.to_owned(),
+    }
+}

@@ -1,0 +1,141 @@
+//! One question to one guard.
+
+use fence_protocol::{Namespace, Token};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{ASK_TIMEOUT, GuardUrl};
+
+/// The longest reply that is read, in bytes: what is asked for takes a few hundred.
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+
+/// What is needed of `GET /v1/stores`. Everything else may change without harm.
+#[derive(Debug, Deserialize)]
+struct Stores {
+    namespace: Namespace,
+}
+
+/// What is needed of `GET /v1/fences`.
+#[derive(Debug, Deserialize)]
+struct Fences {
+    fences: Vec<Line>,
+    highest_mark: Option<Token>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    mark: Token,
+}
+
+/// A client that goes where it is told and nowhere else.
+pub(super) fn http_client() -> Result<reqwest::Client, String> {
+    reqwest::Client::builder()
+        .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+/// The highest mark of the guard at `url`; none where it has seen no token yet.
+///
+/// # Errors
+/// A sentence where it does not answer in time, or answers something else than a guard of
+/// `namespace` does.
+pub(super) async fn ask(
+    http: &reqwest::Client,
+    url: &GuardUrl,
+    namespace: &Namespace,
+) -> Result<Option<Token>, String> {
+    tokio::time::timeout(ASK_TIMEOUT, highest_mark(http, url, namespace))
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {} ms", ASK_TIMEOUT.as_millis())))
+}
+
+async fn highest_mark(
+    http: &reqwest::Client,
+    url: &GuardUrl,
+    namespace: &Namespace,
+) -> Result<Option<Token>, String> {
+    let stores: Stores = get(http, url, "/v1/stores").await?;
+    if stores.namespace != *namespace {
+        return Err(format!(
+            "it guards namespace {}, and this server issues tokens for {namespace}; name a guard \
+             of {namespace}",
+            stores.namespace
+        ));
+    }
+    let page: Fences = get(http, url, "/v1/fences?limit=1").await?;
+    judged(&page)
+}
+
+/// A guard that lists a mark cannot have a lower highest one, or none.
+fn judged(page: &Fences) -> Result<Option<Token>, String> {
+    match page.fences.iter().map(|line| line.mark).max() {
+        Some(listed) if Some(listed) > page.highest_mark => {
+            Err(format!("it lists the mark {listed} and does not say that of its highest one"))
+        }
+        _ => Ok(page.highest_mark),
+    }
+}
+
+async fn get<T: DeserializeOwned>(
+    http: &reqwest::Client,
+    url: &GuardUrl,
+    path: &str,
+) -> Result<T, String> {
+    let request = http.get(format!("{}{path}", url.base())).send();
+    let mut reply = request.await.map_err(|error| causes(&error.without_url()))?;
+    let status = reply.status().as_u16();
+    if status != 200 {
+        return Err(format!("it answers {status} to {path}; is it a guard of this version?"));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = reply.chunk().await.map_err(|error| causes(&error.without_url()))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > REPLY_BYTES_MAX {
+            return Err(format!("it answers more than {REPLY_BYTES_MAX} bytes to {path}"));
+        }
+    }
+    serde_json::from_slice(&body)
+        .map_err(|_| format!("what it answers to {path} is not what a guard says"))
+}
+
+/// An error with what caused it last, which says most.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(json: &str) -> Result<Option<Token>, String> {
+        let page = serde_json::from_str(json).map_err(|_| "shape".to_owned())?;
+        judged(&page)
+    }
+
+    #[test]
+    fn replies_are_taken_only_where_they_agree_with_themselves() {
+        let line = r#"{"lock":"a","mark":34,"lease_id":"67e55044-10b1-426f-9247-bb680e5fe0c8"}"#;
+        let with = |highest: &str| page(&format!(r#"{{"fences":[{line}]{highest}}}"#));
+        assert_eq!(with(r#","highest_mark":34"#), Ok(Token::new(34).ok()));
+        assert_eq!(with(r#","highest_mark":90,"more":1"#), Ok(Token::new(90).ok()));
+        assert!(with(r#","highest_mark":33"#).is_err());
+        assert!(with("").is_err());
+        assert_eq!(page(r#"{"fences":[]}"#), Ok(None));
+        for garbage in [
+            "{}",
+            "[]",
+            "null",
+            r#"{"fences":[],"highest_mark":-1}"#,
+            r#"{"fences":[],"highest_mark":"9"}"#,
+        ] {
+            assert_eq!(page(garbage), Err("shape".to_owned()), "{garbage}");
+        }
+    }
+}

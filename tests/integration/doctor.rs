@@ -1,0 +1,183 @@
+//! `fence doctor` over real servers: what it looks at, and that it changes nothing.
+
+use fence_tests::process::{Output, Process, command};
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::Setup;
+use redis::FromRedisValue;
+use serde_json::Value;
+
+/// Its exit code, and each finding as verdict, about and text.
+async fn doctor(args: &[&str]) -> (i32, Vec<(String, String, String)>) {
+    let output = run(&[args, &["--output", "json"]].concat()).await;
+    let checks: Vec<Value> =
+        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let field = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
+    let checks = checks
+        .iter()
+        .map(|check| (field(check, "verdict"), field(check, "about"), field(check, "text")))
+        .collect();
+    (output.code, checks)
+}
+
+async fn run(args: &[&str]) -> Output {
+    let mut command = command(fence_tests::binaries::path("fence"));
+    command.arg("doctor").args(args);
+    Process::spawn("fence doctor", command).ended().await
+}
+
+/// The verdict and text of the finding that is about this.
+fn about<'a>(checks: &'a [(String, String, String)], what: &str) -> (&'a str, &'a str) {
+    let found = checks.iter().find(|(_, about, _)| about == what);
+    let (verdict, _, text) = found.unwrap_or_else(|| panic!("nothing about {what}: {checks:?}"));
+    (verdict, text)
+}
+
+async fn ask<T: FromRedisValue>(redis: &Redis, words: &str) -> T {
+    redis.run(&words.split(' ').collect::<Vec<_>>()).await
+}
+
+impl User<'_> {
+    fn url(&self) -> String {
+        format!("redis://{}:{}@{}", self.name, self.password, self.redis.address())
+    }
+
+    async fn tries(&self, more: &[&str]) -> (i32, Vec<(String, String, String)>) {
+        let url = self.url();
+        doctor(&[&["--direct", &url, "--strict"], more].concat()).await
+    }
+}
+
+struct User<'a> {
+    redis: &'a Redis,
+    name: &'static str,
+    password: &'static str,
+}
+
+/// What is not named is not asked: nothing listens at the default addresses of this test run.
+#[tokio::test]
+async fn only_what_is_named_is_judged() {
+    let redis = Redis::start().await;
+    let (code, checks) = doctor(&["--redis", &redis.url()]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert!(checks.iter().all(|(_, about, _)| about.starts_with("redis")), "{checks:?}");
+    let guard = Setup::fenced_store("memory:").start().await;
+    let (code, checks) = doctor(&["--store", &guard.base]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert!(checks.iter().all(|(_, about, _)| about.starts_with("fenced-store")), "{checks:?}");
+}
+
+#[tokio::test]
+async fn a_guard_shows_its_stores_and_its_mode() {
+    let redis = Redis::start().await;
+    let guard = Setup::fenced_store(&redis.url()).start().await;
+    let (code, checks) = doctor(&["--store", &guard.base, "--strict"]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    let (verdict, text) = about(&checks, "fenced-store store redis");
+    assert_eq!(verdict, "ok");
+    assert!(text.contains("atomic") && text.contains(&redis.address()), "{text}");
+    assert_eq!(about(&checks, "fenced-store mode").0, "ok");
+    assert!(checks.iter().any(|(verdict, about, _)| verdict == "note" && about.contains("gap")));
+
+    let watching = Setup::fenced_store("memory:").args(&["--mode", "observe"]).start().await;
+    let (code, checks) = doctor(&["--store", &watching.base, "--strict"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    assert_eq!(about(&checks, "fenced-store mode").0, "warning");
+    // A lock server has no stores to show.
+    let locks = Setup::lock_server("memory:").start().await;
+    let (_, checks) = doctor(&["--store", &locks.base]).await;
+    assert_eq!(about(&checks, "fenced-store stores").0, "warning");
+}
+
+#[tokio::test]
+async fn an_application_that_can_bypass_the_guard_is_a_warning() {
+    let redis = Redis::start().await;
+    let (code, checks) = doctor(&["--direct", &redis.url(), "--strict"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    let (verdict, text) = about(&checks, "direct write");
+    assert_eq!(verdict, "warning");
+    assert!(text.contains("ACL SETUSER default off"), "{text}");
+    assert_eq!(ask::<u64>(&redis, "DBSIZE").await, 0, "it left something behind");
+
+    // Credentials that are refused prove nothing where none are needed.
+    let wrong = User { redis: &redis, name: "app", password: "wrong" };
+    let (code, checks) = wrong.tries(&[]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    assert_eq!(about(&checks, "direct write").0, "ok");
+    assert_eq!(about(&checks, "direct write without a login").0, "warning");
+}
+
+#[tokio::test]
+async fn a_user_with_few_rights_is_looked_at_closely() {
+    let redis = Redis::start().await;
+    for user in
+        ["keys on >x ~orders/* +@all", "unset on >x ~* +@all -set", "reader on >x ~* +@read"]
+    {
+        let _: () = ask(&redis, &format!("ACL SETUSER {user}")).await;
+    }
+    let _: () = ask(&redis, "SET orders/1 paid").await;
+    let user = |name| User { redis: &redis, name, password: "x" };
+
+    let (_, checks) = user("keys").tries(&[]).await;
+    assert_eq!(about(&checks, "direct write").0, "warning");
+    assert!(about(&checks, "direct write").1.contains("--direct-key"), "{checks:?}");
+    let (_, checks) = user("keys").tries(&["--direct-key", "orders/1"]).await;
+    assert!(about(&checks, "direct write").1.contains("can bypass"), "{checks:?}");
+    let (_, checks) = user("unset").tries(&["--direct-key", "orders/1"]).await;
+    let (verdict, text) = about(&checks, "direct write");
+    assert_eq!(verdict, "warning");
+    assert!(text.contains("INCRBY") && text.contains("EXPIRE"), "{text}");
+    let (_, checks) = user("reader").tries(&[]).await;
+    assert_eq!(about(&checks, "direct write").0, "ok", "{checks:?}");
+
+    // The object that is there is as it was, for as long as it was.
+    assert_eq!(ask::<String>(&redis, "GET orders/1").await, "paid");
+    assert_eq!(ask::<i64>(&redis, "PTTL orders/1").await, -1);
+    assert_eq!(ask::<u64>(&redis, "DBSIZE").await, 1);
+}
+
+#[tokio::test]
+async fn an_application_that_is_shut_out_is_well() {
+    let redis = Redis::start().await;
+    let _: () = ask(&redis, "CONFIG SET requirepass guards-own").await;
+    let (code, checks) = doctor(&["--direct", &redis.url(), "--strict"]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert!(about(&checks, "direct write").1.contains("NOAUTH"), "{checks:?}");
+    let wrong = User { redis: &redis, name: "default", password: "wrong" };
+    let (code, checks) = wrong.tries(&[]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert!(!format!("{checks:?}").contains("wrong"), "a password is shown: {checks:?}");
+    let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
+    let (code, checks) = doctor(&["--direct", &nobody, "--strict"]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert_eq!(run(&["--direct", "mysql://x"]).await.code, 64);
+    assert_eq!(run(&["--direct-key", "a"]).await.code, 64, "of what?");
+}
+
+#[tokio::test]
+async fn rights_that_the_port_needs_are_named() {
+    let redis = Redis::start().await;
+    let _: () = ask(&redis, "ACL SETUSER poor on >x ~* &* +@all -acl -client|kill").await;
+    let users: Vec<String> = ask(&redis, "ACL USERS").await;
+    let poor = User { redis: &redis, name: "poor", password: "x" };
+    let (code, checks) = doctor(&["--redis", &poor.url(), "--strict"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    let (verdict, text) = about(&checks, "redis rights");
+    assert_eq!(verdict, "warning");
+    for right in ["CLIENT KILL", "ACL SETUSER", "+client|kill"] {
+        assert!(text.contains(right), "{right}: {text}");
+    }
+    assert!(!text.contains("CLIENT LIST"), "{text}");
+    let (code, checks) = doctor(&["--redis", &redis.url(), "--strict"]).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert_eq!(about(&checks, "redis rights").0, "ok");
+    assert_eq!(about(&checks, "redis version").0, "ok");
+    assert_eq!(ask::<Vec<String>>(&redis, "ACL USERS").await, users, "asking made a user");
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_a_warning() {
+    let redis = Redis::with(&[("cluster-enabled", "yes")]).await;
+    let (code, checks) = doctor(&["--redis", &redis.url(), "--strict"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    assert_eq!(about(&checks, "redis cluster").0, "warning");
+}

@@ -1,0 +1,52 @@
+//! The Redis port over real processes: an existing Redis, raw protocol, and everything that may
+//! happen to both between two steps of a hand-over.
+
+mod bad_input;
+mod bad_store;
+mod cluster;
+mod facts;
+mod fail_points;
+mod handover;
+mod link;
+mod matrix;
+mod memory;
+mod one_record;
+mod restart;
+mod sentinel;
+
+use fence_tests::redis_server::Redis;
+use fence_tests::redis_writes::RULES;
+use fence_tests::servers::{Server, Setup};
+
+/// A guard with a port.
+pub(crate) struct Port {
+    pub(crate) server: Server,
+    /// `127.0.0.1:PORT`.
+    pub(crate) address: String,
+}
+
+/// `fenced-store --store URL --redis-listen …` with the rules of the journal.
+pub(crate) fn setup(url: &str) -> Setup {
+    bare_setup(url).args(&["--redis-listen", "127.0.0.1:0"])
+}
+
+/// Without the address of the port.
+pub(crate) fn bare_setup(url: &str) -> Setup {
+    Setup::fenced_store(url).args(&RULES)
+}
+
+/// Starts it and waits until both listen.
+pub(crate) async fn port(setup: &Setup) -> Port {
+    let mut server = setup.start().await;
+    let address = server.redis_port().await;
+    Port { server, address }
+}
+
+/// As many guards before one Redis.
+pub(crate) async fn ports(redis: &Redis, count: usize) -> Vec<Port> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(port(&setup(&redis.url())).await);
+    }
+    all
+}

@@ -1,0 +1,140 @@
+//! What clients can make the guard keep is bounded.
+
+use std::time::Duration;
+
+use fence_tests::redis_server::Redis;
+use fence_tests::redis_writes::Grant;
+use fence_tests::resp_client::{Resp, RespClient, request};
+
+use super::{Port, port, setup};
+
+/// What the port may hold for all clients together, and what else the process may take by it:
+/// buffers of sockets that grow by doubling, and what the allocator keeps.
+const BUDGET_BYTES: u64 = 32 << 20;
+const SLACK_BYTES: u64 = 64 << 20;
+
+async fn small(redis: &Redis) -> Port {
+    let budget = BUDGET_BYTES.to_string();
+    port(&setup(&redis.url()).args(&["--max-redis-buffer-bytes", &budget])).await
+}
+
+/// Pushes these bytes for as long as they are taken, at most so often; never reads.
+async fn push(client: &mut RespClient, bytes: &[u8], times: usize) {
+    for _ in 0..times {
+        let push = client.try_send_raw(bytes);
+        match tokio::time::timeout(Duration::from_millis(300), push).await {
+            Ok(Ok(())) => {}
+            _ => return,
+        }
+    }
+}
+
+fn assert_bounded(guard: &Port, before: u64, what: &str) {
+    let grown = guard.server.process.resident_bytes().saturating_sub(before);
+    assert!(grown < BUDGET_BYTES + SLACK_BYTES, "{what}: {} MiB more", grown >> 20);
+}
+
+async fn assert_alive(guard: &Port, token: u64) {
+    let grant = Grant::new(token, "alive");
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    assert_eq!(client.call(&["SET", &grant.key("a"), "1"]).await, Resp::simple("OK"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_nobody_reads() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let mut first = RespClient::fenced(&guard.address, &grant.credential).await;
+    let large = "x".repeat(1 << 20);
+    first.call(&["SET", &grant.key("a"), &large]).await;
+    let before = guard.server.process.resident_bytes();
+    let gets = request(&["GET", &grant.key("a")]).repeat(50);
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        push(&mut client, &gets, 20).await;
+        assert_bounded(&guard, before, "GETs without reading");
+        silent.push(client);
+    }
+    assert_alive(&guard, 2).await;
+    // Whoever shares their connection goes on, too, or is told; it does not hang for ever.
+    let reply = first.try_call(&["GET", &grant.key("b")]).await;
+    assert!(reply.is_err() || matches!(reply, Ok(Resp::Null | Resp::Error(_))), "{reply:?}");
+    assert_bounded(&guard, before, "GETs without reading, later");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_replies_that_nobody_reads() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let before = guard.server.process.resident_bytes();
+    let mut local = RespClient::connect(&guard.address).await;
+    push(&mut local, &request(&["PING"]).repeat(10_000), 300).await;
+    assert_bounded(&guard, before, "PINGs without reading");
+    let mut forwarded = RespClient::fenced(&guard.address, &grant.credential).await;
+    push(&mut forwarded, &request(&["EXISTS", &grant.key("a")]).repeat(10_000), 200).await;
+    assert_bounded(&guard, before, "EXISTS without reading");
+    let mut refused = RespClient::connect(&guard.address).await;
+    push(&mut refused, &request(&["SET", "orders:2:a", "1"]).repeat(10_000), 200).await;
+    assert_bounded(&guard, before, "refusals without reading");
+    assert_alive(&guard, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_of_large_commands() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let before = guard.server.process.resident_bytes();
+    let piece = vec![b'x'; 2 << 20];
+    let mut open = Vec::new();
+    for number in 0..40 {
+        let grant = Grant::new(1, &number.to_string());
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        let head = format!("*3\r\n$3\r\nSET\r\n$10\r\norders:{number:02}:\r\n$60000000\r\n");
+        push(&mut client, head.as_bytes(), 1).await;
+        push(&mut client, &piece, 1).await;
+        open.push(client);
+    }
+    assert_bounded(&guard, before, "halves of large commands");
+    drop(open);
+    assert_alive(&guard, 2).await;
+}
+
+/// A value that is larger than everything the guard may hold passes all the same on a connection
+/// of its client's own: it streams.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_replies_stream() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let large = "x".repeat(100 << 20);
+    let mut direct = RespClient::connect(&redis.address()).await;
+    assert_eq!(direct.call(&["SET", &grant.key("a"), &large]).await, Resp::simple("OK"));
+    let before = guard.server.process.resident_bytes();
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    client.call(&["WATCH", &grant.key("a")]).await;
+    let reply = client.call(&["GET", &grant.key("a")]).await;
+    assert!(reply == Resp::bulk(&large), "another value came back");
+    assert_bounded(&guard, before, "a large reply");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_too_large_is_refused() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = port(&setup(&redis.url()).args(&["--max-command-bytes", "1000000"])).await;
+    let grant = Grant::new(1, "1");
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let fits = "x".repeat(900_000);
+    assert_eq!(client.call(&["SET", &grant.key("a"), &fits]).await, Resp::simple("OK"));
+    let large = "x".repeat(1_100_000);
+    // It may be cut before all is written.
+    let _ = client.try_send_raw(&request(&["SET", &grant.key("a"), &large])).await;
+    if let Ok(reply) = client.try_reply().await {
+        assert!(reply.expect_error("ERR").contains("invalid bulk length"), "{reply:?}");
+    }
+    let length: usize = redis.run(&["STRLEN", &grant.key("a")]).await;
+    assert_eq!(length, fits.len());
+    assert_alive(&guard, 2).await;
+}

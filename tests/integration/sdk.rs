@@ -1,0 +1,42 @@
+//! The Rust SDK over both servers as processes.
+
+mod below_the_marks;
+mod lost_replies;
+
+use std::time::Duration;
+
+use fence_client::{Client, Lease};
+use fence_tests::fault_proxy::FaultProxy;
+use fence_tests::servers::{DataDir, Server, Setup};
+
+/// Longer than any test: its lease is live here whatever happens at the server, until the first
+/// renewal.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A lock server whose tokens begin at 1, a guard, and what is between the SDK and the guard.
+struct Site {
+    locks: Server,
+    guard: Server,
+    proxy: FaultProxy,
+    _data: DataDir,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let data = DataDir::new();
+        let locks = Setup::lock_server(&data.store()).start().await;
+        let guard = Setup::fenced_store("memory:").start().await;
+        let proxy = FaultProxy::before(&guard.address()).await;
+        Self { locks, guard, proxy, _data: data }
+    }
+
+    /// An SDK behind the proxy.
+    fn client(&self) -> Client {
+        let guard = format!("http://{}", self.proxy.address());
+        Client::builder().lock_server(&self.locks.base).fenced_store(guard).build().unwrap()
+    }
+
+    async fn lease(&self, lock: &str) -> Lease {
+        self.client().lock(lock).ttl(LONG).acquire().await.unwrap()
+    }
+}

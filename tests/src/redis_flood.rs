@@ -1,0 +1,131 @@
+//! One connection that writes as fast as it can, far ahead of the replies that it reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::task::JoinHandle;
+
+use crate::redis_journal::{Answer, Told};
+use crate::redis_writes::{Grant, refusal};
+use crate::resp_client::{Resp, RespClient, RespReader, request};
+use crate::wait::{PATIENCE, soon, until_true};
+
+/// The writes that are sent in one piece.
+const PIECE: u64 = 500;
+/// How often the reader looks whether all was sent.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// RPUSHes to the journal of a lock, pipelined, until the connection ends or one is refused.
+#[derive(Debug)]
+pub struct Flood {
+    writing: JoinHandle<OwnedWriteHalf>,
+    reading: JoinHandle<Vec<Told>>,
+    seen: Arc<Seen>,
+    token: u64,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    sent: AtomicU64,
+    applied: AtomicU64,
+    is_sent: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Flood {
+    /// Begins to write, at most `count` times, on a connection that has presented its token.
+    pub fn start(client: RespClient, grant: &Grant, count: u64) -> Self {
+        let (writer, reader) = client.split();
+        let seen = Arc::<Seen>::default();
+        let writing = tokio::spawn(send(writer, grant.clone(), count, Arc::clone(&seen)));
+        let reading = tokio::spawn(hear(reader, Arc::clone(&seen)));
+        Self { writing, reading, seen, token: grant.token }
+    }
+
+    /// Waits until so many writes were answered.
+    pub async fn answered(&self, count: u64) {
+        let applied = || self.seen.applied.load(Ordering::SeqCst);
+        until_true("the flood to run", || async { applied() >= count }).await;
+    }
+
+    /// Waits for its end: every write with what was told of it.
+    ///
+    /// # Panics
+    /// Where it does not end, or a write was applied after another was not.
+    pub async fn ended(self) -> Vec<Answer> {
+        let told = soon("the flood to be heard out", self.reading).await.expect("no panic");
+        let writer = soon("the flood to end", self.writing).await.expect("no panic");
+        drop(writer);
+        let late = told.iter().skip_while(|told| **told == Told::Applied);
+        let late = late.filter(|told| **told == Told::Applied).count();
+        assert_eq!(late, 0, "writes were applied after one of the pipeline was not");
+        let rest = std::iter::repeat(Told::Unknown);
+        let all = (0..self.seen.sent.load(Ordering::SeqCst)).zip(told.into_iter().chain(rest));
+        let answer = |(number, told)| Answer { token: self.token, op: op(number), told };
+        all.map(answer).collect()
+    }
+}
+
+fn op(number: u64) -> String {
+    format!("flood-{number}")
+}
+
+/// Returns the half that wrote: dropping it would end the connection before all is heard.
+async fn send(
+    mut writer: OwnedWriteHalf,
+    grant: Grant,
+    count: u64,
+    seen: Arc<Seen>,
+) -> OwnedWriteHalf {
+    let mut sent = 0;
+    while sent < count && !seen.is_over.load(Ordering::SeqCst) {
+        let piece = PIECE.min(count - sent);
+        let entry = |number| format!("{} {}", grant.token, op(number));
+        let command = |number| request(&["RPUSH", &grant.journal(), &entry(number)]);
+        let bytes: Vec<u8> = (sent..sent + piece).flat_map(command).collect();
+        sent += piece;
+        seen.sent.store(sent, Ordering::SeqCst);
+        if writer.write_all(&bytes).await.is_err() {
+            break;
+        }
+    }
+    seen.is_sent.store(true, Ordering::SeqCst);
+    writer
+}
+
+/// Hears until all that was sent is answered, or the connection ends, or nothing comes for long.
+async fn hear(mut reader: RespReader, seen: Arc<Seen>) -> Vec<Told> {
+    let mut told = Vec::new();
+    let mut silence = Duration::ZERO;
+    loop {
+        let is_all = seen.is_sent.load(Ordering::SeqCst);
+        if is_all && told.len() as u64 >= seen.sent.load(Ordering::SeqCst) {
+            return told;
+        }
+        let reply = match tokio::time::timeout(GLANCE, reader.next()).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => break,
+            Err(_) if silence > PATIENCE / 4 => break,
+            Err(_) => {
+                silence += GLANCE;
+                continue;
+            }
+        };
+        silence = Duration::ZERO;
+        match reply {
+            Resp::Integer(_) => {
+                told.push(Told::Applied);
+                seen.applied.fetch_add(1, Ordering::SeqCst);
+            }
+            other => {
+                told.push(refusal(&other));
+                seen.is_over.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+    seen.is_over.store(true, Ordering::SeqCst);
+    told
+}

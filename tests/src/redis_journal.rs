@@ -1,0 +1,237 @@
+//! The journal oracle. Every write of a test also appends "token op" to a list of its lock, in the
+//! same atomic step of the test's own making, so Redis itself writes down the order in which the
+//! writes took effect. The judge is pure: no I/O, no clock.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+/// A write that took effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The token that it was made with.
+    pub token: u64,
+    /// Its own name, used once.
+    pub op: String,
+}
+
+impl FromStr for Entry {
+    type Err = String;
+
+    /// Reads `token op`.
+    ///
+    /// # Errors
+    /// The text, where it is something else.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once(' ').and_then(|(token, op)| Some((token.parse().ok()?, op)));
+        let (token, op) = parsed.ok_or_else(|| format!("no journal entry: {text:?}"))?;
+        Ok(Self { token, op: op.to_owned() })
+    }
+}
+
+/// A token was answered (an accepted AUTH, or any answered command with it), and the list was
+/// at most so long then: it was measured later, and never shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The token that was answered.
+    pub token: u64,
+    /// The length of the list, measured after the answer.
+    pub length: usize,
+}
+
+/// What the client that made a write was told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It took effect.
+    Applied,
+    /// It did not, and will not.
+    Refused,
+    /// Nobody knows: an error that says so, or a connection that ended.
+    Unknown,
+}
+
+/// A write as its client saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The token that it was made with.
+    pub token: u64,
+    /// Its own name.
+    pub op: String,
+    /// What the client was told.
+    pub told: Told,
+}
+
+/// Everything that is known of one lock.
+#[derive(Clone, Debug, Default)]
+pub struct Journal {
+    /// The list, in Redis' order.
+    pub entries: Vec<Entry>,
+    /// The answered tokens, in any order.
+    pub seals: Vec<Seal>,
+    /// The writes, in any order.
+    pub answers: Vec<Answer>,
+}
+
+impl Journal {
+    /// The invariants that a guarded run keeps.
+    ///
+    /// # Errors
+    /// The entries that break one, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.never_falls()?;
+        self.nothing_below_a_seal()?;
+        self.as_told()
+    }
+
+    /// G1: the tokens of applied writes never fall.
+    ///
+    /// # Errors
+    /// Two neighbours of which the later is lower.
+    pub fn never_falls(&self) -> Result<(), String> {
+        match self.entries.windows(2).position(|two| two[1].token < two[0].token) {
+            Some(at) => {
+                let (before, after) = (&self.entries[at], &self.entries[at + 1]);
+                Err(format!("G1: the tokens fall at {at}: {before:?} then {after:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// G2: once a token was answered, nothing below it takes effect.
+    ///
+    /// # Errors
+    /// The seal and the write that came after it.
+    pub fn nothing_below_a_seal(&self) -> Result<(), String> {
+        for seal in &self.seals {
+            let late = self.entries.iter().skip(seal.length).find(|late| late.token < seal.token);
+            if let Some(late) = late {
+                return Err(format!("G2: {late:?} took effect after {seal:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// G6 and honest answers: what was told as applied is there once, what was told as refused is
+    /// not, and nothing is there twice or from nowhere.
+    ///
+    /// # Errors
+    /// The write and what is wrong with it.
+    pub fn as_told(&self) -> Result<(), String> {
+        let mut found: HashMap<&str, (u64, usize)> = HashMap::new();
+        for entry in &self.entries {
+            found.entry(&entry.op).or_insert((entry.token, 0)).1 += 1;
+        }
+        for answer in &self.answers {
+            let (token, times) = found.remove(answer.op.as_str()).unwrap_or((answer.token, 0));
+            let is_right = match answer.told {
+                Told::Applied => times == 1,
+                Told::Refused => times == 0,
+                Told::Unknown => times <= 1,
+            };
+            if !is_right || token != answer.token {
+                return Err(format!("{answer:?} is {times} times in the journal (token {token})"));
+            }
+        }
+        match found.into_iter().next() {
+            Some((op, _)) => Err(format!("{op} is in the journal and nobody asked for it")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(texts: &[&str]) -> Vec<Entry> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn answer(token: u64, op: &str, told: Told) -> Answer {
+        Answer { token, op: op.to_owned(), told }
+    }
+
+    /// Old holder, new holder, an old write that was refused, one that nobody knows of.
+    fn good() -> Journal {
+        Journal {
+            entries: entries(&["10 a", "10 b", "20 c", "20 d", "30 e"]),
+            seals: vec![
+                Seal { token: 10, length: 0 },
+                Seal { token: 20, length: 2 },
+                Seal { token: 30, length: 5 },
+            ],
+            answers: vec![
+                answer(10, "a", Told::Applied),
+                answer(10, "b", Told::Unknown),
+                answer(10, "lost", Told::Unknown),
+                answer(10, "late", Told::Refused),
+                answer(20, "c", Told::Applied),
+                answer(20, "d", Told::Applied),
+                answer(30, "e", Told::Unknown),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_good_history_passes() {
+        good().check().unwrap();
+        Journal::default().check().unwrap();
+    }
+
+    #[test]
+    fn falling_tokens_are_caught() {
+        let mut bad = good();
+        bad.entries.swap(1, 2);
+        bad.seals.clear();
+        assert!(bad.check().unwrap_err().starts_with("G1"));
+    }
+
+    /// The tokens do not fall, because the new holder has not written yet; it was answered.
+    #[test]
+    fn a_write_after_a_seal_is_caught() {
+        let mut bad = good();
+        bad.seals.push(Seal { token: 20, length: 1 });
+        bad.never_falls().unwrap();
+        assert!(bad.check().unwrap_err().starts_with("G2"));
+        bad.seals.pop();
+        bad.seals.push(Seal { token: 40, length: 4 });
+        assert!(bad.check().unwrap_err().starts_with("G2"));
+    }
+
+    #[test]
+    fn a_lost_write_is_caught() {
+        let mut bad = good();
+        bad.answers.push(answer(30, "f", Told::Applied));
+        assert!(bad.check().unwrap_err().contains("\"f\""));
+    }
+
+    #[test]
+    fn a_refused_write_that_took_effect_is_caught() {
+        let mut bad = good();
+        bad.answers[5].told = Told::Refused;
+        assert!(bad.check().unwrap_err().contains("\"d\""));
+    }
+
+    #[test]
+    fn a_write_that_took_effect_twice_is_caught() {
+        let mut bad = good();
+        bad.entries.push(bad.entries[4].clone());
+        assert!(bad.check().unwrap_err().contains("2 times"));
+    }
+
+    #[test]
+    fn a_write_of_nobody_or_with_another_token_is_caught() {
+        let mut bad = good();
+        bad.entries.extend(entries(&["30 x"]));
+        assert!(bad.check().unwrap_err().contains("nobody"));
+        let mut bad = good();
+        bad.answers[6].token = 31;
+        assert!(bad.check().is_err());
+    }
+
+    #[test]
+    fn what_is_no_entry_is_told() {
+        for text in ["", "10", "x y", "-1 a"] {
+            assert!(text.parse::<Entry>().is_err(), "{text}");
+        }
+    }
+}

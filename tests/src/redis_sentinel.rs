@@ -1,0 +1,117 @@
+//! A Redis with a replica and a sentinel that watches both, for one test.
+
+use tempfile::TempDir;
+
+use crate::ports;
+use crate::process::{Process, command};
+use crate::redis_server::Redis;
+use crate::wait::until_true;
+
+/// What the sentinel calls the master.
+pub const MASTER: &str = "orders-redis";
+
+/// Two Redis and one sentinel; gone when dropped.
+#[derive(Debug)]
+pub struct SentinelGroup {
+    redis: [Redis; 2],
+    port: u16,
+    _folder: TempDir,
+    _process: Process,
+}
+
+impl SentinelGroup {
+    /// The first Redis is the master, and the second one in step with it.
+    ///
+    /// # Panics
+    /// Where they do not find each other.
+    pub async fn start() -> Self {
+        let redis = [Redis::start().await, Redis::start().await];
+        let master = redis[0].address();
+        let (host, master_port) = master.split_once(':').expect("host:port");
+        let _: () = redis[1].run(&["REPLICAOF", host, master_port]).await;
+        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder"));
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\ndir {dir}\nsentinel monitor {MASTER} {host} {master_port} 1\n\
+             sentinel down-after-milliseconds {MASTER} 1000\n\
+             sentinel failover-timeout {MASTER} 5000\n",
+            dir = folder.path().display()
+        );
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, config).expect("a configuration");
+        let mut command = command("redis-server");
+        command.arg(&file).arg("--sentinel");
+        let process = Process::spawn("redis-sentinel", command);
+        let group = Self { redis, port, _folder: folder, _process: process };
+        group.replicates(1).await;
+        until_true("the sentinel to know both", || async {
+            let Some(text) = group.ask(&["SENTINEL", "REPLICAS", MASTER]).await else {
+                return false;
+            };
+            text.contains(&group.redis[1].address()) && text.contains("\"ok\"")
+        })
+        .await;
+        group
+    }
+
+    /// `redis-sentinel://HOST:PORT/NAME`, behind a sentinel that is down.
+    pub fn url(&self) -> String {
+        format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/{MASTER}", self.port)
+    }
+
+    /// `HOST:PORT` of the sentinel.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The first or the second Redis.
+    pub fn redis(&self, index: usize) -> &Redis {
+        &self.redis[index]
+    }
+
+    /// The same, to stop it.
+    pub fn redis_mut(&mut self, index: usize) -> &mut Redis {
+        &mut self.redis[index]
+    }
+
+    /// Waits until the Redis of this number is in step with its master.
+    pub async fn replicates(&self, index: usize) {
+        until_true("the replica to be in step", || async {
+            let info: String = self.redis[index].run(&["INFO", "replication"]).await;
+            info.contains("role:slave") && info.contains("master_link_status:up")
+        })
+        .await;
+    }
+
+    /// Has the sentinel make the replica the master, and waits until both have their new roles.
+    pub async fn fail_over(&self, to: usize) {
+        until_true("the sentinel to begin a failover", || async {
+            self.ask(&["SENTINEL", "FAILOVER", MASTER]).await.is_some()
+        })
+        .await;
+        self.is_master(to).await;
+        self.replicates(1 - to).await;
+    }
+
+    /// Waits until the sentinel calls this one the master, and it is.
+    pub async fn is_master(&self, index: usize) {
+        let address = self.redis[index].address();
+        let port = address.rsplit_once(':').expect("host:port").1.to_owned();
+        until_true("the sentinel to name the new master", || async {
+            let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
+            let named = self.ask(&ask).await.is_some_and(|text| text.contains(&port));
+            let info: String = self.redis[index].run(&["INFO", "replication"]).await;
+            named && info.contains("role:master")
+        })
+        .await;
+    }
+
+    /// What the sentinel answers, as text; `None` for an error.
+    async fn ask(&self, words: &[&str]) -> Option<String> {
+        let client = redis::Client::open(format!("redis://{}", self.address())).ok()?;
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        let reply: redis::Value = command.query_async(&mut connection).await.ok()?;
+        Some(format!("{reply:?}"))
+    }
+}

@@ -1,0 +1,196 @@
+//! A raw client of Redis' protocol (RESP2 and RESP3): bytes out, one reply at a time back. It does
+//! nothing by itself, so that a test decides what is sent, when it is read, and what is left out.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::wait::soon;
+
+mod value;
+
+pub use value::{Resp, request};
+
+/// One connection.
+#[derive(Debug)]
+pub struct RespClient {
+    writer: OwnedWriteHalf,
+    reader: RespReader,
+}
+
+/// The half of a connection that hears.
+#[derive(Debug)]
+pub struct RespReader {
+    stream: OwnedReadHalf,
+    buffer: BytesMut,
+}
+
+impl RespReader {
+    /// The next reply; cancel-safe: what was read so far is kept.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the connection was closed, `InvalidData` where the bytes are no reply.
+    pub async fn next(&mut self) -> io::Result<Resp> {
+        loop {
+            if let Some((reply, len)) = value::parse(&self.buffer)? {
+                self.buffer.advance(len);
+                return Ok(reply);
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+impl RespClient {
+    /// Connects to `127.0.0.1:PORT`.
+    ///
+    /// # Panics
+    /// Where nobody listens there.
+    pub async fn connect(address: &str) -> Self {
+        Self::try_connect(address).await.unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    /// Connects, or says why not.
+    ///
+    /// # Errors
+    /// The error of the connection attempt.
+    pub async fn try_connect(address: &str) -> io::Result<Self> {
+        let stream = soon("a connection", TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        let (stream, writer) = stream.into_split();
+        Ok(Self { writer, reader: RespReader { stream, buffer: BytesMut::new() } })
+    }
+
+    /// Both halves, to write and to hear at the same time.
+    pub fn split(self) -> (OwnedWriteHalf, RespReader) {
+        (self.writer, self.reader)
+    }
+
+    /// Connects and presents a credential with AUTH, which must be accepted.
+    ///
+    /// # Panics
+    /// Where it is refused.
+    pub async fn fenced(address: &str, credential: &str) -> Self {
+        let mut client = Self::connect(address).await;
+        let reply = client.call(&["AUTH", "fence", credential]).await;
+        assert_eq!(reply, Resp::simple("OK"), "AUTH {credential}");
+        client
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Panics
+    /// Where the connection is broken, or takes nothing for long.
+    pub async fn send_raw(&mut self, bytes: &[u8]) {
+        self.try_send_raw(bytes).await.expect("the connection takes bytes");
+    }
+
+    /// Writes bytes as they are, or says why not.
+    ///
+    /// # Errors
+    /// Where the connection is broken.
+    pub async fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        soon("the connection to take bytes", self.writer.write_all(bytes)).await
+    }
+
+    /// Writes one command, and reads nothing.
+    ///
+    /// # Panics
+    /// Where the connection is broken.
+    pub async fn send(&mut self, words: &[&str]) {
+        self.send_raw(&request(words)).await;
+    }
+
+    /// The next reply (or push).
+    ///
+    /// # Panics
+    /// Where none comes, the connection is closed, or the bytes are no reply.
+    pub async fn reply(&mut self) -> Resp {
+        self.try_reply().await.expect("a reply")
+    }
+
+    /// The next reply; an error where the connection was closed instead.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where it was closed, `InvalidData` where the bytes are no reply.
+    ///
+    /// # Panics
+    /// Where nothing comes for long.
+    pub async fn try_reply(&mut self) -> io::Result<Resp> {
+        soon("a reply", self.next()).await
+    }
+
+    /// As `try_reply`, and cancel-safe: what was read so far is kept.
+    ///
+    /// # Errors
+    /// As `try_reply`.
+    pub async fn next(&mut self) -> io::Result<Resp> {
+        self.reader.next().await
+    }
+
+    /// Sends one command and reads one reply.
+    ///
+    /// # Panics
+    /// Where the connection is broken.
+    pub async fn call(&mut self, words: &[&str]) -> Resp {
+        self.send(words).await;
+        let reply = self.try_reply().await;
+        reply.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Sends one command; the reply, or how the connection ended.
+    ///
+    /// # Errors
+    /// Where the connection is broken or breaks.
+    pub async fn try_call(&mut self, words: &[&str]) -> io::Result<Resp> {
+        self.try_send_raw(&request(words)).await?;
+        self.try_reply().await
+    }
+
+    /// Sends all commands in one piece, and reads as many replies.
+    ///
+    /// # Panics
+    /// Where the connection is broken.
+    pub async fn pipeline(&mut self, commands: &[&[&str]]) -> Vec<Resp> {
+        let bytes: Vec<u8> = commands.iter().flat_map(|words| request(words)).collect();
+        self.send_raw(&bytes).await;
+        let mut replies = Vec::new();
+        for _ in commands {
+            replies.push(self.reply().await);
+        }
+        replies
+    }
+
+    /// Everything that still comes until the other side closes.
+    ///
+    /// # Panics
+    /// Where it is not closed.
+    pub async fn until_closed(&mut self) -> Vec<Resp> {
+        let mut replies = Vec::new();
+        while let Ok(reply) = self.try_reply().await {
+            replies.push(reply);
+        }
+        replies
+    }
+
+    /// Sends no more, and still reads.
+    ///
+    /// # Panics
+    /// Where the connection is broken.
+    pub async fn finish_sending(&mut self) {
+        self.writer.shutdown().await.expect("a half-closed connection");
+    }
+
+    /// Whether anything can be read within `time_ms`: for what must *not* come.
+    pub async fn hears_within(&mut self, time_ms: u64) -> bool {
+        let time = std::time::Duration::from_millis(time_ms);
+        let reader = &self.reader;
+        !reader.buffer.is_empty()
+            || tokio::time::timeout(time, reader.stream.readable()).await.is_ok()
+    }
+}
