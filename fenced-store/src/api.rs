@@ -4,6 +4,7 @@ mod delete;
 mod floor;
 mod get;
 mod list;
+mod openapi;
 mod put;
 mod reply;
 mod request;

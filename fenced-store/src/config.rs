@@ -32,7 +32,8 @@ pub struct Config {
     /// Where the API is served. Without TLS and access control only loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
-    /// Where objects and marks are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    /// Where objects and marks are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
     /// The namespace that tokens must belong to; the same as the lock server's.
@@ -116,6 +117,9 @@ pub struct Config {
     pub config: Option<PathBuf>,
 }
 
+/// Redis' own limit of one argument (`proto-max-bulk-len`), in bytes.
+const REDIS_BULK_MAX: usize = 512 << 20;
+
 const EXAMPLES: &str = "\
 Examples:
   Objects on this disk, for a first try (no signatures):
@@ -195,6 +199,13 @@ impl Config {
         }
         if self.redis_threads == 0 || self.redis_threads > 64 {
             return Err(vec![format!("--redis-threads {} is not in 1 to 64", self.redis_threads)]);
+        }
+        if self.max_command_bytes > REDIS_BULK_MAX {
+            return Err(vec![format!(
+                "--max-command-bytes {} is above {REDIS_BULK_MAX}, what Redis takes; it would close \
+                 a connection that others share",
+                self.max_command_bytes
+            )]);
         }
         Ok(Some(PortSettings {
             listen,
@@ -295,6 +306,13 @@ mod tests {
             ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
             ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
             ("--upstream ftp://x --unsigned", "ftp://x"),
+            ("--store memory: --unsigned --redis-listen 127.0.0.1:0", "needs the Redis behind it"),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --max-command-bytes 999999999",
+                "above 536870912",
+            ),
+            ("--store memory: --unsigned --fail-at nowhere=stop", "no point"),
             ("--store memory: --unsigned --mode watch", "must be enforce or observe"),
         ] {
             let error = settings(args).unwrap_err();

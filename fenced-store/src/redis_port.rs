@@ -28,7 +28,6 @@ use crate::guard::Fence;
 use crate::service::{Asked, Guard};
 use crate::store::Outcome;
 use crate::store::redis::Shared;
-use crate::store::redis::preempt::Registration;
 
 mod authorize;
 mod budget;
@@ -53,6 +52,7 @@ use commands::CommandTable;
 use counters::PortCounters;
 pub(crate) use front::{Front, Listening};
 use refusal::Refusal;
+use retire::Ended;
 
 /// What the port is made of.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub(crate) struct Port {
     table: watch::Receiver<Arc<CommandTable>>,
     version: RwLock<String>,
     next_client_id: AtomicU64,
-    retired: mpsc::Sender<Registration>,
+    ended: mpsc::Sender<Ended>,
     counters: PortCounters,
 }
 
@@ -96,7 +96,7 @@ impl Port {
         let table = read_table(&redis.link).await?;
         let (publish, table) = watch::channel(Arc::new(table));
         let counters = PortCounters::new(&guard.kit.metrics);
-        let (retired, worker) = retire::queue(Arc::clone(&redis));
+        let (ended, worker) = retire::queue(Arc::clone(&redis));
         let tasks = guard.kit.tasks.clone();
         confine::remove_leftovers(&redis, guard.access.namespace.as_str()).await;
         let port = Arc::new(Self {
@@ -106,7 +106,7 @@ impl Port {
             settings,
             table,
             next_client_id: AtomicU64::new(1),
-            retired,
+            ended,
             counters,
         });
         tasks.spawn(worker.run(tasks.shutdown_token()));
@@ -122,10 +122,12 @@ impl Port {
         self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A connection is of no use any more; it is taken out of the registry by and by.
-    fn retire(&self, registration: Option<Registration>) {
-        let Some(registration) = registration else { return };
-        if self.retired.try_send(registration).is_err() {
+    /// A connection is of no use any more; what Redis keeps of it is removed by and by.
+    fn retire(&self, ended: Ended) {
+        if ended.is_nothing() {
+            return;
+        }
+        if self.ended.try_send(ended).is_err() {
             // It costs a line in Redis, and a needless kill when the mark is raised.
             tracing::warn!("too many connections end at once; a registration stays in Redis");
         }

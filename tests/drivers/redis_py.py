@@ -79,10 +79,9 @@ def expected(path, protocol):
 
 def main():
     list_path, guard_url, redis_url, protocol, *tests = sys.argv[1:]
-    sys.path.insert(0, ".")
     judge = Judge(redis_url)
     options = ["-p", "no:cacheprovider", "-q", "--no-header", "--tb=no", "-W", "ignore"]
-    options += ["-o", "addopts=", "-m", "not onlycluster", "--protocol", protocol]
+    options += ["-o", "addopts=", "-o", "filterwarnings=", "-m", "not onlycluster", "--protocol", protocol]
     options += ["--redis-url", f"{guard_url}/0", "--redis-mod-url", f"{guard_url}/0"]
     status = pytest.main([*options, *tests], plugins=[judge])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):

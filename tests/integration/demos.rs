@@ -84,6 +84,8 @@ async fn gc_stall_on_redis_leaves_nothing_there() {
     newer_is_lost_in_redis(&unguarded);
     late_is_fenced(&guarded);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "the demo left keys behind");
+    let users = redis.run::<Vec<String>>(&["ACL", "USERS"]).await;
+    assert_eq!(users, ["default"], "the demo left users behind");
 }
 
 /// Documents are where the URL says, also through the port; what is there already stays.
@@ -114,6 +116,28 @@ async fn gc_stall_on_a_redis_of_its_own() {
     }
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.contains("<svg") && page.contains("-FENCED"), "the refusal is not drawn");
+}
+
+/// `fence serve` before a Redis: what a newcomer pastes does what it says, typed as it is printed.
+#[tokio::test]
+async fn the_tour_of_the_redis_port_is_true() {
+    let redis = Redis::start().await;
+    let mut serve = command(fence_tests::binaries::path("fence"));
+    serve.args(["serve", "--redis", &redis.url(), "--redis-listen", "127.0.0.1:0"]);
+    serve.args(["--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    let mut serve = Process::spawn("fence serve", serve);
+    serve.line_after("fenced-store redis port listening on redis://").await;
+    serve.line_after("Ctrl-C ends it").await;
+    let printed = serve.stdout();
+    let tour: Vec<&str> = printed.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    let mut bash = command("bash");
+    bash.args(["-c", &tour.join("\n")]);
+    let output = Process::spawn("bash", bash).ended().await;
+    assert!(output.stderr.contains("AUTH failed: FENCED token "), "{output:?}");
+    let lines: Vec<&str> = output.stdout.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!((lines.len(), lines[0], lines[1]), (4, "OK", "OK"), "{output:?}");
+    assert!(lines[2].starts_with("NOTOKEN "), "{output:?}");
+    assert_eq!(lines[3], "new", "{output:?}");
 }
 
 #[tokio::test]

@@ -76,7 +76,8 @@ impl RedisCluster {
         })
         .await;
         until_true("the replica to be in step", || async {
-            let info: String = node.redis.run(&["INFO", "replication"]).await;
+            let info: String =
+                node.redis.try_run(&["INFO", "replication"]).await.unwrap_or_default();
             info.contains("master_link_status:up")
         })
         .await;
@@ -157,7 +158,8 @@ impl RedisCluster {
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
         for node in &self.nodes {
             until_true("the cluster to be settled", || async {
-                let info: String = node.redis.run(&["CLUSTER", "INFO"]).await;
+                let info: String =
+                    node.redis.try_run(&["CLUSTER", "INFO"]).await.unwrap_or_default();
                 let assigned = format!("cluster_slots_assigned:{SLOTS}\r");
                 info.contains("cluster_state:ok")
                     && info.contains(&assigned)

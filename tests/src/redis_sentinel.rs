@@ -76,7 +76,7 @@ impl SentinelGroup {
     /// Waits until the Redis of this number is in step with its master.
     pub async fn replicates(&self, index: usize) {
         until_true("the replica to be in step", || async {
-            let info: String = self.redis[index].run(&["INFO", "replication"]).await;
+            let info = self.replication(index).await;
             info.contains("role:slave") && info.contains("master_link_status:up")
         })
         .await;
@@ -99,10 +99,14 @@ impl SentinelGroup {
         until_true("the sentinel to name the new master", || async {
             let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
             let named = self.ask(&ask).await.is_some_and(|text| text.contains(&port));
-            let info: String = self.redis[index].run(&["INFO", "replication"]).await;
-            named && info.contains("role:master")
+            named && self.replication(index).await.contains("role:master")
         })
         .await;
+    }
+
+    /// Nothing where it does not answer, as in the midst of a failover.
+    async fn replication(&self, index: usize) -> String {
+        self.redis[index].try_run(&["INFO", "replication"]).await.unwrap_or_default()
     }
 
     /// What the sentinel answers, as text; `None` for an error.

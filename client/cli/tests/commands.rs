@@ -85,7 +85,8 @@ fn a_lease_from_acquire_to_its_end() {
     let served = Served::start(&[]);
     let grant = served.json("lock acquire a/b --ttl 1m");
     let lease = grant["lease_id"].as_str().unwrap();
-    let credential = fence_protocol::credential::parse(grant["fencing_credential"].as_str().unwrap());
+    let credential =
+        fence_protocol::credential::parse(grant["fencing_credential"].as_str().unwrap());
     assert_eq!(credential.unwrap()[0].to_string(), grant["fencing_token"].as_str().unwrap());
     let held = served.fence("lock acquire a/b");
     assert_eq!(code(&held), 75, "{held:?}");

@@ -7,7 +7,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 
-use super::{delete, floor, get as read, list, put as write, reply, seal, show, stores};
+use super::{delete, floor, get as read, list, openapi, put as write, reply, seal, show, stores};
 use crate::service::Guard;
 
 /// What handlers share. Cheap to clone.
@@ -43,6 +43,7 @@ pub fn routes(shared: Shared) -> Router {
     Router::new()
         .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))
         .route("/v1/stores", get(stores::stores))
+        .route("/openapi.json", get(openapi::document))
         .route("/v1/floor", post(floor::floor))
         .route("/v1/fences", get(list::list))
         .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))

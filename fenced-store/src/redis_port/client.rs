@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use super::authorize::authorize;
 use super::budget::Charge;
 use super::commands::{Handling, KeyUse};
-use super::confine::AclUser;
+use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
 use super::outbox::{End, HIGH_WATER, Outbox};
 use super::refusal::{Refusal, unknown};
 use super::resp::Protocol;
-use super::resp::request::{Parsed, RequestLimits, RequestParser};
+use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
 use command::OwnedCommand;
@@ -73,6 +73,14 @@ struct Own {
     watches: bool,
     /// It is subscribed to messages.
     subscribes: bool,
+}
+
+/// The keys of a command, and what it does to each.
+fn keys_of<'k>(
+    keys: &'k [KeyUse],
+    command: Command<'k>,
+) -> impl Iterator<Item = Wanted<'k>> + Clone {
+    keys.iter().map(move |key| (command.arg(key.arg), key.access))
 }
 
 /// Whether the client is served any further.
@@ -192,7 +200,7 @@ impl Client {
             return false;
         }
         if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())
-            && !user.covers(self.keys.iter().map(|key| command.arg(key.arg)))
+            && !user.covers(keys_of(&self.keys, command))
         {
             return false;
         }

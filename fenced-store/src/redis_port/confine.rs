@@ -7,12 +7,12 @@
 //! before another command is sent that needs more, and once nothing is on its way, widened again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::collections::BTreeMap;
 
 use redis::{Cmd, Value};
 use service_kit::ids;
 
+use super::commands::KeyAccess;
 use super::refusal::Refusal;
 use crate::store::redis::Shared;
 
@@ -27,77 +27,80 @@ const DENIED: [&str; 5] = ["-@admin", "-flushall", "-flushdb", "-swapdb", "-migr
 pub(super) struct AclUsers {
     prefix: String,
     next: Cell<u64>,
-    free: RefCell<Vec<String>>,
-    is_allowed: Cell<Option<bool>>,
+    is_allowed: Cell<bool>,
 }
 
-/// A user, given back when dropped.
+/// A user. Its name is never used again: a script that waits in Redis' socket when its client
+/// leaves must not find its user widened for somebody else.
 #[derive(Debug)]
 pub(super) struct AclUser {
     name: String,
     password: String,
-    users: Rc<AclUsers>,
     scope: RefCell<Scope>,
 }
 
 #[derive(Debug)]
 enum Scope {
     All,
-    Keys(BTreeSet<Vec<u8>>),
+    Keys(Scoped),
+    /// Redis was told to change it, and whether it did is not known.
+    Unsure,
+}
+
+/// Keys that were checked, and for what.
+type Scoped = BTreeMap<Vec<u8>, KeyAccess>;
+
+/// A key of a command, and what the command does to it.
+pub(super) type Wanted<'k> = (&'k [u8], KeyAccess);
+
+fn suffices(known: KeyAccess, wanted: KeyAccess) -> bool {
+    known == KeyAccess::Write || wanted == KeyAccess::Read
+}
+
+fn add(scoped: &mut Scoped, key: &[u8], access: KeyAccess) {
+    match scoped.get_mut(key) {
+        Some(known) if suffices(*known, access) => {}
+        Some(known) => *known = access,
+        None => {
+            scoped.insert(key.to_vec(), access);
+        }
+    }
 }
 
 impl AclUsers {
-    pub(super) fn new(namespace: &str) -> Rc<Self> {
-        Rc::new(Self {
+    pub(super) fn new(namespace: &str) -> Self {
+        Self {
             prefix: format!("{}{}:", prefix(namespace), ids::random_hex(8)),
             next: Cell::new(0),
-            free: RefCell::default(),
-            is_allowed: Cell::new(None),
-        })
+            is_allowed: Cell::new(true),
+        }
     }
 
     /// A user that may touch every key; `None` where the guard may not make users.
     ///
     /// # Errors
     /// Why Redis cannot be used.
-    pub(super) async fn user(self: &Rc<Self>, redis: &Shared) -> Result<Option<AclUser>, Refusal> {
-        if self.is_allowed.get() == Some(false) {
+    pub(super) async fn user(&self, redis: &Shared) -> Result<Option<AclUser>, Refusal> {
+        if !self.is_allowed.get() {
             return Ok(None);
         }
-        let free = self.free.borrow_mut().pop();
-        let name = free.unwrap_or_else(|| {
-            let number = self.next.get();
-            self.next.set(number + 1);
-            format!("{}{number}", self.prefix)
-        });
+        let name = format!("{}{}", self.prefix, self.next.replace(self.next.get() + 1));
         let password = ids::random_hex(16);
         let mut command = set_user(&name);
         command.arg("reset").arg("on").arg(format!(">{password}")).arg("~*").arg("&*").arg("+@all");
         command.arg(&DENIED[..]);
         match redis.link.call(&command).await {
-            Ok(_) => {
-                self.is_allowed.set(Some(true));
-                let (users, scope) = (Rc::clone(self), RefCell::new(Scope::All));
-                Ok(Some(AclUser { name, password, users, scope }))
-            }
+            Ok(_) => Ok(Some(AclUser { name, password, scope: RefCell::new(Scope::All) })),
             Err(service_kit::redis_link::LinkError::Server { code, message }) => {
                 tracing::warn!(
                     code,
                     message,
                     "the guard may not make Redis users (ACL SETUSER), so scripts are refused"
                 );
-                self.is_allowed.set(Some(false));
+                self.is_allowed.set(false);
                 Ok(None)
             }
             Err(error) => Err(Refusal::Unavailable(error.to_string())),
-        }
-    }
-
-    /// Removes what this thread has made.
-    pub(super) async fn remove_all(&self, redis: &Shared) {
-        if self.next.get() > 0 {
-            let names = (0..self.next.get()).map(|number| format!("{}{number}", self.prefix));
-            delete(redis, &names.collect::<Vec<_>>()).await;
         }
     }
 }
@@ -119,17 +122,21 @@ pub(super) async fn remove_leftovers(redis: &Shared, namespace: &str) {
     let prefix = prefix(namespace);
     let left: Vec<String> =
         users.into_iter().filter(|name| name.starts_with(&prefix) && !in_use(name)).collect();
-    if !left.is_empty() {
-        delete(redis, &left).await;
+    if !left.is_empty()
+        && let Err(error) = remove(redis, &left).await
+    {
+        tracing::debug!(error, "users that are not needed any more stay in Redis");
     }
 }
 
-async fn delete(redis: &Shared, names: &[String]) {
+/// Removes users; Redis ends their connections with them.
+///
+/// # Errors
+/// A sentence.
+pub(super) async fn remove(redis: &Shared, names: &[String]) -> Result<(), String> {
     let mut command = redis::cmd("ACL");
     command.arg("DELUSER").arg(names);
-    if let Err(error) = redis.link.call(&command).await {
-        tracing::debug!(%error, "users that are not needed any more stay in Redis");
-    }
+    redis.link.call(&command).await.map(drop).map_err(|error| error.to_string())
 }
 
 fn prefix(namespace: &str) -> String {
@@ -143,6 +150,11 @@ fn set_user(name: &str) -> Cmd {
 }
 
 impl AclUser {
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Logs a connection in as this user.
     pub(super) fn auth(&self) -> Cmd {
         let mut command = redis::cmd("AUTH");
@@ -150,20 +162,31 @@ impl AclUser {
         command
     }
 
-    /// Whether all of `keys` can be touched as it is.
-    pub(super) fn covers<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) -> bool {
+    /// Whether `keys` can be touched as it is.
+    pub(super) fn covers<'k>(&self, mut keys: impl Iterator<Item = Wanted<'k>>) -> bool {
         match &*self.scope.borrow() {
             Scope::All => true,
-            Scope::Keys(known) => keys.all(|key| known.contains(key)),
+            Scope::Keys(known) => keys
+                .all(|(key, access)| known.get(key).is_some_and(|known| suffices(*known, access))),
+            Scope::Unsure => false,
         }
     }
 
-    /// Whether it is narrowed to some keys.
-    pub(super) fn is_narrow(&self) -> bool {
-        matches!(&*self.scope.borrow(), Scope::Keys(_))
+    /// Whether `keys` can be added to those that it is narrowed to. Where not, the user is about to
+    /// lose keys that what is on its way may need.
+    pub(super) fn can_add<'k>(&self, keys: impl Iterator<Item = Wanted<'k>>) -> bool {
+        match &*self.scope.borrow() {
+            Scope::Keys(known) => {
+                let new = keys.filter(|(key, _)| !known.contains_key(*key)).count();
+                known.len() + new <= KEYS_MAX
+            }
+            Scope::All | Scope::Unsure => false,
+        }
     }
 
-    /// Narrows it to keys that were checked: these, and those that it was narrowed to before.
+    /// Narrows it to keys that were checked: these, and those that it was narrowed to before. A key
+    /// that was checked for reading can be read only: the script after the next may have declared
+    /// it no more.
     ///
     /// # Errors
     /// The line to be answered, where they cannot be written down, or Redis cannot be used.
@@ -171,15 +194,17 @@ impl AclUser {
         &self,
         redis: &Shared,
         run_id: Option<&str>,
-        keys: impl Iterator<Item = &'k [u8]>,
+        keys: impl Iterator<Item = Wanted<'k>> + Clone,
     ) -> Result<(), Refusal> {
-        let wanted: BTreeSet<Vec<u8>> = keys.map(<[u8]>::to_vec).collect();
+        if matches!(&*self.scope.borrow(), Scope::Keys(_)) && self.covers(keys.clone()) {
+            return Ok(());
+        }
+        let can_add = self.can_add(keys.clone());
         let mut all = match &*self.scope.borrow() {
-            Scope::Keys(known) if wanted.is_subset(known) => return Ok(()),
-            Scope::Keys(known) if known.len() + wanted.len() <= KEYS_MAX => known.clone(),
-            _ => BTreeSet::new(),
+            Scope::Keys(known) if can_add => known.clone(),
+            _ => Scoped::new(),
         };
-        all.extend(wanted);
+        keys.for_each(|(key, access)| add(&mut all, key, access));
         if all.len() > KEYS_MAX {
             return Err(Refusal::Line(format!(
                 "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys"
@@ -187,8 +212,8 @@ impl AclUser {
         }
         let mut command = set_user(&self.name);
         command.arg("resetkeys");
-        for key in &all {
-            command.arg(pattern(key)?);
+        for (key, access) in &all {
+            command.arg(pattern(key, *access)?);
         }
         self.set(redis, run_id, &command).await?;
         *self.scope.borrow_mut() = Scope::Keys(all);
@@ -208,7 +233,7 @@ impl AclUser {
     }
 
     /// Changes the user in the very process that the connection was made to; in another one it
-    /// would confine nobody.
+    /// would confine nobody. Without a reply it is not known what the user may touch.
     async fn set(
         &self,
         redis: &Shared,
@@ -224,6 +249,7 @@ impl AclUser {
         if !same(&()) {
             return Err(changed());
         }
+        *self.scope.borrow_mut() = Scope::Unsure;
         match redis.link.call(command).await {
             Ok(Value::ServerError(error)) => Err(Refusal::Unavailable(format!("{error:?}"))),
             Ok(_) if same(&()) => Ok(()),
@@ -233,14 +259,8 @@ impl AclUser {
     }
 }
 
-impl Drop for AclUser {
-    fn drop(&mut self) {
-        self.users.free.borrow_mut().push(std::mem::take(&mut self.name));
-    }
-}
-
 /// A key as an ACL pattern that matches it alone.
-fn pattern(key: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn pattern(key: &[u8], access: KeyAccess) -> Result<Vec<u8>, Refusal> {
     if key.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0 || *byte == 0x0b) {
         return Err(Refusal::Line(format!(
             "DENIED key {} has white space, which Redis' ACL cannot express, so a script cannot be \
@@ -248,7 +268,10 @@ fn pattern(key: &[u8]) -> Result<Vec<u8>, Refusal> {
             key.escape_ascii()
         )));
     }
-    let mut pattern = vec![b'~'];
+    let mut pattern = match access {
+        KeyAccess::Read => b"%R~".to_vec(),
+        KeyAccess::Write => vec![b'~'],
+    };
     for byte in key {
         if b"*?[]\\".contains(byte) {
             pattern.push(b'\\');
@@ -264,10 +287,30 @@ mod tests {
 
     #[test]
     fn a_key_becomes_a_pattern_of_itself() {
-        assert_eq!(pattern(b"orders:42").unwrap(), b"~orders:42");
-        assert_eq!(pattern(b"a*b?[c]\\").unwrap(), b"~a\\*b\\?\\[c\\]\\\\");
+        let written = |key| pattern(key, KeyAccess::Write);
+        assert_eq!(written(b"orders:42").unwrap(), b"~orders:42");
+        assert_eq!(written(b"a*b?[c]\\").unwrap(), b"~a\\*b\\?\\[c\\]\\\\");
         for bad in [&b"a b"[..], b"a\tb", b"a\0b"] {
-            assert!(pattern(bad).is_err());
+            assert!(written(bad).is_err());
         }
+    }
+
+    #[test]
+    fn what_was_checked_for_reading_is_read_only() {
+        use KeyAccess::{Read, Write};
+        assert_eq!(pattern(b"a", Read).unwrap(), b"%R~a");
+        let mut scoped = Scoped::new();
+        for (key, access) in
+            [(b"a", Read), (b"b", Write), (b"b", Read), (b"c", Read), (b"c", Write)]
+        {
+            add(&mut scoped, key, access);
+        }
+        let scope = RefCell::new(Scope::Keys(scoped));
+        let user = AclUser { name: String::new(), password: String::new(), scope };
+        let covers = |key: &'static [u8], access| user.covers([(key, access)].into_iter());
+        assert!(covers(b"a", Read) && !covers(b"a", Write));
+        assert!(covers(b"b", Write) && covers(b"c", Write) && !covers(b"d", Read));
+        *user.scope.borrow_mut() = Scope::Unsure;
+        assert!(!covers(b"a", Read), "a lost reply says nothing");
     }
 }

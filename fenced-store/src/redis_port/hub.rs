@@ -13,6 +13,7 @@ use super::confine::{AclUser, AclUsers};
 use super::outbox::Outbox;
 use super::refusal::Refusal;
 use super::resp::Protocol;
+use super::retire::Ended;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
@@ -39,7 +40,7 @@ pub(super) struct OwnConnection {
 pub(super) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Rc<Budget>,
-    users: Rc<AclUsers>,
+    users: AclUsers,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
 }
 
@@ -101,15 +102,16 @@ impl Hub {
         let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
         let mut registration = None;
         let stream = connect(&self.port.redis, &wanted, &mut registration).await;
+        let run_id = registration.as_ref().map(|known| known.run_id.clone());
+        let ended = Ended { registration, user: user.map(|user| user.name().to_owned()) };
         match stream {
             Ok(stream) => {
-                let run_id = registration.as_ref().map(|known| known.run_id.clone());
                 let port = Arc::clone(&self.port);
-                let on_end = move || port.retire(registration);
+                let on_end = move || port.retire(ended);
                 Ok((Upstream::start(stream, owner, on_end), run_id))
             }
             Err(refusal) => {
-                self.port.retire(registration);
+                self.port.retire(ended);
                 Err(refusal)
             }
         }
@@ -132,10 +134,5 @@ impl Hub {
             }
             true
         });
-    }
-
-    /// Leaves nothing behind in Redis that can be removed.
-    pub(super) async fn end(&self) {
-        self.users.remove_all(&self.port.redis).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Takes connections that ended out of the registry.
+//! Removes what Redis keeps of connections that ended: their registrations and their users.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::confine;
 use crate::store::redis::Shared;
 use crate::store::redis::preempt::Registration;
 
@@ -15,8 +16,23 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long the last ones may take once shutdown has begun.
 const LAST: Duration = Duration::from_secs(2);
 
+/// A connection that ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Where it was registered, if anywhere.
+    pub(super) registration: Option<Registration>,
+    /// The user that was made for it, if any.
+    pub(super) user: Option<String>,
+}
+
+impl Ended {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.registration.is_none() && self.user.is_none()
+    }
+}
+
 /// Where connections that ended are handed in, and who looks after them.
-pub(super) fn queue(redis: Arc<Shared>) -> (mpsc::Sender<Registration>, Worker) {
+pub(super) fn queue(redis: Arc<Shared>) -> (mpsc::Sender<Ended>, Worker) {
     let (sender, receiver) = mpsc::channel(WAITING);
     (sender, Worker { redis, receiver })
 }
@@ -24,7 +40,7 @@ pub(super) fn queue(redis: Arc<Shared>) -> (mpsc::Sender<Registration>, Worker) 
 /// Retires one connection after the other.
 pub(super) struct Worker {
     redis: Arc<Shared>,
-    receiver: mpsc::Receiver<Registration>,
+    receiver: mpsc::Receiver<Ended>,
 }
 
 impl Worker {
@@ -34,17 +50,17 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                registration = self.receiver.recv() => match registration {
-                    Some(registration) => self.retire(&registration, &stop).await,
+                ended = self.receiver.recv() => match ended {
+                    Some(ended) => self.insist(&ended, &stop).await,
                     None => return,
                 },
             }
         }
         // The port's threads are ending their clients now.
         let last = async {
-            while let Some(registration) = self.receiver.recv().await {
-                if let Err(reason) = self.redis.retire(&registration).await {
-                    tracing::debug!(reason, "a registration stays in Redis");
+            while let Some(ended) = self.receiver.recv().await {
+                if let Err(reason) = self.retire(&ended).await {
+                    tracing::debug!(reason, "something of a connection stays in Redis");
                 }
             }
         };
@@ -52,13 +68,23 @@ impl Worker {
     }
 
     /// Tries until it is done, for it is harmless to try, and Redis may be away for a while.
-    async fn retire(&self, registration: &Registration, stop: &CancellationToken) {
-        while let Err(reason) = self.redis.retire(registration).await {
-            tracing::debug!(reason, "a registration is still in Redis; trying again");
+    async fn insist(&self, ended: &Ended, stop: &CancellationToken) {
+        while let Err(reason) = self.retire(ended).await {
+            tracing::debug!(reason, "something of a connection is still in Redis; trying again");
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PAUSE) => {}
             }
         }
+    }
+
+    async fn retire(&self, ended: &Ended) -> Result<(), String> {
+        if let Some(registration) = &ended.registration {
+            self.redis.retire(registration).await?;
+        }
+        if let Some(user) = &ended.user {
+            confine::remove(&self.redis, std::slice::from_ref(user)).await?;
+        }
+        Ok(())
     }
 }

@@ -85,7 +85,7 @@ fn run(
     local.block_on(&runtime, async move {
         let listener = TcpListener::from_std(listener)?;
         let hub = Hub::new(port);
-        let clients = Rc::new(Semaphore::new(connections(&hub)));
+        let clients = Arc::new(Semaphore::new(connections(&hub)));
         tokio::select! {
             () = stop.cancelled() => {}
             () = accept_all(&hub, &listener, &clients, &stop) => {}
@@ -95,7 +95,6 @@ fn run(
         let all = u32::try_from(connections(&hub)).unwrap_or(u32::MAX);
         // What is left then is cut.
         let _ = tokio::time::timeout(drain, clients.acquire_many(all)).await;
-        hub.end().await;
         Ok(())
     })
 }
@@ -109,20 +108,19 @@ fn connections(hub: &Hub) -> usize {
 async fn accept_all(
     hub: &Rc<Hub>,
     listener: &TcpListener,
-    clients: &Rc<Semaphore>,
+    clients: &Arc<Semaphore>,
     stop: &CancellationToken,
 ) {
     loop {
         // The semaphore is never closed.
-        let Ok(slot) = clients.acquire().await else { return };
-        slot.forget();
+        let Ok(slot) = Arc::clone(clients).acquire_owned().await else { return };
         let stream = accept(listener).await;
-        let (hub, clients, stop) = (Rc::clone(hub), Rc::clone(clients), stop.clone());
+        let (hub, stop) = (Rc::clone(hub), stop.clone());
         spawn_local(async move {
             hub.port.counters.clients.inc();
             Client::new(Rc::clone(&hub), stream).serve(stop).await;
             hub.port.counters.clients.dec();
-            clients.add_permits(1);
+            drop(slot);
         });
     }
 }

@@ -1,8 +1,10 @@
 //! The tokens that a connection holds: one a lock.
 
+use bytes::BytesMut;
 use fence_protocol::{Code, LockName, Token, credential};
 
 use super::refusal::Refusal;
+use super::resp::encode;
 use crate::access::Access;
 use crate::guard::Fence;
 
@@ -81,10 +83,36 @@ impl HeldTokens {
         &self.0
     }
 
+    /// The reply to `FENCE SHOW`: lock, token and lease of each.
+    pub(crate) fn show(&self, out: &mut BytesMut) {
+        encode::array(out, self.0.len());
+        for fence in &self.0 {
+            encode::array(out, 3);
+            encode::bulk(out, fence.lock.as_str().as_bytes());
+            encode::bulk(out, fence.presented.token.to_string().as_bytes());
+            encode::bulk(out, fence.presented.lease.to_string().as_bytes());
+        }
+    }
+
     /// Locks with their tokens, for messages.
     pub(crate) fn listed(&self) -> impl Iterator<Item = (&LockName, Token)> {
         self.0.iter().map(|fence| (&fence.lock, fence.presented.token))
     }
+}
+
+const HELP: [&str; 6] = [
+    "FENCE SET <credential> -- hold a token on this connection, in place of one of the same lock.",
+    "FENCE CLEAR [<lock>] -- hold no token any more, or none of this lock.",
+    "FENCE SHOW -- the tokens of this connection: lock, token and lease of each.",
+    "FENCE <credential> <command> [<arg> ...] -- hold a token for one command.",
+    "FENCE HELP -- this text.",
+    "A credential is the fencing_credential, or the fencing_token, that the lock server gave.",
+];
+
+/// The reply to `FENCE HELP`.
+pub(crate) fn help(out: &mut BytesMut) {
+    encode::array(out, HELP.len());
+    HELP.iter().for_each(|line| encode::simple(out, line));
 }
 
 #[cfg(test)]

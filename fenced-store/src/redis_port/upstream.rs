@@ -157,8 +157,10 @@ impl Upstream {
         state.out.len() > FULL && state.broken.is_none()
     }
 
-    /// Ends the connection.
+    /// Ends the connection. From now on it counts as broken, so that nobody sends on it any more,
+    /// and nothing that still comes is handed on.
     pub(super) fn close(&self) {
+        self.state.borrow_mut().broken.get_or_insert_with(|| "closed".into());
         self.closing.notify_one();
     }
 
@@ -192,10 +194,11 @@ impl Upstream {
                 };
                 match written {
                     Ok(true) => break,
-                    Ok(false) => {
-                        // An error shows in the write that follows.
-                        let _ = self.socket.writable().await;
-                    }
+                    // An error shows in the write that follows; a break wakes it too.
+                    Ok(false) => tokio::select! {
+                        _ = self.socket.writable() => {}
+                        () = self.work.notified() => {}
+                    },
                     // The reader hears of it too, and by then has every reply that still came.
                     Err(_) => return,
                 }
@@ -235,24 +238,35 @@ impl Upstream {
                 outbox.flush_and_wake();
             }
         };
-        if replies.in_reply.get()
-            && let Some(waiting) = self.state.borrow().waiting.front()
-            && waiting.instead.is_none()
-        {
-            waiting.outbox.give_up(End::Cut);
+        if let Some(is_message) = replies.cut.get() {
+            self.cut_off(is_message);
         }
         self.break_off(&why);
+    }
+
+    /// Whoever got a part of what will never be whole can be told nothing more.
+    fn cut_off(&self, is_message: bool) {
+        let state = self.state.borrow();
+        let is_reply = !is_message && state.subscriber.is_none();
+        match state.waiting.front().filter(|_| is_reply) {
+            Some(waiting) if waiting.instead.is_some() => {}
+            Some(waiting) => waiting.outbox.give_up(End::Cut),
+            None => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
+        }
     }
 
     /// Hands on what was read.
     fn distribute(&self, replies: &mut Replies) -> Result<(), String> {
         while !replies.buf.is_empty() {
+            if self.is_broken() {
+                return Err("closed".to_owned());
+            }
             let scan = replies.scanner.scan(&replies.buf).map_err(|error| error.to_string())?;
             if scan.consumed == 0 {
                 return Ok(());
             }
             let is_message = replies.scanner.kind() == b'>';
-            replies.in_reply.set(!scan.done && !is_message);
+            replies.cut.set((!scan.done).then_some(is_message));
             self.hand_on(replies, scan.consumed, scan.done, is_message)?;
         }
         Ok(())
@@ -315,7 +329,8 @@ struct Replies {
     buf: BytesMut,
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
-    in_reply: Cell<bool>,
+    /// A part was handed on of something that is not whole yet; whether it is a message.
+    cut: Cell<Option<bool>>,
 }
 
 impl Replies {
@@ -324,7 +339,7 @@ impl Replies {
             buf: BytesMut::new(),
             scanner: ReplyScanner::new(),
             flush: Vec::new(),
-            in_reply: Cell::new(false),
+            cut: Cell::new(None),
         }
     }
 

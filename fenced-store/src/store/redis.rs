@@ -206,16 +206,23 @@ impl Shared {
     async fn state_floor(&self, floor: Token) -> Result<(), StoreError> {
         self.state.state_floor(floor);
         let mut states = self.link.watch();
-        let generation = self.link.generation();
-        if generation > 0 {
-            let verified = self.link.verify_again(generation).await;
-            return verified.map_err(|error| StoreError::Unavailable(error.to_string()));
+        // A verification that had begun before does not know of it; then there is another.
+        for _ in 0..TRIES {
+            if !self.state.has_floor_to_tell() {
+                return Ok(());
+            }
+            let generation = self.link.generation();
+            if generation > 0 {
+                let verified = self.link.verify_again(generation).await;
+                verified.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                continue;
+            }
+            let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
+            if !matches!(tokio::time::timeout(FLOOR_WITHIN, up).await, Ok(Ok(_))) {
+                return Err(StoreError::Unavailable("Redis is still not usable".to_owned()));
+            }
         }
-        let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
-        match tokio::time::timeout(FLOOR_WITHIN, up).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(StoreError::Unavailable("Redis is still not usable".to_owned())),
-        }
+        Err(StoreError::Unavailable("Redis did not take the floor".to_owned()))
     }
 
     /// Takes a connection that is not used any more out of the registry.

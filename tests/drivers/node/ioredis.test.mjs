@@ -92,8 +92,8 @@ test("publish and subscribe", async () => {
   await subscriber.psubscribe("ne*");
   await redis.publish("new", "again");
   assert.deepEqual(await pattern, ["ne*", "new", "again"]);
-  await subscriber.unsubscribe();
-  await subscriber.punsubscribe();
+  await subscriber.unsubscribe("news");
+  await subscriber.punsubscribe("ne*");
   assert.equal(await subscriber.get("missing"), null);
 });
 

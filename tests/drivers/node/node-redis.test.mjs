@@ -53,7 +53,7 @@ test("binary and large values", async () => {
 });
 
 test("commands of one tick travel together and keep their order", async () => {
-  const replies = await Promise.all(Array.from({ length: 2000 }, () => redis.incr("count")));
+  const replies = await Promise.all(Array.from({ length: 2000 }, () => redis.incr("node-redis:count")));
   assert.deepEqual(replies, Array.from({ length: 2000 }, (_, i) => i + 1));
 });
 
@@ -77,8 +77,8 @@ test("scripts", async () => {
     transformReply: undefined,
   });
   const client = await connect({ scripts: { addTo } });
-  assert.equal(await client.addTo("lua", 5), 5);
-  assert.equal(await client.addTo("lua", 6), 11);
+  assert.equal(await client.addTo("node-redis:lua", 5), 5);
+  assert.equal(await client.addTo("node-redis:lua", 6), 11);
 });
 
 test("publish and subscribe", async () => {

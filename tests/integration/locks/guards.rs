@@ -156,14 +156,15 @@ async fn a_guard_of_another_namespace_does_not_count() {
     assert!(output.stderr.contains("namespace other"), "{}", output.stderr);
 }
 
-/// Answers every request on every connection with these bytes, and closes.
+/// Answers every request on every connection with these bytes, and closes. `PATH` in them is the
+/// path that was asked for.
 struct Canned {
     base: String,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Canned {
-    async fn start(reply: impl Into<Vec<u8>>) -> Self {
+    async fn start(reply: impl Into<String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let reply = reply.into();
@@ -171,8 +172,11 @@ impl Canned {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let reply = reply.clone();
                 tokio::spawn(async move {
-                    let _ = stream.read(&mut [0; 4096]).await;
-                    let _ = stream.write_all(&reply).await;
+                    let mut request = vec![0; 4096];
+                    let bytes = stream.read(&mut request).await.unwrap_or_default();
+                    let request = String::from_utf8_lossy(&request[..bytes]).into_owned();
+                    let path = request.split(' ').nth(1).unwrap_or_default();
+                    let _ = stream.write_all(reply.replace("PATH", path).as_bytes()).await;
                 });
             }
         }));
@@ -196,7 +200,7 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
         |rest: &str| format!(r#"{{"namespace":"default","mode":"enforce","stores":[]{rest}}}"#);
     let huge = said(&format!(r#","fences":[],"pad":"{}""#, "x".repeat(10 << 20)));
     let real = guard_at(FAR).await;
-    let moved = format!("HTTP/1.1 302 Found\r\nlocation: {}\r\n\r\n", real.base);
+    let moved = format!("HTTP/1.1 302 Found\r\nlocation: {}PATH\r\n\r\n", real.base);
     let hole = FaultProxy::before(&real.address()).await;
     hole.set(Fault::Blackhole);
     let garbage = [

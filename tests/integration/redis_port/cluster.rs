@@ -213,7 +213,7 @@ async fn a_connection_tells_its_tokens_in_every_way() {
     assert_eq!(client.call(&["FENCE", "SET", &grant.credential]).await, ok);
     assert_eq!(client.call(&["SET", &key, "2"]).await, ok);
     let shown = client.call(&["FENCE", "SHOW"]).await;
-    assert_eq!(shown.items(), [Resp::bulk("orders/1"), Resp::Integer(34)]);
+    assert_eq!(shown.items()[0].items()[..2], [Resp::bulk("orders/1"), Resp::bulk("34")]);
     assert_eq!(client.call(&["FENCE", "CLEAR"]).await, ok);
     client.call(&["SET", &key, "3"]).await.expect_error("NOTOKEN");
     let hello = client.call(&["HELLO", "3", "AUTH", "fence", &grant.credential]).await;

@@ -78,9 +78,10 @@ async fn a_delete_whose_reply_is_lost_is_done_once() {
     earlier.release().await.unwrap();
     let begun = site.lose_the_reply(Change::Delete).await;
     site.heal();
-    let (lease, result) = soon("the delete", begun).await.unwrap();
+    let (_lease, result) = soon("the delete", begun).await.unwrap();
     assert!(result.unwrap().replayed);
-    assert_eq!(lease.objects().get(&lease, "doc").await.unwrap(), None);
+    let header = unsigned(900, "doc", lease_id());
+    site.guard.guard().fenced_get("doc", &header).await.expect(404);
 }
 
 /// The request never arrived: the repeat is the first that the guard hears of it.
@@ -92,10 +93,12 @@ async fn a_write_that_never_arrived_is_done_by_its_repeat() {
     let begun = begin(lease, Change::Put);
     // Long enough for it to be under way; whether it is does not change what must come out.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    site.heal();
-    let (lease, result) = soon("the write", begun).await.unwrap();
+    site.proxy.cut();
+    site.proxy.set(Fault::None);
+    let (_lease, result) = soon("the write", begun).await.unwrap();
     result.unwrap();
-    let found = lease.objects().get(&lease, "doc").await.unwrap().unwrap();
+    let header = unsigned(900, "doc", lease_id());
+    let found = site.guard.guard().fenced_get("doc", &header).await.expect(200);
     assert_eq!(found.body.as_ref(), b"mine");
 }
 
@@ -123,6 +126,19 @@ async fn a_guard_that_goes_away_leaves_the_outcome_open() {
     let site = Site::new().await;
     let begun = site.lose_the_reply(Change::Put).await;
     site.proxy.set(Fault::Refuse);
+    let (_lease, result) = soon("the write", begun).await.unwrap();
+    let error = result.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown, "{error:?}");
+    assert_eq!(error.outcome(), Some(Outcome::Unknown));
+}
+
+/// The same where nobody listens any more: that repeats cannot be sent is certain, and says nothing
+/// about the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_port_leaves_the_outcome_open() {
+    let site = Site::new().await;
+    let begun = site.lose_the_reply(Change::Put).await;
+    drop(site.proxy);
     let (_lease, result) = soon("the write", begun).await.unwrap();
     let error = result.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown, "{error:?}");

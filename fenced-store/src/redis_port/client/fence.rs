@@ -4,19 +4,9 @@ use fence_protocol::LockName;
 
 use super::super::commands::Handling;
 use super::super::refusal::Refusal;
-use super::super::resp::encode;
-use super::super::tokens::HeldTokens;
+use super::super::tokens::{self, HeldTokens};
 use super::command::OwnedCommand;
 use super::{Client, Next};
-
-const HELP: [&str; 6] = [
-    "FENCE SET <credential> -- hold a token on this connection, in place of one of the same lock.",
-    "FENCE CLEAR [<lock>] -- hold no token any more, or none of this lock.",
-    "FENCE SHOW -- the tokens of this connection: lock, token and lease of each.",
-    "FENCE <credential> <command> [<arg> ...] -- hold a token for one command.",
-    "FENCE HELP -- this text.",
-    "A credential is the fencing_credential, or the fencing_token, that the lock server gave.",
-];
 
 impl Client {
     pub(super) async fn fence(&mut self, command: &OwnedCommand) -> Next {
@@ -31,10 +21,7 @@ impl Client {
                 Ok(())
             }
             (b"HELP", 2) => {
-                self.outbox.local(|out| {
-                    encode::array(out, HELP.len());
-                    HELP.iter().for_each(|line| encode::simple(out, line));
-                });
+                self.outbox.local(tokens::help);
                 Ok(())
             }
             (b"SET" | b"CLEAR" | b"SHOW" | b"HELP", _) => Err(Refusal::Line(
@@ -72,15 +59,7 @@ impl Client {
 
     fn fence_show(&self) {
         let tokens = self.held.clone();
-        self.outbox.local(|out| {
-            encode::array(out, tokens.fences().len());
-            for fence in tokens.fences() {
-                encode::array(out, 3);
-                encode::bulk(out, fence.lock.as_str().as_bytes());
-                encode::bulk(out, fence.presented.token.to_string().as_bytes());
-                encode::bulk(out, fence.presented.lease.to_string().as_bytes());
-            }
-        });
+        self.outbox.local(|out| tokens.show(out));
     }
 
     /// One command with one more token, on a connection that is registered under it too.
@@ -120,6 +99,8 @@ impl Client {
         };
         let settled = self.settled().await;
         (self.held, self.likeness, self.upstream, self.own) = before;
+        // The connection of before may have broken meanwhile, and nobody heard of it.
+        self.outbox.wake.notify_one();
         self.refused = None;
         if settled == Next::Close {
             self.outbox.give_up(super::End::Gone);

@@ -9,7 +9,7 @@ use super::super::resp::Protocol;
 use super::super::upstream::Raw;
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
-use super::{Client, Next, Own};
+use super::{Client, Next, Own, keys_of};
 
 impl Client {
     /// Does what a command asks for, or answers why not.
@@ -114,7 +114,7 @@ impl Client {
             Handling::Local(_) => {}
         }
         if let Some(transaction) = &mut self.transaction {
-            transaction.add_keys(self.keys.iter().map(|key| command.command().arg(key.arg)));
+            transaction.add_keys(keys_of(&self.keys, command.command()));
         }
         self.send(command).await?;
         Ok(Next::Serve)

@@ -2,8 +2,8 @@
 //! script is sent.
 
 use super::super::refusal::Refusal;
-use super::Client;
 use super::command::OwnedCommand;
+use super::{Client, keys_of};
 
 impl Client {
     /// Narrows the user to the keys of `command`, a script, and of the transaction that it is in.
@@ -18,8 +18,9 @@ impl Client {
                     .to_owned(),
             ));
         };
-        let narrow = user.is_narrow();
-        if self.transaction.is_none() && !narrow {
+        let declared = keys_of(&self.keys, command.command());
+        let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
+        if !user.can_add(declared.chain(queued)) {
             // What was sent before may need keys that the script does not have.
             self.settle_or_fail().await?;
         }
@@ -28,7 +29,7 @@ impl Client {
         else {
             return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
         };
-        let declared = self.keys.iter().map(|key| command.command().arg(key.arg));
+        let declared = keys_of(&self.keys, command.command());
         let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
         let redis = &self.hub.port.redis;
         user.narrow(redis, own.run_id.as_deref(), declared.chain(queued)).await
@@ -38,7 +39,7 @@ impl Client {
     /// user.
     pub(super) async fn widened(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref()) else { return Ok(()) };
-        if user.covers(self.keys.iter().map(|key| command.command().arg(key.arg))) {
+        if user.covers(keys_of(&self.keys, command.command())) {
             return Ok(());
         }
         if self.transaction.is_some() {

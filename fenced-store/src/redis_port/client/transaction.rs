@@ -1,8 +1,11 @@
 //! What the guard keeps of a transaction that a client has begun. Redis keeps the rest.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
+
+use super::super::commands::KeyAccess;
+use super::super::confine::Wanted;
 
 /// An open MULTI.
 #[derive(Debug, Default)]
@@ -10,7 +13,7 @@ pub(super) struct Transaction {
     /// A command of it was refused by the guard: as in Redis, it can only be discarded.
     pub(super) is_spoilt: bool,
     /// The keys of the commands that are queued. Redis checks them once more when it runs them.
-    keys: BTreeSet<Vec<u8>>,
+    keys: BTreeMap<Vec<u8>, KeyAccess>,
 }
 
 impl Transaction {
@@ -22,15 +25,19 @@ impl Transaction {
         Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n")
     }
 
-    pub(super) fn add_keys<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
-        for key in keys {
-            if !self.keys.contains(key) {
-                self.keys.insert(key.to_vec());
+    pub(super) fn add_keys<'k>(&mut self, keys: impl Iterator<Item = Wanted<'k>>) {
+        for (key, access) in keys {
+            match self.keys.get_mut(key) {
+                Some(known) if access == KeyAccess::Write => *known = access,
+                Some(_) => {}
+                None => {
+                    self.keys.insert(key.to_vec(), access);
+                }
             }
         }
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter().map(Vec::as_slice)
+    pub(super) fn keys(&self) -> impl Iterator<Item = Wanted<'_>> + Clone {
+        self.keys.iter().map(|(key, access)| (key.as_slice(), *access))
     }
 }

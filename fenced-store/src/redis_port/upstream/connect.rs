@@ -73,6 +73,7 @@ async fn set_up(
     }
     if !wanted.fences.is_empty() {
         let run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
+        must_be_verified(redis, &run_id).await?;
         let locks = wanted.fences.iter().map(|fence| fence.lock.clone()).collect();
         *registered = Some(Registration { run_id, client_id, locks });
         for fence in wanted.fences {
@@ -86,6 +87,23 @@ async fn set_up(
         wire.ask(&user.auth()).await.map_err(Refusal::Unavailable)?;
     }
     wire.into_stream()
+}
+
+/// Another process than the one that was verified last may have lost marks that this guard knows
+/// of, and will raise again when it has verified it; another guard may have readied it for scripts
+/// before that.
+async fn must_be_verified(redis: &Shared, run_id: &str) -> Result<(), Refusal> {
+    if redis.state.run_id() == run_id {
+        return Ok(());
+    }
+    verify_again(redis, redis.link.generation()).await?;
+    if redis.state.run_id() == run_id {
+        return Ok(());
+    }
+    Err(Refusal::Unavailable(format!(
+        "the Redis process at {} is not the one that was verified",
+        redis.link.target()
+    )))
 }
 
 /// Logs in as the guard, under the name by which every guard knows the port's connections.

@@ -36,6 +36,16 @@ pub(crate) type Failed = String;
 pub(crate) trait Wire: Send {
     /// Sends one command and reads its reply.
     async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed>;
+
+    /// Sends commands and reads all their replies; one behind the other where the wire cannot do
+    /// better.
+    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for command in commands {
+            replies.push(self.ask(command).await?);
+        }
+        Ok(replies)
+    }
 }
 
 #[async_trait]

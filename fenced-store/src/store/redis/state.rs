@@ -27,6 +27,9 @@ use crate::guard::{Fence, Mark};
 /// How many marks a guard remembers for a Redis that comes back without its last writes.
 const MARKS_REMEMBERED: usize = 65_536;
 
+/// So many of them are raised at once; all of them within the time that a verification may take.
+const RESTORED_AT_ONCE: usize = 1024;
+
 /// What becomes of lost marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LostMarks {
@@ -61,6 +64,8 @@ struct Known {
 pub(super) struct Found {
     id: String,
     pub(super) is_open: bool,
+    /// The floor that was stated with the question.
+    floor: Option<Token>,
 }
 
 impl GuardState {
@@ -123,16 +128,21 @@ impl GuardState {
         self.known().floor = Some(floor);
     }
 
+    /// Whether a floor was stated that no verification has told Redis yet.
+    pub(super) fn has_floor_to_tell(&self) -> bool {
+        self.known().floor.is_some()
+    }
+
     /// Adopts or begins the state, as the script says.
     ///
     /// # Errors
     /// A sentence; also where marks were lost and no floor is known.
     pub(super) async fn ask(&self, wire: &mut dyn Wire) -> Result<Found, Failed> {
-        let (id, floor) = {
+        let (id, stated) = {
             let known = self.known();
             (known.id.clone(), known.floor)
         };
-        let value = wire.ask(&self.ask_command(&id, floor)).await?;
+        let value = wire.ask(&self.ask_command(&id, stated)).await?;
         let fields = text_fields(value).ok_or("Redis answered what no script of ours does")?;
         match fields.as_slice() {
             [found, phase, floor] => {
@@ -143,7 +153,7 @@ impl GuardState {
                          admitted any more"
                     );
                 }
-                Ok(Found { id: found.clone(), is_open: phase == "open" })
+                Ok(Found { id: found.clone(), is_open: phase == "open", floor: stated })
             }
             _ => Err("Redis has lost the marks of this guard (was it emptied?), and which tokens \
                       were issued before is not known. State the first token to be admitted: POST \
@@ -203,12 +213,16 @@ impl GuardState {
             marks = marks.len(),
             "Redis was restarted or replaced; raising its marks to those that this guard remembers"
         );
-        for fence in &marks {
-            let value = wire.ask(&scripts.seal(&self.keys, &found.id, fence)).await?;
-            // Another guard may have been here before, and admitted what this one knows is stale.
-            if matches!(reply::step(value, Some(fence)), Ok(Step::Sealing)) {
-                preempt::settle(wire, scripts, &self.keys, &fence.lock, &Default::default())
-                    .await?;
+        for marks in marks.chunks(RESTORED_AT_ONCE) {
+            let seal = |fence| scripts.seal(&self.keys, &found.id, fence);
+            let values = wire.ask_all(&marks.iter().map(seal).collect::<Vec<_>>()).await?;
+            for (value, fence) in values.into_iter().zip(marks) {
+                // Another guard may have been here before, and admitted what this one knows is
+                // stale.
+                if matches!(reply::step(value, Some(fence)), Ok(Step::Sealing)) {
+                    let (keys, lock) = (&self.keys, &fence.lock);
+                    preempt::settle(wire, scripts, keys, lock, &Default::default()).await?;
+                }
             }
         }
         Ok(())
@@ -218,7 +232,10 @@ impl GuardState {
         let mut known = self.known();
         known.id = found.id;
         run_id.clone_into(&mut known.run_id);
-        known.floor = None;
+        // One that was stated since the question is for the next verification.
+        if known.floor == found.floor {
+            known.floor = None;
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -41,6 +41,17 @@ impl Wire for Verified<'_> {
         let reply = self.0.send_packed_command(command).await;
         reply.and_then(redis::Value::extract_error).map_err(|error| error.to_string())
     }
+
+    async fn ask_all(&mut self, commands: &[redis::Cmd]) -> Result<Vec<redis::Value>, Failed> {
+        let mut pipeline = redis::Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        let replies = self.0.send_packed_commands(&pipeline, 0, commands.len()).await;
+        let replies = replies.map_err(|error| error.to_string())?;
+        let replies = replies.into_iter().map(redis::Value::extract_error);
+        replies.collect::<Result<_, _>>().map_err(|error| error.to_string())
+    }
 }
 
 #[async_trait]

@@ -157,6 +157,6 @@ async fn binary_and_large_values_survive() {
         );
         let found = wire.call(&["GET", &key]).await;
         let header = format!("${}\r\n", value.len()).into_bytes();
-        assert!(found.starts_with(&header) && &found[header.len()..found.len() - 2] == &value[..]);
+        assert!(found.starts_with(&header) && found[header.len()..found.len() - 2] == value[..]);
     }
 }

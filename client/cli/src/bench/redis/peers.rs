@@ -70,15 +70,7 @@ impl Peers {
         let credential = credential(&locks.url, &format!("{namespace}/fenced")).await?;
         let guard_at = port.trim_start_matches("redis://").to_owned();
         let servers = [locks, guard];
-        Ok(Self {
-            redis,
-            backing,
-            own_redis,
-            twemproxy,
-            guard: guard_at,
-            credential,
-            servers,
-        })
+        Ok(Self { redis, backing, own_redis, twemproxy, guard: guard_at, credential, servers })
     }
 
     /// The sides, Redis itself first.

@@ -1,12 +1,13 @@
 //! What the guard answers a client by itself: who it is, which tokens it has, how it speaks.
 
 use bytes::{Bytes, BytesMut};
+use fence_protocol::LockName;
 
 use super::super::super::commands::Local;
 use super::super::super::refusal::Refusal;
 use super::super::super::resp::request::Command;
 use super::super::super::resp::{Protocol, encode};
-use super::super::super::tokens::HeldTokens;
+use super::super::super::tokens::{self, HeldTokens};
 use super::{ClusterPort, Next, State};
 
 /// The longest name that a client may give itself, in bytes.
@@ -149,21 +150,17 @@ impl State {
                 Ok(())
             }),
             (b"CLEAR", 3) => self.told(out, |state| {
-                let lock = String::from_utf8_lossy(command.arg(2));
-                let held = state.tokens.fences().iter().find(|fence| fence.lock.as_str() == lock);
-                let held = held.map(|fence| fence.lock.clone());
-                state.tokens =
-                    held.map_or(state.tokens.clone(), |lock| state.tokens.without(&lock));
+                let lock = std::str::from_utf8(command.arg(2)).ok();
+                let lock = lock.and_then(|lock| LockName::new(lock).ok());
+                let lock = lock.ok_or_else(|| line("ERR that is no lock's name"))?;
+                state.tokens = state.tokens.without(&lock);
                 Ok(())
             }),
-            (b"SHOW", 2) => {
-                encode::map(out, self.tokens.fences().len(), self.protocol);
-                for fence in self.tokens.fences() {
-                    encode::bulk(out, fence.lock.as_str().as_bytes());
-                    encode::integer(out, fence.presented.token.get() as i64);
-                }
+            (b"SHOW", 2) => self.tokens.show(out),
+            (b"HELP", 2) => tokens::help(out),
+            (b"SET" | b"SHOW" | b"CLEAR" | b"HELP", _) | (_, 0..=2) => {
+                encode::error(out, FENCE_SYNTAX)
             }
-            (b"SET" | b"SHOW" | b"CLEAR", _) | (_, 0..=2) => encode::error(out, FENCE_SYNTAX),
             _ => return self.once(port, command, out).await,
         }
         Next::Serve
@@ -189,7 +186,7 @@ impl State {
 }
 
 const FENCE_SYNTAX: &str = "ERR FENCE is FENCE SET credential, FENCE CLEAR [lock], FENCE SHOW, or \
-                            FENCE credential COMMAND [argument …]";
+                            FENCE credential COMMAND [argument ...]";
 
 fn line(text: &str) -> Refusal {
     Refusal::Line(text.to_owned())
