@@ -67,12 +67,13 @@ pub trait Fences: fmt::Debug + Send + Sync + 'static {
     }
 
     /// States the first token to be admitted from now on, for a store that can lose its marks and
-    /// may have done so. `false`, and nothing was done, for one that cannot.
+    /// may have done so. Returns the floor in force, which may be a higher one; `None`, and nothing
+    /// was done, for a store that cannot lose them.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    async fn set_floor(&self, _floor: Token) -> Result<bool, StoreError> {
-        Ok(false)
+    async fn set_floor(&self, _floor: Token) -> Result<Option<Token>, StoreError> {
+        Ok(None)
     }
 
     /// The highest mark of all locks, or higher; `None` where no token has been seen.

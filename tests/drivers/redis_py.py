@@ -6,8 +6,9 @@ EXPECTED has a line a test that fails through the guard: its id, a tab, the reas
 exact: a test that fails and is not listed, and one that is listed and passes, are both errors.
 A line that begins with "resp2 " or "resp3 " goes for that protocol alone.
 
-The tests empty their database after themselves. FLUSHDB is denied at the guard, so that this
-cleaning, and it alone, is done at Redis itself, and spares the guard's own keys.
+The tests empty their database after themselves, and forget all scripts before some. FLUSHDB and
+SCRIPT FLUSH are denied at the guard, so that this cleaning, and it alone, is done at Redis itself,
+and spares the guard's own keys.
 """
 
 import sys
@@ -24,15 +25,20 @@ class Judge:
     def __init__(self, redis_url):
         self.direct = redis.Redis.from_url(redis_url)
         self.failed, self.passed, self.reasons = set(), set(), {}
-        self.through_the_guard = redis.Redis.flushdb
-        judge = self
+        self.replace("flushdb", "teardown", self.clean)
+        self.replace("script_flush", "reset_scripts", self.direct.script_flush)
 
-        def flushdb(client, *args, **kwargs):
-            if sys._getframe(1).f_code.co_name == "teardown":
-                return judge.clean()
-            return judge.through_the_guard(client, *args, **kwargs)
+    @staticmethod
+    def replace(method, caller, direct):
+        """Calls of a method by the function `caller` go to Redis itself."""
+        through_the_guard = getattr(redis.Redis, method)
 
-        redis.Redis.flushdb = flushdb
+        def replaced(client, *args, **kwargs):
+            if sys._getframe(1).f_code.co_name == caller:
+                return direct()
+            return through_the_guard(client, *args, **kwargs)
+
+        setattr(redis.Redis, method, replaced)
 
     def clean(self):
         for space in self.direct.info("keyspace"):

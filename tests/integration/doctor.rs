@@ -176,7 +176,8 @@ async fn rights_that_the_port_needs_are_named() {
 
 #[tokio::test]
 async fn a_node_of_a_cluster_is_a_warning() {
-    let redis = Redis::with(&[("cluster-enabled", "yes")]).await;
+    let bus = fence_tests::ports::unused().to_string();
+    let redis = Redis::with(&[("cluster-enabled", "yes"), ("cluster-port", &bus)]).await;
     let (code, checks) = doctor(&["--redis", &redis.url(), "--strict"]).await;
     assert_eq!(code, 1, "{checks:?}");
     assert_eq!(about(&checks, "redis cluster").0, "warning");

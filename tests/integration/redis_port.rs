@@ -7,6 +7,7 @@ mod cluster;
 mod facts;
 mod fail_points;
 mod handover;
+mod judges;
 mod link;
 mod matrix;
 mod memory;

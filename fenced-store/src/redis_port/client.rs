@@ -9,7 +9,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
-use super::budget::Charge;
+use super::budget::{Charge, FREE};
 use super::commands::{Handling, KeyUse};
 use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
@@ -190,7 +190,8 @@ impl Client {
         };
         let fits = match plan.handling {
             Handling::Shared => true,
-            Handling::Own => upstream.is_own(),
+            // What CLIENT does to the connection has to be kept in mind.
+            Handling::Own => upstream.is_own() && !command.arg(0).eq_ignore_ascii_case(b"client"),
             _ => false,
         };
         let guard = &self.hub.port.guard;
@@ -235,6 +236,7 @@ impl Client {
             self.buf.reserve(READ);
         }
         let has_unread = self.outbox.unread() > 0;
+        let reads = may_read || self.reads_ahead();
         tokio::select! {
             biased;
             () = self.outbox.wake.notified() => self.woken().await,
@@ -242,7 +244,7 @@ impl Client {
                 self.outbox.flush();
                 Next::Serve
             }
-            read = self.reader.read_buf(&mut self.buf), if may_read => match read {
+            read = self.reader.read_buf(&mut self.buf), if reads => match read {
                 Ok(0) | Err(_) => Next::Close,
                 Ok(_) => self.charged(),
             },
@@ -264,6 +266,25 @@ impl Client {
         Next::Close
     }
 
+    /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
+    fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
+        own.subscribes && (self.likeness.protocol == Protocol::Resp3 || upstream.is_subscribed())
+    }
+
+    /// Whether it has an own connection that another cannot stand in for.
+    fn is_bound(&self) -> bool {
+        self.own
+            .as_ref()
+            .zip(self.upstream.as_ref())
+            .is_some_and(|(own, upstream)| own.watches || self.subscribes(own, upstream))
+    }
+
+    /// Whether it is read further although nothing more is served now: a command that waits in
+    /// Redis may wait for ever, and that its client has left shows in the reading alone.
+    fn reads_ahead(&self) -> bool {
+        self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
+    }
+
     /// Something happened to the outbox or the connection to Redis.
     async fn woken(&mut self) -> Next {
         if self.outbox.end().is_some() {
@@ -282,8 +303,9 @@ impl Client {
         let own = self.own.take();
         let why = upstream.broken().unwrap_or_else(|| "closed".into());
         let expected = self.outbox.expected();
-        let is_bound = own.as_ref().is_some_and(|own| own.watches || own.subscribes)
-            || self.transaction.is_some();
+        let subscribes = own.as_ref().is_some_and(|own| self.subscribes(own, &upstream));
+        let is_bound =
+            subscribes || own.as_ref().is_some_and(|own| own.watches) || self.transaction.is_some();
         if expected == 0 && !is_bound && own.is_none() {
             return Next::Serve;
         }
@@ -296,11 +318,12 @@ impl Client {
         self.outbox.fail_expected(&line);
         self.hub.port.counters.unknown.inc_by(expected);
         let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
-        if is_fenced {
-            self.refused = refusal;
+        if let Some(refusal) = refusal.filter(|_| is_fenced) {
+            self.hub.port.note_refusal(&refusal);
+            self.refused = Some(refusal);
         }
         let must_close = match own {
-            Some(own) => own.subscribes || !is_fenced,
+            Some(_) => subscribes || !is_fenced,
             None => self.transaction.is_some() && !is_fenced,
         };
         if must_close { Next::Close } else { Next::Serve }
@@ -312,6 +335,7 @@ impl Client {
             self.outbox.wait();
             self.outbox.flush();
             let unread = self.outbox.unread() > 0;
+            let reads = self.reads_ahead();
             tokio::select! {
                 biased;
                 () = self.outbox.wake.notified() => {
@@ -320,6 +344,11 @@ impl Client {
                     }
                 }
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
+                read = self.reader.read_buf(&mut self.buf), if reads => {
+                    if matches!(read, Ok(0) | Err(_)) {
+                        return Next::Close;
+                    }
+                }
             }
         }
         if self.outbox.end().is_some() { Next::Close } else { Next::Serve }

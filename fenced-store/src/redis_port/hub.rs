@@ -1,6 +1,6 @@
 //! The connections to Redis of one thread of the port: which are shared, and how they are made.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,9 +44,21 @@ pub(super) struct Hub {
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
 }
 
-/// One shared connection; whoever comes while it is made waits for it.
+/// One shared connection; whoever comes while it is made waits for it, and shares the failure too:
+/// to try for each of many clients in turn, with a Redis that does not answer, would take for ever.
 #[derive(Debug, Default)]
-struct Slot(Mutex<Option<Rc<Upstream>>>);
+struct Slot {
+    made: Mutex<Option<Rc<Upstream>>>,
+    failures: Cell<u64>,
+    failure: RefCell<Option<Refusal>>,
+}
+
+impl Slot {
+    fn note(&self, refusal: &Refusal) {
+        self.failures.set(self.failures.get() + 1);
+        *self.failure.borrow_mut() = Some(refusal.clone());
+    }
+}
 
 impl Hub {
     pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
@@ -65,14 +77,21 @@ impl Hub {
             let mut shared = self.shared.borrow_mut();
             Rc::clone(shared.entry(likeness.clone()).or_default())
         };
-        let mut held = slot.0.lock().await;
+        let failures = slot.failures.get();
+        let mut held = slot.made.lock().await;
         if let Some(upstream) = held.as_ref().filter(|upstream| !upstream.is_broken()) {
             return Ok(Rc::clone(upstream));
         }
         *held = None;
+        if slot.failures.get() != failures
+            && let Some(refusal) = &*slot.failure.borrow()
+        {
+            return Err(refusal.clone());
+        }
         let made = self.connect(likeness, None, None).await.map(|(upstream, _)| upstream);
-        if let Ok(upstream) = &made {
-            *held = Some(Rc::clone(upstream));
+        match &made {
+            Ok(upstream) => *held = Some(Rc::clone(upstream)),
+            Err(refusal) => slot.note(refusal),
         }
         made
     }
@@ -121,7 +140,7 @@ impl Hub {
     pub(super) fn close_idle(&self) {
         self.shared.borrow_mut().retain(|_, slot| {
             // One that is being made is in use.
-            let Ok(mut held) = slot.0.try_lock() else { return true };
+            let Ok(mut held) = slot.made.try_lock() else { return true };
             let Some(upstream) = held.as_ref() else { return Rc::strong_count(slot) > 1 };
             if upstream.is_broken() {
                 *held = None;

@@ -12,6 +12,8 @@ use crate::store::redis::preempt::Registration;
 
 /// So many may wait; what is beyond stays in Redis until its lock's mark is raised.
 const WAITING: usize = 16 * 1024;
+/// How often it is tried while Redis is there.
+const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long the last ones may take once shutdown has begun.
 const LAST: Duration = Duration::from_secs(2);
@@ -69,8 +71,14 @@ impl Worker {
 
     /// Tries until it is done, for it is harmless to try, and Redis may be away for a while.
     async fn insist(&self, ended: &Ended, stop: &CancellationToken) {
+        let mut tries = 0;
         while let Err(reason) = self.retire(ended).await {
-            tracing::debug!(reason, "something of a connection is still in Redis; trying again");
+            // Only a Redis that answers and does not do it counts; one that is away will be back.
+            tries += u32::from(self.redis.link.generation() > 0);
+            if tries >= TRIES {
+                tracing::warn!(reason, "something of a connection stays in Redis");
+                return;
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PAUSE) => {}

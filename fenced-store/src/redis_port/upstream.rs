@@ -119,14 +119,16 @@ impl Upstream {
         self.work.notify_one();
     }
 
-    /// From now on every reply goes to the owner as it comes, until nothing is subscribed any more.
-    pub(super) fn begin_subscription(&self) {
-        self.state.borrow_mut().subscriber.get_or_insert_default();
+    /// A (un)subscription of so many channels is sent in RESP2. From now on every reply goes to the
+    /// owner as it comes, until nothing is subscribed any more.
+    pub(super) fn begin_subscription(&self, subscribes: bool, channels: usize) {
+        let mut state = self.state.borrow_mut();
+        state.subscriber.get_or_insert_default().expects(subscribes, channels);
     }
 
     /// Whether the owner is in Redis' RESP2 subscriber mode.
     pub(super) fn is_subscribed(&self) -> bool {
-        self.state.borrow().subscriber.is_some()
+        self.state.borrow().subscriber.as_ref().is_some_and(Subscriber::is_active)
     }
 
     /// Whether it is one client's own.
@@ -247,7 +249,7 @@ impl Upstream {
     /// Whoever got a part of what will never be whole can be told nothing more.
     fn cut_off(&self, is_message: bool) {
         let state = self.state.borrow();
-        let is_reply = !is_message && state.subscriber.is_none();
+        let is_reply = !is_message && !state.subscriber.as_ref().is_some_and(Subscriber::is_active);
         match state.waiting.front().filter(|_| is_reply) {
             Some(waiting) if waiting.instead.is_some() => {}
             Some(waiting) => waiting.outbox.give_up(End::Cut),
@@ -279,13 +281,12 @@ impl Upstream {
         done: bool,
         is_message: bool,
     ) -> Result<(), String> {
-        let mut state = self.state.borrow_mut();
-        if let (Some(subscriber), Some(owner)) = (&mut state.subscriber, &self.owner) {
-            let is_over = subscriber.sees(&replies.buf[..len], done);
+        let state = &mut *self.state.borrow_mut();
+        if let (Some(subscriber), Some(owner)) = (&mut state.subscriber, &self.owner)
+            && (subscriber.is_active() || state.waiting.is_empty())
+        {
+            subscriber.sees(&replies.buf[..len], done);
             replies.deliver(owner, len);
-            if is_over {
-                state.subscriber = None;
-            }
             return Ok(());
         }
         if is_message {

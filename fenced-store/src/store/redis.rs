@@ -199,30 +199,35 @@ impl Shared {
         preempt::settle(&mut pinned, &self.scripts, &self.keys, lock, &self.fail_points).await
     }
 
-    /// Has the floor stated when Redis is verified next, and awaits that.
+    /// Has the floor stated when Redis is verified next, awaits that, and says which floor is in
+    /// force: a higher one stays.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]; the floor may then still be stated a little later.
-    async fn state_floor(&self, floor: Token) -> Result<(), StoreError> {
+    /// [`StoreError::Unavailable`]; the floor is then stated as soon as Redis is usable.
+    async fn state_floor(&self, floor: Token) -> Result<Token, StoreError> {
+        let unavailable = |reason: String| {
+            StoreError::Unavailable(format!(
+                "{reason}; the floor {floor} is stated as soon as Redis is usable"
+            ))
+        };
         self.state.state_floor(floor);
-        let mut states = self.link.watch();
-        // A verification that had begun before does not know of it; then there is another.
         for _ in 0..TRIES {
-            if !self.state.has_floor_to_tell() {
-                return Ok(());
-            }
             let generation = self.link.generation();
             if generation > 0 {
                 let verified = self.link.verify_again(generation).await;
-                verified.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-                continue;
+                verified.map_err(|error| unavailable(error.to_string()))?;
+            } else {
+                let mut states = self.link.watch();
+                let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
+                let up = tokio::time::timeout(FLOOR_WITHIN, up).await;
+                up.map_err(|_| unavailable("Redis is still not usable".to_owned()))?
+                    .map_err(|error| unavailable(error.to_string()))?;
             }
-            let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
-            if !matches!(tokio::time::timeout(FLOOR_WITHIN, up).await, Ok(Ok(_))) {
-                return Err(StoreError::Unavailable("Redis is still not usable".to_owned()));
+            if let Some(floor) = self.state.floor_in_force() {
+                return Token::new(floor).map_err(|error| unavailable(error.to_string()));
             }
         }
-        Err(StoreError::Unavailable("Redis did not take the floor".to_owned()))
+        Err(unavailable("Redis is verified again and again".to_owned()))
     }
 
     /// Takes a connection that is not used any more out of the registry.
@@ -285,8 +290,8 @@ impl Fences for RedisStore {
         self.shared.seal(&fence).await
     }
 
-    async fn set_floor(&self, floor: Token) -> Result<bool, StoreError> {
-        self.shared.state_floor(floor).await.map(|()| true)
+    async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
+        self.shared.state_floor(floor).await.map(Some)
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {

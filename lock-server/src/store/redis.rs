@@ -91,13 +91,8 @@ impl RedisStore {
         let prefix = key_prefix(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
-        let lineage = Arc::new(LineageKeeper::new(
-            prefix.clone(),
-            scripts.clone(),
-            token_seen.clone(),
-            guards,
-            kit,
-        ));
+        let lineage = LineageKeeper::new(&prefix, &scripts, &token_seen, guards, kit);
+        let lineage = Arc::new(lineage);
         let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
         let inner = Inner {
             link,

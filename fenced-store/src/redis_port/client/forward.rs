@@ -11,6 +11,13 @@ use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::{Client, Next, Own, keys_of};
 
+/// Whether Redis will send messages of its own accord (`CLIENT TRACKING ON`).
+fn tracks(command: &OwnedCommand) -> bool {
+    let command = command.command();
+    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+    is(0, b"client") && is(1, b"tracking") && is(2, b"on")
+}
+
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
@@ -24,7 +31,7 @@ impl Client {
         }
         if let Handling::Local(local) = plan.handling {
             return match &mut self.transaction {
-                Some(transaction) if local.is_state() => {
+                Some(transaction) if !local.is_for_transactions() => {
                     transaction.is_spoilt = true;
                     self.outbox.error("DENIED the connection is not changed inside MULTI");
                     Next::Serve
@@ -90,6 +97,11 @@ impl Client {
                 self.may_wait_for_replicas(command)?;
                 self.owned().await?;
                 self.widened(command).await?;
+                if tracks(command)
+                    && let Some(own) = &mut self.own
+                {
+                    own.subscribes = true;
+                }
             }
             Handling::Script => {
                 self.owned().await?;
@@ -259,7 +271,8 @@ impl Client {
         }
         let Some(upstream) = &self.upstream else { return Ok(Next::Serve) };
         if self.likeness.protocol == Protocol::Resp2 {
-            upstream.begin_subscription();
+            let channels = command.command().len() - 1;
+            upstream.begin_subscription(handling == Handling::Subscribe, channels);
         }
         upstream.send_unanswered(&command.raw());
         Ok(Next::Serve)
@@ -274,7 +287,11 @@ impl Client {
                 self.local(local, command).await
             }
             Handling::Subscribe | Handling::Unsubscribe => {
-                self.upstream.iter().for_each(|upstream| upstream.send_unanswered(&command.raw()));
+                let channels = command.command().len() - 1;
+                if let Some(upstream) = &self.upstream {
+                    upstream.begin_subscription(plan.handling == Handling::Subscribe, channels);
+                    upstream.send_unanswered(&command.raw());
+                }
                 Next::Serve
             }
             _ if name.eq_ignore_ascii_case(b"ping") => {

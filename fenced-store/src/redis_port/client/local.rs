@@ -10,10 +10,10 @@ use super::command::OwnedCommand;
 use super::{Client, Next};
 
 impl Local {
-    /// Whether it changes what the connection is, which cannot be done in the midst of a
-    /// transaction.
-    pub(super) fn is_state(self) -> bool {
-        matches!(self, Self::Auth | Self::Hello | Self::Select | Self::Fence)
+    /// Whether it can be done in the midst of a transaction. The others Redis would queue, and the
+    /// guard has nothing to queue them in.
+    pub(super) fn is_for_transactions(self) -> bool {
+        matches!(self, Self::Quit | Self::Reset)
     }
 }
 
@@ -80,7 +80,7 @@ impl Client {
         if tokens == self.held && self.refused.is_none() {
             return Ok(());
         }
-        if self.own.as_ref().is_some_and(|own| own.watches || own.subscribes) {
+        if self.is_bound() {
             return Err(Refusal::Line(
                 "DENIED the tokens of a connection that watches or subscribes cannot be changed; \
                  UNWATCH or UNSUBSCRIBE first, or open another connection"
@@ -162,12 +162,12 @@ impl Client {
     }
 
     fn may_be_replaced(&self, what: &str) -> Result<(), Refusal> {
-        match &self.own {
-            Some(own) if own.watches || own.subscribes => Err(Refusal::Line(format!(
+        if self.is_bound() {
+            return Err(Refusal::Line(format!(
                 "DENIED the {what} of a connection that watches or subscribes cannot be changed"
-            ))),
-            _ => Ok(()),
+            )));
         }
+        Ok(())
     }
 
     fn introduce(&self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use redis::{Cmd, Value};
-use service_kit::redis_link::info_field;
+use service_kit::redis_link::{LinkState, info_field};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -26,6 +26,8 @@ const SETUP: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(2);
 /// How long Redis may take for one step of it.
 const REPLY: Duration = Duration::from_secs(5);
+/// How long the guard's own connection may take to come back.
+const LINK: Duration = Duration::from_secs(2);
 /// A reply during the setup is small; `INFO server` is the largest.
 const REPLY_BYTES: usize = 1 << 20;
 /// How often a registration is tried when it meets lower connections or an unverified state.
@@ -207,9 +209,17 @@ async fn register(
     Err(Refusal::Unavailable(format!("the registration under lock {} did not settle", fence.lock)))
 }
 
+/// Has the process looked at. Where the link is down, because Redis was just restarted, it comes up
+/// again in a moment: that is awaited.
 async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
     let verified = redis.link.verify_again(generation).await;
-    verified.map_err(|error| Refusal::Unavailable(error.to_string()))
+    let Err(error) = verified else { return Ok(()) };
+    let mut states = redis.link.watch();
+    let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
+    match tokio::time::timeout(LINK, up).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(Refusal::Unavailable(error.to_string())),
+    }
 }
 
 /// A connection on which one command at a time is asked.

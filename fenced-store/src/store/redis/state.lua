@@ -1,15 +1,19 @@
 -- Adopts the guard's state in this Redis, or begins one. Run by EVAL before a connection is used.
 --
--- KEYS[1]  hash: the state, as in fence.lua   KEYS[2]  the lock server's counter, where it is kept here
+-- KEYS[1]  hash: the state, as in fence.lua
+-- KEYS[2]  the lock server's counter, where it is kept here   KEYS[3]  hash: what it knows of Redis
 -- ARGV[1]  the id that the caller knew, empty when it has just started
 -- ARGV[2]  the id of a new state   ARGV[3]  the lease of a floor
 -- ARGV[4]  what becomes of lost marks: "refuse" or "accept"
 -- ARGV[5]  the floor that an operator states: the first token to be admitted; empty for none
+-- ARGV[6]  the run id of this process
 --
 -- A state that the caller knew and that is gone means that Redis was emptied: all marks are lost,
 -- and so are the registrations of connections that may still act. The new one is "opening" until
 -- somebody has ended every connection of the port; only then can a token be admitted.
--- A floor makes lost marks harmless: it is above every token that can have been issued before.
+-- A floor makes lost marks harmless: it is above every token that can have been issued before. The
+-- lock server's counter is, once that server has verified this very process: it lifts the counter
+-- where it may have lost something.
 --
 -- Returns {id, phase, floor} or {'LOST'}: nothing was written, and an operator must state a floor.
 local state = redis.call('HMGET', KEYS[1], 'id', 'phase', 'floor')
@@ -25,7 +29,7 @@ if floor == '' then
   local counter = redis.call('GET', KEYS[2])
   if ARGV[1] == '' or ARGV[4] == 'accept' then
     floor = '0'
-  elseif counter then
+  elseif counter and redis.call('HGET', KEYS[3], 'run_id') == ARGV[6] then
     floor = string.format('%.0f', tonumber(counter) + 1)
   else
     return {'LOST'}

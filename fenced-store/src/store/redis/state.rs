@@ -36,7 +36,8 @@ pub enum LostMarks {
     /// Nothing is admitted until a floor is known.
     #[default]
     Refuse,
-    /// Marks begin anew from nothing. A holder that was refused before may write again.
+    /// Marks begin anew from those that this guard remembers. A holder that was refused before may
+    /// write again.
     Accept,
 }
 
@@ -45,7 +46,8 @@ pub enum LostMarks {
 pub(crate) struct GuardState {
     keys: Keys,
     client_name: String,
-    counter_key: String,
+    /// The lock server's counter and what it knows of Redis, where it is kept here too.
+    issuer_keys: [String; 2],
     lost_marks: LostMarks,
     known: Mutex<Known>,
     gaps: Mutex<Vec<String>>,
@@ -55,7 +57,10 @@ pub(crate) struct GuardState {
 struct Known {
     id: String,
     run_id: String,
-    floor: Option<Token>,
+    /// The floor that an operator has stated and that no verification has carried out yet.
+    stated: Option<Token>,
+    /// The first token that is admitted in Redis.
+    floor: u64,
     marks: HashMap<LockName, Mark>,
 }
 
@@ -63,9 +68,10 @@ struct Known {
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     id: String,
-    pub(super) is_open: bool,
     /// The floor that was stated with the question.
-    floor: Option<Token>,
+    stated: Option<Token>,
+    floor: u64,
+    pub(super) is_open: bool,
 }
 
 impl GuardState {
@@ -73,7 +79,7 @@ impl GuardState {
         Self {
             keys,
             client_name: format!("fence:{namespace}:port"),
-            counter_key: format!("{{fence:{namespace}}}:token"),
+            issuer_keys: ["token", "meta"].map(|key| format!("{{fence:{namespace}}}:{key}")),
             lost_marks,
             known: Mutex::default(),
             gaps: Mutex::default(),
@@ -125,24 +131,25 @@ impl GuardState {
 
     /// States the floor for the next verification.
     pub(super) fn state_floor(&self, floor: Token) {
-        self.known().floor = Some(floor);
+        self.known().stated = Some(floor);
     }
 
-    /// Whether a floor was stated that no verification has told Redis yet.
-    pub(super) fn has_floor_to_tell(&self) -> bool {
-        self.known().floor.is_some()
+    /// The floor that is in force; `None` while one that was stated is not.
+    pub(super) fn floor_in_force(&self) -> Option<u64> {
+        let known = self.known();
+        known.stated.is_none().then_some(known.floor)
     }
 
     /// Adopts or begins the state, as the script says.
     ///
     /// # Errors
     /// A sentence; also where marks were lost and no floor is known.
-    pub(super) async fn ask(&self, wire: &mut dyn Wire) -> Result<Found, Failed> {
+    pub(super) async fn ask(&self, wire: &mut dyn Wire, run_id: &str) -> Result<Found, Failed> {
         let (id, stated) = {
             let known = self.known();
-            (known.id.clone(), known.floor)
+            (known.id.clone(), known.stated)
         };
-        let value = wire.ask(&self.ask_command(&id, stated)).await?;
+        let value = wire.ask(&self.ask_command(&id, stated, run_id)).await?;
         let fields = text_fields(value).ok_or("Redis answered what no script of ours does")?;
         match fields.as_slice() {
             [found, phase, floor] => {
@@ -153,7 +160,8 @@ impl GuardState {
                          admitted any more"
                     );
                 }
-                Ok(Found { id: found.clone(), is_open: phase == "open", floor: stated })
+                let floor = floor.parse().map_err(|_| format!("the floor {floor} is no number"))?;
+                Ok(Found { id: found.clone(), stated, floor, is_open: phase == "open" })
             }
             _ => Err("Redis has lost the marks of this guard (was it emptied?), and which tokens \
                       were issued before is not known. State the first token to be admitted: POST \
@@ -163,15 +171,19 @@ impl GuardState {
         }
     }
 
-    fn ask_command(&self, id: &str, floor: Option<Token>) -> Cmd {
+    fn ask_command(&self, id: &str, floor: Option<Token>, run_id: &str) -> Cmd {
         let lost_marks = match self.lost_marks {
             LostMarks::Refuse => "refuse",
             LostMarks::Accept => "accept",
         };
         let mut command = redis::cmd("EVAL");
-        command.arg(include_str!("state.lua")).arg(2).arg(&self.keys.state).arg(&self.counter_key);
+        command
+            .arg(include_str!("state.lua"))
+            .arg(3)
+            .arg(&self.keys.state)
+            .arg(&self.issuer_keys[..]);
         command.arg(id).arg(ids::random_hex(16)).arg(ids::lease_id().to_string()).arg(lost_marks);
-        command.arg(floor.map_or_else(String::new, |floor| floor.to_string()));
+        command.arg(floor.map_or_else(String::new, |floor| floor.to_string())).arg(run_id);
         command
     }
 
@@ -211,7 +223,8 @@ impl GuardState {
         };
         tracing::warn!(
             marks = marks.len(),
-            "Redis was restarted or replaced; raising its marks to those that this guard remembers"
+            "Redis was restarted, replaced or emptied; raising its marks to those that this guard \
+             remembers"
         );
         for marks in marks.chunks(RESTORED_AT_ONCE) {
             let seal = |fence| scripts.seal(&self.keys, &found.id, fence);
@@ -232,9 +245,10 @@ impl GuardState {
         let mut known = self.known();
         known.id = found.id;
         run_id.clone_into(&mut known.run_id);
+        known.floor = found.floor;
         // One that was stated since the question is for the next verification.
-        if known.floor == found.floor {
-            known.floor = None;
+        if known.stated == found.stated {
+            known.stated = None;
         }
     }
 

@@ -72,7 +72,7 @@ impl Verifier for GuardVerifier {
         self.health.set(PERSISTENCE, persistence);
         load_scripts(connection, &self.scripts.all()).await?;
         let mut wire = Verified(connection);
-        let found = self.state.ask(&mut wire).await?;
+        let found = self.state.ask(&mut wire, run_id).await?;
         if !found.is_open {
             // Whoever is connected was registered in a state that is gone, if at all.
             let ids = preempt::clients_named(&mut wire, &self.state.client_name()).await?;

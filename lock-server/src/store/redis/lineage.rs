@@ -53,12 +53,14 @@ pub(super) struct LineageKeeper {
 
 impl LineageKeeper {
     pub(super) fn new(
-        prefix: String,
-        scripts: Scripts,
-        token_seen: Arc<AtomicU64>,
+        prefix: &str,
+        scripts: &Scripts,
+        token_seen: &Arc<AtomicU64>,
         guards: Guards,
         kit: &Kit,
     ) -> Self {
+        let (prefix, scripts) = (prefix.to_owned(), scripts.clone());
+        let token_seen = token_seen.clone();
         let begun = Counter::default();
         kit.metrics.registry(|registry| {
             registry.register(

@@ -31,7 +31,7 @@ impl RawCommands {
         let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
         let seen = Arc::new(AtomicU64::new(0));
         let guards = Guards::new(&[], namespace, &kit.health)?;
-        let keeper = LineageKeeper::new(prefix.clone(), scripts.clone(), seen, guards, &kit);
+        let keeper = LineageKeeper::new(&prefix, &scripts, &seen, guards, &kit);
         let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
         keeper.verify(&mut connection).await?;
         let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;

@@ -1,0 +1,50 @@
+//! Drivers and tools that we did not write judge the port: `tests/drivers/run`.
+
+use std::path::Path;
+use std::process::Command;
+
+use fence_tests::process::command;
+
+/// Runs one judge to its end, however long it takes to download it the first time.
+fn judge(name: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/run");
+    let long = fence_tests::seed::long_run();
+    let mut judging = command(script);
+    judging.arg(name).env("FENCED_STORE_PROGRAM", fence_tests::binaries::path("fenced-store"));
+    if long {
+        judging.env("FENCE_LONG", "1");
+    }
+    let output = judging.output().expect("tests/drivers/run");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{text}\n{errors}", output.status);
+}
+
+/// Whether this program answers to `--version` with at least this major version.
+fn is_there(program: &str, major: u32) -> bool {
+    let output = Command::new(program).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let number = text.trim().trim_start_matches('v').split('.').next().unwrap_or_default();
+    number.parse::<u32>().is_ok_and(|found| found >= major)
+}
+
+#[test]
+fn redis_py_says_that_it_is_redis() {
+    judge("redis-py");
+}
+
+/// Only where Node is: a distribution's packages of it are too old or too large to install here.
+#[test]
+fn ioredis_and_node_redis_say_that_it_is_redis() {
+    if is_there("node", 20) && is_there("npm", 9) {
+        judge("node");
+    } else {
+        eprintln!("not judged by ioredis and node-redis: there is no Node 20 with npm");
+    }
+}
+
+#[test]
+fn redis_benchmark_says_that_it_is_redis() {
+    judge("benchmark");
+}
