@@ -12,6 +12,7 @@ mod link;
 mod matrix;
 mod memory;
 mod one_record;
+mod own;
 mod restart;
 mod sentinel;
 

@@ -15,6 +15,8 @@ use crate::wait::{PATIENCE, soon, until_true};
 
 /// The writes that are sent in one piece.
 const PIECE: u64 = 500;
+/// How far the writer goes ahead of the replies: enough to have every buffer on the way filled.
+const AHEAD: u64 = 20_000;
 /// How often the reader looks whether all was sent.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -82,6 +84,10 @@ async fn send(
 ) -> OwnedWriteHalf {
     let mut sent = 0;
     while sent < count && !seen.is_over.load(Ordering::SeqCst) {
+        if sent > seen.applied.load(Ordering::SeqCst) + AHEAD {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        }
         let piece = PIECE.min(count - sent);
         let entry = |number| format!("{} {}", grant.token, op(number));
         let command = |number| request(&["RPUSH", &grant.journal(), &entry(number)]);

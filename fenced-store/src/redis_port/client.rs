@@ -150,6 +150,8 @@ impl Client {
                     if !inline && self.forward_at_once(len) {
                         continue;
                     }
+                    // It may wait for what was sent before it.
+                    self.kick();
                     if self.serve_command(len, inline).await == Next::Close {
                         break Next::Close;
                     }
@@ -162,8 +164,16 @@ impl Client {
                 }
             }
         };
+        self.kick();
         self.outbox.flush();
         next
+    }
+
+    /// Lets what was sent leave.
+    fn kick(&self) {
+        if let Some(upstream) = &self.upstream {
+            upstream.kick(self.outbox.expected());
+        }
     }
 
     /// Whether more commands may be taken from this client now.
@@ -331,6 +341,7 @@ impl Client {
 
     /// Waits until everything that was forwarded is answered.
     async fn settled(&mut self) -> Next {
+        self.kick();
         while self.outbox.expected() > 0 {
             self.outbox.wait();
             self.outbox.flush();

@@ -240,19 +240,15 @@ impl AclUser {
         run_id: Option<&str>,
         command: &Cmd,
     ) -> Result<(), Refusal> {
-        let generation = redis.link.generation();
-        let same = |_: &()| {
-            redis.link.generation() == generation
-                && run_id.is_none_or(|run_id| redis.state.run_id() == run_id)
-        };
+        let is_same = || run_id.is_none_or(|run_id| redis.state.run_id() == run_id);
         let changed = || Refusal::Unavailable("Redis changed behind the guard".to_owned());
-        if !same(&()) {
+        if !is_same() {
             return Err(changed());
         }
         *self.scope.borrow_mut() = Scope::Unsure;
         match redis.link.call(command).await {
             Ok(Value::ServerError(error)) => Err(Refusal::Unavailable(format!("{error:?}"))),
-            Ok(_) if same(&()) => Ok(()),
+            Ok(_) if is_same() => Ok(()),
             Ok(_) => Err(changed()),
             Err(error) => Err(Refusal::Unavailable(error.to_string())),
         }

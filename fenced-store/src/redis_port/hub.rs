@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::Port;
@@ -42,7 +43,11 @@ pub(super) struct Hub {
     pub(super) budget: Rc<Budget>,
     users: AclUsers,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
+    asked: Cell<u64>,
 }
+
+/// So many shared connections a thread; for one more the longest unused is closed.
+const SHARED_MAX: usize = 1024;
 
 /// One shared connection; whoever comes while it is made waits for it, and shares the failure too:
 /// to try for each of many clients in turn, with a Redis that does not answer, would take for ever.
@@ -51,6 +56,8 @@ struct Slot {
     made: Mutex<Option<Rc<Upstream>>>,
     failures: Cell<u64>,
     failure: RefCell<Option<Refusal>>,
+    /// When it was asked for last, in requests of the thread.
+    asked: Cell<u64>,
 }
 
 impl Slot {
@@ -65,7 +72,7 @@ impl Hub {
         let settings = &port.settings;
         let budget = Budget::new(settings.max_buffer_bytes / settings.threads);
         let users = AclUsers::new(port.guard.access.namespace.as_str());
-        Rc::new(Self { port, budget, users, shared: RefCell::default() })
+        Rc::new(Self { port, budget, users, shared: RefCell::default(), asked: Cell::new(0) })
     }
 
     /// The connection that all clients of this likeness share.
@@ -75,8 +82,12 @@ impl Hub {
     pub(super) async fn shared(&self, likeness: &Likeness) -> Result<Rc<Upstream>, Refusal> {
         let slot = {
             let mut shared = self.shared.borrow_mut();
+            if shared.len() >= SHARED_MAX && !shared.contains_key(likeness) {
+                make_room(&mut shared);
+            }
             Rc::clone(shared.entry(likeness.clone()).or_default())
         };
+        slot.asked.set(self.asked.replace(self.asked.get() + 1));
         let failures = slot.failures.get();
         let mut held = slot.made.lock().await;
         if let Some(upstream) = held.as_ref().filter(|upstream| !upstream.is_broken()) {
@@ -111,29 +122,42 @@ impl Hub {
         Ok(OwnConnection { upstream, user, run_id })
     }
 
+    /// Connects; once more where the connection broke while it was registered. A higher token may
+    /// have ended it, and then the next try says which.
     async fn connect(
         &self,
         likeness: &Likeness,
         owner: Option<Rc<Outbox>>,
         user: Option<&AclUser>,
     ) -> Result<(Rc<Upstream>, Option<String>), Refusal> {
-        let Likeness { tokens, db, protocol } = likeness;
-        let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
-        let mut registration = None;
-        let stream = connect(&self.port.redis, &wanted, &mut registration).await;
-        let run_id = registration.as_ref().map(|known| known.run_id.clone());
-        let ended = Ended { registration, user: user.map(|user| user.name().to_owned()) };
-        match stream {
-            Ok(stream) => {
-                let port = Arc::clone(&self.port);
-                let on_end = move || port.retire(ended);
-                Ok((Upstream::start(stream, owner, on_end), run_id))
+        let mut ended = Ended { registration: None, user: user.map(|user| user.name().to_owned()) };
+        let made = match self.try_connect(likeness, user, &mut ended).await {
+            Err(Refusal::Unavailable(_)) if ended.registration.is_some() => {
+                self.port.retire(Ended { registration: ended.registration.take(), user: None });
+                self.try_connect(likeness, user, &mut ended).await
             }
+            made => made,
+        };
+        let run_id = ended.registration.as_ref().map(|known| known.run_id.clone());
+        let port = Arc::clone(&self.port);
+        match made {
+            Ok(stream) => Ok((Upstream::start(stream, owner, move || port.retire(ended)), run_id)),
             Err(refusal) => {
-                self.port.retire(ended);
+                port.retire(ended);
                 Err(refusal)
             }
         }
+    }
+
+    async fn try_connect(
+        &self,
+        likeness: &Likeness,
+        user: Option<&AclUser>,
+        ended: &mut Ended,
+    ) -> Result<TcpStream, Refusal> {
+        let Likeness { tokens, db, protocol } = likeness;
+        let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
+        connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
 
     /// Closes shared connections that nobody uses; to be called now and then.
@@ -153,5 +177,21 @@ impl Hub {
             }
             true
         });
+    }
+}
+
+/// Closes the shared connection that was asked for longest ago among those with nothing on its way.
+fn make_room(shared: &mut HashMap<Likeness, Rc<Slot>>) {
+    let is_free = |slot: &Slot| {
+        slot.made.try_lock().is_ok_and(|held| held.as_ref().is_none_or(|made| made.is_at_rest()))
+    };
+    let oldest = shared
+        .iter()
+        .filter(|(_, slot)| is_free(slot))
+        .min_by_key(|(_, slot)| slot.asked.get())
+        .map(|(likeness, _)| likeness.clone());
+    let Some(slot) = oldest.and_then(|likeness| shared.remove(&likeness)) else { return };
+    if let Ok(held) = slot.made.try_lock() {
+        held.iter().for_each(|upstream| upstream.close());
     }
 }

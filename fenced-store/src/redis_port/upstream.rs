@@ -100,7 +100,8 @@ impl Upstream {
         upstream
     }
 
-    /// Sends a command of `outbox`. Call it only while [`Upstream::broken`] is `None`.
+    /// Sends a command of `outbox`, which leaves with the next [`Upstream::kick`]. Call it only while
+    /// [`Upstream::broken`] is `None`.
     pub(super) fn send(&self, outbox: &Rc<Outbox>, raw: Raw<'_>, instead: Option<Bytes>) {
         let mut state = self.state.borrow_mut();
         match raw {
@@ -110,7 +111,20 @@ impl Upstream {
         outbox.expect();
         self.idle_looks.set(0);
         state.waiting.push_back(Waiting { outbox: Rc::clone(outbox), instead });
-        self.work.notify_one();
+    }
+
+    /// Sees to it that what was sent leaves. Where nobody else waits for a reply (the caller itself
+    /// waits for `expected`) it leaves now; else it goes together with what others send before the
+    /// writer's turn comes.
+    pub(super) fn kick(&self, expected: u64) {
+        let state = &mut *self.state.borrow_mut();
+        if state.out.is_empty() || state.broken.is_some() {
+            return;
+        }
+        let is_alone = u64::try_from(state.waiting.len()).is_ok_and(|waiting| waiting == expected);
+        if !(is_alone && matches!(state.out.write_to(&self.socket), Ok(true))) {
+            self.work.notify_one();
+        }
     }
 
     /// Sends a command whose replies are messages and count as none (`SUBSCRIBE`).
@@ -144,6 +158,11 @@ impl Upstream {
     /// Whether it broke.
     pub(super) fn is_broken(&self) -> bool {
         self.state.borrow().broken.is_some()
+    }
+
+    /// Whether nobody waits for a reply on it.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.state.borrow().waiting.is_empty()
     }
 
     /// Whether nobody has used it since the look before the last; this is a look.

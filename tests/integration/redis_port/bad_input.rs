@@ -130,7 +130,9 @@ async fn http_is_not_taken_for_commands() {
     let mut witness = Witness::new().await;
     let mut client = witness.connect().await;
     let _ = client
-        .try_send_raw(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 22\r\n\r\nSET orders:1:a 1\r\n")
+        .try_send_raw(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 22\r\n\r\nSET orders:1:a 1\r\n",
+        )
         .await;
     while let Ok(Ok(reply)) =
         tokio::time::timeout(std::time::Duration::from_millis(200), client.next()).await
@@ -254,10 +256,12 @@ async fn one_key_under_two_rules_belongs_to_the_first() {
 #[tokio::test]
 async fn administration_and_the_guards_own_keys_are_denied() {
     let redis = Redis::start().await;
-    let guard = port(
-        &fence_tests::servers::Setup::fenced_store(&redis.url())
-            .args(&["--redis-listen", "127.0.0.1:0", "--rule", "**=all"]),
-    )
+    let guard = port(&fence_tests::servers::Setup::fenced_store(&redis.url()).args(&[
+        "--redis-listen",
+        "127.0.0.1:0",
+        "--rule",
+        "**=all",
+    ]))
     .await;
     let token = unsigned(5, "all", lease_id());
     let mut client = RespClient::fenced(&guard.address, &token).await;

@@ -68,9 +68,8 @@ async fn an_equal_token_is_admitted_with_its_lease_alone() {
     }
     let other = unsigned(34, "orders/1", lease_id());
     let mut collides = RespClient::connect(&guards[1].address).await;
-    let replies = collides
-        .pipeline(&[&["AUTH", "fence", &other], &["SET", &grant.key("a"), "2"]])
-        .await;
+    let replies =
+        collides.pipeline(&[&["AUTH", "fence", &other], &["SET", &grant.key("a"), "2"]]).await;
     replies[0].expect_error("COLLISION");
     assert!(replies[1].error().is_some(), "{replies:?}");
     assert_eq!(one.call(&["GET", &grant.key("a")]).await, Resp::bulk("1"));
@@ -156,6 +155,29 @@ async fn a_pipeline_stops_at_the_hand_over() {
     for round in 0..rounds(4, 40) {
         let (first, second) = (&guards[0].address, &guards[round % 2].address);
         flooded(&redis, first, second, &round.to_string()).await;
+    }
+}
+
+/// The old client hangs up in the middle of a flood. What is on its way to Redis may still take
+/// effect, until the hand-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_that_was_hung_up_on_stops_at_the_hand_over() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guards = ports(&redis, 2).await;
+    for round in 0..rounds(12, 100) {
+        let id = round.to_string();
+        let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+        let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
+        // A connection of its own, which ends with its client.
+        assert_eq!(client.call(&["WATCH", &old.key("a")]).await, Resp::simple("OK"));
+        let flood = request(&["RPUSH", &old.journal(), "10 flood"]).repeat(20_000);
+        client.send_raw(&flood).await;
+        drop(client);
+        RespClient::fenced(&guards[1].address, &new.credential).await;
+        let at_seal = length(&redis.address(), &id).await;
+        for _ in 0..20 {
+            assert_eq!(length(&redis.address(), &id).await, at_seal, "it went on after the seal");
+        }
     }
 }
 

@@ -8,11 +8,10 @@ use fence_tests::process::command;
 /// Runs one judge to its end, however long it takes to download it the first time.
 fn judge(name: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/run");
-    let long = fence_tests::seed::long_run();
     let mut judging = command(script);
     judging.arg(name).env("FENCED_STORE_PROGRAM", fence_tests::binaries::path("fenced-store"));
-    if long {
-        judging.env("FENCE_LONG", "1");
+    for kept in ["FENCE_LONG", "FENCE_DRIVERS_DIR"] {
+        judging.envs(std::env::var(kept).map(|value| (kept, value)));
     }
     let output = judging.output().expect("tests/drivers/run");
     let text = String::from_utf8_lossy(&output.stdout);

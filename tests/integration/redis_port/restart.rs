@@ -44,11 +44,12 @@ async fn an_id_that_is_used_again_is_not_killed() {
     assert!(!ids.is_empty(), "nothing is registered: this test shows nothing");
     redis.restart().await;
     assert_eq!(registered(&redis).await, ids, "Redis forgot them: this test shows nothing");
-    let healthy = port(&setup(&redis.url())).await;
     let mut innocent = Vec::new();
     for id in &ids {
         innocent.push(with_id(&redis, *id).await);
     }
+    // Whether it looks at what was left when it starts, or at the hand-over.
+    let healthy = port(&setup(&redis.url())).await;
     let mut next = RespClient::fenced(&healthy.address, &new.credential).await;
     assert_eq!(next.call(&["RPUSH", &new.journal(), "20 b"]).await, Resp::Integer(2));
     for client in &mut innocent {

@@ -138,6 +138,7 @@ impl Client {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
         while upstream.is_full() {
+            upstream.kick(self.outbox.expected());
             upstream.room.notified().await;
         }
         if let Some(why) = upstream.broken() {
@@ -211,13 +212,12 @@ impl Client {
     fn may_wait_for_replicas(&self, command: &OwnedCommand) -> Result<(), Refusal> {
         let name = command.command().arg(0).to_ascii_lowercase();
         let waits = matches!(name.as_slice(), b"wait" | b"waitaof");
-        let is_own = self.upstream.as_ref().is_some_and(|upstream| upstream.is_own());
-        if !waits || is_own || !self.likeness.tokens.is_empty() {
+        if !waits || !self.likeness.tokens.is_empty() {
             return Ok(());
         }
         Err(Refusal::Line(
             "DENIED WAIT without a token would not count what was written before on a shared \
-             connection; hold a token, or begin the connection with WATCH"
+             connection; hold a token first"
                 .to_owned(),
         ))
     }

@@ -67,15 +67,13 @@ async fn set_up(
     wanted: &Wanted<'_>,
     registered: &mut Option<Registration>,
 ) -> Result<TcpStream, Refusal> {
-    let mut wire = RawWire::open(redis).await.map_err(Refusal::Unavailable)?;
-    let client_id = hello(&mut wire, redis, wanted.protocol).await?;
     let home = redis.link.target().db();
-    if home != 0 {
-        select(&mut wire, home).await?;
-    }
+    let (mut wire, mut client_id) = log_in(redis, wanted.protocol).await?;
     if !wanted.fences.is_empty() {
-        let run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
-        must_be_verified(redis, &run_id).await?;
+        let mut run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
+        if redis.state.run_id() != run_id {
+            (wire, client_id, run_id) = log_in_verified(redis, wanted.protocol).await?;
+        }
         let locks = wanted.fences.iter().map(|fence| fence.lock.clone()).collect();
         *registered = Some(Registration { run_id, client_id, locks });
         for fence in wanted.fences {
@@ -91,16 +89,28 @@ async fn set_up(
     wire.into_stream()
 }
 
-/// Another process than the one that was verified last may have lost marks that this guard knows
-/// of, and will raise again when it has verified it; another guard may have readied it for scripts
-/// before that.
-async fn must_be_verified(redis: &Shared, run_id: &str) -> Result<(), Refusal> {
-    if redis.state.run_id() == run_id {
-        return Ok(());
+async fn log_in(redis: &Shared, protocol: Protocol) -> Result<(RawWire, u64), Refusal> {
+    let mut wire = RawWire::open(redis).await.map_err(Refusal::Unavailable)?;
+    let client_id = hello(&mut wire, redis, protocol).await?;
+    let home = redis.link.target().db();
+    if home != 0 {
+        select(&mut wire, home).await?;
     }
+    Ok((wire, client_id))
+}
+
+/// For a process that is not the one that was verified last: it may have lost marks that this guard
+/// knows of, and will raise again when it has verified it, though another guard has readied it for
+/// scripts before that. Verifying it may end every connection that there is, so this is a new one.
+async fn log_in_verified(
+    redis: &Shared,
+    protocol: Protocol,
+) -> Result<(RawWire, u64, String), Refusal> {
     verify_again(redis, redis.link.generation()).await?;
+    let (mut wire, client_id) = log_in(redis, protocol).await?;
+    let run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
     if redis.state.run_id() == run_id {
-        return Ok(());
+        return Ok((wire, client_id, run_id));
     }
     Err(Refusal::Unavailable(format!(
         "the Redis process at {} is not the one that was verified",
@@ -264,43 +274,54 @@ impl RawWire {
         Err(Refusal::Unavailable("Redis said more than it was asked".to_owned()))
     }
 
-    async fn exchange(&mut self, command: &Cmd) -> Result<Value, Failed> {
-        let broken =
-            |shown: &str, why: &str| format!("the connection to Redis at {shown} broke: {why}");
-        self.stream
-            .write_all(&command.get_packed_command())
-            .await
-            .map_err(|error| broken(&self.shown, &error.to_string()))?;
+    /// Sends commands and reads their replies, of which one that is an error ends the matter.
+    async fn exchange(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let packed: Vec<u8> = commands.iter().flat_map(Cmd::get_packed_command).collect();
+        let written = self.stream.write_all(&packed).await;
+        written.map_err(|error| self.broken(&error.to_string()))?;
+        let mut replies = Vec::with_capacity(commands.len());
+        for _ in commands {
+            let reply = self.reply().await?;
+            replies.push(reply.extract_error().map_err(|error| error.to_string())?);
+        }
+        Ok(replies)
+    }
+
+    async fn reply(&mut self) -> Result<Value, Failed> {
         let (mut scanner, mut scanned) = (ReplyScanner::new(), 0);
         loop {
-            let scan = scanner
-                .scan(&self.buf[scanned..])
-                .map_err(|error| broken(&self.shown, &error.to_string()))?;
+            let scan = scanner.scan(&self.buf[scanned..]);
+            let scan = scan.map_err(|error| self.broken(&error.to_string()))?;
             scanned += scan.consumed;
             if scan.done {
                 break;
             }
             if self.buf.len() > REPLY_BYTES {
-                return Err(broken(&self.shown, "a reply is too long"));
+                return Err(self.broken("a reply is too long"));
             }
             let read = self.stream.read_buf(&mut self.buf).await;
-            if read.map_err(|error| broken(&self.shown, &error.to_string()))? == 0 {
-                return Err(broken(&self.shown, "Redis closed it"));
+            if read.map_err(|error| self.broken(&error.to_string()))? == 0 {
+                return Err(self.broken("Redis closed it"));
             }
         }
         let frame = self.buf.split_to(scanned);
-        redis::parse_redis_value(&frame)
-            .and_then(Value::extract_error)
-            .map_err(|error| error.to_string())
+        redis::parse_redis_value(&frame).map_err(|error| error.to_string())
+    }
+
+    fn broken(&self, why: &str) -> Failed {
+        format!("the connection to Redis at {} broke: {why}", self.shown)
     }
 }
 
 #[async_trait]
 impl Wire for RawWire {
     async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
-        let shown = self.shown.clone();
-        tokio::time::timeout(REPLY, self.exchange(command)).await.unwrap_or_else(|_| {
-            Err(format!("Redis at {shown} did not answer within {} s", REPLY.as_secs()))
-        })
+        let mut replies = self.ask_all(std::slice::from_ref(command)).await?;
+        replies.pop().ok_or_else(|| self.broken("no reply came"))
+    }
+
+    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let late = format!("Redis at {} did not answer within {} s", self.shown, REPLY.as_secs());
+        tokio::time::timeout(REPLY, self.exchange(commands)).await.unwrap_or(Err(late))
     }
 }

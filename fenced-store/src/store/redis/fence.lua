@@ -5,7 +5,7 @@
 -- KEYS[1]  hash: lock -> "token lease flag", the marks
 -- KEYS[2]  sorted set of the locks in KEYS[1], for listing them
 -- KEYS[3]  hash: "run id:client id" -> "token lease", the port's connections registered for the lock
--- KEYS[4]  hash: id, phase, floor, floor_lease, highest; the guard's own state in this Redis
+-- KEYS[4]  hash: id, phase, process, floor, floor_lease, highest; the guard's own state in this Redis
 -- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence is asked
 -- ARGV[4]  the id of the state that the caller verified
 --
@@ -57,8 +57,11 @@ end
 -- or a refusal, and nothing was written.
 local function enter(field)
   local lock, token, lease = ARGV[1], ARGV[2], ARGV[3]
-  local state = redis.call('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest')
+  local state =
+    redis.call('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest', 'process')
   if state[1] ~= ARGV[4] or state[2] ~= 'open' then return {'unverified'} end
+  -- Opened by another process: this one may have connections that nobody knows of any more.
+  if field and state[6] and state[6] ~= run_id() then return {'unverified'} end
   local mark = redis.call('HGET', KEYS[1], lock)
   local held, owner, flag
   local raise = true

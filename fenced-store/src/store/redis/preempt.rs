@@ -23,6 +23,8 @@ use crate::fail_points::{FailPoint, FailPoints};
 
 /// How often a lock may be found with new lower connections before somebody else has to try.
 const ROUNDS: usize = 16;
+/// So many connections are ended in one way to Redis and back.
+const IDS_AT_ONCE: usize = 512;
 /// How long connections that were killed may stay listed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_LOOK: Duration = Duration::from_micros(200);
@@ -52,6 +54,12 @@ pub(crate) trait Wire: Send {
 impl Wire for Pinned {
     async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
         self.call(command).await.map_err(|error| error.to_string())
+    }
+
+    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let replies = self.pipeline(commands).await.map_err(|error| error.to_string())?;
+        let extracted = replies.into_iter().map(Value::extract_error).collect::<Result<_, _>>();
+        extracted.map_err(|error| error.to_string())
     }
 }
 
@@ -128,17 +136,24 @@ pub(crate) async fn end(
     client_ids: &[u64],
     fail_points: &FailPoints,
 ) -> Result<(), Failed> {
-    if client_ids.is_empty() {
-        return Ok(());
-    }
-    for (index, id) in client_ids.iter().enumerate() {
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg("KILL").arg("ID").arg(id);
-        wire.ask(&kill).await?;
+    for (index, ids) in client_ids.chunks(IDS_AT_ONCE).enumerate() {
+        let kill = |id: &u64| {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg("KILL").arg("ID").arg(id);
+            kill
+        };
+        let (first, rest) = ids.split_at(usize::from(index == 0));
+        wire.ask_all(&first.iter().map(kill).collect::<Vec<_>>()).await?;
         if index == 0 {
             fail_points.reached(FailPoint::MidAbort);
         }
+        wire.ask_all(&rest.iter().map(kill).collect::<Vec<_>>()).await?;
+        await_gone(wire, ids).await?;
     }
+    Ok(())
+}
+
+async fn await_gone(wire: &mut dyn Wire, client_ids: &[u64]) -> Result<(), Failed> {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST").arg("ID").arg(client_ids);
     let (mut waited, mut pause) = (Duration::ZERO, FIRST_LOOK);

@@ -16,12 +16,18 @@
 -- where it may have lost something.
 --
 -- Returns {id, phase, floor} or {'LOST'}: nothing was written, and an operator must state a floor.
-local state = redis.call('HMGET', KEYS[1], 'id', 'phase', 'floor')
+local state = redis.call('HMGET', KEYS[1], 'id', 'phase', 'floor', 'process')
 if ARGV[5] ~= '' and state[1] then
   if tonumber(ARGV[5]) > tonumber(state[3] or '0') then
     redis.call('HSET', KEYS[1], 'phase', 'opening', 'floor', ARGV[5], 'floor_lease', ARGV[3])
     return {state[1], 'opening', ARGV[5]}
   end
+end
+if state[1] and state[2] == 'open' and state[4] ~= ARGV[6] then
+  -- It was opened by another process. Where this one was a master before, it may still have
+  -- connections whose registrations were forgotten meanwhile.
+  redis.call('HSET', KEYS[1], 'phase', 'opening')
+  return {state[1], 'opening', state[3] or '0'}
 end
 if state[1] then return {state[1], state[2], state[3] or '0'} end
 local floor = ARGV[5]
