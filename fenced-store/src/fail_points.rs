@@ -1,6 +1,6 @@
 //! Places where a test stops or kills the guard between two steps of a hand-over.
 //!
-//! They exist in builds with debug assertions only; elsewhere [`FailPoints::reached`] is nothing.
+//! They exist in builds with debug assertions only; elsewhere `FailPoints::reached` is nothing.
 
 use std::str::FromStr;
 

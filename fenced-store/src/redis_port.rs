@@ -2,14 +2,14 @@
 //! stands between them and one Redis.
 //!
 //! Preempt and abort. A connection to Redis is registered there under its tokens before anything is
-//! sent on it ([`upstream::connect`]); the step that raises a mark finds what is registered below
+//! sent on it (`upstream::connect`); the step that raises a mark finds what is registered below
 //! it, and the guard that ran it has Redis end those connections, and awaits that, before the new
-//! token is admitted ([`crate::store::redis::preempt`]). So commands travel as they are, every
+//! token is admitted (`crate::store::redis::preempt`). So commands travel as they are, every
 //! command of Redis works, and a write costs what it costs behind a plain proxy.
 //!
 //! A thread of the port has everything of its clients to itself: no locks, and no wake-ups between
-//! threads. Clients with the same tokens share a pipelined connection ([`hub`]) until they need
-//! one of their own ([`client`]).
+//! threads. Clients with the same tokens share a pipelined connection (`hub`) until they need
+//! one of their own (`client`).
 //!
 //! ```text
 //! client --- Client: parse, plan (commands), authorize (rules, tokens) ---> Upstream --- Redis

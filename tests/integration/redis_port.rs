@@ -13,6 +13,7 @@ mod matrix;
 mod memory;
 mod one_record;
 mod own;
+mod order;
 mod restart;
 mod sentinel;
 

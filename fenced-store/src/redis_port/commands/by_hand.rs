@@ -36,7 +36,7 @@ const fn keys_plan(handling: Handling) -> Plan {
     Plan { handling, touches: Touches::Keys }
 }
 
-/// SORT key [BY pattern] [LIMIT offset count] [GET pattern …] [ASC|DESC] [ALPHA] [STORE key].
+/// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE key\].
 fn sort(
     stores: bool,
     name: &str,
@@ -111,7 +111,7 @@ fn streams(group: bool, command: Command<'_>, keys: &mut Vec<KeyUse>) -> Result<
 }
 
 /// GEORADIUS key longitude latitude radius unit and GEORADIUSBYMEMBER key member radius unit, with
-/// [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT n [ANY]] [ASC|DESC] [STORE key|STOREDIST key].
+/// \[WITHCOORD\] \[WITHDIST\] \[WITHHASH\] \[COUNT n \[ANY\]\] \[ASC|DESC\] \[STORE key|STOREDIST key\].
 fn radius(
     first_option: usize,
     command: Command<'_>,
@@ -133,7 +133,7 @@ fn radius(
     Ok(keys_plan(Handling::Shared))
 }
 
-/// CLIENT TRACKING ON|OFF [REDIRECT id] [PREFIX prefix …] [BCAST] [OPTIN] [OPTOUT] [NOLOOP].
+/// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\] \[NOLOOP\].
 fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
     let mut touches = Touches::Nothing;
     let mut options = Options::from(command, 3);
