@@ -12,8 +12,8 @@ mod link;
 mod matrix;
 mod memory;
 mod one_record;
-mod own;
 mod order;
+mod own;
 mod restart;
 mod sentinel;
 

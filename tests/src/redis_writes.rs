@@ -134,18 +134,25 @@ pub async fn patient<T>(call: impl Future<Output = io::Result<T>>) -> io::Result
 /// What the replies to one write say.
 fn judge(way: Way, replies: &[Resp]) -> Told {
     match (way, replies) {
-        (Way::Multi, [begin, _, push, done]) => match done {
-            Resp::Array(_) => Told::Applied,
-            // Where MULTI was refused, what follows was no transaction.
-            _ if begin.error().is_some() && matches!(push, Resp::Integer(_)) => Told::Applied,
-            _ if begin.error().is_some() => refusal(begin),
-            _ if done.is_error("EXECABORT") => Told::Refused,
-            _ => refusal(done),
-        },
+        (Way::Multi, [begin, _, _, done]) => {
+            let executed = replies.iter().filter(|reply| matches!(reply, Resp::Integer(_)));
+            assert_eq!(executed.count(), 0, "a piece of a transaction was executed: {replies:?}");
+            match done {
+                Resp::Array(_) => Told::Applied,
+                _ if replies.iter().any(is_unknown) => Told::Unknown,
+                _ if begin.error().is_some() => refusal(begin),
+                _ if done.is_error("EXECABORT") => Told::Refused,
+                _ => refusal(done),
+            }
+        }
         (_, [Resp::Integer(_)]) => Told::Applied,
         (_, [other]) => refusal(other),
         _ => panic!("{way:?}: {replies:?}"),
     }
+}
+
+fn is_unknown(reply: &Resp) -> bool {
+    reply.error().is_some_and(|text| text.contains("is not known"))
 }
 
 /// What an error says of its command.

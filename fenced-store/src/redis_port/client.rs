@@ -342,7 +342,7 @@ impl Client {
     /// Waits until everything that was forwarded is answered.
     async fn settled(&mut self) -> Next {
         self.kick();
-        while self.outbox.expected() > 0 {
+        while self.outbox.expected() > 0 && self.outbox.end().is_none() {
             self.outbox.wait();
             self.outbox.flush();
             let unread = self.outbox.unread() > 0;

@@ -3,7 +3,7 @@
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::{Grant, patient};
-use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::wait::until;
 
 use super::{Port, port, ports, setup};
@@ -137,4 +137,30 @@ async fn a_port_that_cannot_be_opened() {
     assert_eq!(output.code, 64, "{output:?}");
     assert!(output.stderr.contains("--redis-listen"), "{}", output.stderr);
     drop(port(&super::setup(&redis.url())).await);
+}
+
+/// A transaction needs a connection of its own. Where Redis gives none, MULTI is refused, and what
+/// the driver has sent behind it must not be carried out piece by piece on the one that is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_a_refused_multi_is_not_carried_out() {
+    let redis = Redis::start().await;
+    let guards = ports(&redis, 1).await;
+    let grant = Grant::new(1, "1");
+    let n = grant.key("n");
+    let mut direct = RespClient::connect(&redis.address()).await;
+    for begin in [&["MULTI"][..], &["WATCH", &n]] {
+        let mut client = RespClient::fenced(&guards[0].address, &grant.credential).await;
+        assert_eq!(client.call(&["SET", &n, "0"]).await, Resp::simple("OK"));
+        let info = direct.call(&["INFO", "clients"]).await.text();
+        let count = info.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap();
+        direct.call(&["CONFIG", "SET", "maxclients", count]).await;
+        let commands = [begin, &["INCR", &n], &["INCR", &n], &["EXEC"]];
+        let bytes: Vec<u8> = commands.iter().flat_map(|words| request(words)).collect();
+        client.send_raw(&bytes).await;
+        client.finish_sending().await;
+        let replies = client.until_closed().await;
+        direct.call(&["CONFIG", "SET", "maxclients", "10000"]).await;
+        assert!(replies.iter().all(|reply| reply.error().is_some()), "{begin:?}: {replies:?}");
+        assert_eq!(direct.call(&["GET", &n]).await, Resp::bulk("0"), "{begin:?}");
+    }
 }

@@ -56,7 +56,7 @@ async fn undisturbed(guards: usize) {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let rigs = rigs(&redis, guards).await;
     let mut holders = Holders::new(target(&redis, &rigs, "1"), &mut seed);
-    let rounds = rounds(12, 200);
+    let rounds = rounds(12, 60);
     for _ in 0..rounds {
         holders.succeed();
         holders.progress(150).await;
@@ -99,7 +99,7 @@ async fn guards_that_stop_and_go_on() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let rigs = rigs(&redis, 3).await;
     let mut holders = Holders::new(target(&redis, &rigs, "1"), &mut seed);
-    let rounds = rounds(12, 200);
+    let rounds = rounds(12, 60);
     for _ in 0..rounds {
         let stopped = pick(&mut seed, &rigs);
         stopped.guard.server.process.pause();
@@ -144,7 +144,7 @@ async fn on_bad_lines(name: &str, fault: Fault) {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let rigs = rigs(&redis, 2).await;
     let mut holders = Holders::new(target(&redis, &rigs, "1"), &mut seed);
-    let rounds = rounds(8, 150);
+    let rounds = rounds(8, 50);
     for round in 0..rounds {
         let rig = pick(&mut seed, &rigs);
         let line = if round % 2 == 0 { &rig.behind } else { &rig.before };

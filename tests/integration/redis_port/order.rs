@@ -103,3 +103,24 @@ async fn a_token_ends_in_every_database() {
         assert!(reply.is_error("FENCED") || reply.is_error("UNKNOWN"), "{reply:?}");
     }
 }
+
+/// Whoever hangs up while its replies wait to be read, and its next command waits for those before
+/// it, must not keep the guard's thread busy: others are served there, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_hangs_up_in_a_full_pipeline_harms_nobody() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guards = ports(&redis, 1).await;
+    let grant = Grant::new(10, "1");
+    let mut witness = RespClient::fenced(&guards[0].address, &grant.credential).await;
+    let large = "x".repeat(8 << 20);
+    assert_eq!(witness.call(&["SET", &grant.key("a"), &large]).await, Resp::simple("OK"));
+    for round in 1..=5 {
+        let mut leaving = RespClient::fenced(&guards[0].address, &grant.credential).await;
+        let get = request(&["GET", &grant.key("a")]);
+        let script = request(&["EVAL", INCR, "1", &grant.key("late")]);
+        leaving.send_raw(&[get.repeat(3), script].concat()).await;
+        assert!(leaving.hears_within(10_000).await, "no reply began");
+        drop(leaving);
+        assert_eq!(witness.call(&["INCR", &grant.key("n")]).await, Resp::Integer(round));
+    }
+}

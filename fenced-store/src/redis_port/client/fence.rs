@@ -2,7 +2,7 @@
 
 use fence_protocol::LockName;
 
-use super::super::commands::Handling;
+use super::super::commands::{Handling, Plan};
 use super::super::refusal::Refusal;
 use super::super::tokens::{self, HeldTokens};
 use super::command::OwnedCommand;
@@ -76,6 +76,19 @@ impl Client {
                     .to_owned(),
             ));
         }
+        // Tokens that were refused before do not stand in the way of a better one.
+        let refused = self.refused.take();
+        let done = self.send_once(&inner, plan, tokens).await;
+        self.refused = refused.or(self.refused.take());
+        done
+    }
+
+    async fn send_once(
+        &mut self,
+        inner: &OwnedCommand,
+        plan: Plan,
+        tokens: HeldTokens,
+    ) -> Result<(), Refusal> {
         self.settle_or_fail().await?;
         let registered = if self.observes() {
             self.observe_tokens(&tokens).await?;
@@ -93,9 +106,9 @@ impl Client {
             self.upstream.replace(upstream),
             self.own.take(),
         );
-        let sent = match self.authorized(&inner, plan) {
+        let sent = match self.authorized(inner, plan) {
             Err(denied) if !self.passes(inner.command(), &denied) => Err(denied.into()),
-            _ => self.send(&inner).await,
+            _ => self.send(inner).await,
         };
         let settled = self.settled().await;
         (self.held, self.likeness, self.upstream, self.own) = before;

@@ -58,7 +58,10 @@ impl Client {
             Ok(next) => next,
             Err(refusal) => {
                 self.note(&refusal);
-                self.refuse(&refusal)
+                let next = self.refuse(&refusal);
+                // What follows would mean something else without it.
+                let begins = matches!(plan.handling, Handling::Multi | Handling::Watch);
+                if begins && self.refused.is_none() { Next::Close } else { next }
             }
         }
     }
