@@ -6,6 +6,7 @@
 
 mod machine;
 mod record;
+mod takeover;
 pub mod tokens;
 
 pub use machine::{Delivery, Machine, Reply};

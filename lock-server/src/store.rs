@@ -101,6 +101,47 @@ pub struct Acquire {
     pub metadata: Option<String>,
     /// The grant's token must exceed this one.
     pub min_token: Option<Token>,
+    /// Which life of the owner asks.
+    pub incarnation: Option<Owner>,
+    /// Whom the lock may be taken from at once.
+    pub takeover: Takeover,
+}
+
+/// From whom an acquire may take a lock at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Takeover {
+    /// From nobody.
+    #[default]
+    Never,
+    /// From an earlier incarnation of the same owner.
+    EarlierSelf,
+    /// From this lease of the same owner.
+    Of(LeaseId),
+}
+
+/// Why a lock was not taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTakeover {
+    /// The lease belongs to another owner.
+    OtherOwner,
+    /// The holder has not said which life of its owner it is.
+    NoIncarnation,
+    /// The caller's incarnation was itself taken over: it is the earlier one.
+    WasTakenOver,
+}
+
+impl NoTakeover {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::OtherOwner, Self::NoIncarnation, Self::WasTakenOver];
+
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OtherOwner => "other-owner",
+            Self::NoIncarnation => "no-incarnation",
+            Self::WasTakenOver => "was-taken-over",
+        }
+    }
 }
 
 /// A live lease.
@@ -139,6 +180,14 @@ pub enum StoreError {
         holder: HolderInfo,
         /// How many wait, without the caller.
         queue_length: usize,
+    },
+    /// The live lease is not one that the caller may take over; nothing was changed.
+    #[error("held by {} with token {}, and not taken over: {}", holder.owner, holder.token, why.as_str())]
+    TakeoverRefused {
+        /// Who has it.
+        holder: HolderInfo,
+        /// Why not.
+        why: NoTakeover,
     },
     /// The lease has ended, or its id was ended before it was ever granted.
     #[error("the lease has ended: {}", reason.as_str())]

@@ -82,6 +82,9 @@ codes! {
     /// The lease id is in use for something else.
     LeaseIdConflict = "lease-id-conflict", 409, false, "The lease id belongs to another request",
         "Choose a fresh lease_id (a random UUID) for every new acquire.";
+    /// The live lease is not one that the caller may take over.
+    TakeoverRefused = "takeover-refused", 409, false, "The lock cannot be taken over",
+        "Only an earlier incarnation of the same owner can be taken over; acquire without takeover and wait your turn.";
     /// Two leases present one token: the issuer has repeated itself.
     TokenCollision = "token-collision", 409, false, "Two leases present the same token",
         "Stop and acquire again. An operator must find out why a token was issued twice.";

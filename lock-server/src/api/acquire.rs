@@ -11,7 +11,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 use super::{Service, error};
 use crate::counters::Operation;
 use crate::rules::tokens;
-use crate::store::{Acquire, Grant, StoreError};
+use crate::store::{Acquire, Grant, StoreError, Takeover};
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
@@ -72,7 +72,7 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     if let Some(min_token) = request.min_token {
         check_min_token(service, min_token)?;
     }
-    let metadata = request.metadata.map(|metadata| metadata.to_string());
+    let metadata = request.metadata.as_ref().map(ToString::to_string);
     if let Some(bytes) = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX)
     {
         return Err(Reject::new(
@@ -80,6 +80,7 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
             format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
         ));
     }
+    let takeover = takeover(&request)?;
     let owner = match request.owner {
         Some(owner) => owner,
         None => Owner::new(ANONYMOUS)?,
@@ -92,7 +93,37 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         wait_ms: request.wait_ms,
         metadata,
         min_token: request.min_token,
+        incarnation: request.incarnation,
+        takeover,
     })
+}
+
+/// Whom the request wants to take the lock from; it must say who it is itself.
+fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
+    let takeover = match (request.takeover, request.takeover_of) {
+        (false, None) => return Ok(Takeover::Never),
+        (true, Some(_)) => {
+            return Err(error::invalid(
+                "takeover and takeover_of exclude each other: an earlier incarnation, or one lease",
+            ));
+        }
+        (true, None) if request.incarnation.is_none() => {
+            return Err(error::invalid(
+                "takeover needs incarnation: a text that every restart of the owner changes",
+            ));
+        }
+        (true, None) => Takeover::EarlierSelf,
+        (false, Some(lease_id)) if request.lease_id == Some(lease_id) => {
+            return Err(error::invalid(format!(
+                "takeover_of {lease_id} is the lease_id of this request; the grant needs a new one"
+            )));
+        }
+        (false, Some(lease_id)) => Takeover::Of(lease_id),
+    };
+    if request.owner.is_none() {
+        return Err(error::invalid("a takeover needs owner: it never crosses owners"));
+    }
+    Ok(takeover)
 }
 
 /// A wish that no guard can have had a reason for would use up the tokens that are left.

@@ -6,11 +6,13 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
 
 use super::record::{Holder, Record, Waiter};
+use super::takeover::{Verdict, verdict};
 use super::tokens;
 use crate::store::{Acquire, Grant, Limits, StoreError};
 
 mod endings;
 mod reading;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -111,6 +113,16 @@ impl Machine {
         if let Some(known) = known_answer(now_ms, record, &request) {
             return Reply::Done(known);
         }
+        match verdict(record, &request) {
+            Verdict::Supersede => {
+                return Reply::Done(self.supersede(now_ms, lock, record, request));
+            }
+            Verdict::Refuse(holder, why) => {
+                let holder = holder.info(now_ms);
+                return Reply::Done(Err(StoreError::TakeoverRefused { holder, why }));
+            }
+            Verdict::Ordinary => {}
+        }
         if let Some(place) = record.position(request.lease_id) {
             return self.wait_longer(now_ms, lock, record, place, request);
         }
@@ -179,6 +191,7 @@ impl Machine {
             lease_id: request.lease_id,
             token,
             owner: request.owner,
+            incarnation: request.incarnation,
             ttl: request.ttl,
             metadata: request.metadata,
             granted_at_ms: now_ms,

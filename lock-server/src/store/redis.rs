@@ -19,7 +19,7 @@ use std::time::Duration;
 use ::redis::Cmd;
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockLine, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
@@ -193,7 +193,9 @@ impl RedisStore {
                     .arg(request.min_token.map_or(0, Token::get))
                     .arg(request.metadata.as_deref().unwrap_or_default())
                     .arg(self.inner.options.limits.waiters_per_lock)
-                    .arg(millis(self.inner.options.liveness));
+                    .arg(millis(self.inner.options.liveness))
+                    .arg(reply::takeover_word(request.takeover))
+                    .arg(request.incarnation.as_ref().map_or("", Owner::as_str));
             })
             .await?;
         Ok(answer.of(request.lease_id))

@@ -28,6 +28,15 @@ pub struct AcquireRequest {
     /// The grant's token must exceed this one: a guard has seen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_token: Option<Token>,
+    /// Which life of the owner asks: a text that every restart changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Owner>,
+    /// Takes the lock over from an earlier incarnation of the same owner, at once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub takeover: bool,
+    /// Takes the lock over from this lease of the same owner, at once: its holder was seen to die.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takeover_of: Option<LeaseId>,
 }
 
 /// The reply to acquire and renew: a live lease.
@@ -99,7 +108,8 @@ pub struct RevokeRequest {
 pub enum EndReason {
     /// Its time to live passed without a renewal.
     Expired,
-    /// Another lease holds the lock, and nothing more is remembered of this one.
+    /// The same owner took the lock over, or another lease holds the lock and nothing more is
+    /// remembered of this one.
     Superseded,
     /// Its holder released it, or it was taken back because the grant could not be delivered.
     Released,
@@ -183,6 +193,9 @@ pub struct HolderReply {
     pub ttl_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
+    /// Which life of its owner holds it, where it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Owner>,
     /// What the holder wanted people to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,

@@ -91,6 +91,7 @@ impl Machine {
             lease_id,
             token: None,
             owner,
+            incarnation: None,
             reason: EndReason::Released,
             held_ms: 0,
             at_ms: now_ms,

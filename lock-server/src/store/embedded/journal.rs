@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::rules::Reply;
-    use crate::store::{Acquire, Limits};
+    use crate::store::{Acquire, Limits, Takeover};
 
     fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
         Acquire {
@@ -133,6 +133,8 @@ mod tests {
             wait_ms: 0,
             metadata: None,
             min_token: None,
+            incarnation: None,
+            takeover: Takeover::Never,
         }
     }
 

@@ -56,12 +56,12 @@ local function load(lock, raw)
   local first, waiting, ended = string.match(raw, '^([^\n]*)\n([^\n]*)\n(.*)$')
   record.waiting, record.ended = waiting == 'w', ended
   if first ~= '' then
-    local lease, token, ttl, granted, expires, renewals, claim, owner, metadata = string.match(first,
-      '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+    local lease, token, ttl, granted, expires, renewals, claim, owner, incarnation, metadata =
+      string.match(first, '^' .. string.rep('([^\t]*)\t', 9) .. '(.*)$')
     record.holder = {
       lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
       expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
-      handed = claim ~= '', owner = owner, metadata = metadata,
+      handed = claim ~= '', owner = owner, incarnation = incarnation, metadata = metadata,
     }
   end
   return record
@@ -75,7 +75,7 @@ local function save(record)
     local packed = table.concat({
       holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
       int(holder.renewals), holder.claim and int(holder.claim) or (holder.handed and 'h' or ''),
-      holder.owner, holder.metadata,
+      holder.owner, holder.incarnation, holder.metadata,
     }, '\t')
     redis.call('SET', key, packed .. rest, 'PX', int(holder.expires - now + retention + 60000))
     redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
@@ -102,8 +102,9 @@ local function held(record)
 end
 
 -- Remembers an ended id; the oldest of more than eight makes room.
-local function remember(record, lease, token, reason, held_ms, owner)
-  local line = table.concat({ lease, token, reason, int(held_ms), int(now), owner }, '\t')
+local function remember(record, lease, token, reason, held_ms, owner, incarnation)
+  local line =
+    table.concat({ lease, token, reason, int(held_ms), int(now), owner, incarnation }, '\t')
   local lines, from = line .. '\n' .. record.ended, 1
   for _ = 1, 8 do
     local at = string.find(lines, '\n', from, true)
@@ -150,8 +151,8 @@ local function hand_over(record)
     local waiters = prefix .. 'w:' .. record.lock
     local raw = redis.call('HGET', waiters, lease)
     redis.call('HDEL', waiters, lease)
-    local server, ttl, minimum, since, owner, metadata =
-      string.match(raw or '', '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+    local server, ttl, minimum, since, owner, incarnation, metadata =
+      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 6) .. '(.*)$')
     if server and (server == me or redis.call('EXISTS', prefix .. 's:' .. server) == 1) then
       local token = mint(tonumber(minimum))
       if not token then
@@ -161,7 +162,7 @@ local function hand_over(record)
       record.holder = {
         lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
         claim = server ~= me and now + claim_ms or nil, handed = true,
-        owner = owner, metadata = metadata,
+        owner = owner, incarnation = incarnation, metadata = metadata,
       }
       if server == me then
         handed[#handed + 1] = { record.lock, lease, token, int(ttl), owner }
@@ -172,11 +173,17 @@ local function hand_over(record)
   end
 end
 
+-- Ends the live lease; the record is not saved.
+local function close(record, reason)
+  local holder = record.holder
+  remember(record, holder.lease, holder.token, reason, now - holder.granted, holder.owner,
+    holder.incarnation)
+  record.holder = nil
+end
+
 -- Ends the live lease and hands the lock on.
 local function finish(record, reason)
-  local holder = record.holder
-  remember(record, holder.lease, holder.token, reason, now - holder.granted, holder.owner)
-  record.holder = nil
+  close(record, reason)
   hand_over(record)
   save(record)
 end
