@@ -1,5 +1,6 @@
 //! The HTTP API: every route is here; a handler parses, calls the store once and renders.
 
+mod access;
 mod acquire;
 mod error;
 mod inspect;
@@ -16,6 +17,8 @@ use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{FencingToken, Keyring, LockName, Namespace, Ttl};
 use service_kit::Kit;
 use service_kit::problem::Reject;
+
+pub(crate) use access::need;
 
 use crate::counters::{Counters, Operation};
 use crate::store::{Grant, LockStore, StoreError};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
-use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
+use service_kit::access::Gate;
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
@@ -43,6 +44,9 @@ pub struct Config {
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
+    /// Who may do what.
+    #[command(flatten)]
+    pub access: AccessFlags,
 
     /// The shortest time to live that a lease may have.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse_positive)]
@@ -116,6 +120,8 @@ pub struct Settings {
     pub keys: Option<Keyring>,
     /// The times to live that a lease may have.
     pub ttl_range: (Ttl, Ttl),
+    /// Who may do what, and what is written of it.
+    pub access: Gate,
     /// The listener's limits.
     pub listener: ListenOptions,
 }
@@ -126,7 +132,7 @@ pub struct Settings {
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file.
+    /// What the flags add up to; reads the key file and the access file, opens the audit log.
     ///
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
@@ -136,17 +142,19 @@ impl Config {
                 .to_owned()
         });
         let guards = self.guards();
-        match (store, self.keys.keys(&[self.listen]), self.ttl_range(), guards) {
-            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards)) => Ok(Settings {
+        let keys = self.keys.keys(&[self.listen]);
+        match (store, keys, self.ttl_range(), guards, self.access.open()) {
+            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards), Ok(access)) => Ok(Settings {
                 listen: self.listen,
                 store,
                 store_options: self.store_options(guards),
                 keys,
                 ttl_range,
+                access,
                 listener: self.listener.options(),
             }),
-            (store, keys, ttl_range, guards) => {
-                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err()];
+            (store, keys, ttl_range, guards, access) => {
+                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];
                 Err(SettingsError(errors.into_iter().flatten().collect()))
             }
         }
@@ -231,6 +239,11 @@ mod tests {
             ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
+            (
+                "--store memory: --unsigned --access-file /nonexistent/a",
+                "/nonexistent/a: cannot be",
+            ),
+            ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
         ] {
             let error = settings(args).unwrap_err();
             assert!(error.contains(reason), "{args}: {error}");

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, MAX_WAIT_MS};
 use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
+use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
@@ -27,11 +28,15 @@ const ANONYMOUS: &str = "anonymous";
 /// again; one under the client's own id stays, because a repeat will.
 pub(super) async fn acquire(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<AcquireRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
     let acquire = check(&service, lock.clone(), request)?;
+    let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
+    let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
+    let hold = caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?;
     let mut undelivered = made_up.then(|| Undelivered::new(&service, &lock, acquire.lease_id));
     let Some(result) = granted(&service, acquire).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
@@ -40,8 +45,18 @@ pub(super) async fn acquire(
     if let Some(undelivered) = &mut undelivered {
         undelivered.delivered = true;
     }
+    account(hold, &result);
     let grant = service.finish(Operation::Acquire, &lock, result)?;
     Ok(Json(service.lease_reply(lock, grant)))
+}
+
+/// Tells the account of the caller what became of the lease.
+fn account(hold: Hold, result: &Result<Grant, StoreError>) {
+    match result {
+        Ok(grant) => hold.granted(grant.remaining_ms),
+        Err(StoreError::Unknown(_)) => hold.unknown(),
+        Err(_) => hold.refused(),
+    }
 }
 
 /// The store's answer; none where the server began to shut down while the request waited.

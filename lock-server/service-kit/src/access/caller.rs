@@ -215,6 +215,13 @@ impl Hold {
     }
 }
 
+impl Hold {
+    /// Nobody knows whether there is a lease: it counts until it would have expired.
+    pub fn unknown(mut self) {
+        self.0 = None;
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(reserved) = self.0.take().filter(|reserved| reserved.frees) {

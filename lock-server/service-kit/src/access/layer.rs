@@ -30,7 +30,17 @@ pub struct Asked<'a> {
     params: &'a [(String, String)],
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// A request by its parts; `params` are the captures of the route.
+    pub fn new(
+        method: &'a Method,
+        route: &'a str,
+        uri: &'a Uri,
+        params: &'a [(String, String)],
+    ) -> Self {
+        Self { method, route, uri, params }
+    }
+
     /// A capture of the route, decoded as the handler gets it; empty where it is not there.
     pub fn param(&self, name: &str) -> &str {
         let found = self.params.iter().find(|(own, _)| own == name);
@@ -86,12 +96,7 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
         .unwrap_or_default();
     let route = parts.extensions.get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
-    let asked = Asked {
-        method: &method,
-        route: route.as_deref().unwrap_or_default(),
-        uri: &parts.uri,
-        params: &params,
-    };
+    let asked = Asked::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
     let need = match asked.route {
         "/livez" | "/readyz" => Need::Public,
         "/version" | "/metrics" | "/openapi.json" => Need::Known,
