@@ -7,7 +7,7 @@ use fence_protocol::{LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
-use crate::{Error, FencedStore, LockRequest, Locks, config};
+use crate::{Election, Error, FencedStore, LockRequest, Locks, config};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -55,6 +55,11 @@ impl Client {
     /// reported by [`LockRequest::acquire`].
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.clone(), LockName::new(name.as_ref()))
+    }
+
+    /// The election called `name`, which is the lock of that name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.lock(name))
     }
 
     /// The guard's objects. Every operation takes a lease.
