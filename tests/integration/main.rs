@@ -12,6 +12,7 @@ mod crash;
 mod demos;
 mod docs;
 mod doctor;
+mod elect;
 mod fence_run;
 mod guard;
 mod harness;

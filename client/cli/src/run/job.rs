@@ -10,6 +10,7 @@ use rustix::process::{
     waitid,
 };
 
+use super::progress::Reports;
 use super::{helper, signals};
 use crate::exit::{Failure, code};
 
@@ -35,11 +36,12 @@ impl Job {
     pub(super) fn start(
         command: &[OsString],
         environment: &[(&'static str, String)],
+        reports: Option<&Reports>,
     ) -> Result<Self, Failure> {
         // Through this very program, which ties the command's life to ours before it becomes it.
         let child = Command::new(helper::OWN_PROGRAM)
             .arg0("fence")
-            .args(helper::arguments(command))
+            .args(helper::arguments(command, reports))
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .process_group(0)
             .spawn()
