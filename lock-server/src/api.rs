@@ -8,6 +8,7 @@ mod openapi;
 mod release;
 mod renew;
 mod revoke;
+mod sessions;
 
 use std::sync::Arc;
 
@@ -43,6 +44,10 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/locks/{lock}/renew", post(renew::renew))
         .route("/v1/locks/{lock}/release", post(release::release))
         .route("/v1/locks/{lock}/revoke", post(revoke::revoke))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
+        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
+        .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
+        .route("/v1/sessions/{id}/block", post(sessions::block))
         .route("/openapi.json", get(openapi::document))
         .with_state(service)
 }

@@ -66,6 +66,12 @@ pub struct Config {
     /// How many locks may be held or remembered (memory and embedded).
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_locks: usize,
+    /// How many sessions may live or be remembered.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub max_sessions: usize,
+    /// How many leases and waiting requests a session may have.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_session_leases: usize,
     /// How long Redis may take to answer before the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
@@ -187,6 +193,8 @@ impl Config {
                 waiters_per_lock: self.max_waiters_per_lock,
                 waiters: self.max_waiters,
                 locks: self.max_locks,
+                sessions: self.max_sessions,
+                session_leases: self.max_session_leases,
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,

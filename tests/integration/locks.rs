@@ -5,6 +5,7 @@ mod bad_input;
 mod endings;
 pub(crate) mod guards;
 mod reading;
+mod sessions;
 mod takeover;
 mod waiting;
 

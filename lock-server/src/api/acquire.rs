@@ -33,6 +33,7 @@ pub(super) async fn acquire(
     ApiJson(request): ApiJson<AcquireRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
+    let request = with_owner(&service, request).await?;
     let acquire = check(&service, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
@@ -87,14 +88,7 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     if let Some(min_token) = request.min_token {
         check_min_token(service, min_token)?;
     }
-    let metadata = request.metadata.as_ref().map(ToString::to_string);
-    if let Some(bytes) = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX)
-    {
-        return Err(Reject::new(
-            Code::PayloadTooLarge,
-            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
-        ));
-    }
+    let metadata = metadata(request.metadata.as_ref())?;
     let takeover = takeover(&request)?;
     let owner = match request.owner {
         Some(owner) => owner,
@@ -108,9 +102,35 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         wait_ms: request.wait_ms,
         metadata,
         min_token: request.min_token,
+        session: request.session_id,
         incarnation: request.incarnation,
         takeover,
     })
+}
+
+/// A lease of a session is its owner's, who need not say so again.
+async fn with_owner(service: &Service, request: AcquireRequest) -> Result<AcquireRequest, Reject> {
+    match (request.session_id, &request.owner) {
+        (Some(session), None) => {
+            let shown = service.store.show_session(session).await;
+            let shown = shown.map_err(super::sessions::reject)?;
+            Ok(AcquireRequest { owner: Some(shown.owner), ..request })
+        }
+        _ => Ok(request),
+    }
+}
+
+/// Metadata as JSON text, within its bound.
+pub(super) fn metadata(metadata: Option<&serde_json::Value>) -> Result<Option<String>, Reject> {
+    let metadata = metadata.map(ToString::to_string);
+    let too_many = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX);
+    match too_many {
+        None => Ok(metadata),
+        Some(bytes) => Err(Reject::new(
+            Code::PayloadTooLarge,
+            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
+        )),
+    }
 }
 
 /// Whom the request wants to take the lock from; it must say who it is itself.

@@ -3,6 +3,8 @@
 use fence_protocol::{Code, LockName};
 use service_kit::problem::Reject;
 
+use super::sessions;
+
 use crate::store::{NoTakeover, StoreError};
 
 /// How long to wait before a store that is away is tried again, in seconds.
@@ -51,6 +53,7 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         )
         .with("why", why.as_str())
         .with("holder", holder),
+        StoreError::Session(refusal) => sessions::problem(refusal),
         StoreError::Lost { reason } => Reject::new(
             Code::LeaseLost,
             format!("the lease on lock {lock} has ended: {}", reason.as_str()),

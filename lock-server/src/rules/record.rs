@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fence_protocol::wire::lock::{
     EndReason, EndedLease, HolderInfo, HolderReply, LockReply, LockState, WaiterReply,
 };
-use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use serde::{Deserialize, Serialize};
 
 use crate::store::{Acquire, Grant};
@@ -37,6 +37,8 @@ pub struct Holder {
     pub owner: Owner,
     /// The time to live that a renewal restores.
     pub ttl: Ttl,
+    /// The session that it lives as long as. `expires_at_ms` is then only what was last read of it.
+    pub session: Option<SessionId>,
     /// Which life of the owner.
     pub incarnation: Option<Owner>,
     /// A JSON text for people.
@@ -153,6 +155,7 @@ impl Record {
                 info: holder.info(now_ms),
                 ttl_ms: holder.ttl.ms(),
                 renewals: holder.renewals,
+                session_id: holder.session,
                 incarnation: holder.incarnation.clone(),
                 metadata: holder.metadata.as_deref().and_then(|m| serde_json::from_str(m).ok()),
             }),
@@ -198,6 +201,8 @@ pub struct StoredHolder {
     token: Token,
     owner: Owner,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<SessionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     incarnation: Option<Owner>,
     ttl_ms: Ttl,
     metadata: Option<String>,
@@ -223,6 +228,7 @@ impl Record {
                 lease_id: holder.lease_id,
                 token: holder.token,
                 owner: holder.owner.clone(),
+                session: holder.session,
                 incarnation: holder.incarnation.clone(),
                 ttl_ms: holder.ttl,
                 metadata: holder.metadata.clone(),
@@ -249,6 +255,7 @@ impl Record {
                 lease_id: holder.lease_id,
                 token: holder.token,
                 owner: holder.owner,
+                session: holder.session,
                 incarnation: holder.incarnation,
                 ttl: holder.ttl_ms,
                 metadata: holder.metadata,

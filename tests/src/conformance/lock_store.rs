@@ -15,11 +15,13 @@ use crate::wait::{soon, until, until_true};
 mod basics;
 mod endings;
 mod queue;
+mod sessions;
 mod takeover;
 
 pub use basics::*;
 pub use endings::*;
 pub use queue::*;
+pub use sessions::*;
 pub use takeover::*;
 
 /// The store under test, shared by the tasks of a case.
@@ -47,6 +49,7 @@ fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
         incarnation: None,
         takeover: Takeover::Never,
     }
@@ -139,6 +142,17 @@ macro_rules! lock_store_suite {
             a_named_lease_is_taken_over
             a_waiting_life_takes_over_once
             a_takeover_without_a_token_changes_nothing
+            a_session_is_created_once
+            a_heartbeat_keeps_every_lease
+            the_end_of_a_session_frees_its_leases_together
+            an_expired_session_wakes_the_waiters
+            an_ended_session_is_granted_nothing
+            a_blocked_session_ends_at_its_time
+            a_bound_lease_is_a_lease
+            a_session_belongs_to_its_owner
+            sessions_hand_locks_to_each_other
+            session_pages_are_complete_and_in_order
+            a_large_session_ends_as_one
         );
     };
     (@cases $store:expr; $($case:ident)*) => {

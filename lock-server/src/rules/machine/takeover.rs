@@ -21,7 +21,7 @@ impl Machine {
         request: Acquire,
     ) -> Result<Grant, StoreError> {
         tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
-        record.end(EndReason::Superseded, now_ms);
+        self.close(now_ms, lock, record, EndReason::Superseded);
         let lease_id = request.lease_id;
         let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
         let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));

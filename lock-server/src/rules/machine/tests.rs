@@ -6,6 +6,7 @@ use super::*;
 use crate::store::{NoTakeover, Takeover};
 
 mod histories;
+mod sessions;
 mod takeovers;
 
 fn lock(name: &str) -> LockName {
@@ -29,6 +30,7 @@ fn ask(name: &str, number: u128, wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
         incarnation: None,
         takeover: Takeover::Never,
     }
@@ -205,7 +207,13 @@ fn nothing_remains_of_idle_locks() {
 
 #[test]
 fn limits_refuse_and_change_nothing() {
-    let limits = Limits { waiters_per_lock: 1, waiters: 2, locks: 2, ended_retention_ms: 50 };
+    let limits = Limits {
+        waiters_per_lock: 1,
+        waiters: 2,
+        locks: 2,
+        ended_retention_ms: 50,
+        ..Limits::default()
+    };
     let mut machine = Machine::new(0, limits);
     granted(machine.acquire(0, ask("a", 1, 0)));
     assert_eq!(machine.acquire(0, ask("a", 2, 9)), Reply::Queued);
@@ -229,7 +237,7 @@ fn a_restart_forgets_nothing_that_was_answered() {
         .collect();
     let mut after = machine();
     for (lock, record) in stored {
-        after.restore(lock, Record::from_stored(record, 0));
+        after.restore(0, lock, Record::from_stored(record, 0));
     }
     assert_eq!(after.counter(), before.counter());
     let again = granted(after.acquire(90, ask("a", 1, 0)));

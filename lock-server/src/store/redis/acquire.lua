@@ -5,6 +5,8 @@
 -- ARGV[15] how long this server counts as alive without another word, ms
 -- ARGV[16] whom to take over from: "" nobody, "self" an earlier incarnation of the owner, or the
 --          lease of the owner  [17] the incarnation that asks, or empty
+-- ARGV[18] the session that the lease lives as long as, or empty
+-- ARGV[19] most leases and waiting requests a session
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  GRANTED token remaining owner   this lease is the holder, now or since an earlier call
@@ -13,9 +15,11 @@
 --        QUEUED expires_in               it waits, at the end or at its old place
 --        HELD ...                        another lease is live and the caller does not wait
 --        LIMIT | EXHAUSTED               nothing changed
+--        SESSION why id ...              the session does not allow it; nothing changed
 --        REFUSED why ...HELD's           the lease is not the caller's to take over; nothing changed
 local record = load(ARGV[7], trusted[3])
 local lease, owner, takeover, incarnation = ARGV[8], ARGV[9], ARGV[16], ARGV[17]
+local session = ARGV[18]
 settle(record)
 
 if record.holder and record.holder.lease == lease then
@@ -28,6 +32,20 @@ end
 local reason = ended_reason(record, lease)
 if reason then
   return reply({ 'LOST', reason })
+end
+if session ~= '' then
+  local known = session_of(session)
+  local refusal = not_serving(session, known)
+  if not refusal and known.owner ~= owner then
+    refusal = { 'SESSION', 'other-owner', session, known.owner }
+  end
+  if not refusal and redis.call('SCARD', prefix .. 'b:' .. session) >= tonumber(ARGV[19])
+    and redis.call('HEXISTS', prefix .. 'w:' .. ARGV[7], lease) == 0 then
+    refusal = { 'SESSION', 'full', session }
+  end
+  if refusal then
+    return reply(refusal)
+  end
 end
 
 -- Whether this incarnation was itself taken over, by what the record remembers.
@@ -76,11 +94,8 @@ if supersedes or not record.holder then
     close(record, 'superseded')
     dequeue(record, lease)
   end
-  local ttl = tonumber(ARGV[10])
-  record.holder = {
-    lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
-    owner = owner, incarnation = incarnation, metadata = ARGV[13],
-  }
+  record.holder = holder_of(lease, token, tonumber(ARGV[10]), owner, incarnation, session,
+    ARGV[13], record.lock)
   save(record)
   return reply(granted(record.holder))
 end
@@ -106,7 +121,8 @@ else
 end
 local since = earlier and string.match(earlier, '^[^\t]*\t[^\t]*\t[^\t]*\t([^\t]*)') or int(now)
 redis.call('HSET', waiters, lease,
-  table.concat({ me, ARGV[10], ARGV[12], since, owner, incarnation, ARGV[13] }, '\t'))
+  table.concat({ me, ARGV[10], ARGV[12], since, owner, incarnation, session, ARGV[13] }, '\t'))
+bond(session, 'w\t' .. ARGV[7] .. '\t' .. lease)
 redis.call('PEXPIRE', queue, 600000)
 redis.call('PEXPIRE', waiters, 600000)
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[15])

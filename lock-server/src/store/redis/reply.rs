@@ -7,6 +7,10 @@ use fence_protocol::wire::lock::{
 use fence_protocol::{Invalid, LeaseId, LockName, Owner, Token};
 use service_kit::redis_link::text_fields;
 
+mod session;
+
+use fence_protocol::wire::session::SessionReply;
+
 use crate::store::{Grant, NoTakeover, StoreError, Takeover};
 
 /// What a script answered to its caller.
@@ -18,6 +22,9 @@ pub(super) enum Answer {
     Lost(EndReason),
     Conflict(Owner),
     Refused { why: NoTakeover, holder: HolderInfo },
+    NoSession(StoreError),
+    Live(Box<SessionReply>),
+    Gone { bonds: usize, left: usize },
     Ended { lease_id: LeaseId, token: Token, reason: EndReason },
     Free,
     Limit,
@@ -51,6 +58,7 @@ impl Answer {
             Self::Lost(reason) => Err(StoreError::Lost { reason }),
             Self::Conflict(owner) => Err(StoreError::IdConflict { owner }),
             Self::Refused { why, holder } => Err(StoreError::TakeoverRefused { holder, why }),
+            Self::NoSession(refusal) => Err(refusal),
             Self::Limit => Err(StoreError::Limit { what: "waiters of this lock", limit: 0 }),
             Self::Exhausted => Err(StoreError::Exhausted),
             Self::Free => Err(StoreError::Unavailable(
@@ -67,6 +75,7 @@ impl Answer {
             }
             Self::Lost(reason) => Err(StoreError::Lost { reason }),
             Self::Free => Err(StoreError::NotHeld),
+            Self::NoSession(refusal) => Err(refusal),
             other => Err(unexpected(&other)),
         }
     }
@@ -86,7 +95,7 @@ impl Answer {
     }
 }
 
-fn unexpected(answer: &Answer) -> StoreError {
+pub(super) fn unexpected(answer: &Answer) -> StoreError {
     StoreError::Unknown(format!("a script answered out of turn: {answer:?}"))
 }
 
@@ -135,6 +144,11 @@ fn parse(fields: &[String]) -> Result<Answer, Invalid> {
         ["REFUSED", why, holder @ .., _] => {
             Ok(Answer::Refused { why: no_takeover(why)?, holder: holder_info(holder)? })
         }
+        ["SESSION", why, id, more @ ..] => {
+            Ok(Answer::NoSession(session::refusal(why, id.parse()?, more)?))
+        }
+        ["LIVE", rest @ ..] => Ok(Answer::Live(Box::new(session::live(rest)?))),
+        ["GONE", bonds, left] => Ok(Answer::Gone { bonds: count(bonds)?, left: count(left)? }),
         ["LOST", reason] => Ok(Answer::Lost(end_reason(reason)?)),
         ["CONFLICT", owner] => Ok(Answer::Conflict(owner.parse()?)),
         ["ENDED", lease, token, reason] => Ok(Answer::Ended {
@@ -206,6 +220,7 @@ fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
         renewals,
         owner,
         incarnation,
+        session,
         metadata,
         rest @ ..,
     ] = fields
@@ -221,6 +236,7 @@ fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
             info: holder_info(&[owner, token, held, expires_in])?,
             ttl_ms: number(ttl)?,
             renewals: number(renewals)?,
+            session_id: if session.is_empty() { None } else { Some(session.parse()?) },
             incarnation: if incarnation.is_empty() { None } else { Some(incarnation.parse()?) },
             metadata: serde_json::from_str(metadata).ok(),
         }),
@@ -262,11 +278,11 @@ fn end_reason(word: &str) -> Result<EndReason, Invalid> {
     EndReason::from_word(word).ok_or_else(|| Invalid::new("reason", word, "is not known"))
 }
 
-fn number(text: &str) -> Result<u64, Invalid> {
+pub(super) fn number(text: &str) -> Result<u64, Invalid> {
     text.parse().map_err(|_| Invalid::new("number", text, "is not a whole number"))
 }
 
-fn count(text: &str) -> Result<usize, Invalid> {
+pub(super) fn count(text: &str) -> Result<usize, Invalid> {
     text.parse().map_err(|_| Invalid::new("count", text, "is not a whole number"))
 }
 

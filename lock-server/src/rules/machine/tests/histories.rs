@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use fence_protocol::SessionId;
 use fence_protocol::wire::lock::HolderReply;
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::NewSession;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -14,6 +16,10 @@ enum Step {
     Release { lock: u8, id: u128 },
     Withdraw { lock: u8, id: u128 },
     Revoke { lock: u8 },
+    Begin { session: u8 },
+    Heartbeat { session: u8 },
+    End { session: u8 },
+    Block { session: u8 },
     Pass { ms: u64 },
 }
 
@@ -46,6 +52,10 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (lock.clone(), number.clone()).prop_map(|(lock, id)| Step::Release { lock, id }),
         1 => (lock.clone(), number).prop_map(|(lock, id)| Step::Withdraw { lock, id }),
         1 => lock.prop_map(|lock| Step::Revoke { lock }),
+        3 => (0..3_u8).prop_map(|session| Step::Begin { session }),
+        3 => (0..3_u8).prop_map(|session| Step::Heartbeat { session }),
+        1 => (0..3_u8).prop_map(|session| Step::End { session }),
+        1 => (0..3_u8).prop_map(|session| Step::Block { session }),
         3 => (1..80_u64).prop_map(|ms| Step::Pass { ms }),
     ]
 }
@@ -62,6 +72,10 @@ struct Oracle {
     /// Which lease of an owner was taken over by another life of it, a lock.
     taken_over: Vec<(u8, LeaseId, Owner, Option<Owner>)>,
     superseding: Option<LeaseId>,
+    /// How many sessions an owner has begun, until when the last one lives, and whether it is blocked.
+    sessions: [(u128, u64, bool); 3],
+    /// Which session each request asked under.
+    bound: HashMap<(u8, LeaseId), SessionId>,
 }
 
 impl Oracle {
@@ -90,7 +104,31 @@ impl Oracle {
         }
         let ended = self.ended.entry(lock).or_default();
         assert!(!ended.contains(&grant.lease_id), "an ended id came back");
-        self.live.insert(lock, (grant.lease_id, now_ms + grant.remaining_ms));
+        let until_ms = now_ms + grant.remaining_ms;
+        if let Some(session) = self.bound.get(&key) {
+            let (_, ends_ms, _) = self.sessions[session_number(*session)];
+            assert_eq!(self.session(session_number(*session)), *session, "of an ended session");
+            assert!(ends_ms > now_ms, "granted to a session that has ended");
+            assert_eq!(until_ms, ends_ms, "a bound lease lives as long as its session");
+        }
+        self.live.insert(lock, (grant.lease_id, until_ms));
+    }
+
+    /// The last session that an owner has begun.
+    fn session(&self, owner: usize) -> SessionId {
+        let number = self.sessions[owner].0 * 3 + owner as u128;
+        SessionId::new(uuid_of(number + 3)).unwrap()
+    }
+
+    /// A session was renewed or ended: all its leases with it.
+    fn session_lives_until(&mut self, owner: usize, until_ms: u64) {
+        self.sessions[owner].1 = until_ms;
+        let session = self.session(owner);
+        for (lock, (lease_id, until)) in &mut self.live {
+            if self.bound.get(&(*lock, *lease_id)) == Some(&session) {
+                *until = until_ms;
+            }
+        }
     }
 
     /// A lease took the place of a live one: only what is the same owner's, and the named lease or
@@ -157,6 +195,75 @@ impl Oracle {
     }
 }
 
+/// Whose session it is.
+fn session_number(session: SessionId) -> usize {
+    (session.uuid().as_u128() % 3) as usize
+}
+
+/// What the sessions say they hold is what the locks say, and nothing lives on without its session.
+fn agree(machine: &mut Machine, oracle: &Oracle, now_ms: u64) {
+    for l in 0..3_u8 {
+        let holder = machine.show(now_ms, &lock(&l.to_string())).holder;
+        let expected = oracle.live.get(&l).filter(|(_, until_ms)| *until_ms > now_ms);
+        let found = holder.as_ref().map(|h| (h.lease_id, now_ms + h.info.expires_in_ms));
+        assert_eq!(found, expected.copied(), "who holds lock {l}");
+    }
+    for session in machine.list_sessions(now_ms, None, 10).sessions {
+        for lease in machine.show_session(now_ms, session.session_id).unwrap().leases {
+            let holder = machine.show(now_ms, &lease.lock).holder.unwrap();
+            assert_eq!(
+                (holder.lease_id, holder.session_id),
+                (lease.lease_id, Some(session.session_id))
+            );
+        }
+    }
+}
+
+/// Applies one step on a session; whether it may be done is known without the machine.
+fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, step: &Step) {
+    match step {
+        Step::Begin { session } => {
+            let owner = usize::from(*session);
+            if oracle.sessions[owner].1 <= now_ms {
+                oracle.sessions[owner].0 += 1;
+                let new = NewSession {
+                    session_id: oracle.session(owner),
+                    owner: Owner::new(format!("worker-{session}")).unwrap(),
+                    ttl: Ttl::from_ms(120).unwrap(),
+                    metadata: None,
+                };
+                machine.create_session(now_ms, new).unwrap();
+                oracle.sessions[owner].1 = now_ms + 120;
+                oracle.sessions[owner].2 = false;
+            }
+        }
+        Step::Heartbeat { session } => {
+            let owner = usize::from(*session);
+            let (_, until_ms, blocked) = oracle.sessions[owner];
+            let beat = machine.heartbeat(now_ms, oracle.session(owner));
+            assert_eq!(beat.is_ok(), until_ms > now_ms && !blocked, "{beat:?}");
+            if beat.is_ok() {
+                oracle.session_lives_until(owner, now_ms + 120);
+            }
+        }
+        Step::End { session } => {
+            let owner = usize::from(*session);
+            let ended = machine.end_session(now_ms, oracle.session(owner));
+            assert_eq!(ended.is_ok(), oracle.sessions[owner].1 > now_ms, "{ended:?}");
+            oracle.session_lives_until(owner, oracle.sessions[owner].1.min(now_ms));
+            oracle.expire(now_ms);
+        }
+        Step::Block { session } => {
+            let owner = usize::from(*session);
+            let reason = Owner::new("why").unwrap();
+            let blocked = machine.block_session(now_ms, oracle.session(owner), reason);
+            assert_eq!(blocked.is_ok(), oracle.sessions[owner].1 > now_ms, "{blocked:?}");
+            oracle.sessions[owner].2 = true;
+        }
+        other => panic!("no step on a session: {other:?}"),
+    }
+}
+
 /// Applies one step; leases that are due are let go first, as every store does.
 fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Step) {
     let name = |number: u8| lock(&number.to_string());
@@ -167,7 +274,14 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
     }
     match step {
         Step::Acquire { lock: l, id: number, wait_ms, takeover } => {
-            let request = asked(l, number, wait_ms, takeover);
+            let mut request = asked(l, number, wait_ms, takeover);
+            let session = oracle.session((number % 3) as usize);
+            request.session = (number % 5 < 2).then_some(session);
+            let known = oracle.tokens.contains_key(&(l, id(number)))
+                || oracle.queues.get(&l).is_some_and(|queue| queue.contains(&id(number)));
+            if let Some(session) = request.session.filter(|_| !known) {
+                oracle.bound.insert((l, id(number)), session);
+            }
             let before = machine.show(*now_ms, &name(l)).holder;
             match machine.acquire(*now_ms, request.clone()) {
                 Reply::Done(Ok(grant)) => {
@@ -210,6 +324,7 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
             }
         }
         Step::Pass { ms } => *now_ms += ms,
+        other => apply_to_session(machine, oracle, *now_ms, &other),
     }
     for delivery in machine.take_deliveries() {
         oracle.delivered(*now_ms, &delivery);
@@ -226,6 +341,12 @@ proptest! {
         let mut now_ms = 0;
         for step in steps {
             apply(&mut machine, &mut oracle, &mut now_ms, step);
+            oracle.expire(now_ms);
+            machine.tick(now_ms);
+            for delivery in machine.take_deliveries() {
+                oracle.delivered(now_ms, &delivery);
+            }
+            agree(&mut machine, &oracle, now_ms);
         }
         prop_assert_eq!(machine.counter(), oracle.last_token);
     }

@@ -112,7 +112,7 @@ fn lives_outlast_a_restart() {
     granted(before.acquire(0, life(2, "boot-2", Takeover::EarlierSelf)));
     let stored = before.take_changes().remove(0).1.unwrap().to_stored();
     let mut after = machine();
-    after.restore(lock("a"), Record::from_stored(stored, 0));
+    after.restore(0, lock("a"), Record::from_stored(stored, 0));
     let late = life(3, "boot-1", Takeover::EarlierSelf);
     assert_eq!(refusal(after.acquire(1, late)), NoTakeover::WasTakenOver);
     granted(after.acquire(2, life(4, "boot-3", Takeover::EarlierSelf)));

@@ -16,6 +16,7 @@ fn ask(wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
         incarnation: None,
         takeover: Takeover::Never,
     }
