@@ -49,6 +49,7 @@ mod limits;
 mod locks;
 mod objects;
 pub mod reentrant;
+mod session;
 pub mod tasks;
 pub mod timing;
 mod transport;
@@ -63,5 +64,6 @@ pub use limits::Warning;
 pub use locks::Locks;
 pub use objects::{Applied, FencedStore, Object, PutRequest};
 pub use reentrant::{Entry, Reentrant};
+pub use session::{Session, SessionLease};
 
 pub use fence_protocol as protocol;
