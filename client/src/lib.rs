@@ -37,6 +37,7 @@
 //! ```
 
 pub mod acquire;
+pub mod auth;
 pub mod client;
 pub mod clock;
 pub mod config;
@@ -55,6 +56,7 @@ pub mod timing;
 mod transport;
 
 pub use acquire::LockRequest;
+pub use auth::BearerToken;
 pub use client::{Client, ClientBuilder};
 pub use election::{Election, Leader, Leadership};
 pub use error::{Error, ErrorKind, LostReason};

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use service_kit::access::Gate;
+use service_kit::access::secret::authorization;
 use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
@@ -41,6 +43,10 @@ pub struct Config {
     /// highest mark at start and before a new lineage begins, and tokens go on above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<GuardUrl>,
+    /// The file with the bearer token that the guards are asked with, where they have an access
+    /// file; it needs the right "read *" there.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub guard_auth_file: Option<PathBuf>,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
@@ -147,13 +153,13 @@ impl Config {
             "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
                 .to_owned()
         });
-        let guards = self.guards();
+        let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
         let keys = self.keys.keys(&[self.listen]);
         match (store, keys, self.ttl_range(), guards, self.access.open()) {
             (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards), Ok(access)) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(guards),
+                store_options: self.store_options(guards.0, guards.1),
                 keys,
                 ttl_range,
                 access,
@@ -185,7 +191,16 @@ impl Config {
         }
     }
 
-    fn store_options(&self, guards: Vec<GuardUrl>) -> StoreOptions {
+    /// What tells the guards who asks.
+    ///
+    /// # Errors
+    /// A sentence where the file holds no bearer token.
+    pub fn guard_auth(&self) -> Result<Option<HeaderValue>, String> {
+        let file = self.guard_auth_file.as_deref().map(authorization).transpose();
+        file.map_err(|error| format!("--guard-auth-file {error}"))
+    }
+
+    fn store_options(&self, guards: Vec<GuardUrl>, auth: Option<HeaderValue>) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
@@ -198,6 +213,7 @@ impl Config {
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
+            guard_auth: auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
         }
@@ -244,6 +260,10 @@ mod tests {
             ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
             ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
             ("--store mysql://x --unsigned", "is no store"),
+            (
+                "--store memory: --unsigned --guard-auth-file /nonexistent/g",
+                "/nonexistent/g cannot be",
+            ),
             ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),

@@ -6,6 +6,7 @@
     reason = "tests panic on failure and own their tasks"
 )]
 
+mod access;
 mod cli;
 mod conformance;
 mod crash;

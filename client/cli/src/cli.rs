@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{bench, demo, doctor, elect, lock, object, run, serve};
+use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -30,6 +30,7 @@ Examples:
   fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
   fence lock show jobs/nightly                     who holds it, who waits, how the last ones ended
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
+  fence auth new ci --secret-file ci.secret        a bearer token, for servers that ask who it is
   fence doctor                                     judges an installation
 
 Exit codes:
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Elect(elect::Args),
     Lock(lock::Args),
     Object(object::Args),
+    Auth(auth::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
     Demo(demo::Args),

@@ -1,6 +1,7 @@
 //! The `fence` command: holds locks for programs, shows and changes locks and fenced objects, runs
 //! both services for a first look, and judges an installation.
 
+mod auth;
 mod bench;
 mod cli;
 mod connect;
@@ -90,6 +91,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Elect(args) => elect::elect(args).await,
         Command::Lock(args) => lock::lock(args).await,
         Command::Object(args) => object::object(args).await,
+        Command::Auth(args) => auth::auth(args),
         Command::Doctor(args) => doctor::doctor(args).await,
         Command::Bench(args) => bench::bench(args).await,
         Command::Demo(args) => demo::demo(args).await,

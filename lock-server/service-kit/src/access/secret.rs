@@ -6,9 +6,12 @@
 //! how long that takes tells a guesser something about a hash, and nothing about a token.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::str::FromStr;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use sha2::{Digest, Sha256};
 
 use crate::ids;
@@ -91,10 +94,28 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str>
     }
 }
 
+/// The value of an `Authorization` header, for a bearer token that is the content of a file.
+///
+/// # Errors
+/// A sentence with the path, and without the content.
+pub fn authorization(file: &Path) -> Result<HeaderValue, String> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|opened| opened.take(2 * SECRET_BYTES_MAX as u64).read_to_string(&mut text))
+        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let secret = text.trim();
+    let is_word = secret.bytes().all(|byte| byte.is_ascii_graphic());
+    match HeaderValue::from_str(&format!("Bearer {secret}")) {
+        Ok(mut header) if is_word && (1..=SECRET_BYTES_MAX).contains(&secret.len()) => {
+            header.set_sensitive(true);
+            Ok(header)
+        }
+        _ => Err(format!("{} holds no bearer token, which is one word", file.display())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     #[test]
