@@ -78,6 +78,20 @@ fn sessions_that_end_together_grant_nothing_to_each_other() {
     assert_eq!(machine.counter(), 2, "nobody was granted anything");
 }
 
+/// It waits behind somebody who lives on: it is told at once, not when its patience ends.
+#[test]
+fn the_waiters_of_an_ended_session_are_told_at_once() {
+    let mut machine = machine();
+    machine.create_session(0, new(1_000)).unwrap();
+    granted(machine.acquire(0, ask("busy", 1, 0)));
+    assert_eq!(machine.acquire(1, bound("busy", 2, 500)), Reply::Queued);
+    machine.end_session(2, session()).unwrap();
+    let delivery = machine.take_deliveries().remove(0);
+    assert_eq!(delivery.lease_id, id(2));
+    assert_eq!(why(delivery.result), NoSession::Ended(SessionEndReason::Ended));
+    assert_eq!((machine.waiters, machine.show(3, &lock("busy")).queue_length), (0, 0));
+}
+
 #[test]
 fn nothing_remains_of_a_session() {
     let mut machine = machine();
@@ -103,6 +117,12 @@ fn sessions_and_their_leases_are_bounded() {
     let refused_one = machine.create_session(0, second).unwrap_err();
     assert!(matches!(refused_one, StoreError::Limit { limit: 1, .. }));
     granted(machine.acquire(0, ask("busy", 7, 0)));
+    let thief = Acquire { owner: Owner::new("thief").unwrap(), ..bound("a", 9, 0) };
+    let theirs = match machine.acquire(0, thief) {
+        Reply::Done(outcome) => why(outcome),
+        Reply::Queued => panic!("queued"),
+    };
+    assert_eq!(theirs, NoSession::OtherOwner(Owner::new("worker").unwrap()));
     granted(machine.acquire(0, bound("a", 1, 0)));
     assert_eq!(machine.acquire(0, bound("busy", 2, 50)), Reply::Queued);
     assert_eq!(machine.acquire(1, bound("busy", 2, 50)), Reply::Queued, "a repeat is no other");
