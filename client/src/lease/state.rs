@@ -178,6 +178,15 @@ mod tests {
         assert_eq!(state.lost(at(0)), lost);
     }
 
+    /// Nobody had looked at the clock before the report came.
+    #[test]
+    fn a_report_after_the_limit_is_too_late_though_nobody_has_noticed() {
+        let within = Duration::from_millis(500);
+        let state = under(Limits { progress_within: Some(within), ..Limits::default() });
+        assert!(!state.progress(at(500)));
+        assert_eq!(state.lost(at(501)), Some(LostReason::NoProgress { within }));
+    }
+
     #[test]
     fn renewals_and_reports_do_not_move_the_longest_hold() {
         let max = Duration::from_millis(1500);

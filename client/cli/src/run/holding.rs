@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) warn_before: Option<Duration>,
 
-    /// The signal that the command's group gets with the warning: TERM, INT, HUP, QUIT, USR1 or USR2.
+    /// The signal that the command itself gets with the warning: TERM, INT, HUP, QUIT, USR1 or USR2.
     /// A command that does not handle it is ended by it
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse, requires = "warn_before")]
     pub(crate) warn_signal: Option<Signal>,

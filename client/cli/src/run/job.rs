@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group,
-    waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group,
+    test_kill_process_group, waitid,
 };
 
 use super::progress::Reports;
@@ -60,6 +60,14 @@ impl Job {
         match kill_process_group(self.group, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => tracing::warn!(%error, "the process group cannot be signalled"),
+        }
+    }
+
+    /// Sends a signal to the command alone, and not to what it has started.
+    pub(super) fn signal_leader(&self, signal: Signal) {
+        match kill_process(self.group, signal) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::warn!(%error, "the command cannot be signalled"),
         }
     }
 

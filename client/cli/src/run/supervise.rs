@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fence_client::clock::{self, Moment};
 use fence_client::{ErrorKind, Lease, LostReason, Warning, Warnings};
+use fence_protocol::duration;
 use rustix::process::{Signal, kill_current_process_group};
 use tokio::signal::unix;
 
@@ -150,7 +151,8 @@ impl Supervisor<'_> {
         let left = readable(u64::try_from(left).unwrap_or(u64::MAX));
         say(&format!("fence: the lease on {lock} will be lost in {left}: {why}"));
         if let Some(signal) = self.options.warn_signal {
-            self.job.signal(signal);
+            // What a script has just started knows nothing of warnings, and would die of it.
+            self.job.signal_leader(signal);
         }
     }
 
@@ -253,6 +255,9 @@ fn about(reason: LostReason) -> String {
             "the command has not reported progress for most of its time".to_owned()
         }
         LostReason::Deadline => "its renewals fail".to_owned(),
+        LostReason::HeldTooLong { max } => {
+            format!("it will have been held for {}, the longest allowed", duration::show(max))
+        }
         reason => reason.to_string(),
     }
 }
