@@ -8,7 +8,8 @@ use std::time::Duration;
 use fence_protocol::wire::lock::{LeaseReply, MAX_WAIT_MS};
 use fence_protocol::{Invalid, LockName, Token, Ttl};
 
-use crate::{Client, Error, Lease};
+use crate::limits::Limits;
+use crate::{Client, Error, Lease, Reentrant};
 
 /// How long a server that cannot be reached is tried beyond the time to wait, unless
 /// [`LockRequest::patience`] says otherwise.
@@ -31,6 +32,7 @@ pub(crate) struct Spec {
     pub(crate) patience: Duration,
     pub(crate) min_token: Option<Token>,
     pub(crate) metadata: Option<serde_json::Value>,
+    pub(crate) limits: Limits,
 }
 
 impl LockRequest {
@@ -42,12 +44,22 @@ impl LockRequest {
             patience: DEFAULT_PATIENCE,
             min_token: None,
             metadata: None,
+            limits: Limits::default(),
         });
         Self { client, spec }
     }
 
     pub(crate) fn from_spec(client: Client, spec: Spec) -> Self {
         Self { client, spec: Ok(spec) }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The name of the lock, where it is valid.
+    pub(crate) fn lock_name(&self) -> Result<&LockName, Error> {
+        self.spec.as_ref().map(|spec| &spec.lock).map_err(|invalid| invalid.clone().into())
     }
 
     fn change(mut self, change: impl FnOnce(&mut Spec)) -> Self {
@@ -96,6 +108,25 @@ impl LockRequest {
         self.change(|spec| spec.metadata = Some(metadata))
     }
 
+    /// The work has to report within this time, again and again: see
+    /// [`Lease::report_progress`]. Where it does not, the lease is lost, so that work that hangs does
+    /// not keep the lock for as long as its process lives. Time for which the machine was suspended
+    /// does not count.
+    pub fn progress_within(self, limit: Duration) -> Self {
+        self.change(|spec| spec.limits.progress_within = Some(limit))
+    }
+
+    /// The longest time for which the lock may be held, renewals and all. Then the lease is lost.
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.change(|spec| spec.limits.max_hold = Some(limit))
+    }
+
+    /// How long before the lease will be lost [`Lease::warning`] tells. Must be less than the other
+    /// limits.
+    pub fn warn_before(self, time: Duration) -> Self {
+        self.change(|spec| spec.limits.warn_before = Some(time))
+    }
+
     /// Acquires the lock.
     ///
     /// A lost reply, a timeout and a server that is not available are repeated with the same lease
@@ -113,6 +144,7 @@ impl LockRequest {
     /// rule.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let spec = self.spec?;
+        spec.limits.check()?;
         let (reply, window) = grant::obtain(&self.client, &spec).await?;
         Ok(Lease::begin(self.client, reply, window, spec))
     }
@@ -126,6 +158,11 @@ impl LockRequest {
         let spec = self.spec?;
         let (reply, _) = grant::obtain(&self.client, &spec).await?;
         Ok(reply)
+    }
+
+    /// A lock that its holder may enter again and again; see [`Reentrant`].
+    pub fn reentrant(self) -> Reentrant {
+        Reentrant::new(self)
     }
 
     /// Acquires the lock, does `work` under it and releases it; see [`Lease::run`].

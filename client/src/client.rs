@@ -7,7 +7,7 @@ use fence_protocol::{LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
-use crate::{Error, FencedStore, LockRequest, Locks, config};
+use crate::{BearerToken, Election, Error, FencedStore, LockRequest, Locks, config};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -33,7 +33,8 @@ impl Client {
     }
 
     /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_STORE`
-    /// (`http://127.0.0.1:7421`) and `FENCE_OWNER` (`user@host:pid`).
+    /// (`http://127.0.0.1:7421`), `FENCE_OWNER` (`user@host:pid`) and `FENCE_AUTH_FILE`, the file with
+    /// the bearer token (none).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that cannot be used.
@@ -48,6 +49,9 @@ impl Client {
         if let Some(owner) = config::variable("FENCE_OWNER") {
             builder = builder.owner(owner);
         }
+        if let Some(file) = config::variable("FENCE_AUTH_FILE") {
+            builder = builder.auth(BearerToken::from_file(file)?);
+        }
         builder.build()
     }
 
@@ -55,6 +59,11 @@ impl Client {
     /// reported by [`LockRequest::acquire`].
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.clone(), LockName::new(name.as_ref()))
+    }
+
+    /// The election called `name`, which is the lock of that name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.lock(name))
     }
 
     /// The guard's objects. Every operation takes a lease.
@@ -101,6 +110,7 @@ pub struct ClientBuilder {
     lock_server: String,
     fenced_store: String,
     owner: Option<String>,
+    auth: Option<BearerToken>,
 }
 
 impl Default for ClientBuilder {
@@ -109,6 +119,7 @@ impl Default for ClientBuilder {
             lock_server: config::DEFAULT_LOCK_SERVER.to_owned(),
             fenced_store: config::DEFAULT_FENCED_STORE.to_owned(),
             owner: None,
+            auth: None,
         }
     }
 }
@@ -132,13 +143,19 @@ impl ClientBuilder {
         self
     }
 
+    /// What tells both servers who asks, where they have an access file; none by default.
+    pub fn auth(mut self, token: BearerToken) -> Self {
+        self.auth = Some(token);
+        self
+    }
+
     /// The client. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address or an owner that cannot be
     /// used.
     pub fn build(self) -> Result<Client, Error> {
-        let http = transport::http_client()?;
+        let http = transport::http_client(self.auth.as_ref())?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
         let fenced_store = Endpoint::new(http, &self.fenced_store)?;
         let owner = self.owner.map_or_else(|| Ok(config::default_owner()), Owner::new)?;

@@ -29,10 +29,50 @@ impl Moment {
         Self(self.0.saturating_add(ms))
     }
 
+    /// This many milliseconds earlier; stops at the beginning of time.
+    #[must_use]
+    pub fn minus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_sub(ms))
+    }
+
     /// How long it is from `earlier` to this; zero where it is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// A moment, with the time for which the machine had been suspended until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The moment.
+    pub at: Moment,
+    /// In milliseconds since the machine started.
+    pub suspended_ms: u64,
+}
+
+/// How often both clocks are read again where this process was stopped between the two.
+const READS_MAX: u32 = 8;
+
+/// The time now and how long the machine has been suspended so far. Where the system does not tell
+/// the two apart, it never was.
+pub fn reading() -> Reading {
+    let mut at = now();
+    for _ in 1..READS_MAX {
+        let awake_ms = awake_ms();
+        let after = now();
+        // What passed between the reads is no suspend.
+        if after.since(at) <= Duration::from_millis(1) {
+            return Reading { at: after, suspended_ms: at.ms().saturating_sub(awake_ms) };
+        }
+        at = after;
+    }
+    Reading { at, suspended_ms: at.ms().saturating_sub(awake_ms()) }
+}
+
+/// The time for which the machine ran, in milliseconds since it started.
+fn awake_ms() -> u64 {
+    // Elsewhere than on Linux this is the clock of `now` itself.
+    whole_ms(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
 /// The time now, rounded down to a millisecond.
@@ -42,10 +82,13 @@ pub fn now() -> Moment {
     // Elsewhere the monotonic clock is the nearest thing; on macOS it runs in suspend as well.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let clock = rustix::time::ClockId::Monotonic;
-    let time = rustix::time::clock_gettime(clock);
+    Moment(whole_ms(rustix::time::clock_gettime(clock)))
+}
+
+fn whole_ms(time: rustix::time::Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let millis = u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000;
-    Moment(seconds.saturating_mul(1000).saturating_add(millis))
+    seconds.saturating_mul(1000).saturating_add(millis)
 }
 
 /// The longest single sleep where the operating system offers no timer on the holder's clock: a
@@ -125,7 +168,16 @@ mod tests {
     }
 
     #[test]
+    fn what_was_suspended_is_a_part_of_all_time() {
+        let before = now();
+        let reading = reading();
+        assert!(before <= reading.at && reading.at <= now());
+        assert!(reading.suspended_ms <= reading.at.ms());
+    }
+
+    #[test]
     fn differences_never_wrap() {
+        assert_eq!(Moment::from_ms(5).minus_ms(7), Moment::from_ms(0));
         let early = Moment::from_ms(5);
         assert_eq!(early.since(early.plus_ms(7)), Duration::ZERO);
         assert_eq!(early.plus_ms(7).since(early), Duration::from_millis(7));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::fence::Outcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
-use fence_protocol::{Code, Invalid, Problem, Token};
+use fence_protocol::{Code, Invalid, Problem, Token, duration};
 
 /// What went wrong. [`kind`](Error::kind) says what to do next, `Display` what happened.
 #[derive(Clone)]
@@ -64,6 +64,16 @@ pub enum LostReason {
     Deadline,
     /// The lock server said that it has ended.
     Ended(EndReason),
+    /// The work did not report progress within the limit that it was given.
+    NoProgress {
+        /// The limit.
+        within: Duration,
+    },
+    /// The lease was held for as long as was allowed.
+    HeldTooLong {
+        /// The limit.
+        max: Duration,
+    },
 }
 
 impl fmt::Display for LostReason {
@@ -71,6 +81,12 @@ impl fmt::Display for LostReason {
         match self {
             Self::Deadline => f.write_str("0.8 of its time to live passed without a renewal"),
             Self::Ended(reason) => write!(f, "the lock server has ended it: {}", reason.as_str()),
+            Self::NoProgress { within } => {
+                write!(f, "no progress was reported for {}", duration::show(*within))
+            }
+            Self::HeldTooLong { max } => {
+                write!(f, "it was held for {}, the longest allowed", duration::show(*max))
+            }
         }
     }
 }

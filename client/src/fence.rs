@@ -2,12 +2,12 @@
 
 use fence_protocol::{FencingToken, Invalid, Token};
 
-use crate::{Error, Lease};
+use crate::{Error, Lease, SessionLease};
 
 /// Proof of a grant: what every fenced call takes, so that a write without a token does not
 /// compile.
 ///
-/// Implemented by [`Lease`] and by [`HandedToken`], and by nothing else.
+/// Implemented by [`Lease`], [`SessionLease`] and [`HandedToken`], and by nothing else.
 pub trait Fence: sealed::Sealed + Sync {
     /// The value of the `Fencing-Token` header.
     fn fencing_token(&self) -> &str;
@@ -26,6 +26,7 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for crate::Lease {}
     impl Sealed for super::HandedToken {}
+    impl Sealed for crate::SessionLease {}
 }
 
 impl Fence for Lease {
@@ -39,6 +40,20 @@ impl Fence for Lease {
 
     fn check(&self) -> Result<(), Error> {
         Lease::check(self)
+    }
+}
+
+impl Fence for SessionLease {
+    fn fencing_token(&self) -> &str {
+        SessionLease::fencing_token(self)
+    }
+
+    fn token(&self) -> Token {
+        SessionLease::token(self)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        SessionLease::check(self)
     }
 }
 

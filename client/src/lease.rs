@@ -18,8 +18,9 @@ use tokio_util::sync::DropGuard;
 use self::state::State;
 use crate::acquire::Spec;
 use crate::clock::{self, Moment};
+use crate::limits::{Hold, Told};
 use crate::timing::Window;
-use crate::{Client, Error, ErrorKind, FencedStore, LostReason, tasks};
+use crate::{Client, Error, ErrorKind, FencedStore, LostReason, Warning, tasks};
 
 /// A lock that is held.
 ///
@@ -44,7 +45,8 @@ pub struct Lease {
 impl Lease {
     /// A lease that was granted as `spec` asked for; must be called on a runtime.
     pub(crate) fn begin(client: Client, grant: LeaseReply, window: Window, spec: Spec) -> Self {
-        let state = Arc::new(State::new(grant.lock.clone(), window));
+        let hold = Hold::new(spec.limits, clock::reading());
+        let state = Arc::new(State::new(grant.lock.clone(), window, hold));
         let renewal = renewal::Renewal {
             locks: client.locks().clone(),
             state: Arc::clone(&state),
@@ -98,12 +100,34 @@ impl Lease {
     /// For how long this lease may be trusted from now on if no renewal succeeds; zero once it is
     /// lost.
     pub fn remaining(&self) -> Duration {
-        if self.is_live() { self.state.window().remaining(clock::now()) } else { Duration::ZERO }
+        let now = clock::reading();
+        match self.state.lost(now) {
+            None => self.state.next_end(now).ends_at.since(now.at),
+            Some(_) => Duration::ZERO,
+        }
     }
 
-    /// Until when this lease may be trusted if no renewal succeeds: 0.8 of its time to live.
+    /// Until when this lease may be trusted if no renewal succeeds and nothing is reported: 0.8 of
+    /// its time to live, or sooner where [`progress_within`](crate::LockRequest::progress_within) or
+    /// [`max_hold`](crate::LockRequest::max_hold) say so.
     pub fn deadline(&self) -> Moment {
-        self.state.window().deadline()
+        self.state.next_end(clock::reading()).ends_at
+    }
+
+    /// The work goes on. Where the lease was acquired with
+    /// [`progress_within`](crate::LockRequest::progress_within), its time begins anew; otherwise
+    /// this only tells whether the lease is live. Cheap: nothing is sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeaseLost`] where it is lost: a report that comes too late brings nothing back.
+    pub fn report_progress(&self) -> Result<(), Error> {
+        if self.state.progress(clock::reading()) { Ok(()) } else { self.check() }
+    }
+
+    /// Tells when an end of this lease comes near; see
+    /// [`warn_before`](crate::LockRequest::warn_before).
+    pub fn warnings(&self) -> Warnings {
+        Warnings { state: Arc::clone(&self.state), told: Told::default() }
     }
 
     /// What the last renewal allows, with the moments at which things are due.
@@ -114,7 +138,7 @@ impl Lease {
     /// Whether this lease can be trusted now. Reads the clock, so that a process that has just
     /// been resumed gets the truth.
     pub fn is_live(&self) -> bool {
-        self.state.lost(clock::now()).is_none()
+        self.state.lost(clock::reading()).is_none()
     }
 
     /// Nothing, where this lease can be trusted now.
@@ -122,7 +146,7 @@ impl Lease {
     /// # Errors
     /// [`ErrorKind::LeaseLost`] where it cannot.
     pub fn check(&self) -> Result<(), Error> {
-        match self.state.lost(clock::now()) {
+        match self.state.lost(clock::reading()) {
             None => Ok(()),
             Some(reason) => Err(Error::lease_lost(self.lock(), reason)),
         }
@@ -182,7 +206,7 @@ impl Lease {
     }
 
     /// Drives `work` for as long as this lease can be trusted.
-    async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+    pub(crate) async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
         poll_fn(|context| {
@@ -201,10 +225,31 @@ impl Lease {
     }
 }
 
+/// The warnings of a lease; see [`Lease::warnings`].
+#[derive(Debug)]
+pub struct Warnings {
+    state: Arc<State>,
+    told: Told,
+}
+
+impl Warnings {
+    /// Resolves when the lease will be lost within the time that
+    /// [`warn_before`](crate::LockRequest::warn_before) names, unless the work reports or a renewal
+    /// succeeds. Each end is told of once, and again when it has moved.
+    ///
+    /// A renewal that fails is told of no earlier than when half of the trusted time is gone. Never
+    /// resolves without `warn_before`, nor once the lease is lost. Cancel-safe.
+    pub async fn next(&mut self) -> Warning {
+        let warning = self.state.when_near(&self.told).await;
+        self.told.note(warning);
+        warning
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.renewal = None;
-        let ended = matches!(self.state.lost(clock::now()), Some(LostReason::Ended(_)));
+        let ended = matches!(self.state.lost(clock::reading()), Some(LostReason::Ended(_)));
         if self.released || ended {
             return;
         }

@@ -37,25 +37,35 @@
 //! ```
 
 pub mod acquire;
+pub mod auth;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod election;
 mod error;
 mod fence;
 pub mod ids;
 mod lease;
+mod limits;
 mod locks;
 mod objects;
+pub mod reentrant;
+mod session;
 pub mod tasks;
 pub mod timing;
 mod transport;
 
 pub use acquire::LockRequest;
+pub use auth::BearerToken;
 pub use client::{Client, ClientBuilder};
+pub use election::{Election, Leader, Leadership};
 pub use error::{Error, ErrorKind, LostReason};
 pub use fence::{Fence, HandedToken};
-pub use lease::Lease;
+pub use lease::{Lease, Warnings};
+pub use limits::Warning;
 pub use locks::Locks;
 pub use objects::{Applied, FencedStore, Object, PutRequest};
+pub use reentrant::{Entry, Reentrant};
+pub use session::{Session, SessionLease};
 
 pub use fence_protocol as protocol;

@@ -38,6 +38,10 @@ impl Locks {
         Self { endpoint }
     }
 
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// One acquire, without repeats. Waits for the request's `wait_ms` and a margin of 5 s.
     pub(crate) async fn acquire(
         &self,

@@ -35,6 +35,12 @@ impl Window {
         self.sent_at.plus_ms(self.ttl_ms / 3)
     }
 
+    /// When half of the trusted time is gone: a renewal that succeeds comes before.
+    pub fn worn_at(&self) -> Moment {
+        let trusted_ms = self.deadline().ms() - self.sent_at.ms();
+        self.sent_at.plus_ms(trusted_ms / 2)
+    }
+
     /// Before this moment the server has not let the lease expire, if both clocks run alike.
     pub fn expires_at(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms)

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem};
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, ErrorKind};
+use crate::{BearerToken, Error, ErrorKind};
 
 /// The longest JSON body that is read, in bytes.
 const JSON_BYTES_MAX: usize = 4 << 20;
@@ -98,7 +98,8 @@ pub(crate) struct Endpoint {
 
 /// The one HTTP client of a [`Client`](crate::Client), for both servers. Neither proxies from the
 /// environment nor redirects: a token goes to the server that was configured and nowhere else.
-pub(crate) fn http_client() -> Result<reqwest::Client, Error> {
+pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Error> {
+    let auth = auth.map(|token| (AUTHORIZATION, token.header()));
     reqwest::Client::builder()
         .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
         .no_proxy()
@@ -106,6 +107,7 @@ pub(crate) fn http_client() -> Result<reqwest::Client, Error> {
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE)
+        .default_headers(auth.into_iter().collect())
         .build()
         .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))
 }
@@ -293,7 +295,7 @@ mod tests {
         // A port that was just closed: nobody listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint =
-            Endpoint::new(http_client().unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();
+            Endpoint::new(http_client(None).unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();
         let result: Result<(), _> = endpoint.get("/livez", Duration::from_secs(5)).await;
         assert!(matches!(result, Err(Failure::NotSent(_))), "{result:?}");
     }

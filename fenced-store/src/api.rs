@@ -1,5 +1,6 @@
 //! The HTTP interface: one verb a file, all routes in [`router`].
 
+mod access;
 mod delete;
 mod floor;
 mod get;
@@ -15,6 +16,7 @@ mod stores;
 mod unread;
 mod upload;
 
+pub(crate) use access::need;
 pub(crate) use reply::guarantee;
 pub(crate) use request::owner;
 pub(crate) use upload::Upload;

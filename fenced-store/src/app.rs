@@ -8,10 +8,11 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::HttpOptions;
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
+use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
 
 use crate::access::Access;
+use crate::api::need;
 use crate::api::router::{Shared, routes};
 use crate::counters::Counters;
 use crate::observe::Observer;
@@ -111,6 +112,10 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         (listen, http::finish(proxy::routes(shared.clone(), lanes, &upstream), kit, http))
     });
     let api = routes(shared).merge(operational_routes(kit));
+    let guarded = Arc::clone(&guard);
+    let api = access::protect(api, settings.access.start(kit), move |asked| {
+        need(&guarded.access.rules, asked)
+    });
     let router = http::finish(api, kit, http);
     let (listen, options) = (settings.listen, settings.listener);
     Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })

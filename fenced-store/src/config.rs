@@ -8,7 +8,7 @@ use clap::Parser;
 use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
 use fence_protocol::wire::fence::Mode;
-use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
@@ -50,6 +50,9 @@ pub struct Config {
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
+    /// Who may do what on --listen; the other ports know their clients by fencing tokens.
+    #[command(flatten)]
+    pub access: AccessFlags,
     /// Whether what the fence refuses is refused (enforce), or counted, logged and done all the
     /// same (observe), to see who would be refused before anybody is.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
@@ -148,26 +151,30 @@ impl Config {
         let listens: Vec<_> = listens.into_iter().flatten().collect();
         let redis_port = keep(self.redis_port(), &mut problems);
         let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
+        let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
-        match (backend, keys, rules, redis_port) {
-            (Some(backend), Some(keys), Some(rules), Some(redis_port)) => Ok(Settings {
-                listen: self.listen,
-                backend,
-                mode: self.mode,
-                namespace: self.namespace.clone(),
-                keys,
-                rules,
-                allow_unfenced_reads: self.allow_unfenced_reads,
-                max_object_bytes: self.max_object_bytes,
-                max_body_bytes_in_all: self.max_body_bytes_in_all,
-                listener: self.listener.options(),
-                redis: RedisOptions {
-                    lost_marks: self.lost_marks,
-                    fail_points: FailPoints::new(self.fail_at),
-                },
-                redis_port,
-            }),
+        match (backend, keys, rules, redis_port, access) {
+            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some(access)) => {
+                Ok(Settings {
+                    listen: self.listen,
+                    backend,
+                    mode: self.mode,
+                    namespace: self.namespace.clone(),
+                    keys,
+                    rules,
+                    allow_unfenced_reads: self.allow_unfenced_reads,
+                    max_object_bytes: self.max_object_bytes,
+                    max_body_bytes_in_all: self.max_body_bytes_in_all,
+                    listener: self.listener.options(),
+                    redis: RedisOptions {
+                        lost_marks: self.lost_marks,
+                        fail_points: FailPoints::new(self.fail_at),
+                    },
+                    redis_port,
+                    access,
+                })
+            }
             _ => Err(SettingsError(problems)),
         }
     }
@@ -314,6 +321,10 @@ mod tests {
             ),
             ("--store memory: --unsigned --fail-at nowhere=stop", "no point"),
             ("--store memory: --unsigned --mode watch", "must be enforce or observe"),
+            (
+                "--store memory: --unsigned --access-file /nonexistent/a",
+                "/nonexistent/a: cannot be",
+            ),
         ] {
             let error = settings(args).unwrap_err();
             assert!(error.contains(reason), "{args}: {error}");

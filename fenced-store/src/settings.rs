@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
+use service_kit::access::Gate;
 use service_kit::listener::ListenOptions;
 
 use crate::proxy::Upstream;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub max_object_bytes: usize,
     /// What all bodies that are being received may take together, in bytes.
     pub max_body_bytes_in_all: usize,
+    /// Who may do what, and what is written of it.
+    pub access: Gate,
     /// The limits of the listeners.
     pub listener: ListenOptions,
     /// How the Redis behind the guard is treated.
@@ -65,6 +68,7 @@ impl Settings {
             allow_unfenced_reads: false,
             max_object_bytes: 16 << 20,
             max_body_bytes_in_all: 256 << 20,
+            access: Gate::default(),
             listener: ListenOptions::default(),
             redis: RedisOptions::default(),
             redis_port: None,

@@ -1,5 +1,6 @@
 //! The HTTP API: every route is here; a handler parses, calls the store once and renders.
 
+mod access;
 mod acquire;
 mod error;
 mod inspect;
@@ -7,6 +8,7 @@ mod openapi;
 mod release;
 mod renew;
 mod revoke;
+mod sessions;
 
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{FencingToken, Keyring, LockName, Namespace, Ttl};
 use service_kit::Kit;
 use service_kit::problem::Reject;
+
+pub(crate) use access::need;
 
 use crate::counters::{Counters, Operation};
 use crate::store::{Grant, LockStore, StoreError};
@@ -40,6 +44,10 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/locks/{lock}/renew", post(renew::renew))
         .route("/v1/locks/{lock}/release", post(release::release))
         .route("/v1/locks/{lock}/revoke", post(revoke::revoke))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
+        .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
+        .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
+        .route("/v1/sessions/{id}/block", post(sessions::block))
         .route("/openapi.json", get(openapi::document))
         .with_state(service)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use service_kit::http::{Fold, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
+use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
 
 use crate::api::{self, Service};
@@ -61,6 +61,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         kit: kit.clone(),
     };
     let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
+    let routes = access::protect(routes, settings.access.start(kit), api::need);
     let router = http::finish(routes, kit, HttpOptions { folds: FOLDS, ..HttpOptions::default() });
     let (listen, options) = (settings.listen, settings.listener);
     Ok(App { router, listen, options, kit: kit.clone() })

@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
-use service_kit::flags::{KeyFlags, ListenerFlags, LogFlags};
+use service_kit::access::Gate;
+use service_kit::access::secret::authorization;
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
@@ -40,9 +43,16 @@ pub struct Config {
     /// highest mark at start and before a new lineage begins, and tokens go on above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<GuardUrl>,
+    /// The file with the bearer token that the guards are asked with, where they have an access
+    /// file; it needs the right "read *" there.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub guard_auth_file: Option<PathBuf>,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
+    /// Who may do what.
+    #[command(flatten)]
+    pub access: AccessFlags,
 
     /// The shortest time to live that a lease may have.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse_positive)]
@@ -62,6 +72,12 @@ pub struct Config {
     /// How many locks may be held or remembered (memory and embedded).
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_locks: usize,
+    /// How many sessions may live or be remembered.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub max_sessions: usize,
+    /// How many leases and waiting requests a session may have.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub max_session_leases: usize,
     /// How long Redis may take to answer before the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
@@ -116,6 +132,8 @@ pub struct Settings {
     pub keys: Option<Keyring>,
     /// The times to live that a lease may have.
     pub ttl_range: (Ttl, Ttl),
+    /// Who may do what, and what is written of it.
+    pub access: Gate,
     /// The listener's limits.
     pub listener: ListenOptions,
 }
@@ -126,7 +144,7 @@ pub struct Settings {
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file.
+    /// What the flags add up to; reads the key file and the access file, opens the audit log.
     ///
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
@@ -135,18 +153,20 @@ impl Config {
             "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
                 .to_owned()
         });
-        let guards = self.guards();
-        match (store, self.keys.keys(&[self.listen]), self.ttl_range(), guards) {
-            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards)) => Ok(Settings {
+        let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
+        let keys = self.keys.keys(&[self.listen]);
+        match (store, keys, self.ttl_range(), guards, self.access.open()) {
+            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards), Ok(access)) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(guards),
+                store_options: self.store_options(guards.0, guards.1),
                 keys,
                 ttl_range,
+                access,
                 listener: self.listener.options(),
             }),
-            (store, keys, ttl_range, guards) => {
-                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err()];
+            (store, keys, ttl_range, guards, access) => {
+                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];
                 Err(SettingsError(errors.into_iter().flatten().collect()))
             }
         }
@@ -171,7 +191,16 @@ impl Config {
         }
     }
 
-    fn store_options(&self, guards: Vec<GuardUrl>) -> StoreOptions {
+    /// What tells the guards who asks.
+    ///
+    /// # Errors
+    /// A sentence where the file holds no bearer token.
+    pub fn guard_auth(&self) -> Result<Option<HeaderValue>, String> {
+        let file = self.guard_auth_file.as_deref().map(authorization).transpose();
+        file.map_err(|error| format!("--guard-auth-file {error}"))
+    }
+
+    fn store_options(&self, guards: Vec<GuardUrl>, auth: Option<HeaderValue>) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
@@ -179,9 +208,12 @@ impl Config {
                 waiters_per_lock: self.max_waiters_per_lock,
                 waiters: self.max_waiters,
                 locks: self.max_locks,
+                sessions: self.max_sessions,
+                session_leases: self.max_session_leases,
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
+            guard_auth: auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
         }
@@ -228,9 +260,18 @@ mod tests {
             ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
             ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
             ("--store mysql://x --unsigned", "is no store"),
+            (
+                "--store memory: --unsigned --guard-auth-file /nonexistent/g",
+                "/nonexistent/g cannot be",
+            ),
             ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
+            (
+                "--store memory: --unsigned --access-file /nonexistent/a",
+                "/nonexistent/a: cannot be",
+            ),
+            ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
         ] {
             let error = settings(args).unwrap_err();
             assert!(error.contains(reason), "{args}: {error}");

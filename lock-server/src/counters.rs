@@ -15,6 +15,10 @@ pub(crate) enum Operation {
     Renew,
     Release,
     Revoke,
+    CreateSession,
+    Heartbeat,
+    EndSession,
+    BlockSession,
 }
 
 impl Operation {
@@ -24,6 +28,10 @@ impl Operation {
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Revoke => "revoke",
+            Self::CreateSession => "session-create",
+            Self::Heartbeat => "session-heartbeat",
+            Self::EndSession => "session-end",
+            Self::BlockSession => "session-block",
         }
     }
 }

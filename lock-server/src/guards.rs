@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
 use service_kit::health::{Health, Status};
@@ -127,11 +128,24 @@ impl Guards {
     /// # Errors
     /// A sentence where no HTTP client can be made.
     pub fn new(urls: &[GuardUrl], namespace: &Namespace, health: &Health) -> Result<Self, String> {
+        Self::with_auth(urls, namespace, health, None)
+    }
+
+    /// The guards, asked with this `Authorization` header.
+    ///
+    /// # Errors
+    /// A sentence where no HTTP client can be made.
+    pub fn with_auth(
+        urls: &[GuardUrl],
+        namespace: &Namespace,
+        health: &Health,
+        auth: Option<&HeaderValue>,
+    ) -> Result<Self, String> {
         Ok(Self {
             inner: Arc::new(Inner {
                 urls: urls.to_vec(),
                 namespace: namespace.clone(),
-                http: ask::http_client()?,
+                http: ask::http_client(auth)?,
                 health: health.clone(),
                 highest: AtomicU64::new(0),
                 asked: AtomicBool::new(false),

@@ -77,7 +77,8 @@ async fn init(config: &Config) -> ExitCode {
 }
 
 fn init_guards(config: &Config) -> Result<Guards, String> {
-    Guards::new(&config.guards()?, &config.namespace, &Health::new())
+    let auth = config.guard_auth()?;
+    Guards::with_auth(&config.guards()?, &config.namespace, &Health::new(), auth.as_ref())
 }
 
 fn usage(error: &str) -> ExitCode {

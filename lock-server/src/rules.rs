@@ -6,7 +6,10 @@
 
 mod machine;
 mod record;
+mod session;
+mod takeover;
 pub mod tokens;
 
 pub use machine::{Delivery, Machine, Reply};
 pub use record::{Ended, Holder, Record, StoredEnded, StoredHolder, StoredRecord, Waiter};
+pub use session::{Session, StoredSession};

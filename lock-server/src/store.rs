@@ -3,19 +3,19 @@
 //! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
 //! `embedded` and `redis` cannot drift apart.
 
-use std::fmt;
-
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndReason, EndedReply, HolderInfo, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 pub mod embedded;
 mod engine;
 pub mod memory;
 mod open;
 pub mod redis;
+mod session;
 
 pub use open::{OpenError, StoreOptions, StoreUrl, open};
+pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 
 /// A store of leases: who holds which lock, with which token, until when.
 ///
@@ -31,7 +31,7 @@ pub use open::{OpenError, StoreOptions, StoreUrl, open};
 ///   never turned into success or failure by guessing, and never retried inside the store when it
 ///   could mint a token.
 #[async_trait]
-pub trait LockStore: Send + Sync + fmt::Debug + 'static {
+pub trait LockStore: SessionStore {
     /// Grants the lock, now or within `request.wait_ms`.
     ///
     /// # Cancel safety
@@ -101,6 +101,49 @@ pub struct Acquire {
     pub metadata: Option<String>,
     /// The grant's token must exceed this one.
     pub min_token: Option<Token>,
+    /// The session that the lease lives as long as; `ttl` says nothing then.
+    pub session: Option<SessionId>,
+    /// Which life of the owner asks.
+    pub incarnation: Option<Owner>,
+    /// Whom the lock may be taken from at once.
+    pub takeover: Takeover,
+}
+
+/// From whom an acquire may take a lock at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Takeover {
+    /// From nobody.
+    #[default]
+    Never,
+    /// From an earlier incarnation of the same owner.
+    EarlierSelf,
+    /// From this lease of the same owner.
+    Of(LeaseId),
+}
+
+/// Why a lock was not taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTakeover {
+    /// The lease belongs to another owner.
+    OtherOwner,
+    /// The holder has not said which life of its owner it is.
+    NoIncarnation,
+    /// The caller's incarnation was itself taken over: it is the earlier one.
+    WasTakenOver,
+}
+
+impl NoTakeover {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::OtherOwner, Self::NoIncarnation, Self::WasTakenOver];
+
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OtherOwner => "other-owner",
+            Self::NoIncarnation => "no-incarnation",
+            Self::WasTakenOver => "was-taken-over",
+        }
+    }
 }
 
 /// A live lease.
@@ -140,6 +183,17 @@ pub enum StoreError {
         /// How many wait, without the caller.
         queue_length: usize,
     },
+    /// The live lease is not one that the caller may take over; nothing was changed.
+    #[error("held by {} with token {}, and not taken over: {}", holder.owner, holder.token, why.as_str())]
+    TakeoverRefused {
+        /// Who has it.
+        holder: HolderInfo,
+        /// Why not.
+        why: NoTakeover,
+    },
+    /// A session does not allow it; nothing was changed.
+    #[error(transparent)]
+    Session(#[from] SessionRefusal),
     /// The lease has ended, or its id was ended before it was ever granted.
     #[error("the lease has ended: {}", reason.as_str())]
     Lost {
@@ -183,6 +237,10 @@ pub struct Limits {
     pub waiters: usize,
     /// How many locks may be held or remembered (memory and embedded).
     pub locks: usize,
+    /// How many sessions may live or be remembered.
+    pub sessions: usize,
+    /// How many leases and waiting requests a session may have.
+    pub session_leases: usize,
     /// For how long ended lease ids are remembered after a lock became idle, in milliseconds.
     pub ended_retention_ms: u64,
 }
@@ -193,6 +251,8 @@ impl Default for Limits {
             waiters_per_lock: 10_000,
             waiters: 100_000,
             locks: 1_000_000,
+            sessions: 100_000,
+            session_leases: 10_000,
             ended_retention_ms: 10_000,
         }
     }

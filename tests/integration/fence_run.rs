@@ -1,5 +1,7 @@
 //! `fence run`: the command runs while the lock is held, and never after.
 
+mod limits;
+
 use std::path::PathBuf;
 
 use fence_protocol::FencingToken;
@@ -286,6 +288,19 @@ async fn wrong_usage_is_64() {
         (&["run", "--lock", "job", "--ttl", "soon", "--", "true"], "soon"),
         (&["run", "--lock", "job", "--wait", "6m", "--", "true"], "6m"),
         (&["run", "--lock", "job", "--colour", "--", "true"], "--colour"),
+        (&["run", "--lock", "job", "--progress-within", "0s", "--", "true"], "0s"),
+        (&["run", "--lock", "job", "--max-hold", "9d", "--", "true"], "9d"),
+        (&["run", "--lock", "job", "--max-hold", "5s", "--warn-before", "5s", "--", "true"], "5s"),
+        (&["run", "--lock", "job", "--warn-signal", "USR1", "--", "true"], "--warn-before"),
+        (
+            &["run", "--lock", "job", "--warn-before", "1s", "--warn-signal", "KILL", "--", "true"],
+            "KILL",
+        ),
+        (&["elect", "--name", "office"], "CMD"),
+        (&["elect", "--", "true"], "--name"),
+        (&["elect", "--name", "a//b", "--", "true"], "a//b"),
+        (&["elect", "--name", "office", "--observe", "--", "true"], "--observe"),
+        (&["elect", "--name", "office", "--metadata", "{", "--", "true"], "JSON"),
         (&["walk"], "walk"),
     ] {
         let output = code(fence(args)).await;

@@ -5,6 +5,8 @@ mod bad_input;
 mod endings;
 pub(crate) mod guards;
 mod reading;
+mod sessions;
+mod takeover;
 mod waiting;
 
 use fence_tests::servers::{Server, Setup};

@@ -6,12 +6,14 @@
     reason = "tests panic on failure and own their tasks"
 )]
 
+mod access;
 mod cli;
 mod conformance;
 mod crash;
 mod demos;
 mod docs;
 mod doctor;
+mod elect;
 mod fence_run;
 mod guard;
 mod harness;

@@ -2,6 +2,7 @@
 
 mod below_the_marks;
 mod lost_replies;
+mod sessions;
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fence_protocol::{FencingToken, Keyring, LeaseId, LockName, Namespace, Token};
+use fence_protocol::{FencingToken, Keyring, LeaseId, LockName, Namespace, SessionId, Token};
 use tempfile::TempDir;
 
 /// A key file with one key, and the key ring to sign with in a test.
@@ -58,6 +58,14 @@ pub fn unsigned(token: u64, lock: &str, lease: LeaseId) -> String {
 /// Never: a random UUID is not nil.
 pub fn lease_id() -> LeaseId {
     LeaseId::new(uuid::Uuid::new_v4()).expect("not nil")
+}
+
+/// A fresh session id.
+///
+/// # Panics
+/// Never: a random UUID is not nil.
+pub fn session_id() -> SessionId {
+    SessionId::new(uuid::Uuid::new_v4()).expect("not nil")
 }
 
 /// The path as text for a command line.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{bench, demo, doctor, lock, object, run, serve};
+use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -27,8 +27,10 @@ Examples:
   fence demo gc-stall                              why: a stalled holder, without and with the guard
   fence serve                                      both services on this machine, to try things out
   fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
+  fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
   fence lock show jobs/nightly                     who holds it, who waits, how the last ones ended
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
+  fence auth new ci --secret-file ci.secret        a bearer token, for servers that ask who it is
   fence doctor                                     judges an installation
 
 Exit codes:
@@ -43,8 +45,10 @@ Exit codes:
 pub(crate) enum Command {
     Serve(serve::Args),
     Run(run::Args),
+    Elect(elect::Args),
     Lock(lock::Args),
     Object(object::Args),
+    Auth(auth::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
     Demo(demo::Args),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{Client, Error};
+use fence_client::{BearerToken, Client, Error};
 use fence_protocol::wire::lock::MAX_WAIT_MS;
 use fence_protocol::{Invalid, duration};
 
@@ -24,6 +24,10 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
 
+    /// The file with the bearer token, where the servers ask who it is (see fence auth)
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+
     /// A TOML file with settings, by the names of the flags
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -34,6 +38,9 @@ impl Connect {
         let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.store);
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
+        }
+        if let Some(file) = &self.auth_file {
+            builder = builder.auth(BearerToken::from_file(file)?);
         }
         builder.build()
     }

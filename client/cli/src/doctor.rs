@@ -10,7 +10,7 @@ mod stores;
 
 use std::path::PathBuf;
 
-use fence_client::Client;
+use fence_client::{BearerToken, Client};
 use service_kit::redis_link::RedisTarget;
 
 use crate::exit::{Failure, code};
@@ -77,6 +77,10 @@ struct Servers {
     #[arg(long, value_name = "NAME", hide = true)]
     owner: Option<String>,
 
+    /// The file with the bearer token, where the servers ask who it is (see fence auth)
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+
     /// A TOML file with settings, by the names of the flags
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -101,7 +105,8 @@ impl Servers {
 /// Checks everything; the exit code.
 pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
     let client = args.servers.client()?;
-    let http = http::client()?;
+    let auth = args.servers.auth_file.as_ref().map(BearerToken::from_file).transpose()?;
+    let http = http::client(auth.as_ref())?;
     let Servers { server, store, .. } = &args.servers;
     let is_anything_named =
         server.is_some() || store.is_some() || args.redis.is_some() || args.direct.is_some();

@@ -1,11 +1,13 @@
 //! The `fence` command: holds locks for programs, shows and changes locks and fenced objects, runs
 //! both services for a first look, and judges an installation.
 
+mod auth;
 mod bench;
 mod cli;
 mod connect;
 mod demo;
 mod doctor;
+mod elect;
 mod exit;
 mod lock;
 mod object;
@@ -64,10 +66,12 @@ fn start(command: Command) -> Result<u8, Failure> {
     if let Command::JobHelper(helper) = command {
         return run::helper::start(helper);
     }
-    // `run` must use one thread: the kernel ties the job's life to the thread that started it. A
+    // `run` and `elect` must use one thread: the kernel ties the job's life to the thread that started it. A
     // benchmark's load should cost as little of the machine as it can.
     let mut runtime = match command {
-        Command::Run(_) | Command::Bench(_) => tokio::runtime::Builder::new_current_thread(),
+        Command::Run(_) | Command::Elect(_) | Command::Bench(_) => {
+            tokio::runtime::Builder::new_current_thread()
+        }
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime
@@ -84,8 +88,10 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Serve(args) => serve::serve(args).await,
         Command::Run(args) => run::run(args).await,
+        Command::Elect(args) => elect::elect(args).await,
         Command::Lock(args) => lock::lock(args).await,
         Command::Object(args) => object::object(args).await,
+        Command::Auth(args) => auth::auth(args),
         Command::Doctor(args) => doctor::doctor(args).await,
         Command::Bench(args) => bench::bench(args).await,
         Command::Demo(args) => demo::demo(args).await,

@@ -2,24 +2,23 @@
 
 mod ending;
 pub(crate) mod helper;
+pub(crate) mod holding;
 mod job;
-mod signals;
+mod progress;
+pub(crate) mod signals;
 mod supervise;
 mod terminal;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use fence_client::{Client, ErrorKind, Lease};
+use fence_client::{ErrorKind, LockRequest};
 use fence_protocol::duration;
 
+use self::holding::{GIVE_BACK, Options, Outcome};
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
-use crate::output::say;
 use crate::readable::readable;
-
-/// How long a release that is on its way is waited for when the command ends early.
-const GIVE_BACK: Duration = Duration::from_secs(2);
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///
@@ -27,7 +26,11 @@ const GIVE_BACK: Duration = Duration::from_secs(2);
 /// on to that group at all times, stdin is its own, and its exit code becomes this one's. When the
 /// lease can no longer be trusted the group gets TERM, and KILL after the grace or just before the
 /// lease can pass on, whichever comes first. When the server says that the lease has ended, or this
-/// process was stopped past its lease, there is no time left, and the group gets KILL at once.
+/// process was stopped past its lease, there is no time left, and the group gets KILL at once. On a
+/// machine that was suspended past the lease that is at the resume.
+///
+/// Renewal goes on for as long as this process lives. --progress-within ties it to the command, so
+/// that one that hangs loses the lock, and --max-hold ends it in any case.
 ///
 /// The command finds FENCE_LOCK, FENCE_TOKEN, FENCE_LEASE_ID, FENCE_HEADER (the value of the
 /// Fencing-Token header), FENCE_CREDENTIAL (the same as a password for the guard's Redis port) and
@@ -40,25 +43,16 @@ pub(crate) struct Args {
     #[arg(long, short = 'l', value_name = "NAME")]
     lock: String,
 
-    /// How long the lease lives unless it is renewed; it is renewed every third of that
-    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
-    ttl: Duration,
-
     /// How long to wait while another holds the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
 
-    /// How long the command may take to end itself after the lease is lost, at most
-    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = duration::parse)]
-    grace: Duration,
-
-    /// Say on stderr when the lock is acquired and released
-    #[arg(long, short)]
-    verbose: bool,
-
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    options: Options,
 
     #[command(flatten)]
     connect: Connect,
@@ -68,6 +62,8 @@ const EXAMPLES: &str = "\
 Examples:
   fence run --lock jobs/nightly -- ./nightly.sh
   fence run --lock jobs/nightly --wait 5m --ttl 30s -- make report
+  fence run --lock jobs/import --progress-within 30s --max-hold 1h -- sh -c \\
+    'for file in inbox/*; do ./import \"$file\"; echo >&$FENCE_PROGRESS_FD; done'
   fence run --lock orders/42 -- sh -c \\
     'curl -fsS -X PUT -H \"Fencing-Token: $FENCE_HEADER\" -d paid $FENCE_STORE/v1/objects/orders/42'
 
@@ -78,8 +74,8 @@ Exit codes: the command's own, or 128 and the number of the signal that ended it
 /// Acquires, runs, releases; the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
-    let mut signals = signals::Signals::listen()?;
-    let acquire = client.lock(&args.lock).ttl(args.ttl).wait(args.wait).acquire();
+    let mut signals = holding::listen(&args.options)?;
+    let acquire = request(&args, client.lock(&args.lock)).acquire();
     let lease = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -90,55 +86,25 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
         }
         acquired = acquire => acquired.map_err(|error| not_acquired(&args, error))?,
     };
-    if args.verbose {
-        say(&format!("fence: holding {} with token {}", lease.lock(), lease.token()));
+    match holding::hold(&args.options, &args.command, &client, lease, &mut signals).await? {
+        Outcome::Ended(code) => Ok(code),
+        Outcome::Lost { message, .. } => Err(Failure::new(code::LOST, message)),
     }
-    let outcome = hold(&args, &client, lease, &mut signals).await;
-    client.drained(GIVE_BACK).await;
-    outcome
 }
 
-/// Runs the command under the lease and gives the lock back.
-async fn hold(
-    args: &Args,
-    client: &Client,
-    lease: Lease,
-    signals: &mut signals::Signals,
-) -> Result<u8, Failure> {
-    // This process may have been stopped since the grant came: then nothing is started at all.
-    lease.check()?;
-    let job = job::Job::start(&args.command, &environment(client, &lease))?;
-    let ended = supervise::supervise(job, &lease, signals, args.grace).await?;
-    let lock = lease.lock().clone();
-    if let Some(reason) = ended.lost {
-        let message =
-            format!("the lease on {lock} was lost while the command ran: {reason}; {}", ended.what);
-        return Err(Failure::new(code::LOST, message));
+fn request(args: &Args, request: LockRequest) -> LockRequest {
+    let options = &args.options;
+    let mut request = request.ttl(options.ttl).wait(args.wait);
+    if let Some(limit) = options.progress_within {
+        request = request.progress_within(limit);
     }
-    match lease.release().await {
-        Ok(()) if args.verbose => say(&format!("fence: released {lock}")),
-        Ok(()) => {}
-        Err(error) if matches!(error.kind(), ErrorKind::LeaseLost { .. }) => {
-            let message = format!("the command ran beyond its lease: {error}; {}", ended.what);
-            return Err(Failure::new(code::LOST, message));
-        }
-        Err(error) => say(&format!("fence: {lock} is not released and expires by itself: {error}")),
+    if let Some(limit) = options.max_hold {
+        request = request.max_hold(limit);
     }
-    Ok(ended.code)
-}
-
-fn environment(client: &Client, lease: &Lease) -> Vec<(&'static str, String)> {
-    vec![
-        ("FENCE_LOCK", lease.lock().to_string()),
-        ("FENCE_TOKEN", lease.token().to_string()),
-        ("FENCE_LEASE_ID", lease.lease_id().to_string()),
-        ("FENCE_HEADER", lease.fencing_token().to_owned()),
-        ("FENCE_CREDENTIAL", lease.fencing_credential().to_owned()),
-        ("FENCE_DEADLINE_MS", lease.deadline().ms().to_string()),
-        // So that the command talks to the servers that this one talks to.
-        ("FENCE_SERVER", client.lock_server().to_owned()),
-        ("FENCE_STORE", client.fenced_store().to_owned()),
-    ]
+    if let Some(time) = options.warn_before {
+        request = request.warn_before(time);
+    }
+    request
 }
 
 /// A lock that is held is the expected case, and gets words for people.

@@ -67,12 +67,18 @@ codes! {
     /// Who is asking may not do this.
     Forbidden = "forbidden", 403, false, "Not allowed",
         "Ask an operator for the right to do this.";
+    /// An operator has blocked the session.
+    SessionBlocked = "session-blocked", 403, false, "The session is blocked",
+        "Finish and end the session: it ends by itself when its time to live has passed.";
     /// The token belongs to another lock than the resource does.
     WrongLock = "wrong-lock", 403, false, "The token is for another lock",
         "Acquire the lock that the detail names and present its token.";
     /// There is nothing under this path.
     NotFound = "not-found", 404, false, "Nothing is here",
         "Check the path; docs/reference/http-api.md lists them all.";
+    /// Nothing is known of the session.
+    SessionUnknown = "session-unknown", 404, false, "The session is not known",
+        "Stop the work that its leases protected; create a new session.";
     /// The path exists, the method does not.
     MethodNotAllowed = "method-not-allowed", 405, false, "The path does not know this method",
         "Use a method that the Allow header names.";
@@ -82,12 +88,21 @@ codes! {
     /// The lease id is in use for something else.
     LeaseIdConflict = "lease-id-conflict", 409, false, "The lease id belongs to another request",
         "Choose a fresh lease_id (a random UUID) for every new acquire.";
+    /// The live lease is not one that the caller may take over.
+    TakeoverRefused = "takeover-refused", 409, false, "The lock cannot be taken over",
+        "Only an earlier incarnation of the same owner can be taken over; acquire without takeover and wait your turn.";
+    /// The session is in use for something else.
+    SessionConflict = "session-conflict", 409, false, "The session does not fit the request",
+        "Use a session of the same owner, and renew its leases by its heartbeat.";
     /// Two leases present one token: the issuer has repeated itself.
     TokenCollision = "token-collision", 409, false, "Two leases present the same token",
         "Stop and acquire again. An operator must find out why a token was issued twice.";
     /// The lease has ended.
     LeaseLost = "lease-lost", 410, false, "The lease has ended",
         "Stop the work that the lease protected; acquire again with a new lease_id.";
+    /// The session has ended.
+    SessionEnded = "session-ended", 410, false, "The session has ended",
+        "Stop the work that its leases protected; create a new session.";
     /// The token is lower than the highest that the guard has seen.
     StaleToken = "stale-token", 412, false, "The token is stale: a newer holder has been here",
         "Stop the work: the lock has passed on. Acquire again and read before you write.";

@@ -6,3 +6,4 @@
 
 pub mod fence;
 pub mod lock;
+pub mod session;

@@ -53,6 +53,7 @@ async fn attempt(
         lease_id: Some(claim.lease_id),
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
+        ..AcquireRequest::default()
     };
     let before = std::mem::replace(&mut claim.maybe_granted, true);
     let result = client.locks().acquire(&spec.lock, &request).await;

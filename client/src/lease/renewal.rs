@@ -66,7 +66,7 @@ impl Renewal {
         // A server that answers with more time than was asked for is not believed.
         let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
         // Where this comes too late, the lease is lost and whoever waits for that is awake.
-        self.state.extend(window, clock::now());
+        self.state.extend(window, clock::reading());
         Ok(())
     }
 }

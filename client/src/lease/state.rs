@@ -5,9 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use fence_protocol::LockName;
 use tokio::sync::watch;
 
-use crate::LostReason;
-use crate::clock::{self, Moment};
+use crate::clock::{self, Reading};
+use crate::limits::{Hold, Told};
 use crate::timing::Window;
+use crate::{LostReason, Warning};
 
 /// Shared by the lease and its renewal. Lost is for ever: no renewal brings a lease back, because
 /// the work that it protected has been told to stop.
@@ -21,13 +22,14 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     window: Window,
+    hold: Hold,
     lost: Option<LostReason>,
 }
 
 impl State {
-    pub(super) fn new(lock: LockName, window: Window) -> Self {
+    pub(super) fn new(lock: LockName, window: Window, hold: Hold) -> Self {
         let (changed, _) = watch::channel(None);
-        Self { lock, known: Mutex::new(Known { window, lost: None }), changed }
+        Self { lock, known: Mutex::new(Known { window, hold, lost: None }), changed }
     }
 
     fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
@@ -38,12 +40,29 @@ impl State {
         self.known(|known| known.window)
     }
 
+    /// When the lease is lost if nothing happens until then.
+    pub(super) fn next_end(&self, now: Reading) -> Warning {
+        self.known(|known| known.hold.next_end(known.window, now))
+    }
+
+    /// The work goes on at `now`; `false` where that comes too late.
+    pub(super) fn progress(&self, now: Reading) -> bool {
+        if self.lost(now).is_some() {
+            return false;
+        }
+        self.known(|known| {
+            known.hold.progress(now);
+            known.lost.is_none()
+        })
+    }
+
     /// Why the lease cannot be trusted at `now`; `None` where it can.
-    pub(super) fn lost(&self, now: Moment) -> Option<LostReason> {
+    pub(super) fn lost(&self, now: Reading) -> Option<LostReason> {
         let (lost, is_news) = self.known(|known| {
-            let is_news = known.lost.is_none() && !known.window.is_live(now);
+            let end = known.hold.next_end(known.window, now);
+            let is_news = known.lost.is_none() && end.ends_at <= now.at;
             if is_news {
-                known.lost = Some(LostReason::Deadline);
+                known.lost = Some(end.reason);
             }
             (known.lost, is_news)
         });
@@ -54,7 +73,7 @@ impl State {
     }
 
     /// The lease got a new window; `false` where that comes too late, at `now`.
-    pub(super) fn extend(&self, window: Window, now: Moment) -> bool {
+    pub(super) fn extend(&self, window: Window, now: Reading) -> bool {
         if self.lost(now).is_some() {
             return false;
         }
@@ -90,36 +109,99 @@ impl State {
     pub(super) async fn when_lost(&self) -> LostReason {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(reason) = self.lost(clock::now()) {
+            let now = clock::reading();
+            if let Some(reason) = self.lost(now) {
                 return reason;
             }
-            let deadline = self.window().deadline();
+            let end = self.next_end(now).ends_at;
             tokio::select! {
                 _ = changed.changed() => {}
-                () = clock::sleep_until(deadline) => {}
+                () = clock::sleep_until(end) => {}
             }
+        }
+    }
+
+    /// Waits until the next end is so near that it is to be warned of. For ever where nobody asked
+    /// for warnings, and once the lease is lost.
+    pub(super) async fn when_near(&self, told: &Told) -> Warning {
+        loop {
+            let now = clock::reading();
+            let next = self.known(|known| known.hold.warn_at(known.window, now, told));
+            let Some((at, warning)) = next.filter(|_| self.lost(now).is_none()) else {
+                return std::future::pending().await;
+            };
+            if at <= now.at {
+                return warning;
+            }
+            // Ends only ever move to later: what is slept until now is never too long.
+            clock::sleep_until(at).await;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::clock::Moment;
+    use crate::limits::Limits;
     use fence_protocol::wire::lock::EndReason;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_ms(ms)
+    fn at(ms: u64) -> Reading {
+        Reading { at: Moment::from_ms(ms), suspended_ms: 0 }
+    }
+
+    fn window(ms: u64) -> Window {
+        Window::new(Moment::from_ms(ms), 1000)
     }
 
     fn state() -> State {
-        State::new(LockName::new("a").unwrap(), Window::new(at(0), 1000))
+        under(Limits::default())
+    }
+
+    fn under(limits: Limits) -> State {
+        State::new(LockName::new("a").unwrap(), window(0), Hold::new(limits, at(0)))
+    }
+
+    #[test]
+    fn without_progress_the_lease_is_lost_and_neither_renewal_nor_report_brings_it_back() {
+        let within = Duration::from_millis(500);
+        let state = under(Limits { progress_within: Some(within), ..Limits::default() });
+        assert!(state.progress(at(400)));
+        assert!(state.extend(window(600), at(700)));
+        assert_eq!(state.lost(at(899)), None);
+        let lost = Some(LostReason::NoProgress { within });
+        assert_eq!(state.lost(at(900)), lost);
+        assert!(!state.progress(at(900)));
+        assert!(!state.extend(window(900), at(900)));
+        assert_eq!(state.lost(at(0)), lost);
+    }
+
+    /// Nobody had looked at the clock before the report came.
+    #[test]
+    fn a_report_after_the_limit_is_too_late_though_nobody_has_noticed() {
+        let within = Duration::from_millis(500);
+        let state = under(Limits { progress_within: Some(within), ..Limits::default() });
+        assert!(!state.progress(at(500)));
+        assert_eq!(state.lost(at(501)), Some(LostReason::NoProgress { within }));
+    }
+
+    #[test]
+    fn renewals_and_reports_do_not_move_the_longest_hold() {
+        let max = Duration::from_millis(1500);
+        let state = under(Limits { max_hold: Some(max), ..Limits::default() });
+        assert!(state.extend(window(700), at(700)));
+        assert!(state.progress(at(1400)));
+        assert!(state.extend(window(1400), at(1499)));
+        assert_eq!(state.lost(at(1500)), Some(LostReason::HeldTooLong { max }));
     }
 
     #[test]
     fn a_renewal_in_time_extends() {
         let state = state();
         assert_eq!(state.lost(at(799)), None);
-        assert!(state.extend(Window::new(at(300), 1000), at(799)));
+        assert!(state.extend(window(300), at(799)));
         assert_eq!(state.lost(at(1099)), None);
         assert_eq!(state.lost(at(1100)), Some(LostReason::Deadline));
     }
@@ -127,7 +209,7 @@ mod tests {
     #[test]
     fn a_renewal_after_the_deadline_brings_nothing_back() {
         let state = state();
-        assert!(!state.extend(Window::new(at(790), 1000), at(800)));
+        assert!(!state.extend(window(790), at(800)));
         assert_eq!(state.lost(at(800)), Some(LostReason::Deadline));
         // Not even for a clock that could be read as earlier.
         assert_eq!(state.lost(at(0)), Some(LostReason::Deadline));
@@ -138,18 +220,21 @@ mod tests {
         let state = state();
         state.lose(LostReason::Ended(EndReason::Revoked));
         assert_eq!(state.lost(at(5000)), Some(LostReason::Ended(EndReason::Revoked)));
-        assert!(!state.extend(Window::new(at(0), 1000), at(1)));
+        assert!(!state.extend(window(0), at(1)));
     }
 
     #[tokio::test]
     async fn waiting_sees_the_servers_word_and_the_clock() {
-        let now = clock::now();
-        let state = State::new(LockName::new("a").unwrap(), Window::new(now, 86_400_000));
+        let now = clock::reading();
+        let state = |ttl_ms| {
+            let hold = Hold::new(Limits::default(), now);
+            State::new(LockName::new("a").unwrap(), Window::new(now.at, ttl_ms), hold)
+        };
+        let (state, short) = (state(86_400_000), state(20));
         tokio::join!(
             async { assert_eq!(state.when_lost().await, LostReason::Ended(EndReason::Expired)) },
             async { state.lose(LostReason::Ended(EndReason::Expired)) },
         );
-        let short = State::new(LockName::new("a").unwrap(), Window::new(now, 20));
         assert_eq!(short.when_lost().await, LostReason::Deadline);
     }
 }

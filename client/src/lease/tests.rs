@@ -6,6 +6,7 @@ use fence_protocol::Ttl;
 
 use super::*;
 use crate::ids;
+use crate::limits::Limits;
 
 /// An address where nobody listens.
 fn nowhere() -> String {
@@ -15,6 +16,10 @@ fn nowhere() -> String {
 
 /// A lease whose server cannot be reached any more.
 fn orphaned(ttl_ms: u64, store: &str) -> Lease {
+    orphaned_under(ttl_ms, store, Limits::default())
+}
+
+fn orphaned_under(ttl_ms: u64, store: &str, limits: Limits) -> Lease {
     let client = Client::builder().lock_server(nowhere()).fenced_store(store).build().unwrap();
     let lock = LockName::new("a").unwrap();
     let lease_id = ids::lease_id();
@@ -38,6 +43,7 @@ fn orphaned(ttl_ms: u64, store: &str) -> Lease {
         patience: Duration::ZERO,
         min_token: None,
         metadata: None,
+        limits,
     };
     Lease::begin(client, grant, window, spec)
 }
@@ -131,6 +137,41 @@ async fn a_fenced_call_with_a_lost_lease_sends_nothing() {
         assert_eq!(*error.kind(), LOST);
     }
     assert!(!was_called.load(Ordering::SeqCst));
+}
+
+/// What the watch and the clock together do: the manual clock is in the rules' own tests.
+#[tokio::test]
+async fn work_that_reports_goes_on_and_work_that_hangs_is_dropped() {
+    let within = Duration::from_secs(3);
+    let limits = Limits {
+        progress_within: Some(within),
+        warn_before: Some(Duration::from_millis(2900)),
+        max_hold: None,
+    };
+    let lease = orphaned_under(60_000, &nowhere(), limits);
+    let mut warnings = lease.warnings();
+    let mut warned = Vec::new();
+    for _ in 0..3 {
+        let warning = warnings.next().await;
+        warned.push(warning.ends_at);
+        assert_eq!(warning.reason, LostReason::NoProgress { within });
+        lease.report_progress().unwrap();
+    }
+    assert!(warned.is_sorted() && warned[0] < warned[2], "{warned:?}");
+    let outcome = lease.run(async |_| std::future::pending::<()>().await).await;
+    let reason = LostReason::NoProgress { within };
+    assert_eq!(*outcome.unwrap_err().kind(), ErrorKind::LeaseLost { reason });
+}
+
+#[tokio::test]
+async fn nothing_is_held_for_longer_than_allowed() {
+    let max = Duration::from_millis(50);
+    let limits = Limits { max_hold: Some(max), ..Limits::default() };
+    let lease = orphaned_under(60_000, &nowhere(), limits);
+    assert_eq!(lease.lost().await, LostReason::HeldTooLong { max });
+    let refused = lease.report_progress().unwrap_err();
+    assert_eq!(*refused.kind(), ErrorKind::LeaseLost { reason: LostReason::HeldTooLong { max } });
+    assert_eq!(lease.remaining(), Duration::ZERO);
 }
 
 #[test]

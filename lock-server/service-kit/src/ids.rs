@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fence_protocol::LeaseId;
+use fence_protocol::{LeaseId, SessionId};
 use uuid::Uuid;
 
 /// The bytes of a request id: eight hexadecimal digits, a hyphen, twelve decimal digits.
@@ -18,6 +18,16 @@ pub fn lease_id() -> LeaseId {
     loop {
         // Only the nil UUID is refused, and a version 4 UUID never is nil.
         if let Ok(id) = LeaseId::new(random_uuid()) {
+            return id;
+        }
+    }
+}
+
+/// A session id that nobody has used: a random UUID.
+pub fn session_id() -> SessionId {
+    loop {
+        // Only the nil UUID is refused, and a version 4 UUID never is nil.
+        if let Ok(id) = SessionId::new(random_uuid()) {
             return id;
         }
     }

@@ -4,6 +4,7 @@
 //! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole
 //! through [`http::finish`] and hands the result to [`listener::serve`].
 
+pub mod access;
 pub mod clock;
 pub mod config;
 pub mod data_file;

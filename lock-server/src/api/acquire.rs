@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, MAX_WAIT_MS};
 use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
+use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
 use crate::rules::tokens;
-use crate::store::{Acquire, Grant, StoreError};
+use crate::store::{Acquire, Grant, StoreError, Takeover};
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
@@ -27,11 +28,16 @@ const ANONYMOUS: &str = "anonymous";
 /// again; one under the client's own id stays, because a repeat will.
 pub(super) async fn acquire(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<AcquireRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
+    let request = with_owner(&service, request).await?;
     let acquire = check(&service, lock.clone(), request)?;
+    let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
+    let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
+    let hold = caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?;
     let mut undelivered = made_up.then(|| Undelivered::new(&service, &lock, acquire.lease_id));
     let Some(result) = granted(&service, acquire).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
@@ -40,8 +46,18 @@ pub(super) async fn acquire(
     if let Some(undelivered) = &mut undelivered {
         undelivered.delivered = true;
     }
+    account(hold, &result);
     let grant = service.finish(Operation::Acquire, &lock, result)?;
     Ok(Json(service.lease_reply(lock, grant)))
+}
+
+/// Tells the account of the caller what became of the lease.
+fn account(hold: Hold, result: &Result<Grant, StoreError>) {
+    match result {
+        Ok(grant) => hold.granted(grant.remaining_ms),
+        Err(StoreError::Unknown(_)) => hold.unknown(),
+        Err(_) => hold.refused(),
+    }
 }
 
 /// The store's answer; none where the server began to shut down while the request waited.
@@ -72,14 +88,8 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     if let Some(min_token) = request.min_token {
         check_min_token(service, min_token)?;
     }
-    let metadata = request.metadata.map(|metadata| metadata.to_string());
-    if let Some(bytes) = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX)
-    {
-        return Err(Reject::new(
-            Code::PayloadTooLarge,
-            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
-        ));
-    }
+    let metadata = metadata(request.metadata.as_ref())?;
+    let takeover = takeover(&request)?;
     let owner = match request.owner {
         Some(owner) => owner,
         None => Owner::new(ANONYMOUS)?,
@@ -92,7 +102,63 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         wait_ms: request.wait_ms,
         metadata,
         min_token: request.min_token,
+        session: request.session_id,
+        incarnation: request.incarnation,
+        takeover,
     })
+}
+
+/// A lease of a session is its owner's, who need not say so again.
+async fn with_owner(service: &Service, request: AcquireRequest) -> Result<AcquireRequest, Reject> {
+    match (request.session_id, &request.owner) {
+        (Some(session), None) => {
+            let shown = service.store.show_session(session).await;
+            let shown = shown.map_err(super::sessions::reject)?;
+            Ok(AcquireRequest { owner: Some(shown.owner), ..request })
+        }
+        _ => Ok(request),
+    }
+}
+
+/// Metadata as JSON text, within its bound.
+pub(super) fn metadata(metadata: Option<&serde_json::Value>) -> Result<Option<String>, Reject> {
+    let metadata = metadata.map(ToString::to_string);
+    let too_many = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX);
+    match too_many {
+        None => Ok(metadata),
+        Some(bytes) => Err(Reject::new(
+            Code::PayloadTooLarge,
+            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
+        )),
+    }
+}
+
+/// Whom the request wants to take the lock from; it must say who it is itself.
+fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
+    let takeover = match (request.takeover, request.takeover_of) {
+        (false, None) => return Ok(Takeover::Never),
+        (true, Some(_)) => {
+            return Err(error::invalid(
+                "takeover and takeover_of exclude each other: an earlier incarnation, or one lease",
+            ));
+        }
+        (true, None) if request.incarnation.is_none() => {
+            return Err(error::invalid(
+                "takeover needs incarnation: a text that every restart of the owner changes",
+            ));
+        }
+        (true, None) => Takeover::EarlierSelf,
+        (false, Some(lease_id)) if request.lease_id == Some(lease_id) => {
+            return Err(error::invalid(format!(
+                "takeover_of {lease_id} is the lease_id of this request; the grant needs a new one"
+            )));
+        }
+        (false, Some(lease_id)) => Takeover::Of(lease_id),
+    };
+    if request.owner.is_none() {
+        return Err(error::invalid("a takeover needs owner: it never crosses owners"));
+    }
+    Ok(takeover)
 }
 
 /// A wish that no guard can have had a reason for would use up the tokens that are left.

@@ -3,7 +3,9 @@
 use fence_protocol::{Code, LockName};
 use service_kit::problem::Reject;
 
-use crate::store::StoreError;
+use super::sessions;
+
+use crate::store::{NoTakeover, StoreError};
 
 /// How long to wait before a store that is away is tried again, in seconds.
 const RETRY_AFTER_SECS: u64 = 1;
@@ -11,6 +13,19 @@ const RETRY_AFTER_SECS: u64 = 1;
 /// A value that breaks a rule of the API.
 pub(super) fn invalid(detail: impl Into<String>) -> Reject {
     Reject::new(Code::InvalidRequest, detail)
+}
+
+fn no_takeover(why: NoTakeover) -> &'static str {
+    match why {
+        NoTakeover::OtherOwner => "takeover never crosses owners",
+        NoTakeover::NoIncarnation => {
+            "its holder gave no incarnation, so that nobody can tell an earlier life from a second \
+             process; name its lease in takeover_of"
+        }
+        NoTakeover::WasTakenOver => {
+            "this incarnation was itself taken over by a later one; it must stop"
+        }
+    }
 }
 
 /// The problem for a store's refusal.
@@ -27,6 +42,18 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
                 .with("queue_length", queue_length)
                 .retry_after(retry_after)
         }
+        StoreError::TakeoverRefused { holder, why } => Reject::new(
+            Code::TakeoverRefused,
+            format!(
+                "lock {lock} is held by {} with token {} and was not taken over: {}",
+                holder.owner,
+                holder.token,
+                no_takeover(why)
+            ),
+        )
+        .with("why", why.as_str())
+        .with("holder", holder),
+        StoreError::Session(refusal) => sessions::problem(refusal),
         StoreError::Lost { reason } => Reject::new(
             Code::LeaseLost,
             format!("the lease on lock {lock} has ended: {}", reason.as_str()),

@@ -6,17 +6,23 @@ use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedReply, ReleaseRequest};
+use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::Service;
 use crate::counters::Operation;
+use crate::store::StoreError;
 
 /// Ends a lease. Dropping it is harmless: what was sent to the store is done there or not at all.
 pub(super) async fn release(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<ReleaseRequest>,
 ) -> Result<Json<EndedReply>, Reject> {
     let result = service.store.release(&lock, request.lease_id).await;
+    if !matches!(result, Err(StoreError::Unknown(_) | StoreError::Unavailable(_))) {
+        caller.ended(&lock, request.lease_id);
+    }
     service.finish(Operation::Release, &lock, result).map(Json)
 }

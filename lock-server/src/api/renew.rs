@@ -6,15 +6,18 @@ use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{LeaseReply, RenewRequest};
+use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::Service;
 use crate::counters::Operation;
+use crate::store::StoreError;
 
 /// Replaces what remains of a live lease. Repeating it is harmless, and so is dropping it: what was
 /// sent to the store is done there or not at all.
 pub(super) async fn renew(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<RenewRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
@@ -22,6 +25,11 @@ pub(super) async fn renew(
         service.check_ttl(ttl)?;
     }
     let result = service.store.renew(&lock, request.lease_id, request.ttl_ms).await;
+    match &result {
+        Ok(grant) => caller.kept(&lock, grant.lease_id, grant.remaining_ms),
+        Err(StoreError::Lost { .. }) => caller.ended(&lock, request.lease_id),
+        Err(_) => {}
+    }
     let grant = service.finish(Operation::Renew, &lock, result)?;
     Ok(Json(service.lease_reply(lock, grant)))
 }

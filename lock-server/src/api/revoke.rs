@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedReply, RevokeRequest};
+use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::Service;
@@ -14,11 +15,15 @@ use crate::counters::Operation;
 /// Ends whatever lease is live, and writes down why.
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<RevokeRequest>,
 ) -> Result<Json<EndedReply>, Reject> {
+    caller.note("reason", &request.reason);
     let result = service.store.revoke(&lock).await;
     let ended = service.finish(Operation::Revoke, &lock, result)?;
+    caller.note("lease_id", ended.lease_id);
+    caller.note("token", ended.token);
     tracing::info!(
         target: "audit",
         %lock,

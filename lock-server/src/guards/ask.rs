@@ -1,5 +1,6 @@
 //! One question to one guard.
 
+use axum::http::{HeaderValue, header};
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,9 +29,11 @@ struct Line {
 }
 
 /// A client that goes where it is told and nowhere else.
-pub(super) fn http_client() -> Result<reqwest::Client, String> {
+pub(super) fn http_client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
+    let auth = auth.map(|value| (header::AUTHORIZATION, value.clone()));
     reqwest::Client::builder()
         .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
+        .default_headers(auth.into_iter().collect())
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .build()
@@ -87,6 +90,12 @@ async fn get<T: DeserializeOwned>(
     let request = http.get(format!("{}{path}", url.base())).send();
     let mut reply = request.await.map_err(|error| causes(&error.without_url()))?;
     let status = reply.status().as_u16();
+    if matches!(status, 401 | 403) {
+        return Err(format!(
+            "it answers {status} to {path}; name a bearer token with the right \"read *\" in its \
+             access file by --guard-auth-file"
+        ));
+    }
     if status != 200 {
         return Err(format!("it answers {status} to {path}; is it a guard of this version?"));
     }

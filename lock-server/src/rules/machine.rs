@@ -5,12 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
 
+use self::sessions::Sessions;
 use super::record::{Holder, Record, Waiter};
+use super::takeover::{Verdict, verdict};
 use super::tokens;
-use crate::store::{Acquire, Grant, Limits, StoreError};
+use crate::store::{Acquire, Grant, Limits, NoSession, StoreError};
 
 mod endings;
 mod reading;
+mod sessions;
+mod settling;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +61,7 @@ pub struct Machine {
     limits: Limits,
     deliveries: Vec<Delivery>,
     dirty: BTreeSet<LockName>,
+    sessions: Sessions,
 }
 
 impl Machine {
@@ -69,12 +75,21 @@ impl Machine {
             limits,
             deliveries: Vec::new(),
             dirty: BTreeSet::new(),
+            sessions: Sessions::default(),
         }
     }
 
-    /// Takes a record over from a journal.
-    pub fn restore(&mut self, lock: LockName, record: Record) {
+    /// Takes a record over from a journal at `now_ms`, after the sessions.
+    pub fn restore(&mut self, now_ms: u64, lock: LockName, mut record: Record) {
         self.counter = self.counter.max(record.highest_token());
+        if let Some(Holder { session: Some(id), lease_id, .. }) = record.holder {
+            if self.sessions.get(id).is_some_and(|session| session.lives(now_ms).is_ok()) {
+                self.sessions.hold(id, &lock, lease_id);
+            } else {
+                record.end(EndReason::SessionEnded, now_ms);
+                self.dirty.insert(lock.clone());
+            }
+        }
         self.put_back(lock, record);
     }
 
@@ -111,6 +126,19 @@ impl Machine {
         if let Some(known) = known_answer(now_ms, record, &request) {
             return Reply::Done(known);
         }
+        if let Err(refusal) = self.check_session(now_ms, &request) {
+            return Reply::Done(Err(refusal));
+        }
+        match verdict(record, &request) {
+            Verdict::Supersede => {
+                return Reply::Done(self.supersede(now_ms, lock, record, request));
+            }
+            Verdict::Refuse(holder, why) => {
+                let holder = holder.info(now_ms);
+                return Reply::Done(Err(StoreError::TakeoverRefused { holder, why }));
+            }
+            Verdict::Ordinary => {}
+        }
         if let Some(place) = record.position(request.lease_id) {
             return self.wait_longer(now_ms, lock, record, place, request);
         }
@@ -140,6 +168,9 @@ impl Machine {
         let until_ms = now_ms + request.wait_ms;
         self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
         self.waiters += 1;
+        if let Some(id) = request.session {
+            self.sessions.wait(id, lock, request.lease_id);
+        }
         record.queue.push_back(Waiter { request, since_ms: now_ms, until_ms });
         Reply::Queued
     }
@@ -175,14 +206,22 @@ impl Machine {
         let token: Token =
             tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
         self.counter = token.get();
+        let session = request.session.and_then(|id| self.sessions.get(id));
+        let ttl = session.map_or(request.ttl, |session| session.ttl);
+        let until_ms = session.and_then(|session| session.lives(now_ms).ok());
+        if let Some(id) = request.session {
+            self.sessions.hold(id, lock, request.lease_id);
+        }
         let holder = Holder {
             lease_id: request.lease_id,
             token,
             owner: request.owner,
-            ttl: request.ttl,
+            session: request.session,
+            incarnation: request.incarnation,
+            ttl,
             metadata: request.metadata,
             granted_at_ms: now_ms,
-            expires_at_ms: now_ms + request.ttl.ms(),
+            expires_at_ms: until_ms.unwrap_or(now_ms + ttl.ms()),
             renewals: 0,
             handed: false,
         };
@@ -192,10 +231,11 @@ impl Machine {
         Ok(grant)
     }
 
-    /// Replaces what remains of a live lease.
+    /// Replaces what remains of a live lease; of one that is bound to a session it tells only what
+    /// remains.
     ///
     /// # Errors
-    /// [`StoreError::Lost`].
+    /// [`StoreError::Lost`]; [`StoreError::Session`] where a bound lease is to get another time.
     pub fn renew(
         &mut self,
         now_ms: u64,
@@ -210,6 +250,14 @@ impl Machine {
         else {
             return Err(gone(record, lease_id));
         };
+        if let Some(id) = holder.session {
+            if ttl.is_some() {
+                return Err(NoSession::Bound.of(id));
+            }
+            holder.renewals += 1;
+            holder.handed = false;
+            return Ok(holder.grant(now_ms, 0));
+        }
         let ttl = ttl.unwrap_or(holder.ttl);
         if ttl != holder.ttl {
             // A restart gives a lease its full time again, so only a new time to live is news to
@@ -227,6 +275,7 @@ impl Machine {
 
     /// Lets pass what is due by now: leases, waiters' patience, idle records.
     pub fn tick(&mut self, now_ms: u64) {
+        self.tick_sessions(now_ms);
         while let Some((at_ms, lock, alarm)) = self.alarms.first().cloned() {
             if at_ms > now_ms {
                 return;
@@ -258,7 +307,8 @@ impl Machine {
 
     /// When [`tick`](Self::tick) has something to do next.
     pub fn next_alarm_ms(&self) -> Option<u64> {
-        self.alarms.first().map(|(at_ms, _, _)| *at_ms)
+        let lock = self.alarms.first().map(|(at_ms, _, _)| *at_ms);
+        [lock, self.sessions.next_alarm_ms()].into_iter().flatten().min()
     }
 
     /// The answers for waiters that came up since the last call.
@@ -279,56 +329,16 @@ impl Machine {
 
     /// Whether there is something to make durable or to deliver.
     pub fn has_news(&self) -> bool {
-        !self.dirty.is_empty() || !self.deliveries.is_empty()
-    }
-
-    /// Brings one record up to date: an expired lease ends and the next waiter is granted; a record
-    /// with nothing to remember goes away.
-    fn settle(&mut self, now_ms: u64, lock: &LockName) {
-        let due = |record: &Record| self.alarm_ms(record).is_some_and(|at_ms| at_ms <= now_ms);
-        if !self.records.get(lock).is_some_and(due) {
-            return;
-        }
-        let Some(mut record) = self.take_out(lock) else { return };
-        self.dirty.insert(lock.clone());
-        if record.end(EndReason::Expired, now_ms).is_some() {
-            self.hand_over(now_ms, lock, &mut record);
-        }
-        if self.alarm_ms(&record).is_some_and(|at_ms| at_ms > now_ms) {
-            self.put_back(lock.clone(), record);
-        }
-    }
-
-    /// Takes a record out to change it, with its alarm.
-    fn take_out(&mut self, lock: &LockName) -> Option<Record> {
-        let record = self.records.remove(lock)?;
-        if let Some(at_ms) = self.alarm_ms(&record) {
-            self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
-        }
-        Some(record)
-    }
-
-    fn put_back(&mut self, lock: LockName, record: Record) {
-        debug_assert!(record.queue.is_empty() || record.holder.is_some(), "{lock}: idle queue");
-        if let Some(at_ms) = self.alarm_ms(&record) {
-            self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
-            self.records.insert(lock, record);
-        }
-    }
-
-    /// When the lease ends or, without one, when there is nothing left to remember; `None` where
-    /// there is nothing at all.
-    fn alarm_ms(&self, record: &Record) -> Option<u64> {
-        match &record.holder {
-            Some(holder) => Some(holder.expires_at_ms),
-            None => record.idle_until_ms(self.limits.ended_retention_ms),
-        }
+        !self.dirty.is_empty() || !self.deliveries.is_empty() || self.sessions.is_dirty()
     }
 
     fn forget_waiter(&mut self, lock: &LockName, waiter: &Waiter) {
         let alarm = Alarm::Waiter(waiter.request.lease_id);
         self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
         self.waiters -= 1;
+        if let Some(id) = waiter.request.session {
+            self.sessions.wait_no_more(id, lock, waiter.request.lease_id);
+        }
     }
 
     fn deliver(&mut self, lock: &LockName, lease_id: LeaseId, result: Result<Grant, StoreError>) {

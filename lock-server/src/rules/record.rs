@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fence_protocol::wire::lock::{
     EndReason, EndedLease, HolderInfo, HolderReply, LockReply, LockState, WaiterReply,
 };
-use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use serde::{Deserialize, Serialize};
 
 use crate::store::{Acquire, Grant};
@@ -37,6 +37,10 @@ pub struct Holder {
     pub owner: Owner,
     /// The time to live that a renewal restores.
     pub ttl: Ttl,
+    /// The session that it lives as long as. `expires_at_ms` is then only what was last read of it.
+    pub session: Option<SessionId>,
+    /// Which life of the owner.
+    pub incarnation: Option<Owner>,
     /// A JSON text for people.
     pub metadata: Option<String>,
     /// When it was granted.
@@ -70,6 +74,8 @@ pub struct Ended {
     pub token: Option<Token>,
     /// Who held it.
     pub owner: Option<Owner>,
+    /// Which life of the owner held it.
+    pub incarnation: Option<Owner>,
     /// How it ended.
     pub reason: EndReason,
     /// For how long it was held.
@@ -119,6 +125,7 @@ impl Record {
             lease_id: holder.lease_id,
             token: Some(holder.token),
             owner: Some(holder.owner),
+            incarnation: holder.incarnation,
             reason,
             held_ms: now_ms.saturating_sub(holder.granted_at_ms),
             at_ms: now_ms,
@@ -148,6 +155,8 @@ impl Record {
                 info: holder.info(now_ms),
                 ttl_ms: holder.ttl.ms(),
                 renewals: holder.renewals,
+                session_id: holder.session,
+                incarnation: holder.incarnation.clone(),
                 metadata: holder.metadata.as_deref().and_then(|m| serde_json::from_str(m).ok()),
             }),
             queue_length: self.queue.len(),
@@ -191,6 +200,10 @@ pub struct StoredHolder {
     lease_id: LeaseId,
     token: Token,
     owner: Owner,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session: Option<SessionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    incarnation: Option<Owner>,
     ttl_ms: Ttl,
     metadata: Option<String>,
 }
@@ -201,6 +214,8 @@ pub struct StoredEnded {
     lease_id: LeaseId,
     token: Option<Token>,
     owner: Option<Owner>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    incarnation: Option<Owner>,
     reason: EndReason,
     held_ms: u64,
 }
@@ -213,6 +228,8 @@ impl Record {
                 lease_id: holder.lease_id,
                 token: holder.token,
                 owner: holder.owner.clone(),
+                session: holder.session,
+                incarnation: holder.incarnation.clone(),
                 ttl_ms: holder.ttl,
                 metadata: holder.metadata.clone(),
             }),
@@ -223,6 +240,7 @@ impl Record {
                     lease_id: ended.lease_id,
                     token: ended.token,
                     owner: ended.owner.clone(),
+                    incarnation: ended.incarnation.clone(),
                     reason: ended.reason,
                     held_ms: ended.held_ms,
                 })
@@ -237,6 +255,8 @@ impl Record {
                 lease_id: holder.lease_id,
                 token: holder.token,
                 owner: holder.owner,
+                session: holder.session,
+                incarnation: holder.incarnation,
                 ttl: holder.ttl_ms,
                 metadata: holder.metadata,
                 granted_at_ms: now_ms,
@@ -252,6 +272,7 @@ impl Record {
                     lease_id: ended.lease_id,
                     token: ended.token,
                     owner: ended.owner,
+                    incarnation: ended.incarnation,
                     reason: ended.reason,
                     held_ms: ended.held_ms,
                     at_ms: now_ms,

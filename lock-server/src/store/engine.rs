@@ -42,11 +42,18 @@ pub(super) struct NoJournal;
 impl Journal for NoJournal {
     fn commit(&mut self, machine: &mut Machine) -> Result<(), String> {
         drop(machine.take_changes());
+        drop(machine.take_session_changes());
         Ok(())
     }
 }
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Sends one answer; a grant that nobody hears is taken back in the machine at that time.
+type Ready = Box<dyn FnOnce(&mut Machine, u64) + Send>;
+
+/// Something to do with a session, at a time; its answer leaves after the commit.
+type SessionWork = Box<dyn FnOnce(&mut Machine, u64) -> Ready + Send>;
 
 /// The answer to an acquire, and whether somebody else got the same one.
 struct Heard {
@@ -64,6 +71,7 @@ enum Request {
     Show(LockName, Answer<LockReply>),
     List(ListQuery, Answer<LockPage>),
     Lift(Token, Answer<()>),
+    Session(SessionWork),
     Stop,
 }
 
@@ -151,6 +159,20 @@ impl Engine {
 
     pub(super) async fn lift(&self, mark: Token) -> Result<(), StoreError> {
         self.ask(|answer| Request::Lift(mark, answer)).await
+    }
+
+    /// Runs one operation on the rules. What it answers leaves after it is durable.
+    pub(super) async fn session<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Machine, u64) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(|answer: Answer<T>| {
+            Request::Session(Box::new(move |machine, now_ms| {
+                let result = work(machine, now_ms);
+                Box::new(move |_, _| drop(answer.send(result)))
+            }))
+        })
+        .await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
@@ -245,6 +267,50 @@ macro_rules! serve_through_engine {
 
             fn name(&self) -> &'static str {
                 $name
+            }
+        }
+
+        #[async_trait]
+        impl SessionStore for $store {
+            async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
+                self.0.session(move |machine, now_ms| machine.create_session(now_ms, new)).await
+            }
+
+            async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+                self.0.session(move |machine, now_ms| machine.heartbeat(now_ms, session)).await
+            }
+
+            async fn end_session(
+                &self,
+                session: SessionId,
+            ) -> Result<SessionEndedReply, StoreError> {
+                self.0.session(move |machine, now_ms| machine.end_session(now_ms, session)).await
+            }
+
+            async fn block_session(
+                &self,
+                session: SessionId,
+                reason: Owner,
+            ) -> Result<SessionReply, StoreError> {
+                let work = move |machine: &mut Machine, now_ms: u64| {
+                    machine.block_session(now_ms, session, reason)
+                };
+                self.0.session(work).await
+            }
+
+            async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+                self.0.session(move |machine, now_ms| machine.show_session(now_ms, session)).await
+            }
+
+            async fn list_sessions(
+                &self,
+                after: Option<SessionId>,
+                limit: usize,
+            ) -> Result<SessionPage, StoreError> {
+                let work = move |machine: &mut Machine, now_ms: u64| {
+                    Ok(machine.list_sessions(now_ms, after, limit))
+                };
+                self.0.session(work).await
             }
         }
     };

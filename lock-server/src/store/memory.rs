@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use service_kit::clock::Clock;
 use service_kit::health::Health;
 
 use super::engine::{Engine, NoJournal};
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
+use super::{Acquire, Grant, Limits, ListQuery, LockStore, NewSession, SessionStore, StoreError};
 use crate::rules::{Machine, tokens};
 
 /// The `memory:` store.

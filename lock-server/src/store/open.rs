@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
@@ -57,6 +58,8 @@ pub struct StoreOptions {
     pub limits: Limits,
     /// The guards that are asked for their highest mark.
     pub guards: Vec<GuardUrl>,
+    /// What tells the guards who asks.
+    pub guard_auth: Option<HeaderValue>,
     /// Connection behaviour, for stores behind a network.
     pub link: LinkOptions,
     /// For how long a silent server still counts as alive, for stores that servers share.
@@ -69,6 +72,7 @@ impl Default for StoreOptions {
             namespace: Namespace::default(),
             limits: Limits::default(),
             guards: Vec::new(),
+            guard_auth: None,
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
         }
@@ -90,8 +94,9 @@ pub async fn open(
     options: &StoreOptions,
     kit: &Kit,
 ) -> Result<Arc<dyn LockStore>, OpenError> {
-    let guards =
-        Guards::new(&options.guards, &options.namespace, &kit.health).map_err(OpenError)?;
+    let auth = options.guard_auth.as_ref();
+    let guards = Guards::with_auth(&options.guards, &options.namespace, &kit.health, auth)
+        .map_err(OpenError)?;
     let store = open_store(url, options, &guards, kit).await?;
     if !guards.were_asked()
         && let Some(mark) = guards.ask().await.highest

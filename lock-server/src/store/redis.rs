@@ -8,7 +8,9 @@ pub mod judge;
 pub mod lineage;
 pub mod raw;
 mod reply;
+mod scans;
 mod scripts;
+mod sessions;
 mod waiting;
 
 use std::fmt;
@@ -19,7 +21,7 @@ use std::time::Duration;
 use ::redis::Cmd;
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockLine, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
@@ -193,7 +195,11 @@ impl RedisStore {
                     .arg(request.min_token.map_or(0, Token::get))
                     .arg(request.metadata.as_deref().unwrap_or_default())
                     .arg(self.inner.options.limits.waiters_per_lock)
-                    .arg(millis(self.inner.options.liveness));
+                    .arg(millis(self.inner.options.liveness))
+                    .arg(reply::takeover_word(request.takeover))
+                    .arg(request.incarnation.as_ref().map_or("", Owner::as_str))
+                    .arg(request.session.map(|id| id.to_string()).unwrap_or_default())
+                    .arg(self.inner.options.limits.session_leases);
             })
             .await?;
         Ok(answer.of(request.lease_id))
@@ -269,29 +275,6 @@ impl RedisStore {
                 tracing::debug!(%lock, %lease_id, %error, "a waiter could not be withdrawn");
             }
         });
-    }
-
-    /// Every held lock's name with this prefix, sorted.
-    async fn names(&self, prefix: &str) -> Result<Vec<LockName>, StoreError> {
-        let key = format!("{}held", self.inner.prefix);
-        let mut names = Vec::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut scan = ::redis::cmd("ZSCAN");
-            // Names hold no character that a pattern would read as special.
-            scan.arg(&key).arg(&cursor).arg("MATCH").arg(format!("{prefix}*"));
-            scan.arg("COUNT").arg(1000);
-            let value = self.inner.link.call(&scan).await.map_err(store_error)?;
-            let (next, found) = reply::scan(value)?;
-            names.extend(found);
-            if next == "0" {
-                break;
-            }
-            cursor = next;
-        }
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
     }
 }
 

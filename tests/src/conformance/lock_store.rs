@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
-use lock_server::store::{Acquire, Grant, LockStore, StoreError};
+use lock_server::store::{Acquire, Grant, LockStore, StoreError, Takeover};
 use tokio::task::JoinHandle;
 
 use crate::key_file::lease_id;
@@ -15,10 +15,14 @@ use crate::wait::{soon, until, until_true};
 mod basics;
 mod endings;
 mod queue;
+mod sessions;
+mod takeover;
 
 pub use basics::*;
 pub use endings::*;
 pub use queue::*;
+pub use sessions::*;
+pub use takeover::*;
 
 /// The store under test, shared by the tasks of a case.
 pub type Store = Arc<dyn LockStore>;
@@ -45,6 +49,9 @@ fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
+        incarnation: None,
+        takeover: Takeover::Never,
     }
 }
 
@@ -129,6 +136,23 @@ macro_rules! lock_store_suite {
             a_grant_that_was_asked_for_again_is_not_taken_back
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
+            a_new_life_takes_over_at_once
+            takeover_never_crosses_owners
+            an_earlier_life_does_not_take_the_lock_back
+            a_named_lease_is_taken_over
+            a_waiting_life_takes_over_once
+            a_takeover_without_a_token_changes_nothing
+            a_session_is_created_once
+            a_heartbeat_keeps_every_lease
+            the_end_of_a_session_frees_its_leases_together
+            an_expired_session_wakes_the_waiters
+            an_ended_session_is_granted_nothing
+            a_blocked_session_ends_at_its_time
+            a_bound_lease_is_a_lease
+            a_session_belongs_to_its_owner
+            sessions_hand_locks_to_each_other
+            session_pages_are_complete_and_in_order
+            a_large_session_ends_as_one
         );
     };
     (@cases $store:expr; $($case:ident)*) => {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::header::DATE;
+use fence_client::BearerToken;
+use reqwest::header::{AUTHORIZATION, DATE};
 
 use super::http_date;
 use crate::exit::Failure;
@@ -11,11 +12,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest reply that is read, in bytes.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
 
-pub(super) fn client() -> Result<reqwest::Client, Failure> {
+pub(super) fn client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Failure> {
+    let auth = auth.map(|token| (AUTHORIZATION, token.header()));
     reqwest::Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(TIMEOUT)
+        .default_headers(auth.into_iter().collect())
         .build()
         .map_err(|error| Failure::internal(error.to_string()))
 }

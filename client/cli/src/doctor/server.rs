@@ -39,6 +39,9 @@ struct Version {
 fn version(name: &str, answer: Result<Answer, String>) -> Check {
     let about = format!("{name} version");
     let read = answer.and_then(|answer| {
+        if answer.status == 401 {
+            return Err("it asks who this is; name the bearer token with --auth-file".to_owned());
+        }
         serde_json::from_str::<Version>(&answer.text).map_err(|error| error.to_string())
     });
     match read {

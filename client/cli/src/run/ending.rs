@@ -8,12 +8,12 @@ use fence_client::timing::Window;
 
 /// When the process group is killed, at the latest, after its lease was lost at `now`.
 ///
-/// Only a lease that was lost to the local deadline leaves time: the server grants the lock to
-/// nobody else before it has expired there. When the server said that the lease ended, another may
+/// Only a lease that was lost by a rule of this side leaves time: the server grants the lock to
+/// nobody else before it has expired there, and renewal has stopped. When the server said that the lease ended, another may
 /// hold the lock already.
 pub(super) fn kill_at(now: Moment, window: Window, reason: LostReason, grace: Duration) -> Moment {
     match reason {
-        LostReason::Deadline => {
+        LostReason::Deadline | LostReason::NoProgress { .. } | LostReason::HeldTooLong { .. } => {
             let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             now.plus_ms(grace_ms).min(window.kill_by()).max(now)
         }
@@ -41,6 +41,21 @@ mod tests {
         assert!(grace(12_000, u64::MAX) < window.expires_at().ms());
         // Stopped past the lease: no time is left.
         assert_eq!(grace(60_000, 5), 60_000);
+    }
+
+    /// A lease that was renewed just now leaves the whole grace, one that was renewed long ago less.
+    #[test]
+    fn a_limit_of_our_own_leaves_the_grace_within_the_lease() {
+        let window = Window::new(at(0), 15_000);
+        let limit = Duration::from_secs(30);
+        for reason in
+            [LostReason::NoProgress { within: limit }, LostReason::HeldTooLong { max: limit }]
+        {
+            let grace = |now| kill_at(at(now), window, reason, Duration::from_secs(5)).ms();
+            assert_eq!(grace(1_000), 6_000);
+            assert_eq!(grace(11_000), 14_250);
+            assert_eq!(grace(15_000), 15_000);
+        }
     }
 
     #[test]

@@ -2,12 +2,17 @@
 //! unsafe code when they are a program of their own.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 
+use super::progress::Reports;
 use crate::exit::{Failure, code};
 
 /// This program's file, even when it was replaced on the disk meanwhile.
@@ -24,16 +29,25 @@ pub(crate) struct Args {
     #[arg(long)]
     terminal_to: Option<i32>,
 
+    /// Where the command's reports go
+    #[arg(long)]
+    progress_to: Option<PathBuf>,
+
     /// The command to become
     #[arg(last = true)]
     command: Vec<OsString>,
 }
 
 /// The arguments that make this program become `command`.
-pub(super) fn arguments(command: &[OsString]) -> Vec<OsString> {
+pub(super) fn arguments(command: &[OsString], reports: Option<&Reports>) -> Vec<OsString> {
     let parent = std::process::id().to_string();
-    let options = ["job-helper", "--parent", parent.as_str(), "--"];
-    options.iter().map(OsString::from).chain(command.iter().cloned()).collect()
+    let mut options = vec!["job-helper".into(), "--parent".into(), parent.into()];
+    if let Some(reports) = reports {
+        options.extend(["--progress-to".into(), reports.path().into_os_string()]);
+    }
+    options.push("--".into());
+    options.extend_from_slice(command);
+    options
 }
 
 /// The arguments that make this program give the terminal away.
@@ -52,8 +66,27 @@ pub(crate) fn start(args: Args) -> Result<u8, Failure> {
     let Some((program, arguments)) = args.command.split_first() else {
         return Err(Failure::usage("this is for `fence run`"));
     };
-    let error = Command::new(program).args(arguments).exec();
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // It stays open until the command has taken this process over, and then it is the command's.
+    let end = args.progress_to.as_deref().map(reports_end).transpose()?;
+    if let (Some(end), Some(parent)) = (&end, args.parent) {
+        command.env("FENCE_PROGRESS_FD", end.as_raw_fd().to_string());
+        command.env("FENCE_PROGRESS_PID", parent.to_string());
+    }
+    let error = command.exec();
     Err(not_executed(program, &error))
+}
+
+/// The command's end of the pipe. Opened here, and not handed down, because it then has the lowest
+/// number that is free: 3, as a rule, and some shells know only the first ten.
+fn reports_end(path: &Path) -> Result<File, Failure> {
+    let opened = OpenOptions::new().write(true).open(path);
+    let end = opened.and_then(|end| {
+        rustix::io::fcntl_setfd(&end, FdFlags::empty())?;
+        Ok(end)
+    });
+    end.map_err(|error| Failure::internal(format!("no pipe for reports at {path:?}: {error}")))
 }
 
 /// A holder that was killed outright can end nothing any more, so the kernel does it: the command

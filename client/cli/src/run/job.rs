@@ -6,10 +6,11 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group,
-    waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group,
+    test_kill_process_group, waitid,
 };
 
+use super::progress::Reports;
 use super::{helper, signals};
 use crate::exit::{Failure, code};
 
@@ -35,11 +36,12 @@ impl Job {
     pub(super) fn start(
         command: &[OsString],
         environment: &[(&'static str, String)],
+        reports: Option<&Reports>,
     ) -> Result<Self, Failure> {
         // Through this very program, which ties the command's life to ours before it becomes it.
         let child = Command::new(helper::OWN_PROGRAM)
             .arg0("fence")
-            .args(helper::arguments(command))
+            .args(helper::arguments(command, reports))
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .process_group(0)
             .spawn()
@@ -58,6 +60,14 @@ impl Job {
         match kill_process_group(self.group, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => tracing::warn!(%error, "the process group cannot be signalled"),
+        }
+    }
+
+    /// Sends a signal to the command alone, and not to what it has started.
+    pub(super) fn signal_leader(&self, signal: Signal) {
+        match kill_process(self.group, signal) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::warn!(%error, "the command cannot be signalled"),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use fence_protocol::Invalid;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -13,22 +14,23 @@ const FORWARDED: [Signal; 6] =
 
 /// Receives them. Listens from before the lock is acquired, so that none is ever lost or ends this
 /// process without its command.
-pub(super) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    pub(super) fn listen() -> Result<Self, Failure> {
+    /// `always` is one that is listened for in any case.
+    pub(super) fn listen(always: Option<Signal>) -> Result<Self, Failure> {
         // What was ignored when this process began (nohup) stays ignored, for it and its command.
         let ignored = ignored_mask();
         FORWARDED
             .into_iter()
-            .filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0)
+            .filter(|signal| Some(*signal) == always || ignored & (1 << (signal.as_raw() - 1)) == 0)
             .map(|signal| Ok((signal, listen(signal)?)))
             .collect::<Result<_, _>>()
             .map(Self)
     }
 
     /// The next one. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, stream) in &mut self.0 {
                 if let Poll::Ready(Some(())) = stream.poll_recv(context) {
@@ -55,18 +57,43 @@ fn ignored_mask() -> u64 {
 }
 
 /// The number of a signal; all of them fit in an exit code.
-pub(super) fn number(signal: Signal) -> u8 {
+pub(crate) fn number(signal: Signal) -> u8 {
     u8::try_from(signal.as_raw()).unwrap_or(0)
 }
 
 /// Its name.
-pub(super) fn name(signal: Signal) -> String {
+pub(crate) fn name(signal: Signal) -> String {
     match signal {
         Signal::TERM => "SIGTERM".to_owned(),
         Signal::INT => "SIGINT".to_owned(),
         Signal::HUP => "SIGHUP".to_owned(),
         Signal::QUIT => "SIGQUIT".to_owned(),
         Signal::KILL => "SIGKILL".to_owned(),
+        Signal::USR1 => "SIGUSR1".to_owned(),
+        Signal::USR2 => "SIGUSR2".to_owned(),
         other => format!("signal {}", other.as_raw()),
+    }
+}
+
+/// Reads the name of a signal, with SIG or without, in any case.
+pub(crate) fn parse(text: &str) -> Result<Signal, Invalid> {
+    let upper = text.to_ascii_uppercase();
+    let short = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let found =
+        FORWARDED.into_iter().find(|signal| name(*signal).strip_prefix("SIG") == Some(short));
+    found.ok_or_else(|| Invalid::new("signal", text, "must be TERM, INT, HUP, QUIT, USR1 or USR2"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(parse("usr1").unwrap(), Signal::USR1);
+        assert_eq!(parse("SIGTERM").unwrap(), Signal::TERM);
+        for wrong in ["KILL", "SIG", "", "10"] {
+            assert!(parse(wrong).unwrap_err().to_string().contains("USR1"), "{wrong}");
+        }
     }
 }

@@ -3,18 +3,26 @@
 use std::time::Duration;
 
 use fence_client::clock::{self, Moment};
-use fence_client::{ErrorKind, Lease, LostReason};
+use fence_client::{ErrorKind, Lease, LostReason, Warning, Warnings};
+use fence_protocol::duration;
 use rustix::process::{Signal, kill_current_process_group};
 use tokio::signal::unix;
 
 use super::ending::kill_at;
+use super::holding::Options;
 use super::job::{Exit, Job};
+use super::progress::{self, Reports};
 use super::signals::{self, Signals};
 use super::terminal::Terminal;
 use crate::exit::Failure;
+use crate::output::say;
+use crate::readable::readable;
 
 /// How often a group whose leader has ended is looked at until it is empty.
 const EMPTY_CHECK: Duration = Duration::from_millis(20);
+
+/// How long the killed are waited for, at most.
+const LAST_MS_MAX: u64 = 1000;
 
 /// How it ended.
 #[derive(Debug)]
@@ -25,6 +33,8 @@ pub(super) struct Ended {
     pub(super) what: String,
     /// Why the lease was lost, where it was while the command ran.
     pub(super) lost: Option<LostReason>,
+    /// Whether a signal that asks for the end was passed on to it.
+    pub(super) was_told_to_end: bool,
 }
 
 /// What woke us.
@@ -34,6 +44,8 @@ enum Event {
     Forward(Signal),
     LeaseLost,
     KillTime,
+    Progress,
+    Warned(Warning),
 }
 
 /// The lease is lost, and the group is being ended.
@@ -47,7 +59,10 @@ struct Ending {
 struct Supervisor<'a> {
     job: Job,
     lease: &'a Lease,
-    grace: Duration,
+    options: &'a Options,
+    reports: Option<Reports>,
+    warnings: Warnings,
+    was_told_to_end: bool,
     terminal: Option<Terminal>,
     ending: Option<Ending>,
     suspended: bool,
@@ -58,19 +73,33 @@ pub(super) async fn supervise(
     job: Job,
     lease: &Lease,
     signals: &mut Signals,
-    grace: Duration,
+    reports: Option<Reports>,
+    options: &Options,
 ) -> Result<Ended, Failure> {
     let mut children = signals::listen(Signal::CHILD)?;
     let mut resumes = signals::listen(Signal::CONT)?;
     let terminal = Terminal::give_to(job.group());
-    let mut all = Supervisor { job, lease, grace, terminal, ending: None, suspended: false };
+    let mut all = Supervisor {
+        job,
+        lease,
+        options,
+        reports,
+        warnings: lease.warnings(),
+        was_told_to_end: false,
+        terminal,
+        ending: None,
+        suspended: false,
+    };
     // The command may have ended before anybody listened.
     let mut event = Event::ChildChanged;
     loop {
         // Before anything else: this process may just have been resumed, past its lease.
         all.check_lease();
         match event {
-            Event::Forward(signal) => all.job.signal(signal),
+            Event::Forward(signal) => all.forward(signal),
+            // One that comes too late changes nothing, and then the lease's end is the next event.
+            Event::Progress => drop(lease.report_progress()),
+            Event::Warned(warning) => all.warn(warning),
             Event::Resumed => all.resume(),
             Event::LeaseLost => {}
             Event::KillTime => all.kill(),
@@ -89,7 +118,7 @@ pub(super) async fn supervise(
 
 impl Supervisor<'_> {
     async fn next(
-        &self,
+        &mut self,
         children: &mut unix::Signal,
         resumes: &mut unix::Signal,
         signals: &mut Signals,
@@ -101,7 +130,29 @@ impl Supervisor<'_> {
             () = until(kill_time) => Event::KillTime,
             _ = children.recv() => Event::ChildChanged,
             _ = resumes.recv() => Event::Resumed,
+            () = report(self.reports.as_ref()) => Event::Progress,
+            warning = self.warnings.next() => Event::Warned(warning),
             signal = signals.next() => Event::Forward(signal),
+        }
+    }
+
+    /// Passes a signal on, unless it is the command's own report.
+    fn forward(&mut self, signal: Signal) {
+        if self.reports.is_some() && signal == progress::SIGNAL {
+            return drop(self.lease.report_progress());
+        }
+        self.was_told_to_end |= !matches!(signal, Signal::USR1 | Signal::USR2);
+        self.job.signal(signal);
+    }
+
+    fn warn(&self, warning: Warning) {
+        let (lock, why) = (self.lease.lock(), about(warning.reason));
+        let left = warning.ends_at.since(clock::now()).as_millis();
+        let left = readable(u64::try_from(left).unwrap_or(u64::MAX));
+        say(&format!("fence: the lease on {lock} will be lost in {left}: {why}"));
+        if let Some(signal) = self.options.warn_signal {
+            // What a script has just started knows nothing of warnings, and would die of it.
+            self.job.signal_leader(signal);
         }
     }
 
@@ -117,7 +168,7 @@ impl Supervisor<'_> {
             return;
         }
         let now = clock::now();
-        let kill_at = kill_at(now, self.lease.window(), reason, self.grace);
+        let kill_at = kill_at(now, self.lease.window(), reason, self.options.grace);
         self.ending = Some(Ending { reason, kill_at, killed: false });
         if kill_at <= now {
             return self.kill();
@@ -179,10 +230,43 @@ impl Supervisor<'_> {
             }
             if self.job.has_members() {
                 self.job.signal(Signal::KILL);
+                self.await_the_last().await;
             }
         }
         let lost = self.ending.map(|ending| ending.reason);
-        Ended { code: exit.code(), what: exit.words(), lost }
+        let was_told_to_end = self.was_told_to_end;
+        Ended { code: exit.code(), what: exit.words(), lost, was_told_to_end }
+    }
+
+    /// The lock is given back next, and what was killed should be gone by then. Some never are: what
+    /// ended and has nobody to take note of it stays a member.
+    async fn await_the_last(&self) {
+        let until = clock::now().plus_ms(LAST_MS_MAX).min(self.lease.window().kill_by());
+        while self.job.has_members() && clock::now() < until {
+            tokio::time::sleep(EMPTY_CHECK).await;
+        }
+    }
+}
+
+/// What will end the lease, and what can be done about it.
+fn about(reason: LostReason) -> String {
+    match reason {
+        LostReason::NoProgress { .. } => {
+            "the command has not reported progress for most of its time".to_owned()
+        }
+        LostReason::Deadline => "its renewals fail".to_owned(),
+        LostReason::HeldTooLong { max } => {
+            format!("it will have been held for {}, the longest allowed", duration::show(max))
+        }
+        reason => reason.to_string(),
+    }
+}
+
+/// Waits for a report; for ever where none is expected.
+async fn report(reports: Option<&Reports>) {
+    match reports {
+        Some(reports) => reports.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{LeaseId, LockName, Owner, Token, Ttl};
+use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;
@@ -28,6 +28,18 @@ pub struct AcquireRequest {
     /// The grant's token must exceed this one: a guard has seen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_token: Option<Token>,
+    /// The session that the lease lives as long as; its time to live is that of the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// Which life of the owner asks: a text that every restart changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Owner>,
+    /// Takes the lock over from an earlier incarnation of the same owner, at once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub takeover: bool,
+    /// Takes the lock over from this lease of the same owner, at once: its holder was seen to die.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takeover_of: Option<LeaseId>,
 }
 
 /// The reply to acquire and renew: a live lease.
@@ -99,7 +111,8 @@ pub struct RevokeRequest {
 pub enum EndReason {
     /// Its time to live passed without a renewal.
     Expired,
-    /// Another lease holds the lock, and nothing more is remembered of this one.
+    /// The same owner took the lock over, or another lease holds the lock and nothing more is
+    /// remembered of this one.
     Superseded,
     /// Its holder released it, or it was taken back because the grant could not be delivered.
     Released,
@@ -183,6 +196,12 @@ pub struct HolderReply {
     pub ttl_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
+    /// The session that it lives as long as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// Which life of its owner holds it, where it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Owner>,
     /// What the holder wanted people to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,

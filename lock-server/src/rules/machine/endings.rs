@@ -91,11 +91,26 @@ impl Machine {
             lease_id,
             token: None,
             owner,
+            incarnation: None,
             reason: EndReason::Released,
             held_ms: 0,
             at_ms: now_ms,
         });
         self.dirty.insert(lock.clone());
+    }
+
+    /// Ends the live lease, without handing the lock on.
+    pub(super) fn close(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        reason: EndReason,
+    ) -> Option<Ended> {
+        if let Some(id) = record.holder.as_ref().and_then(|holder| holder.session) {
+            self.sessions.let_go(id, lock);
+        }
+        record.end(reason, now_ms)
     }
 
     pub(super) fn end(
@@ -105,7 +120,7 @@ impl Machine {
         record: &mut Record,
         reason: EndReason,
     ) -> Result<EndedReply, StoreError> {
-        let ended = record.end(reason, now_ms).ok_or(StoreError::NotHeld)?;
+        let ended = self.close(now_ms, lock, record, reason).ok_or(StoreError::NotHeld)?;
         self.dirty.insert(lock.clone());
         self.hand_over(now_ms, lock, record);
         let token = ended.token.ok_or(StoreError::NotHeld)?;
@@ -118,6 +133,10 @@ impl Machine {
             let Some(waiter) = record.queue.pop_front() else { return };
             self.forget_waiter(lock, &waiter);
             let lease_id = waiter.request.lease_id;
+            if let Err(refusal) = self.check_session(now_ms, &waiter.request) {
+                self.deliver(lock, lease_id, Err(refusal));
+                continue;
+            }
             let waited_ms = now_ms.saturating_sub(waiter.since_ms);
             let result = self.grant(now_ms, lock, record, waiter.request, waited_ms);
             if let Some(holder) = &mut record.holder {

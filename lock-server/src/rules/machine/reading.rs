@@ -33,8 +33,14 @@ impl Machine {
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
             .filter_map(|(lock, record)| {
-                let holder = record.holder.as_ref()?.info(now_ms);
-                Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
+                let holder = record.holder.as_ref()?;
+                let mut info = holder.info(now_ms);
+                let session = holder.session.and_then(|id| self.sessions.get(id));
+                if let Some(until_ms) = session.and_then(|session| session.lives(now_ms).ok()) {
+                    info.expires_in_ms = until_ms - now_ms;
+                }
+                let queue_length = record.queue.len();
+                Some(LockLine { lock: lock.clone(), holder: info, queue_length })
             });
         let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();
         let more = lines.next().is_some();

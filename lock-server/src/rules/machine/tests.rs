@@ -1,11 +1,13 @@
-//! The rules step by step, and under random histories against what must always be true.
-
-use std::collections::{HashMap, VecDeque};
+//! The rules step by step.
 
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
-use proptest::prelude::*;
 
 use super::*;
+use crate::store::{NoTakeover, Takeover};
+
+mod histories;
+mod sessions;
+mod takeovers;
 
 fn lock(name: &str) -> LockName {
     LockName::new(name).unwrap()
@@ -28,6 +30,9 @@ fn ask(name: &str, number: u128, wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
+        incarnation: None,
+        takeover: Takeover::Never,
     }
 }
 
@@ -202,7 +207,13 @@ fn nothing_remains_of_idle_locks() {
 
 #[test]
 fn limits_refuse_and_change_nothing() {
-    let limits = Limits { waiters_per_lock: 1, waiters: 2, locks: 2, ended_retention_ms: 50 };
+    let limits = Limits {
+        waiters_per_lock: 1,
+        waiters: 2,
+        locks: 2,
+        ended_retention_ms: 50,
+        ..Limits::default()
+    };
     let mut machine = Machine::new(0, limits);
     granted(machine.acquire(0, ask("a", 1, 0)));
     assert_eq!(machine.acquire(0, ask("a", 2, 9)), Reply::Queued);
@@ -226,178 +237,11 @@ fn a_restart_forgets_nothing_that_was_answered() {
         .collect();
     let mut after = machine();
     for (lock, record) in stored {
-        after.restore(lock, Record::from_stored(record, 0));
+        after.restore(0, lock, Record::from_stored(record, 0));
     }
     assert_eq!(after.counter(), before.counter());
     let again = granted(after.acquire(90, ask("a", 1, 0)));
     assert_eq!((again.token, again.remaining_ms), (held.token, 10));
     let error = refused(after.acquire(10, ask("b", 2, 0)));
     assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Acquire { lock: u8, id: u128, wait_ms: u64 },
-    Renew { lock: u8, id: u128 },
-    Release { lock: u8, id: u128 },
-    Withdraw { lock: u8, id: u128 },
-    Revoke { lock: u8 },
-    Pass { ms: u64 },
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let lock = 0..3_u8;
-    let number = 1..40_u128;
-    prop_oneof![
-        5 => (lock.clone(), number.clone(), prop_oneof![Just(0), 1..200_u64])
-            .prop_map(|(lock, id, wait_ms)| Step::Acquire { lock, id, wait_ms }),
-        2 => (lock.clone(), number.clone()).prop_map(|(lock, id)| Step::Renew { lock, id }),
-        3 => (lock.clone(), number.clone()).prop_map(|(lock, id)| Step::Release { lock, id }),
-        1 => (lock.clone(), number).prop_map(|(lock, id)| Step::Withdraw { lock, id }),
-        1 => lock.prop_map(|lock| Step::Revoke { lock }),
-        3 => (1..80_u64).prop_map(|ms| Step::Pass { ms }),
-    ]
-}
-
-/// What must be true of any history, kept apart from how the machine works.
-#[derive(Default)]
-struct Oracle {
-    last_token: u64,
-    tokens: HashMap<(u8, LeaseId), Token>,
-    queues: HashMap<u8, Vec<LeaseId>>,
-    live: HashMap<u8, (LeaseId, u64)>,
-    /// The last eight a lock, newest first: what is documented to be remembered.
-    ended: HashMap<u8, VecDeque<LeaseId>>,
-}
-
-impl Oracle {
-    /// L1, L2, L3 and the order of the queue, for one grant.
-    fn grant(&mut self, now_ms: u64, lock: u8, grant: &Grant) {
-        let key = (lock, grant.lease_id);
-        match self.tokens.get(&key) {
-            Some(token) => assert_eq!(*token, grant.token, "L3: one id, one grant"),
-            None => {
-                assert!(grant.token.get() > self.last_token, "L1: tokens rise");
-                self.last_token = grant.token.get();
-                self.tokens.insert(key, grant.token);
-                if let Some((_, until_ms)) = self.live.get(&lock) {
-                    assert!(*until_ms <= now_ms, "L2: one live lease");
-                }
-                let queue = self.queues.entry(lock).or_default();
-                if let Some(place) = queue.iter().position(|waiter| *waiter == grant.lease_id) {
-                    assert_eq!(place, 0, "first come, first served");
-                    queue.remove(0);
-                } else {
-                    assert!(queue.is_empty(), "nobody overtakes the queue");
-                }
-            }
-        }
-        let ended = self.ended.entry(lock).or_default();
-        assert!(!ended.contains(&grant.lease_id), "an ended id came back");
-        self.live.insert(lock, (grant.lease_id, now_ms + grant.remaining_ms));
-    }
-
-    fn end(&mut self, lock: u8, lease_id: LeaseId) {
-        if self.live.get(&lock).is_some_and(|(live, _)| *live == lease_id) {
-            self.live.remove(&lock);
-        }
-        let ended = self.ended.entry(lock).or_default();
-        if ended.contains(&lease_id) {
-            return;
-        }
-        ended.push_front(lease_id);
-        if ended.len() > 8
-            && let Some(forgotten) = ended.pop_back()
-        {
-            self.tokens.remove(&(lock, forgotten));
-        }
-    }
-
-    fn expire(&mut self, now_ms: u64) {
-        let due = |(lock, (lease, until_ms)): (&u8, &(LeaseId, u64))| {
-            (*until_ms <= now_ms).then_some((*lock, *lease))
-        };
-        for (lock, lease_id) in self.live.iter().filter_map(due).collect::<Vec<_>>() {
-            self.end(lock, lease_id);
-        }
-    }
-
-    fn leave(&mut self, lock: u8, lease_id: LeaseId) {
-        self.queues.entry(lock).or_default().retain(|waiter| *waiter != lease_id);
-    }
-
-    fn delivered(&mut self, now_ms: u64, delivery: &Delivery) {
-        let lock: u8 = delivery.lock.as_str().parse().unwrap();
-        match &delivery.result {
-            Ok(grant) => self.grant(now_ms, lock, grant),
-            Err(_) => self.leave(lock, delivery.lease_id),
-        }
-    }
-}
-
-/// Applies one step; leases that are due are let go first, as every store does.
-fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Step) {
-    let name = |number: u8| lock(&number.to_string());
-    oracle.expire(*now_ms);
-    machine.tick(*now_ms);
-    for delivery in machine.take_deliveries() {
-        oracle.delivered(*now_ms, &delivery);
-    }
-    match step {
-        Step::Acquire { lock: l, id: number, wait_ms } => {
-            match machine.acquire(*now_ms, ask(&l.to_string(), number, wait_ms)) {
-                Reply::Done(Ok(grant)) => oracle.grant(*now_ms, l, &grant),
-                Reply::Done(Err(_)) => {}
-                Reply::Queued => {
-                    let queue = oracle.queues.entry(l).or_default();
-                    if !queue.contains(&id(number)) {
-                        queue.push(id(number));
-                    }
-                }
-            }
-        }
-        Step::Renew { lock: l, id: number } => {
-            if let Ok(grant) = machine.renew(*now_ms, &name(l), id(number), None) {
-                oracle.grant(*now_ms, l, &grant);
-            }
-        }
-        Step::Release { lock: l, id: number } => {
-            oracle.leave(l, id(number));
-            let _ = machine.release(*now_ms, &name(l), id(number));
-            oracle.end(l, id(number));
-        }
-        Step::Withdraw { lock: l, id: number } => {
-            oracle.leave(l, id(number));
-            let held = machine.show(*now_ms, &name(l)).holder.map(|holder| holder.lease_id);
-            machine.withdraw(*now_ms, &name(l), id(number));
-            let holds = machine.show(*now_ms, &name(l)).holder.map(|holder| holder.lease_id);
-            if held == Some(id(number)) && holds != held {
-                oracle.end(l, id(number));
-            }
-        }
-        Step::Revoke { lock: l } => {
-            if let Ok(ended) = machine.revoke(*now_ms, &name(l)) {
-                oracle.end(l, ended.lease_id);
-            }
-        }
-        Step::Pass { ms } => *now_ms += ms,
-    }
-    for delivery in machine.take_deliveries() {
-        oracle.delivered(*now_ms, &delivery);
-    }
-}
-
-proptest! {
-    /// Time passes in steps shorter than a lease, so that at most one expiry a lock comes at once.
-    #[test]
-    fn every_history_keeps_the_invariants(steps in proptest::collection::vec(step(), 1..150)) {
-        let limits = Limits { ended_retention_ms: 1_000_000, ..Limits::default() };
-        let mut machine = Machine::new(0, limits);
-        let mut oracle = Oracle::default();
-        let mut now_ms = 0;
-        for step in steps {
-            apply(&mut machine, &mut oracle, &mut now_ms, step);
-        }
-        prop_assert_eq!(machine.counter(), oracle.last_token);
-    }
 }

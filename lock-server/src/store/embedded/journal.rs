@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
-use fence_protocol::LockName;
+use fence_protocol::{LockName, SessionId};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use service_kit::clock::Clock;
 use service_kit::data_file::{self, Cause, FolderError};
 
-use crate::rules::{Machine, Record, StoredRecord};
+use crate::rules::{Machine, Record, Session, StoredRecord, StoredSession};
 use crate::store::engine::Journal;
 
 /// Lock name → the record's stored part, as JSON.
 const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
+/// Session id → the session's stored part, as JSON.
+const SESSIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("sessions");
 /// Facts about the namespace: `counter`, `format`.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const COUNTER: &str = "counter";
@@ -56,13 +58,22 @@ impl RedbJournal {
         }
         self.counter = number(COUNTER)?;
         machine.raise_counter(self.counter);
+        let sessions = read.open_table(SESSIONS).map_err(|error| text(error.into()))?;
+        for entry in sessions.iter().map_err(|error| text(error.into()))? {
+            let (id, session) = entry.map_err(|error| text(error.into()))?;
+            let id: SessionId =
+                id.value().parse().map_err(|error: fence_protocol::Invalid| error.to_string())?;
+            let stored: StoredSession = serde_json::from_slice(session.value())
+                .map_err(|error| format!("the record of session {id} cannot be read: {error}"))?;
+            machine.restore_session(id, Session::from_stored(stored, now_ms));
+        }
         let locks = read.open_table(LOCKS).map_err(|error| text(error.into()))?;
         for entry in locks.iter().map_err(|error| text(error.into()))? {
             let (name, record) = entry.map_err(|error| text(error.into()))?;
             let lock = LockName::new(name.value()).map_err(|error| error.to_string())?;
             let stored: StoredRecord = serde_json::from_slice(record.value())
                 .map_err(|error| format!("the record of lock {lock} cannot be read: {error}"))?;
-            machine.restore(lock, Record::from_stored(stored, now_ms));
+            machine.restore(now_ms, lock, Record::from_stored(stored, now_ms));
         }
         Ok(())
     }
@@ -75,13 +86,23 @@ impl RedbJournal {
             for (lock, record) in machine.take_changes() {
                 match record {
                     Some(record) => {
-                        let bytes = serde_json::to_vec(&record.to_stored()).map_err(|error| {
-                            redb::Error::Io(std::io::Error::other(error.to_string()))
-                        })?;
+                        let bytes = json(&record.to_stored())?;
                         locks.insert(lock.as_str(), bytes.as_slice())?;
                     }
                     None => {
                         locks.remove(lock.as_str())?;
+                    }
+                }
+            }
+            let mut sessions = write.open_table(SESSIONS)?;
+            for (id, session) in machine.take_session_changes() {
+                let id = id.to_string();
+                match session {
+                    Some(session) => {
+                        sessions.insert(id.as_str(), json(&session.to_stored())?.as_slice())?;
+                    }
+                    None => {
+                        sessions.remove(id.as_str())?;
                     }
                 }
             }
@@ -104,6 +125,11 @@ impl Journal for RedbJournal {
     }
 }
 
+fn json(stored: &impl serde::Serialize) -> Result<Vec<u8>, redb::Error> {
+    serde_json::to_vec(stored)
+        .map_err(|error| redb::Error::Io(std::io::Error::other(error.to_string())))
+}
+
 /// Makes the tables of a new file.
 fn make_tables(write: &WriteTransaction, begins_at: u64) -> Result<(), Cause> {
     let mut meta = write.open_table(META)?;
@@ -112,6 +138,7 @@ fn make_tables(write: &WriteTransaction, begins_at: u64) -> Result<(), Cause> {
         meta.insert(COUNTER, begins_at)?;
     }
     write.open_table(LOCKS)?;
+    write.open_table(SESSIONS)?;
     Ok(())
 }
 
@@ -122,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::rules::Reply;
-    use crate::store::{Acquire, Limits};
+    use crate::store::{Acquire, Limits, Takeover};
 
     fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
         Acquire {
@@ -133,6 +160,9 @@ mod tests {
             wait_ms: 0,
             metadata: None,
             min_token: None,
+            session: None,
+            incarnation: None,
+            takeover: Takeover::Never,
         }
     }
 

@@ -10,7 +10,7 @@ use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 use tokio::sync::oneshot;
 
-use super::{Answer, Heard, Journal, Request};
+use super::{Answer, Heard, Journal, Ready, Request};
 use crate::rules::{Machine, Reply, tokens};
 use crate::store::{Acquire, StoreError};
 
@@ -20,9 +20,6 @@ const BATCH: usize = 4_096;
 const IDLE: Duration = Duration::from_secs(3_600);
 /// The readiness check of the journal.
 const CHECK: &str = "journal";
-
-/// Sends one answer; a grant that nobody hears is taken back in the machine at that time.
-type Ready = Box<dyn FnOnce(&mut Machine, u64) + Send>;
 
 pub(super) struct Worker<J> {
     machine: Machine,
@@ -130,6 +127,10 @@ impl<J: Journal> Worker<J> {
             Request::Lift(mark, answer) => {
                 self.lift(mark);
                 self.answer_later(answer, Ok(()));
+            }
+            Request::Session(work) => {
+                let ready = work(&mut self.machine, now_ms);
+                self.ready.push(ready);
             }
             Request::Stop => {}
         }

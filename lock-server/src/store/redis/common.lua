@@ -15,6 +15,10 @@
 --                   then a line an ended id, newest first
 --        q:<lock>   zset lease -> place  w:<lock>   hash lease -> what the waiter asked for
 --        seq        the last place given s:<server> there while that server hears its channel
+--        S:<id>     a session, live or remembered as ended
+--        b:<id>     set of what is bound to it: "h", lock of a lease, and "w", lock, lease of a waiter
+--        sessions   zset session id -> when it must be looked at, ms; 0 where it has ended and not all
+--                   that was bound to it has been cleared away
 --
 -- A record is one string, so that the counter, the lineage and the lock are read in one call and
 -- the lock is written, with its expiry, in one: every call costs more than what it does.
@@ -36,6 +40,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local handed = {}
 
+local sessions = {}
+
 local function int(number)
   return string.format('%.0f', number)
 end
@@ -56,15 +62,64 @@ local function load(lock, raw)
   local first, waiting, ended = string.match(raw, '^([^\n]*)\n([^\n]*)\n(.*)$')
   record.waiting, record.ended = waiting == 'w', ended
   if first ~= '' then
-    local lease, token, ttl, granted, expires, renewals, claim, owner, metadata = string.match(first,
-      '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+    local lease, token, ttl, granted, expires, renewals, claim, owner, incarnation, session, metadata =
+      string.match(first, '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$')
     record.holder = {
       lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
       expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
-      handed = claim ~= '', owner = owner, metadata = metadata,
+      handed = claim ~= '', owner = owner, incarnation = incarnation, session = session,
+      metadata = metadata,
     }
   end
   return record
+end
+
+-- The session with this id, or false. Its `expires` is what its leases live by: no lease has a
+-- moment of its own, so that a heartbeat writes this one record.
+local function session_of(id)
+  if sessions[id] == nil then
+    local raw = redis.call('GET', prefix .. 'S:' .. id)
+    local owner, ttl, created, expires, beats, blocked, ended, metadata =
+      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '(.*)$')
+    sessions[id] = owner and {
+      id = id, owner = owner, ttl = tonumber(ttl), created = tonumber(created),
+      expires = tonumber(expires), beats = tonumber(beats), blocked = blocked, ended = ended,
+      metadata = metadata,
+    } or false
+  end
+  return sessions[id]
+end
+
+-- Why a session does not live, as an answer; nil where it does.
+local function no_session(id, session)
+  if not session then
+    return { 'SESSION', 'unknown', id }
+  elseif session.ended ~= '' then
+    return { 'SESSION', 'ended', id, session.ended }
+  elseif session.expires <= now then
+    return { 'SESSION', 'ended', id, session.blocked ~= '' and 'blocked' or 'expired' }
+  end
+end
+
+-- Why a session takes no heartbeat and no lease, as an answer; nil where it does.
+local function not_serving(id, session)
+  local refusal = no_session(id, session)
+  if not refusal and session.blocked ~= '' then
+    refusal = { 'SESSION', 'blocked', id, session.blocked, int(session.expires - now) }
+  end
+  return refusal
+end
+
+local function bond(session, member)
+  if session ~= '' then
+    redis.call('SADD', prefix .. 'b:' .. session, member)
+  end
+end
+
+local function unbond(session, member)
+  if session and session ~= '' then
+    redis.call('SREM', prefix .. 'b:' .. session, member)
+  end
 end
 
 -- Writes the record; an idle one goes away by itself when its ended ids may be forgotten.
@@ -75,10 +130,16 @@ local function save(record)
     local packed = table.concat({
       holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
       int(holder.renewals), holder.claim and int(holder.claim) or (holder.handed and 'h' or ''),
-      holder.owner, holder.metadata,
+      holder.owner, holder.incarnation, holder.session, holder.metadata,
     }, '\t')
-    redis.call('SET', key, packed .. rest, 'PX', int(holder.expires - now + retention + 60000))
-    redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
+    if holder.session ~= '' then
+      -- It lives as long as its session, whose end clears it away.
+      redis.call('SET', key, packed .. rest)
+      redis.call('ZADD', prefix .. 'held', int(holder.claim or 9e14), record.lock)
+    else
+      redis.call('SET', key, packed .. rest, 'PX', int(holder.expires - now + retention + 60000))
+      redis.call('ZADD', prefix .. 'held', int(holder.claim or holder.expires), record.lock)
+    end
   else
     redis.call('SET', key, rest, 'PX', int(retention))
     redis.call('ZREM', prefix .. 'held', record.lock)
@@ -102,8 +163,9 @@ local function held(record)
 end
 
 -- Remembers an ended id; the oldest of more than eight makes room.
-local function remember(record, lease, token, reason, held_ms, owner)
-  local line = table.concat({ lease, token, reason, int(held_ms), int(now), owner }, '\t')
+local function remember(record, lease, token, reason, held_ms, owner, incarnation)
+  local line =
+    table.concat({ lease, token, reason, int(held_ms), int(now), owner, incarnation }, '\t')
   local lines, from = line .. '\n' .. record.ended, 1
   for _ = 1, 8 do
     local at = string.find(lines, '\n', from, true)
@@ -138,6 +200,20 @@ local function mint(minimum)
   return int(counter)
 end
 
+-- A new holder; one that is bound to a session has that session's time.
+local function holder_of(lease, token, ttl, owner, incarnation, session, metadata, lock)
+  local holder = {
+    lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
+    owner = owner, incarnation = incarnation, session = session, metadata = metadata,
+  }
+  if session ~= '' then
+    local known = session_of(session)
+    holder.ttl, holder.expires = known.ttl, known.expires
+    bond(session, 'h\t' .. lock)
+  end
+  return holder
+end
+
 -- The record is free: its first waiter that somebody still listens for gets it, in this same step.
 -- A waiter of another server must claim its grant, because that server may have died just now.
 local function hand_over(record)
@@ -150,21 +226,23 @@ local function hand_over(record)
     local waiters = prefix .. 'w:' .. record.lock
     local raw = redis.call('HGET', waiters, lease)
     redis.call('HDEL', waiters, lease)
-    local server, ttl, minimum, since, owner, metadata =
-      string.match(raw or '', '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
-    if server and (server == me or redis.call('EXISTS', prefix .. 's:' .. server) == 1) then
+    local server, ttl, minimum, since, owner, incarnation, session, metadata =
+      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '(.*)$')
+    unbond(session, 'w\t' .. record.lock .. '\t' .. lease)
+    if server and session ~= '' and not_serving(session, session_of(session)) then
+      -- Its server asks what became of it, and learns that of its session.
+      redis.call('PUBLISH', prefix .. 'c:' .. server, record.lock .. '\t' .. lease)
+    elseif server and (server == me or redis.call('EXISTS', prefix .. 's:' .. server) == 1) then
       local token = mint(tonumber(minimum))
       if not token then
         return
       end
-      ttl = tonumber(ttl)
-      record.holder = {
-        lease = lease, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
-        claim = server ~= me and now + claim_ms or nil, handed = true,
-        owner = owner, metadata = metadata,
-      }
+      local holder =
+        holder_of(lease, token, tonumber(ttl), owner, incarnation, session, metadata, record.lock)
+      holder.claim, holder.handed = server ~= me and now + claim_ms or nil, true
+      record.holder = holder
       if server == me then
-        handed[#handed + 1] = { record.lock, lease, token, int(ttl), owner }
+        handed[#handed + 1] = { record.lock, lease, token, int(holder.expires - now), owner }
       else
         redis.call('PUBLISH', prefix .. 'c:' .. server, record.lock .. '\t' .. lease)
       end
@@ -172,11 +250,18 @@ local function hand_over(record)
   end
 end
 
+-- Ends the live lease; the record is not saved.
+local function close(record, reason)
+  local holder = record.holder
+  remember(record, holder.lease, holder.token, reason, now - holder.granted, holder.owner,
+    holder.incarnation)
+  unbond(holder.session, 'h\t' .. record.lock)
+  record.holder = nil
+end
+
 -- Ends the live lease and hands the lock on.
 local function finish(record, reason)
-  local holder = record.holder
-  remember(record, holder.lease, holder.token, reason, now - holder.granted, holder.owner)
-  record.holder = nil
+  close(record, reason)
   hand_over(record)
   save(record)
 end
@@ -184,7 +269,18 @@ end
 -- Brings the record up to date: an expired lease, or a grant that nobody claimed, ends.
 local function settle(record)
   local holder = record.holder
-  if holder and now >= (holder.claim or holder.expires) then
+  if not holder then
+    return
+  end
+  if holder.session ~= '' then
+    local session = session_of(holder.session)
+    if no_session(holder.session, session) then
+      finish(record, 'session-ended')
+      return
+    end
+    holder.expires = session.expires
+  end
+  if now >= (holder.claim or holder.expires) then
     finish(record, 'expired')
   end
 end
@@ -193,7 +289,7 @@ end
 local function confirm(record)
   local holder = record.holder
   if holder.handed then
-    if holder.claim then
+    if holder.claim and holder.session == '' then
       holder.expires = now + holder.ttl
     end
     holder.claim, holder.handed = nil, false
@@ -209,6 +305,9 @@ end
 
 -- Takes an id out of the queue without a word.
 local function leave(record, lease)
+  local raw = redis.call('HGET', prefix .. 'w:' .. record.lock, lease)
+  local session = string.match(raw or '', '^' .. string.rep('[^\t]*\t', 6) .. '([^\t]*)')
+  unbond(session, 'w\t' .. record.lock .. '\t' .. lease)
   redis.call('ZREM', prefix .. 'q:' .. record.lock, lease)
   redis.call('HDEL', prefix .. 'w:' .. record.lock, lease)
 end
@@ -221,4 +320,40 @@ local function dequeue(record, lease)
     leave(record, lease)
     redis.call('PUBLISH', prefix .. 'c:' .. string.match(raw, '^[^\t]*'), record.lock .. '\t' .. lease)
   end
+end
+
+-- Writes a session. An ended one is remembered for a while, and looked at until nothing is bound to
+-- it any more.
+local function save_session(session)
+  local raw = table.concat({
+    session.owner, int(session.ttl), int(session.created), int(session.expires),
+    int(session.beats), session.blocked, session.ended, session.metadata,
+  }, '\t')
+  local key, list = prefix .. 'S:' .. session.id, prefix .. 'sessions'
+  if session.ended == '' then
+    redis.call('SET', key, raw, 'PX', int(session.expires - now + retention + 60000))
+    redis.call('ZADD', list, int(session.expires), session.id)
+  else
+    redis.call('SET', key, raw, 'PX', int(retention))
+    redis.call('ZADD', list, 0, session.id)
+  end
+  sessions[session.id] = session
+end
+
+-- Clears away at most so many of what was bound to a session that does not live. Its leases are
+-- over already, for everybody who looks; this hands their locks on. Gives what is left.
+local function clear_session(id, most)
+  for _, member in ipairs(redis.call('SPOP', prefix .. 'b:' .. id, most)) do
+    local kind, lock, lease = string.match(member, '^(.)\t([^\t]*)\t?(.*)$')
+    local record = load(lock, redis.call('GET', prefix .. 'l:' .. lock))
+    if kind == 'w' then
+      dequeue(record, lease)
+    end
+    settle(record)
+  end
+  local left = redis.call('SCARD', prefix .. 'b:' .. id)
+  if left == 0 then
+    redis.call('ZREM', prefix .. 'sessions', id)
+  end
+  return left
 end

@@ -42,7 +42,8 @@ impl RawCommands {
     pub fn acquire(&self, lock: &str, lease_id: LeaseId, owner: &str, ttl_ms: u64) -> Cmd {
         let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
         command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
-        command.arg(Limits::default().waiters_per_lock).arg(3_000);
+        command.arg(Limits::default().waiters_per_lock).arg(3_000).arg("").arg("");
+        command.arg("").arg(0);
         command
     }
 

@@ -15,7 +15,7 @@ end
 local reason = ended_reason(record, lease)
 if not reason then
   dequeue(record, lease)
-  remember(record, lease, '', 'released', 0, '')
+  remember(record, lease, '', 'released', 0, '', '')
   save(record)
   reason = record.holder and 'superseded' or 'expired'
 end

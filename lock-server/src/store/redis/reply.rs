@@ -7,7 +7,11 @@ use fence_protocol::wire::lock::{
 use fence_protocol::{Invalid, LeaseId, LockName, Owner, Token};
 use service_kit::redis_link::text_fields;
 
-use crate::store::{Grant, StoreError};
+mod session;
+
+use fence_protocol::wire::session::SessionReply;
+
+use crate::store::{Grant, NoTakeover, StoreError, Takeover};
 
 /// What a script answered to its caller.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +21,10 @@ pub(super) enum Answer {
     Held { holder: HolderInfo, queue_length: usize },
     Lost(EndReason),
     Conflict(Owner),
+    Refused { why: NoTakeover, holder: HolderInfo },
+    NoSession(StoreError),
+    Live(Box<SessionReply>),
+    Gone { bonds: usize, left: usize },
     Ended { lease_id: LeaseId, token: Token, reason: EndReason },
     Free,
     Limit,
@@ -49,6 +57,8 @@ impl Answer {
             Self::Held { holder, queue_length } => Err(StoreError::Held { holder, queue_length }),
             Self::Lost(reason) => Err(StoreError::Lost { reason }),
             Self::Conflict(owner) => Err(StoreError::IdConflict { owner }),
+            Self::Refused { why, holder } => Err(StoreError::TakeoverRefused { holder, why }),
+            Self::NoSession(refusal) => Err(refusal),
             Self::Limit => Err(StoreError::Limit { what: "waiters of this lock", limit: 0 }),
             Self::Exhausted => Err(StoreError::Exhausted),
             Self::Free => Err(StoreError::Unavailable(
@@ -65,6 +75,7 @@ impl Answer {
             }
             Self::Lost(reason) => Err(StoreError::Lost { reason }),
             Self::Free => Err(StoreError::NotHeld),
+            Self::NoSession(refusal) => Err(refusal),
             other => Err(unexpected(&other)),
         }
     }
@@ -84,7 +95,7 @@ impl Answer {
     }
 }
 
-fn unexpected(answer: &Answer) -> StoreError {
+pub(super) fn unexpected(answer: &Answer) -> StoreError {
     StoreError::Unknown(format!("a script answered out of turn: {answer:?}"))
 }
 
@@ -127,15 +138,17 @@ fn parse(fields: &[String]) -> Result<Answer, Invalid> {
             waited_ms: 0,
         })),
         ["QUEUED", expires_in] => Ok(Answer::Queued { expires_in_ms: number(expires_in)? }),
-        ["HELD", owner, token, held, expires_in, waiting] => Ok(Answer::Held {
-            holder: HolderInfo {
-                owner: owner.parse()?,
-                token: token.parse()?,
-                held_ms: number(held)?,
-                expires_in_ms: number(expires_in)?,
-            },
-            queue_length: count(waiting)?,
-        }),
+        ["HELD", holder @ .., waiting] => {
+            Ok(Answer::Held { holder: holder_info(holder)?, queue_length: count(waiting)? })
+        }
+        ["REFUSED", why, holder @ .., _] => {
+            Ok(Answer::Refused { why: no_takeover(why)?, holder: holder_info(holder)? })
+        }
+        ["SESSION", why, id, more @ ..] => {
+            Ok(Answer::NoSession(session::refusal(why, id.parse()?, more)?))
+        }
+        ["LIVE", rest @ ..] => Ok(Answer::Live(Box::new(session::live(rest)?))),
+        ["GONE", bonds, left] => Ok(Answer::Gone { bonds: count(bonds)?, left: count(left)? }),
         ["LOST", reason] => Ok(Answer::Lost(end_reason(reason)?)),
         ["CONFLICT", owner] => Ok(Answer::Conflict(owner.parse()?)),
         ["ENDED", lease, token, reason] => Ok(Answer::Ended {
@@ -151,6 +164,32 @@ fn parse(fields: &[String]) -> Result<Answer, Invalid> {
         ["FREE" | "HOLDER", ..] => Ok(Answer::Shown(Box::new(shown(&fields)?))),
         _ => Err(Invalid::new("answer", fields.join(" "), "is not known")),
     }
+}
+
+fn holder_info(fields: &[&str]) -> Result<HolderInfo, Invalid> {
+    let [owner, token, held, expires_in] = fields else {
+        return Err(Invalid::new("holder", fields.join(" "), "does not have four fields"));
+    };
+    Ok(HolderInfo {
+        owner: owner.parse()?,
+        token: token.parse()?,
+        held_ms: number(held)?,
+        expires_in_ms: number(expires_in)?,
+    })
+}
+
+/// What `acquire.lua` is told of a takeover.
+pub(super) fn takeover_word(takeover: Takeover) -> String {
+    match takeover {
+        Takeover::Never => String::new(),
+        Takeover::EarlierSelf => "self".to_owned(),
+        Takeover::Of(lease_id) => lease_id.to_string(),
+    }
+}
+
+fn no_takeover(word: &str) -> Result<NoTakeover, Invalid> {
+    let found = NoTakeover::ALL.into_iter().find(|why| why.as_str() == word);
+    found.ok_or_else(|| Invalid::new("refusal", word, "is not known"))
 }
 
 /// Stands in for the id that the caller knows; [`Answer::of`] puts the real one there.
@@ -171,7 +210,20 @@ fn handed(fields: &[String]) -> Result<(LockName, Grant), Invalid> {
 }
 
 fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
-    let [state, lease, token, ttl, held, expires_in, renewals, owner, metadata, rest @ ..] = fields
+    let [
+        state,
+        lease,
+        token,
+        ttl,
+        held,
+        expires_in,
+        renewals,
+        owner,
+        incarnation,
+        session,
+        metadata,
+        rest @ ..,
+    ] = fields
     else {
         return Err(Invalid::new("answer", fields.join(" "), "is too short"));
     };
@@ -181,14 +233,11 @@ fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
     let holder = match *state {
         "HOLDER" => Some(HolderReply {
             lease_id: lease.parse()?,
-            info: HolderInfo {
-                owner: owner.parse()?,
-                token: token.parse()?,
-                held_ms: number(held)?,
-                expires_in_ms: number(expires_in)?,
-            },
+            info: holder_info(&[owner, token, held, expires_in])?,
             ttl_ms: number(ttl)?,
             renewals: number(renewals)?,
+            session_id: if session.is_empty() { None } else { Some(session.parse()?) },
+            incarnation: if incarnation.is_empty() { None } else { Some(incarnation.parse()?) },
             metadata: serde_json::from_str(metadata).ok(),
         }),
         _ => None,
@@ -212,8 +261,8 @@ fn waiter(fields: &[&str], now_ms: u64) -> Result<WaiterReply, Invalid> {
 
 fn ended_lease(line: &str, now_ms: u64) -> Result<EndedLease, Invalid> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [lease, token, reason, held, at, owner] = fields.as_slice() else {
-        return Err(Invalid::new("ended lease", line, "does not have six fields"));
+    let [lease, token, reason, held, at, owner, _incarnation] = fields.as_slice() else {
+        return Err(Invalid::new("ended lease", line, "does not have seven fields"));
     };
     Ok(EndedLease {
         lease_id: lease.parse()?,
@@ -229,11 +278,11 @@ fn end_reason(word: &str) -> Result<EndReason, Invalid> {
     EndReason::from_word(word).ok_or_else(|| Invalid::new("reason", word, "is not known"))
 }
 
-fn number(text: &str) -> Result<u64, Invalid> {
+pub(super) fn number(text: &str) -> Result<u64, Invalid> {
     text.parse().map_err(|_| Invalid::new("number", text, "is not a whole number"))
 }
 
-fn count(text: &str) -> Result<usize, Invalid> {
+pub(super) fn count(text: &str) -> Result<usize, Invalid> {
     text.parse().map_err(|_| Invalid::new("count", text, "is not a whole number"))
 }
 

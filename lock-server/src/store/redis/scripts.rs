@@ -19,6 +19,7 @@ pub(super) struct Scripts {
     pub(super) withdraw: Script,
     pub(super) show: Script,
     pub(super) sweep: Script,
+    pub(super) session: Script,
 }
 
 impl Scripts {
@@ -32,10 +33,11 @@ impl Scripts {
             withdraw: script!("withdraw.lua"),
             show: script!("show.lua"),
             sweep: script!("sweep.lua"),
+            session: script!("session.lua"),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 8] {
+    pub(super) fn all(&self) -> [&Script; 9] {
         [
             &self.acquire,
             &self.renew,
@@ -45,6 +47,7 @@ impl Scripts {
             &self.withdraw,
             &self.show,
             &self.sweep,
+            &self.session,
         ]
     }
 }

@@ -1,4 +1,5 @@
--- Settles the locks that are due, at most 64 a call.
+-- Settles the locks that are due, at most 64 a call, and the sessions, at most 16 with 64 of their
+-- leases each.
 --
 -- Post:  NEXT ms   when the next one is due; empty where none is held
 for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(now), 'LIMIT', 0, 64)) do
@@ -8,5 +9,22 @@ for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(
     redis.call('ZREM', prefix .. 'held', lock)
   end
 end
-local first = redis.call('ZRANGE', prefix .. 'held', 0, 0, 'WITHSCORES')
-return reply({ 'NEXT', first[2] and int(math.max(tonumber(first[2]) - now, 0)) or '' })
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', int(now), 'LIMIT', 0, 16)) do
+  local session = session_of(id)
+  local over = no_session(id, session)
+  if over and session and session.ended == '' then
+    session.ended = over[4]
+    save_session(session)
+  end
+  if over then
+    clear_session(id, 64)
+  end
+end
+local due
+for _, list in ipairs({ 'held', 'sessions' }) do
+  local first = redis.call('ZRANGE', prefix .. list, 0, 0, 'WITHSCORES')[2]
+  if first and tonumber(first) < 9e14 then
+    due = math.min(due or 9e14, tonumber(first))
+  end
+end
+return reply({ 'NEXT', due and int(math.max(due - now, 0)) or '' })

@@ -5,7 +5,7 @@ use service_kit::clock::ManualClock;
 
 use super::super::NoJournal;
 use super::*;
-use crate::store::Limits;
+use crate::store::{Limits, Takeover};
 
 fn ask(wait_ms: u64) -> Acquire {
     Acquire {
@@ -16,6 +16,9 @@ fn ask(wait_ms: u64) -> Acquire {
         wait_ms,
         metadata: None,
         min_token: None,
+        session: None,
+        incarnation: None,
+        takeover: Takeover::Never,
     }
 }
 

@@ -1,0 +1,160 @@
+//! `fence auth`: makes bearer tokens, and entries of the servers' access file.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde::Serialize;
+use service_kit::access::AccessList;
+use service_kit::access::secret::{self, SecretHash};
+
+use crate::exit::{Failure, code};
+use crate::output::{Output, emit, say};
+
+/// The longest bearer token that is read, in bytes; a server looks at no longer one.
+const SECRET_BYTES_MAX: usize = 256;
+
+/// Makes bearer tokens, and entries of the servers' access file
+///
+/// A bearer token tells the servers who asks: every command takes it with --auth-file. It has
+/// nothing to do with fencing tokens.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence auth new ci --secret-file ci.secret >> access.toml
+  fence auth hash < ci.secret")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Makes a bearer token and prints its entry for the access file
+    New(New),
+    /// Reads a bearer token from standard input and prints what the access file says of it
+    Hash(Hash),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence auth new ci --secret-file ci.secret >> access.toml
+  fence auth new ops --allow 'read *' --allow 'revoke *' >> access.toml
+
+The token is shown once, on standard error, or written to --secret-file; it is kept nowhere else.")]
+struct New {
+    /// Who it is for: 1 to 64 of A-Z a-z 0-9 . _ -
+    name: String,
+    /// A right: verbs (read, acquire, write; use for these three; revoke, block, floor) and a name,
+    /// a prefix or *; may be repeated [default: 'use NAME/*']
+    #[arg(long, value_name = "RIGHT")]
+    allow: Vec<String>,
+    /// Write the token to this new file, for its owner alone
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence auth hash < ci.secret")]
+struct Hash {}
+
+/// A bearer token that was just made.
+#[derive(Debug, Serialize)]
+struct Made {
+    name: String,
+    /// Left out where it went to a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    hash: String,
+    entry: String,
+}
+
+/// Does what was asked; the exit code.
+pub(crate) fn auth(args: Args) -> Result<u8, Failure> {
+    match args.command {
+        Command::New(new) => make(new),
+        Command::Hash(Hash {}) => hash(),
+    }
+}
+
+fn make(new: New) -> Result<u8, Failure> {
+    let secret = secret::generate();
+    let hash = SecretHash::of(&secret).to_string();
+    let own = vec![format!("use {}/*", new.name)];
+    let allow = if new.allow.is_empty() { own } else { new.allow };
+    let entry = entry(&new.name, &hash, &allow);
+    // What is printed here is what a server takes.
+    AccessList::parse(&entry).map_err(|error| Failure::usage(error.to_string()))?;
+    let mut made = Made { name: new.name, secret: None, hash, entry };
+    match &new.secret_file {
+        Some(path) => write_secret(path, &secret)?,
+        None => made.secret = Some(secret),
+    }
+    let is_json = matches!(new.output.format, crate::output::Format::Json);
+    if let Some(secret) = made.secret.as_ref().filter(|_| !is_json) {
+        say(&format!("the bearer token of {}, shown once: {secret}", made.name));
+    }
+    new.output.print(&made, |made| made.entry.clone())?;
+    Ok(code::OK)
+}
+
+/// The entry as TOML. Whatever is in the texts, they are quoted as TOML wants it.
+fn entry(name: &str, hash: &str, allow: &[String]) -> String {
+    let allow: Vec<String> = allow.iter().map(|right| quoted(right)).collect();
+    format!(
+        "[principals.{}]\ntokens = [{}]\nallow = [{}]\n",
+        quoted(name),
+        quoted(hash),
+        allow.join(", ")
+    )
+}
+
+/// A basic string of TOML: JSON's escapes are among its own.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn write_secret(path: &Path, secret: &str) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| writeln!(file, "{secret}")).map_err(|error| {
+        Failure::usage(format!("--secret-file {} cannot be made: {error}", path.display()))
+    })
+}
+
+fn hash() -> Result<u8, Failure> {
+    let mut text = String::new();
+    let mut bounded = io::stdin().lock().take(2 * SECRET_BYTES_MAX as u64);
+    bounded
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::usage(format!("standard input cannot be read: {error}")))?;
+    let secret = text.trim();
+    let is_word = secret.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_word || !(1..=SECRET_BYTES_MAX).contains(&secret.len()) {
+        return Err(Failure::usage("a bearer token is one word of 1 to 256 printable characters"));
+    }
+    emit(format!("{}\n", SecretHash::of(secret)).as_bytes())?;
+    Ok(code::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_what_a_server_takes() {
+        let hash = SecretHash::of("abc");
+        let text =
+            entry("ops.eu", &hash.to_string(), &["read *".to_owned(), "revoke *".to_owned()]);
+        let list = AccessList::parse(&text).unwrap();
+        assert_eq!(list.find(&hash).unwrap().name, "ops.eu");
+        let text = entry("a\"]\nb", &hash.to_string(), &["read *".to_owned()]);
+        assert!(AccessList::parse(&text).unwrap_err().to_string().contains("1 to 64"));
+    }
+}

@@ -1,0 +1,160 @@
+//! `fence elect`: runs a command while this candidate is the leader, and stands again when it was
+//! deposed.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use fence_client::{Client, Election, Leader, Lease};
+
+use crate::connect::Connect;
+use crate::exit::{Failure, code};
+use crate::output::{Output, say};
+use crate::readable::readable;
+use crate::run::holding::{self, GIVE_BACK, Options, Outcome};
+use crate::run::signals::{self, Signals};
+
+/// How long a leader that was deposed lets others go first.
+const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
+
+/// Runs a command while this candidate is the leader of an election.
+///
+/// An election is a lock: the candidates stand in its queue, and who holds it leads. The command runs
+/// as under `fence run`, with the same variables in its environment; FENCE_TOKEN is the number of
+/// the term. When the office is lost the command is ended before another can be elected, and the
+/// candidate stands again. When the command ends by itself, the office is resigned and its exit code
+/// becomes this one's. A server that cannot be reached is waited for.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The election, which is the lock of that name
+    #[arg(long, short = 'n', value_name = "NAME")]
+    name: String,
+
+    /// What observers find beside the leader's name, as JSON; its address, for one
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    metadata: Option<serde_json::Value>,
+
+    /// Stand for no election: print who leads, and end with 1 where nobody does
+    #[arg(long, conflicts_with = "command")]
+    observe: bool,
+
+    /// The command and its arguments
+    #[arg(required_unless_present = "observe", last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    #[command(flatten)]
+    options: Options,
+
+    #[command(flatten)]
+    output: Output,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fence elect --name web/leader -- ./lead.sh
+  fence elect --name web/leader --ttl 5s --metadata '{\"url\":\"http://10.0.0.7:80\"}' -- ./lead.sh
+  fence elect --name web/leader --observe
+  fence elect --name web/leader --observe --output json
+
+Exit codes: the command's own, or 128 and the number of the signal that ended it;
+  76 the office was lost after the command had been told to end,
+  1 nobody leads (--observe), 126 and 127 the command cannot be executed or is not there,
+  64 wrong usage, 69 no server (--observe)";
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
+}
+
+/// Stands, leads, stands again; or looks.
+pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
+    let client = args.connect.client()?;
+    let election = election(&args, &client);
+    if args.observe {
+        return observe(&args, &election).await;
+    }
+    let mut signals = holding::listen(&args.options)?;
+    loop {
+        let lease = stand(&args, &client, &election, &mut signals).await?;
+        match holding::hold(&args.options, &args.command, &client, lease, &mut signals).await? {
+            Outcome::Ended(code) => return Ok(code),
+            Outcome::Lost { message, was_told_to_end: true } => {
+                return Err(Failure::new(code::LOST, message));
+            }
+            Outcome::Lost { message, .. } => say(&format!("fence: {message}; standing again")),
+        }
+        pause(&args, &mut signals).await?;
+    }
+}
+
+/// Waits until this candidate leads.
+async fn stand(
+    args: &Args,
+    client: &Client,
+    election: &Election,
+    signals: &mut Signals,
+) -> Result<Lease, Failure> {
+    let ended = tokio::select! {
+        biased;
+        signal = signals.next() => told_to_end(args, signal),
+        elected = election.campaign() => return Ok(elected?.into_lease()),
+    };
+    // The candidate has left, and with it goes a grant that may be on its way.
+    client.drained(GIVE_BACK).await;
+    Err(ended)
+}
+
+/// Lets others go first.
+async fn pause(args: &Args, signals: &mut Signals) -> Result<(), Failure> {
+    tokio::select! {
+        biased;
+        signal = signals.next() => Err(told_to_end(args, signal)),
+        () = tokio::time::sleep(BEFORE_STANDING_AGAIN) => Ok(()),
+    }
+}
+
+fn told_to_end(args: &Args, signal: rustix::process::Signal) -> Failure {
+    let message = format!("{} while standing for {}", signals::name(signal), args.name);
+    Failure::new(code::SIGNAL_BASE + signals::number(signal), message)
+}
+
+fn election(args: &Args, client: &Client) -> Election {
+    let options = &args.options;
+    let mut election = client.election(&args.name).ttl(options.ttl);
+    if let Some(limit) = options.progress_within {
+        election = election.progress_within(limit);
+    }
+    if let Some(limit) = options.max_hold {
+        election = election.max_hold(limit);
+    }
+    if let Some(time) = options.warn_before {
+        election = election.warn_before(time);
+    }
+    if let Some(metadata) = &args.metadata {
+        election = election.metadata(metadata.clone());
+    }
+    election
+}
+
+async fn observe(args: &Args, election: &Election) -> Result<u8, Failure> {
+    let Some(leader) = election.leader().await? else {
+        return Err(Failure::new(code::NOTHING, format!("nobody leads {}", args.name)));
+    };
+    args.output.print(&leader, table)?;
+    Ok(code::OK)
+}
+
+fn table(leader: &Leader) -> String {
+    let mut text = format!(
+        "leader   {}\ntoken    {}\nsince    {}\n",
+        leader.owner,
+        leader.token,
+        readable(leader.held_ms)
+    );
+    if let Some(metadata) = &leader.metadata {
+        text.push_str(&format!("about    {metadata}\n"));
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! Holding a lease while a command runs: what `run` and `elect` have in common.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use fence_client::{Client, ErrorKind, Lease};
+use fence_protocol::duration;
+use rustix::process::Signal;
+
+use super::signals::{self, Signals};
+use super::supervise::{self, Ended};
+use super::{job, progress};
+use crate::exit::Failure;
+use crate::output::say;
+
+/// How long a release that is on its way is waited for when the command ends early.
+pub(crate) const GIVE_BACK: Duration = Duration::from_secs(2);
+
+/// How long the lease is held, and on which condition.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How long the lease lives unless it is renewed; it is renewed every third of that
+    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
+    pub(crate) ttl: Duration,
+
+    /// How long the command may take to end itself after the lease is lost, at most
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) grace: Duration,
+
+    /// The command has to report that it goes on within this time, again and again; else it is ended
+    ///
+    /// It writes any byte to the file descriptor whose number is in FENCE_PROGRESS_FD (in a shell:
+    /// echo >&$FENCE_PROGRESS_FD), or sends USR2 to the process in FENCE_PROGRESS_PID, which is then
+    /// not passed on. Time for which the machine was suspended does not count.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
+    pub(crate) progress_within: Option<Duration>,
+
+    /// The longest time for which the lock is held; then the command is ended
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// How long before the lease will be lost to warn on stderr: no progress, the longest hold, or
+    /// renewals that fail
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
+    pub(crate) warn_before: Option<Duration>,
+
+    /// The signal that the command itself gets with the warning: TERM, INT, HUP, QUIT, USR1 or USR2.
+    /// A command that does not handle it is ended by it
+    #[arg(long, value_name = "SIGNAL", value_parser = signals::parse, requires = "warn_before")]
+    pub(crate) warn_signal: Option<Signal>,
+
+    /// Say on stderr when the lock is acquired and released
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+/// How it ended.
+pub(crate) enum Outcome {
+    /// The command ended by itself, with this code, and the lock was given back.
+    Ended(u8),
+    /// The lease did not last as long as the command.
+    Lost {
+        /// What happened.
+        message: String,
+        /// Whether somebody had asked the command to end before that.
+        was_told_to_end: bool,
+    },
+}
+
+/// Listens for the signals that are passed on; also for the one that reports progress, where that
+/// was asked for.
+pub(crate) fn listen(options: &Options) -> Result<Signals, Failure> {
+    Signals::listen(options.progress_within.map(|_| progress::SIGNAL))
+}
+
+/// Runs the command under the lease and gives the lock back.
+pub(crate) async fn hold(
+    options: &Options,
+    command: &[OsString],
+    client: &Client,
+    lease: Lease,
+    signals: &mut Signals,
+) -> Result<Outcome, Failure> {
+    if options.verbose {
+        say(&format!("fence: holding {} with token {}", lease.lock(), lease.token()));
+    }
+    let outcome = run_under(options, command, client, lease, signals).await;
+    client.drained(GIVE_BACK).await;
+    outcome
+}
+
+async fn run_under(
+    options: &Options,
+    command: &[OsString],
+    client: &Client,
+    lease: Lease,
+    signals: &mut Signals,
+) -> Result<Outcome, Failure> {
+    // This process may have been stopped since the grant came: then nothing is started at all.
+    if let Err(error) = lease.check() {
+        return Ok(Outcome::Lost { message: error.to_string(), was_told_to_end: false });
+    }
+    let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
+    let environment = environment(client, &lease);
+    let job = job::Job::start(command, &environment, reports.as_ref())?;
+    let ended = supervise::supervise(job, &lease, signals, reports, options).await?;
+    let lock = lease.lock().clone();
+    if let Some(reason) = ended.lost {
+        let message =
+            format!("the lease on {lock} was lost while the command ran: {reason}; {}", ended.what);
+        return Ok(lost(&ended, message));
+    }
+    match lease.release().await {
+        Ok(()) if options.verbose => say(&format!("fence: released {lock}")),
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::LeaseLost { .. }) => {
+            let message = format!("the command ran beyond its lease: {error}; {}", ended.what);
+            return Ok(lost(&ended, message));
+        }
+        Err(error) => say(&format!("fence: {lock} is not released and expires by itself: {error}")),
+    }
+    Ok(Outcome::Ended(ended.code))
+}
+
+fn lost(ended: &Ended, message: String) -> Outcome {
+    Outcome::Lost { message, was_told_to_end: ended.was_told_to_end }
+}
+
+fn environment(client: &Client, lease: &Lease) -> Vec<(&'static str, String)> {
+    vec![
+        ("FENCE_LOCK", lease.lock().to_string()),
+        ("FENCE_TOKEN", lease.token().to_string()),
+        ("FENCE_LEASE_ID", lease.lease_id().to_string()),
+        ("FENCE_HEADER", lease.fencing_token().to_owned()),
+        ("FENCE_CREDENTIAL", lease.fencing_credential().to_owned()),
+        ("FENCE_DEADLINE_MS", lease.deadline().ms().to_string()),
+        // So that the command talks to the servers that this one talks to.
+        ("FENCE_SERVER", client.lock_server().to_owned()),
+        ("FENCE_STORE", client.fenced_store().to_owned()),
+    ]
+}

@@ -1,0 +1,231 @@
+//! Who a request came from, for handlers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use fence_protocol::{Code, LeaseId, LockName};
+
+use super::ledger::{Full, Ledger};
+use super::list::Principal;
+use super::rights::{Scope, Verb};
+use crate::clock::Clock;
+use crate::problem::Reject;
+
+/// How many notes a handler may leave.
+const NOTES_MAX: usize = 8;
+
+/// Who a request came from. Take it as an argument of a handler, before the body.
+///
+/// Without an access file everybody is the same and may do everything: all methods then let pass.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    known: Option<Known>,
+    notes: Arc<Mutex<BTreeMap<&'static str, String>>>,
+}
+
+/// Somebody whom the access file names.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) principal: Arc<Principal>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Caller {
+    pub(super) fn known(known: Known) -> Self {
+        Self { known: Some(known), notes: Arc::default() }
+    }
+
+    /// The name in the access file; none without one.
+    pub fn name(&self) -> Option<&str> {
+        self.known.as_ref().map(|known| known.principal.name.as_str())
+    }
+
+    /// Adds a word to the line of the audit log that this request may get, such as the reason of a
+    /// revocation. Beyond eight, notes are dropped.
+    pub fn note(&self, what: &'static str, text: impl ToString) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < NOTES_MAX {
+            notes.insert(what, text.to_string());
+        }
+    }
+
+    pub(super) fn take_notes(&self) -> BTreeMap<&'static str, String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the caller may do this with a name that stood in the body.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn may(&self, verb: Verb, name: &str) -> Result<(), Reject> {
+        self.check(verb, Scope::Name(name.as_bytes()))
+    }
+
+    pub(super) fn check(&self, verb: Verb, scope: Scope<'_>) -> Result<(), Reject> {
+        let Some(known) = &self.known else { return Ok(()) };
+        if known.principal.may(verb, scope) {
+            return Ok(());
+        }
+        let (shown, wanted) = match scope {
+            Scope::Name(name) => {
+                let name = String::from_utf8_lossy(name).into_owned();
+                (name.clone(), format!("{verb} {name}"))
+            }
+            Scope::Under([]) => ("all of this server".to_owned(), format!("{verb} *")),
+            Scope::Under(prefix) => {
+                let prefix = String::from_utf8_lossy(prefix);
+                (format!("everything under {prefix:?}"), format!("{verb} {prefix}*"))
+            }
+            Scope::Somewhere => ("any name".to_owned(), format!("{verb} *")),
+        };
+        let detail = format!("{} has no right to {verb} {shown}", known.principal.name);
+        let hint = format!("Ask an operator for the right \"{wanted}\" in the access file.");
+        Err(Reject::new(Code::Forbidden, detail).hint(hint))
+    }
+
+    pub(super) fn request(&self) -> Result<(), Reject> {
+        let Some(known) = &self.known else { return Ok(()) };
+        let now_ms = known.clock.monotonic_ms();
+        known.ledger.request(&known.principal.limits, now_ms).map_err(|full| known.reject(full))
+    }
+
+    /// Makes room for a lease that is about to be asked for.
+    ///
+    /// Say with [`Hold::granted`] or [`Hold::refused`] how it ended. Where neither is said, the
+    /// request was given up and the lease may be held: it counts for `ttl_ms`, unless `taken_back`
+    /// says that somebody ends such a lease.
+    ///
+    /// # Errors
+    /// 429 with `Retry-After` where the caller holds as many locks as it may.
+    pub fn hold(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl_ms: u64,
+        taken_back: bool,
+    ) -> Result<Hold, Reject> {
+        let Some(known) = self.limited() else { return Ok(Hold(None)) };
+        let (key, now_ms) = ((lock.clone(), lease), known.clock.monotonic_ms());
+        let until_ms = now_ms.saturating_add(ttl_ms);
+        let limits = &known.principal.limits;
+        let is_new = known
+            .ledger
+            .reserve(limits, key.clone(), now_ms, until_ms)
+            .map_err(|full| known.reject(full))?;
+        Ok(Hold(Some(Reserved { known: known.clone(), key, frees: is_new && taken_back, is_new })))
+    }
+
+    /// A lease was renewed and lives for another `ttl_ms`.
+    pub fn kept(&self, lock: &LockName, lease: LeaseId, ttl_ms: u64) {
+        if let Some(known) = self.limited() {
+            known.keep((lock.clone(), lease), ttl_ms);
+        }
+    }
+
+    /// A lease has ended.
+    pub fn ended(&self, lock: &LockName, lease: LeaseId) {
+        if let Some(known) = self.limited() {
+            known.ledger.end(&(lock.clone(), lease));
+        }
+    }
+
+    /// The caller, where its locks are counted.
+    fn limited(&self) -> Option<&Known> {
+        self.known.as_ref().filter(|known| known.principal.limits.locks.is_some())
+    }
+
+    /// Counts the request among those that wait, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// 429 with `Retry-After` where as many wait as may.
+    pub fn wait(&self) -> Result<Waiting, Reject> {
+        let Some(known) = &self.known else { return Ok(Waiting(None)) };
+        known.ledger.wait(&known.principal.limits).map_err(|full| known.reject(full))?;
+        Ok(Waiting(Some(Arc::clone(&known.ledger))))
+    }
+}
+
+impl Known {
+    fn keep(&self, key: (LockName, LeaseId), ttl_ms: u64) {
+        let now_ms = self.clock.monotonic_ms();
+        self.ledger.keep(&self.principal.limits, key, now_ms, now_ms.saturating_add(ttl_ms));
+    }
+
+    fn reject(&self, full: Full) -> Reject {
+        let Full { what, limit, retry_after_ms } = full;
+        let detail = format!("{}: {what}: the limit is {limit}", self.principal.name);
+        Reject::new(Code::LimitReached, detail)
+            .with("limit", limit)
+            .retry_after(retry_after_ms.div_ceil(1_000).max(1))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
+    }
+}
+
+/// A request that waits; dropping it is the end of the waiting.
+#[derive(Debug)]
+#[must_use]
+pub struct Waiting(Option<Arc<Ledger>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(ledger) = &self.0 {
+            ledger.waited();
+        }
+    }
+}
+
+/// Room for a lease that was asked for.
+#[derive(Debug)]
+#[must_use]
+pub struct Hold(Option<Reserved>);
+
+#[derive(Debug)]
+struct Reserved {
+    known: Known,
+    key: (LockName, LeaseId),
+    /// Whether the room is free again when nothing is said.
+    frees: bool,
+    is_new: bool,
+}
+
+impl Hold {
+    /// The lease lives for `ttl_ms`.
+    pub fn granted(mut self, ttl_ms: u64) {
+        if let Some(reserved) = self.0.take() {
+            reserved.known.keep(reserved.key, ttl_ms);
+        }
+    }
+
+    /// It is certain that there is no new lease.
+    pub fn refused(mut self) {
+        if let Some(reserved) = self.0.take().filter(|reserved| reserved.is_new) {
+            reserved.known.ledger.end(&reserved.key);
+        }
+    }
+}
+
+impl Hold {
+    /// Nobody knows whether there is a lease: it counts until it would have expired.
+    pub fn unknown(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.0.take().filter(|reserved| reserved.frees) {
+            reserved.known.ledger.end(&reserved.key);
+        }
+    }
+}

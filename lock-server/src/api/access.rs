@@ -1,0 +1,76 @@
+//! Which right each request needs.
+
+use axum::http::Method;
+use service_kit::access::{Asked, Need, Verb};
+
+/// What a request needs; what is not named here nobody may do.
+pub(crate) fn need(asked: &Asked<'_>) -> Need {
+    let lock = || asked.param("lock").as_bytes().to_vec();
+    let whole = Vec::new;
+    match (asked.method, asked.route) {
+        (&Method::GET, "/v1/locks" | "/v1/events") => Need::Under(Verb::Read, asked.prefix()),
+        (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
+        (
+            &Method::POST,
+            "/v1/locks/{lock}/acquire" | "/v1/locks/{lock}/renew" | "/v1/locks/{lock}/release",
+        ) => Need::Name(Verb::Acquire, lock()),
+        (&Method::POST, "/v1/locks/{lock}/revoke") => Need::Name(Verb::Revoke, lock()),
+        // A session has no name. Its id is known to whoever made it; its locks are checked when
+        // they are acquired.
+        (&Method::GET, "/v1/sessions") => Need::Under(Verb::Read, whole()),
+        (&Method::GET, "/v1/sessions/{id}") => Need::Somewhere(Verb::Read),
+        (&Method::POST, "/v1/sessions" | "/v1/sessions/{id}/heartbeat")
+        | (&Method::DELETE, "/v1/sessions/{id}") => Need::Somewhere(Verb::Acquire),
+        (&Method::POST, "/v1/sessions/{id}/block") => Need::Under(Verb::Block, whole()),
+        _ => Need::Unmapped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Uri;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn needed(method: &str, route: &str, query: &str) -> Need {
+        let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).unwrap();
+        let uri: Uri = format!("/x?{query}").parse().unwrap();
+        let params = [("lock".to_owned(), "orders/42".to_owned())];
+        need(&Asked::new(&method, route, &uri, &params))
+    }
+
+    /// Every operation that is documented needs a right, a known caller, or nothing.
+    #[test]
+    fn every_operation_is_mapped() {
+        let document: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            if !path.starts_with("/v1/") {
+                continue;
+            }
+            for method in ["get", "put", "post", "delete", "patch"] {
+                if operations.get(method).is_some() {
+                    assert_ne!(needed(method, path, ""), Need::Unmapped, "{method} {path}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn administration_is_apart() {
+        let lock = || b"orders/42".to_vec();
+        for (method, route, query, expected) in [
+            ("post", "/v1/locks/{lock}/acquire", "", Need::Name(Verb::Acquire, lock())),
+            ("post", "/v1/locks/{lock}/revoke", "", Need::Name(Verb::Revoke, lock())),
+            ("get", "/v1/locks/{lock}", "", Need::Name(Verb::Read, lock())),
+            ("get", "/v1/locks", "", Need::Under(Verb::Read, Vec::new())),
+            ("get", "/v1/locks", "prefix=a%2F", Need::Under(Verb::Read, b"a/".to_vec())),
+            ("get", "/v1/locks", "prefix=a&prefix=", Need::Under(Verb::Read, Vec::new())),
+            ("post", "/v1/sessions/{id}/block", "", Need::Under(Verb::Block, Vec::new())),
+            ("delete", "/v1/locks/{lock}", "", Need::Unmapped),
+            ("post", "/v1/new", "", Need::Unmapped),
+        ] {
+            assert_eq!(needed(method, route, query), expected, "{method} {route} {query}");
+        }
+    }
+}

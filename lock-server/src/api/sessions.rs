@@ -1,0 +1,156 @@
+//! `/v1/sessions`: a heartbeat keeps every lease that is bound to a session.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::wire::session::{
+    BlockRequest, SessionEndedReply, SessionPage, SessionReply, SessionRequest,
+};
+use fence_protocol::{Code, SessionId};
+use serde::Deserialize;
+use service_kit::access::Caller;
+use service_kit::problem::{ApiJson, ApiPath, ApiQuery, Reject};
+
+use super::{Service, acquire, error};
+use crate::counters::Operation;
+use crate::store::{NewSession, NoSession, SessionRefusal, StoreError};
+
+/// How many sessions a page holds at most.
+const PAGE_MAX: usize = 1_000;
+
+/// Begins a session. A repeat with the same `session_id` is harmless.
+pub(super) async fn create(
+    State(service): State<Arc<Service>>,
+    ApiJson(request): ApiJson<SessionRequest>,
+) -> Result<Json<SessionReply>, Reject> {
+    service.check_ttl(request.ttl_ms)?;
+    let new = NewSession {
+        session_id: request.session_id.unwrap_or_else(service_kit::ids::session_id),
+        owner: request.owner,
+        ttl: request.ttl_ms,
+        metadata: acquire::metadata(request.metadata.as_ref())?,
+    };
+    let result = service.store.create_session(new).await;
+    finish(&service, Operation::CreateSession, result)
+}
+
+/// Gives the session, and every lease of it, its time again.
+pub(super) async fn heartbeat(
+    State(service): State<Arc<Service>>,
+    ApiPath(session): ApiPath<SessionId>,
+) -> Result<Json<SessionReply>, Reject> {
+    let result = service.store.heartbeat(session).await;
+    finish(&service, Operation::Heartbeat, result)
+}
+
+/// Ends the session and its leases.
+pub(super) async fn end(
+    State(service): State<Arc<Service>>,
+    ApiPath(session): ApiPath<SessionId>,
+) -> Result<Json<SessionEndedReply>, Reject> {
+    let result = service.store.end_session(session).await;
+    finish(&service, Operation::EndSession, result)
+}
+
+/// Refuses heartbeats from now on, and writes down why. What the session holds stays its own until
+/// its time has passed: nobody is left believing while another is granted.
+pub(super) async fn block(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    ApiPath(session): ApiPath<SessionId>,
+    ApiJson(request): ApiJson<BlockRequest>,
+) -> Result<Json<SessionReply>, Reject> {
+    caller.note("reason", &request.reason);
+    let result = service.store.block_session(session, request.reason.clone()).await;
+    let reply = finish(&service, Operation::BlockSession, result)?;
+    tracing::info!(
+        target: "audit",
+        session_id = %session,
+        owner = %reply.owner,
+        ends_in_ms = reply.expires_in_ms,
+        reason = %request.reason,
+        "a session was blocked"
+    );
+    Ok(reply)
+}
+
+/// One session with its leases.
+pub(super) async fn show(
+    State(service): State<Arc<Service>>,
+    ApiPath(session): ApiPath<SessionId>,
+) -> Result<Json<SessionReply>, Reject> {
+    service.store.show_session(session).await.map(Json).map_err(reject)
+}
+
+/// The query of a listing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Page {
+    after: Option<SessionId>,
+    limit: usize,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { after: None, limit: 100 }
+    }
+}
+
+/// Live sessions, a page at a time.
+pub(super) async fn list(
+    State(service): State<Arc<Service>>,
+    ApiQuery(page): ApiQuery<Page>,
+) -> Result<Json<SessionPage>, Reject> {
+    if page.limit == 0 || page.limit > PAGE_MAX {
+        let limit = page.limit;
+        return Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}")));
+    }
+    service.store.list_sessions(page.after, page.limit).await.map(Json).map_err(reject)
+}
+
+fn finish<T>(
+    service: &Service,
+    operation: Operation,
+    result: Result<T, StoreError>,
+) -> Result<Json<T>, Reject> {
+    let result = result.map_err(reject);
+    service.counters.count(operation, result.as_ref().err().map(Reject::code));
+    result.map(Json)
+}
+
+/// The problem for a store's refusal.
+pub(super) fn reject(refusal: StoreError) -> Reject {
+    match refusal {
+        StoreError::Session(refusal) => problem(refusal),
+        StoreError::Limit { what, limit } => {
+            Reject::new(Code::LimitReached, format!("{what}: the limit is {limit}")).retry_after(1)
+        }
+        StoreError::Unknown(reason) => Reject::new(
+            Code::OutcomeUnknown,
+            format!("whether it was done for the session is not known: {reason}"),
+        )
+        .hint("Repeat the request with the same session_id: it is done at most once.")
+        .with("outcome", "unknown"),
+        other => Reject::new(Code::StoreUnavailable, other.to_string()).retry_after(1),
+    }
+}
+
+/// The problem for what a session does not allow.
+pub(super) fn problem(refusal: SessionRefusal) -> Reject {
+    let detail = refusal.to_string();
+    let reject = match refusal.why {
+        NoSession::Unknown => Reject::new(Code::SessionUnknown, detail),
+        NoSession::Ended(reason) => {
+            Reject::new(Code::SessionEnded, detail).with("reason", reason.as_str())
+        }
+        NoSession::Blocked { reason, ends_in_ms } => Reject::new(Code::SessionBlocked, detail)
+            .with("reason", reason)
+            .with("ends_in_ms", ends_in_ms),
+        NoSession::OtherOwner(owner) => {
+            Reject::new(Code::SessionConflict, detail).with("owner", owner)
+        }
+        NoSession::Bound => Reject::new(Code::SessionConflict, detail),
+    };
+    reject.with("session_id", refusal.session_id)
+}

@@ -1,0 +1,36 @@
+//! One lease takes the place of another of the same owner.
+
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::EndReason;
+
+use super::Machine;
+use crate::rules::record::Record;
+use crate::rules::tokens;
+use crate::store::{Acquire, Grant, StoreError};
+
+impl Machine {
+    /// Ends the live lease and grants the request in one step; those who wait go on waiting.
+    ///
+    /// # Errors
+    /// [`StoreError::Exhausted`], after which nothing has changed.
+    pub(super) fn supersede(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+    ) -> Result<Grant, StoreError> {
+        tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
+        self.close(now_ms, lock, record, EndReason::Superseded);
+        let lease_id = request.lease_id;
+        let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
+        let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));
+        let result = self.grant(now_ms, lock, record, request, waited_ms);
+        if let Some(waiter) = waiter {
+            // An earlier call with this id waits still: it has the grant too.
+            self.forget_waiter(lock, &waiter);
+            self.deliver(lock, lease_id, result.clone());
+        }
+        result
+    }
+}

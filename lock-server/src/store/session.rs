@@ -1,0 +1,120 @@
+//! Sessions: one heartbeat keeps every lease that is bound to it.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use fence_protocol::wire::session::{
+    SessionEndReason, SessionEndedReply, SessionPage, SessionReply,
+};
+use fence_protocol::{Owner, SessionId, Ttl};
+
+use super::StoreError;
+
+/// The sessions of a store.
+///
+/// # Contract
+/// - The session's expiry is the only truth about how long its leases live: a heartbeat writes the
+///   session alone, however many leases are bound to it.
+/// - When a session ends, all its leases end in that one step: nobody sees one that lives on. Those
+///   who wait for their locks are granted, and its own waiting requests are refused.
+/// - Nobody can shorten a session that has a live holder, except that holder: blocking refuses
+///   heartbeats and new leases, and lets the time pass.
+#[async_trait]
+pub trait SessionStore: Send + Sync + fmt::Debug + 'static {
+    /// Begins a session; the same id of the same owner again gets the same session.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] for an id that has ended or is another owner's,
+    /// [`StoreError::Limit`].
+    async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError>;
+
+    /// Gives a session its time to live again, and with it each of its leases.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] where it has ended, is blocked, or is not known.
+    async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError>;
+
+    /// Ends a session and everything that is bound to it.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] where it has ended or is not known.
+    async fn end_session(&self, session: SessionId) -> Result<SessionEndedReply, StoreError>;
+
+    /// Refuses heartbeats and new leases from now on; the first reason stays.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] where it has ended or is not known.
+    async fn block_session(
+        &self,
+        session: SessionId,
+        reason: Owner,
+    ) -> Result<SessionReply, StoreError>;
+
+    /// One live session with its leases.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] where it has ended or is not known.
+    async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError>;
+
+    /// Live sessions in the order of their ids, without their leases.
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<SessionPage, StoreError>;
+}
+
+/// A session to begin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSession {
+    /// Its id.
+    pub session_id: SessionId,
+    /// Who.
+    pub owner: Owner,
+    /// How long it lives without a heartbeat.
+    pub ttl: Ttl,
+    /// A JSON text for people.
+    pub metadata: Option<String>,
+}
+
+/// What a session does not allow.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("session {session_id}: {why}")]
+pub struct SessionRefusal {
+    /// The session.
+    pub session_id: SessionId,
+    /// Why.
+    pub why: NoSession,
+}
+
+/// Why a session does not serve.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NoSession {
+    /// Nothing is known of it: it never was, or it ended longer ago than is remembered.
+    #[error("it is not known")]
+    Unknown,
+    /// It has ended.
+    #[error("it has ended: {}", .0.as_str())]
+    Ended(SessionEndReason),
+    /// It is blocked.
+    #[error("it is blocked ({reason}) and ends in {ends_in_ms} ms")]
+    Blocked {
+        /// Why.
+        reason: Owner,
+        /// When it ends, in milliseconds from now.
+        ends_in_ms: u64,
+    },
+    /// It belongs to another owner.
+    #[error("it belongs to {0}")]
+    OtherOwner(Owner),
+    /// A lease that is bound to it has no time to live of its own.
+    #[error("a lease that is bound to it has no time to live of its own")]
+    Bound,
+}
+
+impl NoSession {
+    /// As the refusal of a store.
+    pub fn of(self, session_id: SessionId) -> StoreError {
+        StoreError::Session(SessionRefusal { session_id, why: self })
+    }
+}

@@ -1,0 +1,125 @@
+//! Bearer tokens, rights, limits and the audit log, over real processes.
+
+mod audit;
+mod limits;
+mod reload;
+mod rights;
+
+use std::path::{Path, PathBuf};
+
+use fence_protocol::Code;
+use fence_tests::api::{Api, Reply, encode};
+use fence_tests::key_file::text;
+use fence_tests::servers::{Server, Setup};
+use http::Method;
+use serde_json::{Value, json};
+use service_kit::access::secret::SecretHash;
+use tempfile::TempDir;
+
+/// A folder with an access file and an audit log.
+struct Site {
+    folder: TempDir,
+}
+
+impl Site {
+    /// Three principals: one with a part of the names, one who may look, one who administers.
+    fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more lines for the first.
+    fn with(limits: &str) -> Self {
+        let site = Self { folder: TempDir::new().unwrap() };
+        site.write(&Self::file(limits));
+        site
+    }
+
+    fn file(limits: &str) -> String {
+        let entry = |name: &str, allow: &str, more: &str| {
+            let hash = SecretHash::of(&format!("secret-of-{name}"));
+            format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [{allow}]\n{more}\n")
+        };
+        entry("team", "\"use team/*\"", limits)
+            + &entry("eye", "\"read *\"", "")
+            + &entry("ops", "\"read *\", \"revoke *\", \"floor *\"", "")
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("access.toml")
+    }
+
+    /// Replaces the file as an operator should: by renaming.
+    fn write(&self, content: &str) {
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, content).unwrap();
+        std::fs::rename(&new, self.path()).unwrap();
+    }
+
+    fn audit_path(&self) -> PathBuf {
+        self.folder.path().join("audit.jsonl")
+    }
+
+    fn audit(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.audit_path()).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn arm(&self, setup: Setup) -> Setup {
+        let (access, audit) = (self.path(), self.audit_path());
+        setup.args(&["--access-file", text(&access), "--audit-log", text(&audit)])
+    }
+
+    async fn lock_server(&self) -> Server {
+        self.arm(Setup::lock_server("memory:")).start().await
+    }
+
+    async fn guard(&self) -> Server {
+        self.arm(Setup::fenced_store("memory:")).start().await
+    }
+
+    fn secret_file(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, format!("secret-of-{name}\n")).unwrap();
+        path
+    }
+}
+
+/// Requests of one principal.
+struct As {
+    api: Api,
+    bearer: String,
+}
+
+impl As {
+    fn new(server: &Server, name: &str) -> Self {
+        Self { api: Api::new(&server.base), bearer: format!("Bearer secret-of-{name}") }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &str) -> Reply {
+        let headers = [("authorization", self.bearer.as_str())];
+        self.api.send(method, path, &headers, body.to_owned()).await
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, "").await
+    }
+
+    async fn lock(&self, lock: &str, verb: &str, body: &Value) -> Reply {
+        let path = format!("/v1/locks/{}/{verb}", encode(lock));
+        self.send(Method::POST, &path, &body.to_string()).await
+    }
+
+    async fn acquire(&self, lock: &str) -> Reply {
+        self.lock(lock, "acquire", &json!({"ttl_ms": 60_000})).await
+    }
+}
+
+fn exists(path: &Path) -> bool {
+    path.exists()
+}
+
+/// Says that nobody is known, and how to become known.
+fn assert_unknown(reply: &Reply) {
+    reply.problem(Code::Unauthorized);
+    assert!(reply.header("www-authenticate").starts_with("Bearer"), "{reply:?}");
+}

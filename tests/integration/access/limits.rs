@@ -1,0 +1,93 @@
+//! How much a principal may have.
+
+use fence_protocol::Code;
+use fence_tests::wait::until_true;
+use serde_json::json;
+
+use super::{As, Site};
+
+#[tokio::test]
+async fn locks_held_are_limited_and_nothing_is_lost() {
+    let site = Site::with("max-locks = 2");
+    let server = site.lock_server().await;
+    let team = As::new(&server, "team");
+    let a = team.acquire("team/a").await.lease();
+    let b = team.acquire("team/b").await.lease();
+    let full = team.acquire("team/c").await;
+    let problem = full.problem(Code::LimitReached);
+    assert!(problem.detail.contains("team: locks held: the limit is 2"), "{problem:?}");
+    assert_eq!(problem.extension::<u64>("limit"), Some(2));
+    let retry_after: u64 = full.header("retry-after").parse().unwrap();
+    assert!((1..=60).contains(&retry_after), "{retry_after}");
+    // The same request again, a renewal and a release are no third lock.
+    let repeat = json!({"ttl_ms": 60_000, "lease_id": b.lease_id});
+    assert_eq!(team.lock("team/b", "acquire", &repeat).await.lease().token, b.token);
+    let held = json!({"lease_id": a.lease_id});
+    team.lock("team/a", "renew", &held).await.expect(200);
+    // A refusal by the lock's holder costs nothing either.
+    team.lock("team/a", "release", &held).await.expect(200);
+    team.acquire("team/b").await.problem(Code::LockHeld);
+    team.acquire("team/c").await.lease();
+    team.acquire("team/d").await.problem(Code::LimitReached);
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_counts_no_more() {
+    let site = Site::with("max-locks = 1");
+    let server = site.lock_server().await;
+    let team = As::new(&server, "team");
+    team.lock("team/a", "acquire", &json!({"ttl_ms": 300})).await.lease();
+    team.acquire("team/b").await.problem(Code::LimitReached);
+    until_true("the lease to expire", || async { team.acquire("team/b").await.status == 200 })
+        .await;
+}
+
+#[tokio::test]
+async fn waiters_are_limited() {
+    let site = Site::with("max-waiters = 1");
+    let server = site.lock_server().await;
+    let team = As::new(&server, "team");
+    let held = team.acquire("team/a").await.lease();
+    let waiting = async || team.lock("team/a", "acquire", &json!({"wait_ms": 60_000})).await;
+    let first = waiting();
+    let others = async {
+        until_true("the first to wait", || async {
+            team.get("/v1/locks/team%2Fa").await.json()["queue_length"] == 1
+        })
+        .await;
+        let full = waiting().await;
+        full.problem(Code::LimitReached);
+        assert_eq!(full.header("retry-after"), "1");
+        team.acquire("team/b").await.expect(200);
+        team.lock("team/a", "release", &json!({"lease_id": held.lease_id})).await.expect(200);
+    };
+    let (granted, ()) = tokio::join!(first, others);
+    let granted = granted.lease();
+    // It waits no more, so another may.
+    let body = json!({"wait_ms": 1, "lease_id": granted.lease_id});
+    team.lock("team/a", "acquire", &body).await.expect(200);
+}
+
+#[tokio::test]
+async fn requests_a_second_are_limited_at_both_servers() {
+    let site = Site::with("max-requests-per-second = 1");
+    for server in [site.lock_server().await, site.guard().await] {
+        let (team, eye) = (As::new(&server, "team"), As::new(&server, "eye"));
+        let mut statuses = Vec::new();
+        for _ in 0..50 {
+            let reply = team.get("/version").await;
+            statuses.push(reply.status);
+            if reply.status == 429 {
+                reply.problem(Code::LimitReached);
+                assert_eq!(reply.header("retry-after"), "1");
+                break;
+            }
+        }
+        assert_eq!((statuses[0], statuses.last()), (200, Some(&429)), "{statuses:?}");
+        eye.get("/version").await.expect(200);
+        until_true("the rate to allow one again", || async {
+            team.get("/version").await.status == 200
+        })
+        .await;
+    }
+}
