@@ -93,7 +93,8 @@ async fn a_warning_lets_the_command_end_by_itself() {
     let site = Site::new().await;
     let options =
         ["--ttl", "60s", "--progress-within", "4s", "--warn-before", "3s", "--warn-signal", "USR1"];
-    let script = "trap 'w=1' USR1; echo $$ > pid; while [ -z $w ]; do sleep 0.5 || exit 9; done; exit 5";
+    let script =
+        "trap 'w=1' USR1; echo $$ > pid; while [ -z $w ]; do sleep 0.5 || exit 9; done; exit 5";
     let output = code(site.run(&options, script)).await;
     assert_eq!(output.code, 5, "{output:?}");
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
