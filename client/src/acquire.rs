@@ -121,7 +121,7 @@ impl LockRequest {
         self.change(|spec| spec.limits.max_hold = Some(limit))
     }
 
-    /// How long before the lease will be lost [`Lease::warning`] tells. Must be less than the other
+    /// How long before the lease will be lost [`Lease::warnings`] tells. Must be less than the other
     /// limits.
     pub fn warn_before(self, time: Duration) -> Self {
         self.change(|spec| spec.limits.warn_before = Some(time))

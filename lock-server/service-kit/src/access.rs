@@ -5,7 +5,7 @@
 //! makes a [`Gate`] of it, and [`protect`] puts the gate around a router. Handlers take the
 //! [`Caller`] where they know more than the path says: a name in the body, a lease that now counts.
 //!
-//! Rights, limits and the reading of the file are pure; only [`file`] and [`audit`] touch the disk.
+//! Rights, limits and the reading of the file are pure; only [`mod@file`] and [`audit`] touch the disk.
 
 pub mod audit;
 mod caller;
