@@ -115,7 +115,13 @@ impl Ring {
 
     /// The newest entries that `wanted` takes, newest first, at most `count`.
     pub(super) fn newest(&self, count: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Entry> {
-        self.entries.iter().rev().filter(|entry| wanted(&entry.event)).take(count).cloned().collect()
+        self.entries
+            .iter()
+            .rev()
+            .filter(|entry| wanted(&entry.event))
+            .take(count)
+            .cloned()
+            .collect()
     }
 }
 
@@ -219,14 +225,17 @@ mod tests {
 
     #[test]
     fn a_grant_and_an_end_are_told_once() {
-        let lease = |n: u128| LeaseId::try_from(uuid::Uuid::from_u128(n)).unwrap();
+        let lease = |n: u128| LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
         let event = |kind, n| Event::new(kind).lease(lease(n));
         let mut told = Told::new(4);
         assert!(told.is_news(&event(EventKind::Granted, 1)));
         assert!(!told.is_news(&event(EventKind::Granted, 1)));
         assert!(told.is_news(&event(EventKind::Expired, 1)));
         assert!(!told.is_news(&event(EventKind::Released, 1)), "it ended already");
-        assert!(told.is_news(&event(EventKind::Queued, 1)) && told.is_news(&event(EventKind::Queued, 1)));
+        assert!(
+            told.is_news(&event(EventKind::Queued, 1))
+                && told.is_news(&event(EventKind::Queued, 1))
+        );
         for n in 2..=5 {
             assert!(told.is_news(&event(EventKind::Granted, n)));
         }
