@@ -3,6 +3,7 @@
 mod access;
 mod acquire;
 mod error;
+mod events;
 mod inspect;
 mod openapi;
 mod release;
@@ -22,12 +23,14 @@ use service_kit::problem::Reject;
 pub(crate) use access::need;
 
 use crate::counters::{Counters, Operation};
+use crate::events::Events;
 use crate::store::{Grant, LockStore, StoreError};
 
 /// What every handler is given.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) store: Arc<dyn LockStore>,
+    pub(crate) events: Events,
     pub(crate) namespace: Namespace,
     pub(crate) keys: Option<Keyring>,
     pub(crate) ttl_range: (Ttl, Ttl),
@@ -48,6 +51,8 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
         .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
         .route("/v1/sessions/{id}/block", post(sessions::block))
+        .route("/v1/events", get(events::events))
+        .route("/v1/refusals", post(events::refusals))
         .route("/openapi.json", get(openapi::document))
         .with_state(service)
 }

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
+use crate::events::Events;
 use crate::store::{self, OpenError};
 
 /// Lock names may be written with plain slashes.
@@ -24,6 +25,9 @@ pub enum StartError {
     /// The store.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The stream of events in Redis.
+    #[error("{0}")]
+    Events(String),
     /// The listen address.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -52,8 +56,12 @@ pub struct Bound {
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
+    let (url, options) = (&settings.store, &settings.store_options);
+    let observed = Events::observe(store, url, settings.events, options, kit).await;
+    let (events, store) = observed.map_err(StartError::Events)?;
     let service = Service {
         store,
+        events,
         namespace: settings.store_options.namespace,
         keys: settings.keys,
         ttl_range: settings.ttl_range,

@@ -13,6 +13,7 @@ use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
+use crate::events::EventOptions;
 use crate::guards::{GUARDS_MAX, GuardUrl};
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
@@ -86,6 +87,13 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
 
+    /// How many events are remembered for those who watch; 0 turns events off.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub event_history: usize,
+    /// How many may read the stream of events at the same time.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_event_readers: usize,
+
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
@@ -134,6 +142,8 @@ pub struct Settings {
     pub ttl_range: (Ttl, Ttl),
     /// Who may do what, and what is written of it.
     pub access: Gate,
+    /// How many events are remembered, and for how many.
+    pub events: EventOptions,
     /// The listener's limits.
     pub listener: ListenOptions,
 }
@@ -163,6 +173,7 @@ impl Config {
                 keys,
                 ttl_range,
                 access,
+                events: self.events(),
                 listener: self.listener.options(),
             }),
             (store, keys, ttl_range, guards, access) => {
@@ -216,6 +227,14 @@ impl Config {
             guard_auth: auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
+        }
+    }
+
+    fn events(&self) -> EventOptions {
+        EventOptions {
+            // What nobody has memory for is no wish.
+            history: self.event_history.min(1_000_000),
+            readers_max: self.max_event_readers.min(100_000),
         }
     }
 

@@ -14,6 +14,7 @@ pub mod api;
 pub mod app;
 pub mod config;
 mod counters;
+pub mod events;
 pub mod guards;
 
 pub mod process;

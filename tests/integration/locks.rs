@@ -3,6 +3,7 @@
 mod acquire;
 mod bad_input;
 mod endings;
+mod events;
 pub(crate) mod guards;
 mod reading;
 mod sessions;

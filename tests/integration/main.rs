@@ -18,6 +18,7 @@ mod fence_run;
 mod guard;
 mod harness;
 mod locks;
+mod many_servers;
 mod redis;
 mod redis_port;
 mod sdk;

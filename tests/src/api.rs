@@ -1,6 +1,8 @@
 //! The HTTP contract of both services as plain requests: nothing of the SDK is used here, so that
 //! the tests see what any client would.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -75,11 +77,19 @@ impl Reply {
     }
 }
 
-/// A connection pool to one server.
+/// A connection pool to one server, or to several that take turns.
 #[derive(Clone, Debug)]
 pub struct Api {
-    base: String,
+    bases: Arc<[Base]>,
+    turn: Arc<AtomicUsize>,
     client: reqwest::Client,
+}
+
+/// One server, and how often it answered.
+#[derive(Debug)]
+struct Base {
+    url: String,
+    answers: AtomicU64,
 }
 
 /// What RFC 3986 calls unreserved is sent as it is.
@@ -96,17 +106,33 @@ impl Api {
     /// # Panics
     /// Never: the options are fixed.
     pub fn new(base: &str) -> Self {
+        Self::round_robin(&[base])
+    }
+
+    /// Each request goes to the next of `bases`, whoever sends it, and whether that one is there or
+    /// not. Clones share the turn.
+    ///
+    /// # Panics
+    /// Where there are none.
+    pub fn round_robin(bases: &[&str]) -> Self {
+        assert!(!bases.is_empty(), "no server");
         let client = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");
-        Self { base: base.to_owned(), client }
+        let base = |url: &&str| Base { url: (*url).to_owned(), answers: AtomicU64::new(0) };
+        Self { bases: bases.iter().map(base).collect(), turn: Arc::default(), client }
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// `http://127.0.0.1:PORT` of the first server.
     pub fn base(&self) -> &str {
-        &self.base
+        &self.bases[0].url
+    }
+
+    /// How many requests each server has answered, in the order in which they were named.
+    pub fn answers(&self) -> Vec<u64> {
+        self.bases.iter().map(|base| base.answers.load(Ordering::Relaxed)).collect()
     }
 
     /// Sends a request; an error where no complete reply came back.
@@ -120,13 +146,15 @@ impl Api {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> Result<Reply, String> {
-        let mut request = self.client.request(method, format!("{}{path}", self.base)).body(body);
+        let base = &self.bases[self.turn.fetch_add(1, Ordering::Relaxed) % self.bases.len()];
+        let mut request = self.client.request(method, format!("{}{path}", base.url)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
+        base.answers.fetch_add(1, Ordering::Relaxed);
         Ok(Reply { status, headers, body })
     }
 
@@ -166,6 +194,11 @@ impl Locks {
     /// Requests go to `base`.
     pub fn new(base: &str) -> Self {
         Self(Api::new(base))
+    }
+
+    /// Each request goes to the next of `bases`: what a balancer without health checks does.
+    pub fn round_robin(bases: &[&str]) -> Self {
+        Self(Api::round_robin(bases))
     }
 
     fn path(lock: &str, verb: &str) -> String {

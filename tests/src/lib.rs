@@ -16,6 +16,7 @@ pub mod api;
 pub mod binaries;
 pub mod checks;
 pub mod conformance;
+pub mod event_stream;
 pub mod fault_proxy;
 pub mod history;
 pub mod key_file;

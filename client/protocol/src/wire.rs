@@ -4,6 +4,7 @@
 //! Replies do not, so that an older client reads a newer server. Durations are whole milliseconds
 //! and always "from now"; no reply carries a wall-clock deadline.
 
+pub mod event;
 pub mod fence;
 pub mod lock;
 pub mod session;

@@ -9,6 +9,8 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
     let whole = Vec::new;
     match (asked.method, asked.route) {
         (&Method::GET, "/v1/locks" | "/v1/events") => Need::Under(Verb::Read, asked.prefix()),
+        // Which locks stands in the body; each is checked there.
+        (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Write),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
         (
             &Method::POST,

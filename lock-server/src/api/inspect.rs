@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
-use fence_protocol::wire::lock::{LockPage, LockReply};
+use fence_protocol::wire::event::ExplainedLock;
+use fence_protocol::wire::lock::LockPage;
 use serde::Deserialize;
 use service_kit::problem::{ApiPath, ApiQuery, Reject};
 
@@ -15,12 +16,14 @@ use crate::store::ListQuery;
 /// How many locks a page holds at most.
 const PAGE_MAX: usize = 1_000;
 
-/// One lock.
+/// One lock, and what happened to it lately.
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
     ApiPath(lock): ApiPath<LockName>,
-) -> Result<Json<LockReply>, Reject> {
-    service.store.show(&lock).await.map(Json).map_err(|refusal| error::reject(&lock, refusal))
+) -> Result<Json<ExplainedLock>, Reject> {
+    let now = service.store.show(&lock).await;
+    let now = now.map_err(|refusal| error::reject(&lock, refusal))?;
+    Ok(Json(ExplainedLock { now, events: service.events.of_lock(&lock) }))
 }
 
 /// The query of a listing.
@@ -47,17 +50,23 @@ pub(super) async fn list(
         let limit = page.limit;
         return Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}")));
     }
-    if page.prefix.len() > LockName::MAX_BYTES || !page.prefix.bytes().all(is_name_byte) {
-        return Err(error::invalid(format!(
-            "prefix {:?} cannot begin a lock name: only A-Z a-z 0-9 . _ : / - are allowed",
-            page.prefix.chars().take(80).collect::<String>()
-        )));
-    }
+    check_prefix(&page.prefix)?;
     let query = ListQuery { prefix: page.prefix, after: page.after, limit: page.limit };
     service.store.list(query).await.map(Json).map_err(|refusal| {
         let detail = refusal.to_string();
         Reject::new(fence_protocol::Code::StoreUnavailable, detail).retry_after(1)
     })
+}
+
+/// Refuses what no lock name can begin with.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), Reject> {
+    if prefix.len() <= LockName::MAX_BYTES && prefix.bytes().all(is_name_byte) {
+        return Ok(());
+    }
+    Err(error::invalid(format!(
+        "prefix {:?} cannot begin a lock name: only A-Z a-z 0-9 . _ : / - are allowed",
+        prefix.chars().take(80).collect::<String>()
+    )))
 }
 
 fn is_name_byte(byte: u8) -> bool {

@@ -24,6 +24,7 @@ pub(super) async fn revoke(
     let ended = service.finish(Operation::Revoke, &lock, result)?;
     caller.note("lease_id", ended.lease_id);
     caller.note("token", ended.token);
+    service.events.tell_end(&ended, Some(request.reason.to_string()));
     tracing::info!(
         target: "audit",
         %lock,

@@ -1,0 +1,284 @@
+//! What happened to locks, as `GET /v1/events` tells it, and what guards refused.
+
+use serde::{Deserialize, Serialize};
+
+use super::lock::{EndReason, LockReply};
+use crate::{LeaseId, LockName, Owner, SessionId, Token};
+
+/// How many refusals one report may carry.
+pub const REFUSALS_MAX: usize = 64;
+/// The longest text of an event, in bytes; longer ones are cut.
+pub const TEXT_BYTES_MAX: usize = 256;
+
+/// One event. A member that says nothing about its kind is absent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The lock; absent in what concerns a session or the whole namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockName>,
+    /// The lease, or the id that a waiting request will have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+    /// The token of the lease; for a refusal the one that was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
+    /// Who.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// What the lease had left when it was granted, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// How long the grant was waited for, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// For how long the lease was held, in milliseconds, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// The mark that a refused operation met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Token>,
+    /// How many events are missing at least; of a gap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
+    /// For people: the refused operation, why a session was blocked, why there is a gap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// How long ago it was told, in milliseconds, when this was sent.
+    #[serde(default)]
+    pub ms_ago: u64,
+}
+
+impl Event {
+    /// An event of this kind that says nothing more yet.
+    pub fn new(kind: EventKind) -> Self {
+        Self {
+            kind,
+            lock: None,
+            lease_id: None,
+            token: None,
+            owner: None,
+            session_id: None,
+            ttl_ms: None,
+            waited_ms: None,
+            held_ms: None,
+            mark: None,
+            missed: None,
+            text: None,
+            ms_ago: 0,
+        }
+    }
+
+    /// About this lock.
+    #[must_use]
+    pub fn lock(mut self, lock: &LockName) -> Self {
+        self.lock = Some(lock.clone());
+        self
+    }
+
+    /// About this lease.
+    #[must_use]
+    pub fn lease(mut self, lease_id: LeaseId) -> Self {
+        self.lease_id = Some(lease_id);
+        self
+    }
+
+    /// With a text for people, cut at [`TEXT_BYTES_MAX`].
+    #[must_use]
+    pub fn text(mut self, text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        if text.len() > TEXT_BYTES_MAX {
+            let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(end.unwrap_or(0));
+        }
+        self.text = Some(text);
+        self
+    }
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A lease was granted.
+    Granted,
+    /// Its holder released it, or it was taken back because the grant could not be delivered.
+    Released,
+    /// Its time passed without a renewal.
+    Expired,
+    /// An operator ended it.
+    Revoked,
+    /// Its owner took the lock over, or another lease holds the lock now.
+    Superseded,
+    /// The session that it was bound to ended.
+    SessionEnded,
+    /// A request waits in the queue. One that is granted within a tenth of a second is not told.
+    Queued,
+    /// A request that was told as queued left without a grant.
+    Left,
+    /// A guard refused an operation, and reported it.
+    Refused,
+    /// A session began.
+    SessionBegun,
+    /// A session was ended by its client.
+    SessionClosed,
+    /// A session was blocked: it takes no heartbeat, and ends at its time.
+    SessionBlocked,
+    /// The memory of the store may have been lost; tokens go on above everything issued before.
+    Lineage,
+    /// Where the stream stands, so that it can be resumed although nothing happened yet.
+    Ready,
+    /// Events are missing here: they were dropped, or were before what is remembered.
+    Gap,
+    /// The reader was too slow and is cut off after this; it may resume, and is then told of the gap.
+    Dropped,
+    /// A kind of a newer server.
+    #[serde(other)]
+    Unknown,
+}
+
+impl EventKind {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::Superseded => "superseded",
+            Self::SessionEnded => "session-ended",
+            Self::Queued => "queued",
+            Self::Left => "left",
+            Self::Refused => "refused",
+            Self::SessionBegun => "session-begun",
+            Self::SessionClosed => "session-closed",
+            Self::SessionBlocked => "session-blocked",
+            Self::Lineage => "lineage",
+            Self::Ready => "ready",
+            Self::Gap => "gap",
+            Self::Dropped => "dropped",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The kind that tells of a lease that ended so.
+    pub fn of_end(reason: EndReason) -> Self {
+        match reason {
+            EndReason::Expired => Self::Expired,
+            EndReason::Superseded => Self::Superseded,
+            EndReason::Released => Self::Released,
+            EndReason::Revoked => Self::Revoked,
+            EndReason::SessionEnded => Self::SessionEnded,
+        }
+    }
+
+    /// Whether it tells of the end of a lease.
+    pub fn is_end(self) -> bool {
+        matches!(
+            self,
+            Self::Released | Self::Expired | Self::Revoked | Self::Superseded | Self::SessionEnded
+        )
+    }
+}
+
+/// `GET /v1/locks/{lock}`: what the store knows, and what was told of the lock lately.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedLock {
+    /// What the store knows now.
+    #[serde(flatten)]
+    pub now: LockReply,
+    /// The events of the lock that this server remembers, newest first, at most 50. Refusals that
+    /// guards reported are among them.
+    #[serde(default)]
+    pub events: Vec<Event>,
+}
+
+/// `POST /v1/refusals`: what a guard refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefusalsReport {
+    /// In the order in which they happened; at most [`REFUSALS_MAX`].
+    pub refusals: Vec<ReportedRefusal>,
+    /// How many more there were that could not be reported.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+/// One refusal of a guard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReportedRefusal {
+    /// The lock.
+    pub lock: LockName,
+    /// The token that was refused.
+    pub token: Token,
+    /// The lease that presented it.
+    pub lease_id: LeaseId,
+    /// The mark that it met.
+    pub mark: Token,
+    /// The operation and the code of the refusal: `PUT orders/42: stale-token`.
+    pub operation: String,
+    /// Who, where the caller said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// The reply to a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalsReply {
+    /// How many were taken.
+    pub taken: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [EventKind; 17] = [
+        EventKind::Granted,
+        EventKind::Released,
+        EventKind::Expired,
+        EventKind::Revoked,
+        EventKind::Superseded,
+        EventKind::SessionEnded,
+        EventKind::Queued,
+        EventKind::Left,
+        EventKind::Refused,
+        EventKind::SessionBegun,
+        EventKind::SessionClosed,
+        EventKind::SessionBlocked,
+        EventKind::Lineage,
+        EventKind::Ready,
+        EventKind::Gap,
+        EventKind::Dropped,
+        EventKind::Unknown,
+    ];
+
+    #[test]
+    fn kinds_are_words() {
+        for kind in ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        let future: EventKind = serde_json::from_str("\"of-the-future\"").unwrap();
+        assert_eq!(future, EventKind::Unknown);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        let event = Event::new(EventKind::Gap).text("ä".repeat(200));
+        assert_eq!(event.text.unwrap().len(), TEXT_BYTES_MAX);
+        let odd = Event::new(EventKind::Gap).text(format!("x{}", "ä".repeat(200)));
+        assert_eq!(odd.text.unwrap().len(), TEXT_BYTES_MAX - 1);
+    }
+
+    #[test]
+    fn what_is_not_said_is_absent() {
+        let json = serde_json::to_string(&Event::new(EventKind::Lineage)).unwrap();
+        assert_eq!(json, r#"{"kind":"lineage","ms_ago":0}"#);
+    }
+}

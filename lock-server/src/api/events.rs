@@ -1,0 +1,91 @@
+//! `GET /v1/events` and `POST /v1/refusals`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use fence_protocol::Code;
+use fence_protocol::wire::event::{
+    Event, EventKind, REFUSALS_MAX, RefusalsReply, RefusalsReport, ReportedRefusal,
+};
+use serde::Deserialize;
+use service_kit::access::{Caller, Verb};
+use service_kit::problem::{ApiJson, ApiQuery, Reject, Result};
+
+use super::{Service, error, inspect};
+use crate::events::{EventId, Reader};
+
+/// What a browser, or any client of such a stream, sends to resume it.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// The query of the stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Watch {
+    prefix: String,
+}
+
+/// The events of locks whose names begin with a prefix, from now or from `Last-Event-ID` on.
+pub(super) async fn events(
+    State(service): State<Arc<Service>>,
+    ApiQuery(watch): ApiQuery<Watch>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    inspect::check_prefix(&watch.prefix)?;
+    let seen = headers.get(LAST_EVENT_ID).map(|value| event_id(value.as_bytes())).transpose()?;
+    if !service.events.is_on() {
+        let detail = "this server keeps no events (--event-history 0)";
+        return Err(Reject::new(Code::NotOffered, detail));
+    }
+    let Some(reader) = Reader::new(&service.events, watch.prefix, seen).await else {
+        let detail = "the readers of events: the limit is reached (--max-event-readers)";
+        return Err(Reject::new(Code::LimitReached, detail).retry_after(1));
+    };
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(reader.into_stream())).into_response())
+}
+
+fn event_id(bytes: &[u8]) -> Result<EventId> {
+    let text = String::from_utf8_lossy(bytes);
+    text.parse().map_err(|()| {
+        let shown: String = text.chars().take(80).collect();
+        error::invalid(format!("Last-Event-ID {shown:?} is none of this server's, like 1795-3"))
+    })
+}
+
+/// Takes down what a guard refused, for those who ask what became of a lease.
+pub(super) async fn refusals(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    ApiJson(report): ApiJson<RefusalsReport>,
+) -> Result<Json<RefusalsReply>> {
+    let taken = report.refusals.len();
+    if taken > REFUSALS_MAX {
+        let text = format!("{taken} refusals are too many for one report: at most {REFUSALS_MAX}");
+        return Err(error::invalid(text));
+    }
+    for refusal in &report.refusals {
+        caller.may(Verb::Write, refusal.lock.as_str())?;
+    }
+    for refusal in report.refusals {
+        service.events.tell(refused(refusal));
+    }
+    if report.dropped > 0 {
+        let mut gap = Event::new(EventKind::Gap).text("a guard could not report refusals");
+        gap.missed = Some(report.dropped);
+        service.events.tell(gap);
+    }
+    Ok(Json(RefusalsReply { taken }))
+}
+
+fn refused(refusal: ReportedRefusal) -> Event {
+    let event = Event::new(EventKind::Refused).lock(&refusal.lock).lease(refusal.lease_id);
+    let mut event = event.text(refusal.operation);
+    (event.token, event.mark, event.owner) =
+        (Some(refusal.token), Some(refusal.mark), refusal.owner);
+    event
+}

@@ -1,0 +1,218 @@
+//! When to look at which lease, to learn how it ended. Pure.
+
+use std::collections::{BTreeSet, HashMap};
+
+use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token};
+
+/// How long after a lease's time is over its own server looks: the store's clock is not ours.
+const MARGIN_MS: u64 = 20;
+/// How much later the servers look that did not grant it: its own is dead then, or slow.
+const OTHERS_MS: u64 = 5_000;
+/// How long the event of an end may take that must have come before another lease's grant.
+const OVERTAKEN_MS: u64 = 200;
+
+/// A lease whose end was not told yet.
+#[derive(Clone, Debug)]
+pub(super) struct Followed {
+    pub(super) lock: LockName,
+    pub(super) token: Option<Token>,
+    pub(super) owner: Option<Owner>,
+    pub(super) granted_at_ms: u64,
+    session: Option<SessionId>,
+    due_ms: u64,
+    /// What to add to a lease's time, where another server granted it.
+    patience_ms: u64,
+}
+
+/// The leases that were told as granted and not as ended, by when to look at them.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    leases: HashMap<LeaseId, Followed>,
+    by_lock: HashMap<LockName, LeaseId>,
+    due: BTreeSet<(u64, LeaseId)>,
+    capacity: usize,
+}
+
+impl Deadlines {
+    /// Follows at most `capacity` leases.
+    pub(super) fn new(capacity: usize) -> Self {
+        let (leases, by_lock, due) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        Self { leases, by_lock, due, capacity }
+    }
+
+    /// What is known of a lease.
+    pub(super) fn of(&self, lease_id: LeaseId) -> Option<&Followed> {
+        self.leases.get(&lease_id)
+    }
+
+    /// Learns from an event; whether something became due earlier than before.
+    pub(super) fn note(&mut self, event: &Event, now_ms: u64, is_own: bool) -> bool {
+        match (event.kind, event.lease_id) {
+            (EventKind::Granted, Some(lease_id)) => self.granted(event, lease_id, now_ms, is_own),
+            (kind, Some(lease_id)) if kind.is_end() => {
+                self.forget(lease_id);
+                false
+            }
+            (EventKind::SessionClosed, _) => self.look_at_session(event.session_id, now_ms),
+            _ => false,
+        }
+    }
+
+    fn granted(&mut self, event: &Event, lease_id: LeaseId, now_ms: u64, is_own: bool) -> bool {
+        let Some(lock) = &event.lock else { return false };
+        let first = self.next_ms();
+        if let Some(before) = self.by_lock.get(lock).copied().filter(|before| *before != lease_id) {
+            // It has ended; its event is on its way, or nobody knows that it has.
+            self.look(before, now_ms + OVERTAKEN_MS);
+        }
+        if self.leases.len() >= self.capacity || self.leases.contains_key(&lease_id) {
+            return self.next_ms() < first;
+        }
+        let patience_ms = if is_own { 0 } else { OTHERS_MS };
+        let ttl_ms = event.ttl_ms.unwrap_or(0).saturating_sub(event.ms_ago);
+        let due_ms = now_ms.saturating_add(ttl_ms) + MARGIN_MS + patience_ms;
+        let followed = Followed {
+            lock: lock.clone(),
+            token: event.token,
+            owner: event.owner.clone(),
+            granted_at_ms: now_ms,
+            session: event.session_id,
+            due_ms,
+            patience_ms,
+        };
+        self.leases.insert(lease_id, followed);
+        self.by_lock.insert(lock.clone(), lease_id);
+        self.due.insert((due_ms, lease_id));
+        first.is_none_or(|first| due_ms < first) || self.next_ms() < first
+    }
+
+    fn look_at_session(&mut self, session: Option<SessionId>, now_ms: u64) -> bool {
+        let is_of = |followed: &Followed| session.is_some() && followed.session == session;
+        let leases: Vec<LeaseId> = self
+            .leases
+            .iter()
+            .filter(|(_, followed)| is_of(followed))
+            .map(|(lease_id, _)| *lease_id)
+            .collect();
+        leases.into_iter().fold(false, |any, lease_id| self.look(lease_id, now_ms) | any)
+    }
+
+    /// The lease is to be looked at then, or earlier where it was due earlier; whether it is
+    /// followed.
+    pub(super) fn look(&mut self, lease_id: LeaseId, at_ms: u64) -> bool {
+        let Some(followed) = self.leases.get_mut(&lease_id) else { return false };
+        let was_due = self.due.remove(&(followed.due_ms, lease_id));
+        if !was_due || at_ms < followed.due_ms {
+            followed.due_ms = at_ms;
+        }
+        self.due.insert((followed.due_ms, lease_id));
+        true
+    }
+
+    /// The lease lives for another while.
+    pub(super) fn lives(&mut self, lease_id: LeaseId, now_ms: u64, expires_in_ms: u64) {
+        let Some(followed) = self.leases.get_mut(&lease_id) else { return };
+        self.due.remove(&(followed.due_ms, lease_id));
+        followed.due_ms = now_ms.saturating_add(expires_in_ms) + MARGIN_MS + followed.patience_ms;
+        self.due.insert((followed.due_ms, lease_id));
+    }
+
+    /// The end of the lease was told.
+    pub(super) fn forget(&mut self, lease_id: LeaseId) {
+        let Some(followed) = self.leases.remove(&lease_id) else { return };
+        self.due.remove(&(followed.due_ms, lease_id));
+        if self.by_lock.get(&followed.lock) == Some(&lease_id) {
+            self.by_lock.remove(&followed.lock);
+        }
+    }
+
+    /// Leases whose time has come, at most `count`; they are not due again before somebody says
+    /// when.
+    pub(super) fn take_due(&mut self, now_ms: u64, count: usize) -> Vec<(LeaseId, LockName)> {
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some((due_ms, lease_id)) = self.due.first().copied()
+            && due_ms <= now_ms
+        {
+            self.due.pop_first();
+            let followed = self.leases.get(&lease_id);
+            taken.extend(followed.map(|followed| (lease_id, followed.lock.clone())));
+        }
+        taken
+    }
+
+    /// When the next lease is due.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        self.due.first().map(|(due_ms, _)| *due_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(n: u128) -> LeaseId {
+        LeaseId::new(uuid::Uuid::from_u128(n)).unwrap()
+    }
+
+    fn granted(n: u128, lock: &str, ttl_ms: u64) -> Event {
+        let lock = LockName::new(lock).unwrap();
+        let mut event = Event::new(EventKind::Granted).lock(&lock).lease(lease(n));
+        event.ttl_ms = Some(ttl_ms);
+        event
+    }
+
+    fn due(deadlines: &mut Deadlines, now_ms: u64) -> Vec<LeaseId> {
+        deadlines.take_due(now_ms, 9).into_iter().map(|(lease_id, _)| lease_id).collect()
+    }
+
+    #[test]
+    fn a_lease_is_looked_at_when_its_time_is_over_and_others_wait_for_its_server() {
+        let mut deadlines = Deadlines::new(9);
+        assert!(deadlines.note(&granted(1, "a", 1_000), 0, true));
+        assert!(!deadlines.note(&granted(2, "b", 1_000), 0, false));
+        assert!(due(&mut deadlines, 1_000).is_empty());
+        assert_eq!(due(&mut deadlines, 1_020), [lease(1)]);
+        assert!(due(&mut deadlines, 6_000).is_empty(), "once taken it is not due by itself");
+        deadlines.lives(lease(1), 1_020, 500);
+        assert_eq!(due(&mut deadlines, 1_540), [lease(1)]);
+        assert_eq!(due(&mut deadlines, 6_020), [lease(2)]);
+    }
+
+    #[test]
+    fn whoever_was_overtaken_is_looked_at_soon() {
+        let mut deadlines = Deadlines::new(9);
+        deadlines.note(&granted(1, "a", 60_000), 0, true);
+        assert!(deadlines.note(&granted(2, "a", 60_000), 10, true));
+        assert_eq!(due(&mut deadlines, 210), [lease(1)]);
+        deadlines.note(&Event::new(EventKind::Released).lease(lease(1)), 211, true);
+        assert!(deadlines.of(lease(1)).is_none() && deadlines.of(lease(2)).is_some());
+    }
+
+    #[test]
+    fn a_session_that_closed_has_its_leases_looked_at() {
+        let mut deadlines = Deadlines::new(9);
+        let session = SessionId::new(uuid::Uuid::from_u128(7)).unwrap();
+        let mut event = granted(1, "a", 60_000);
+        event.session_id = Some(session);
+        deadlines.note(&event, 0, true);
+        deadlines.note(&granted(2, "b", 60_000), 0, true);
+        let mut closed = Event::new(EventKind::SessionClosed);
+        closed.session_id = Some(session);
+        assert!(deadlines.note(&closed, 5, true));
+        assert_eq!(due(&mut deadlines, 5), [lease(1)]);
+    }
+
+    #[test]
+    fn no_more_are_followed_than_there_is_room_for() {
+        let mut deadlines = Deadlines::new(2);
+        for n in 1..=3 {
+            deadlines.note(&granted(n, &format!("l{n}"), 10), 0, true);
+        }
+        assert!(deadlines.of(lease(3)).is_none());
+        deadlines.forget(lease(1));
+        deadlines.note(&granted(3, "l3", 10), 0, true);
+        assert!(deadlines.of(lease(3)).is_some());
+    }
+}

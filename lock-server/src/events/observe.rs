@@ -1,0 +1,186 @@
+//! Stands before a store and tells what it answered.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
+use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
+
+use super::Events;
+use crate::store::{Acquire, Grant, ListQuery, LockStore, NewSession, SessionStore, StoreError};
+
+/// A request that has waited for so long is told as queued.
+const QUEUED_AFTER: Duration = Duration::from_millis(100);
+
+/// A store whose answers are told as events.
+///
+/// A revocation is told by its handler, which knows why.
+#[derive(Debug)]
+pub struct Observed {
+    store: Arc<dyn LockStore>,
+    events: Events,
+}
+
+impl Observed {
+    pub(super) fn new(store: Arc<dyn LockStore>, events: Events) -> Self {
+        Self { store, events }
+    }
+
+    async fn waited(&self, request: Acquire) -> Result<Grant, StoreError> {
+        let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
+        (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
+        let mut waits = Waits { events: &self.events, event, is_told: false };
+        let result = waits.through(self.store.acquire(request)).await;
+        // The grant is told instead.
+        waits.is_told &= result.is_err();
+        result
+    }
+}
+
+/// A request in the queue. Dropped after it was told as queued, it has left without a grant.
+struct Waits<'a> {
+    events: &'a Events,
+    event: Event,
+    is_told: bool,
+}
+
+impl Waits<'_> {
+    async fn through<T>(&mut self, acquire: impl Future<Output = T>) -> T {
+        tokio::pin!(acquire);
+        tokio::select! {
+            biased;
+            result = &mut acquire => return result,
+            () = tokio::time::sleep(QUEUED_AFTER) => {}
+        }
+        self.is_told = true;
+        self.events.tell(self.event.clone());
+        acquire.await
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if self.is_told {
+            self.event.kind = EventKind::Left;
+            self.events.tell(self.event.clone());
+        }
+    }
+}
+
+#[async_trait]
+impl LockStore for Observed {
+    async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
+        let (lock, session) = (request.lock.clone(), request.session);
+        let result = match request.wait_ms {
+            0 => self.store.acquire(request).await,
+            _ => self.waited(request).await,
+        };
+        if let Ok(grant) = &result {
+            let mut event = Event::new(EventKind::Granted).lock(&lock).lease(grant.lease_id);
+            (event.token, event.owner) = (Some(grant.token), Some(grant.owner.clone()));
+            (event.ttl_ms, event.waited_ms) = (Some(grant.remaining_ms), Some(grant.waited_ms));
+            event.session_id = session;
+            self.events.tell(event);
+        }
+        result
+    }
+
+    async fn renew(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        let result = self.store.renew(lock, lease, ttl).await;
+        if let Err(StoreError::Lost { .. }) = result {
+            self.events.look_at(lease);
+        }
+        result
+    }
+
+    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
+        let result = self.store.release(lock, lease).await;
+        match &result {
+            Ok(ended) => self.events.tell_end(ended, None),
+            Err(StoreError::Lost { .. }) => self.events.look_at(lease),
+            Err(_) => {}
+        }
+        result
+    }
+
+    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError> {
+        self.store.revoke(lock).await
+    }
+
+    async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
+        self.store.show(lock).await
+    }
+
+    async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
+        self.store.list(query).await
+    }
+
+    async fn lift(&self, mark: Token) -> Result<(), StoreError> {
+        self.store.lift(mark).await
+    }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+}
+
+fn of_session(kind: EventKind, session: SessionId) -> Event {
+    let mut event = Event::new(kind);
+    event.session_id = Some(session);
+    event
+}
+
+#[async_trait]
+impl SessionStore for Observed {
+    async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
+        let reply = self.store.create_session(new).await?;
+        let mut event = of_session(EventKind::SessionBegun, reply.session_id);
+        (event.owner, event.ttl_ms) = (Some(reply.owner.clone()), Some(reply.ttl_ms));
+        self.events.tell(event);
+        Ok(reply)
+    }
+
+    async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+        self.store.heartbeat(session).await
+    }
+
+    async fn end_session(&self, session: SessionId) -> Result<SessionEndedReply, StoreError> {
+        let reply = self.store.end_session(session).await?;
+        self.events.tell(of_session(EventKind::SessionClosed, session));
+        Ok(reply)
+    }
+
+    async fn block_session(
+        &self,
+        session: SessionId,
+        reason: Owner,
+    ) -> Result<SessionReply, StoreError> {
+        let reply = self.store.block_session(session, reason).await?;
+        let mut event = of_session(EventKind::SessionBlocked, session);
+        event.owner = Some(reply.owner.clone());
+        let why = reply.blocked.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.events.tell(event.text(why));
+        Ok(reply)
+    }
+
+    async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+        self.store.show_session(session).await
+    }
+
+    async fn list_sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<SessionPage, StoreError> {
+        self.store.list_sessions(after, limit).await
+    }
+}

@@ -1,0 +1,244 @@
+//! The events that are remembered: a bounded list with ordered ids. Pure.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use fence_protocol::LeaseId;
+use fence_protocol::wire::event::{Event, EventKind};
+
+/// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,
+/// `1795-3`; without Redis the first part is when the server started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventId {
+    /// The life of the numbering: milliseconds since 1970.
+    pub ms: u64,
+    /// The number in it.
+    pub seq: u64,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (ms, seq) = text.split_once('-').ok_or(())?;
+        let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => text.parse().map_err(|_| ()),
+            false => Err(()),
+        };
+        Ok(Self { ms: number(ms)?, seq: number(seq)? })
+    }
+}
+
+/// A remembered event.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// None where it tells of what is missing here, which is no event of the namespace.
+    pub(super) id: Option<EventId>,
+    pub(super) event: Arc<Event>,
+    /// When it was told, on this server's clock, in milliseconds; below zero before it started.
+    pub(super) at_ms: i64,
+}
+
+/// The last events, oldest first. Places in it are absolute, so that a reader can tell how far it
+/// has come although entries are forgotten at the other end.
+#[derive(Debug)]
+pub(super) struct Ring {
+    entries: VecDeque<Entry>,
+    /// The place of the first entry.
+    first: u64,
+    capacity: usize,
+    /// The id before the first entry.
+    before: EventId,
+    last: EventId,
+}
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    /// The place of the first entry that it gets.
+    pub(super) place: u64,
+    /// Whether events are missing before that.
+    pub(super) has_gap: bool,
+}
+
+impl Ring {
+    /// Remembers `capacity` events; those up to `before` are not known.
+    pub(super) fn new(capacity: usize, before: EventId) -> Self {
+        Self { entries: VecDeque::new(), first: 0, capacity, before, last: before }
+    }
+
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.last = entry.id.unwrap_or(self.last);
+        self.entries.push_back(entry);
+        while self.entries.len() > self.capacity
+            && let Some(forgotten) = self.entries.pop_front()
+        {
+            self.first += 1;
+            self.before = forgotten.id.unwrap_or(self.before);
+        }
+    }
+
+    /// The id of the newest event.
+    pub(super) fn last(&self) -> EventId {
+        self.last
+    }
+
+    /// Where somebody goes on who has read up to `seen`; somebody new begins at the end.
+    ///
+    /// Only an id that is known here shows that nothing is missing after it: one of a numbering that
+    /// was lost, or one that is forgotten, does not.
+    pub(super) fn start(&self, seen: Option<EventId>) -> Start {
+        let end = self.first + self.entries.len() as u64;
+        let Some(seen) = seen else { return Start { place: end, has_gap: false } };
+        if seen == self.before {
+            return Start { place: self.first, has_gap: false };
+        }
+        match self.entries.iter().rposition(|entry| entry.id == Some(seen)) {
+            Some(at) => Start { place: self.first + at as u64 + 1, has_gap: false },
+            None => Start { place: self.first, has_gap: true },
+        }
+    }
+
+    /// The entries from `place` on, at most `count`; none where they are forgotten already.
+    pub(super) fn from(&self, place: u64, count: usize) -> Option<Vec<Entry>> {
+        let skip = usize::try_from(place.checked_sub(self.first)?).ok()?;
+        Some(self.entries.iter().skip(skip).take(count).cloned().collect())
+    }
+
+    /// The newest entries that `wanted` takes, newest first, at most `count`.
+    pub(super) fn newest(&self, count: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Entry> {
+        self.entries
+            .iter()
+            .rev()
+            .filter(|entry| wanted(&entry.event))
+            .take(count)
+            .cloned()
+            .collect()
+    }
+}
+
+/// Which leases were told as granted or ended, so that each is told once; the oldest make room.
+#[derive(Debug)]
+pub(super) struct Told {
+    known: HashSet<(LeaseId, bool)>,
+    by_age: VecDeque<(LeaseId, bool)>,
+    capacity: usize,
+}
+
+impl Told {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { known: HashSet::new(), by_age: VecDeque::new(), capacity }
+    }
+
+    /// Whether the event is news; notes it.
+    pub(super) fn is_news(&mut self, event: &Event) -> bool {
+        let Some(key) = key_of(event) else { return true };
+        if !self.known.insert(key) {
+            return false;
+        }
+        self.by_age.push_back(key);
+        if self.by_age.len() > self.capacity
+            && let Some(oldest) = self.by_age.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// What happens to a lease once: its grant, and its end.
+pub(super) fn key_of(event: &Event) -> Option<(LeaseId, bool)> {
+    let is_end = event.kind.is_end();
+    let once = is_end || event.kind == EventKind::Granted;
+    once.then_some(()).and(event.lease_id).map(|lease_id| (lease_id, is_end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(seq: u64) -> EventId {
+        EventId { ms: 7, seq }
+    }
+
+    fn ring(capacity: usize, count: u64) -> Ring {
+        let mut ring = Ring::new(capacity, id(0));
+        for seq in 1..=count {
+            let event = Arc::new(Event::new(EventKind::Queued));
+            ring.push(Entry { id: Some(id(seq)), event, at_ms: 0 });
+        }
+        ring
+    }
+
+    fn seqs(ring: &Ring, start: Start) -> Vec<u64> {
+        let entries = ring.from(start.place, 100).unwrap();
+        entries.iter().filter_map(|entry| entry.id).map(|id| id.seq).collect()
+    }
+
+    #[test]
+    fn ids_are_read_back_and_nothing_else_is() {
+        assert_eq!("7-12".parse(), Ok(EventId { ms: 7, seq: 12 }));
+        assert_eq!(id(12).to_string(), "7-12");
+        for bad in ["", "7", "-", "7-", "+7-1", "7-1-1", "x-1", "7-99999999999999999999", " 7-1"] {
+            assert!(bad.parse::<EventId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn who_read_an_event_that_is_remembered_misses_nothing() {
+        let ring = ring(4, 9);
+        for seen in 5..=9 {
+            let start = ring.start(Some(id(seen)));
+            assert!(!start.has_gap, "{seen}");
+            assert_eq!(seqs(&ring, start), (seen.max(5) + 1..=9).collect::<Vec<_>>());
+        }
+        assert_eq!(seqs(&ring, ring.start(None)), Vec::<u64>::new());
+    }
+
+    /// Whoever has read something that is not known here may have missed something.
+    #[test]
+    fn an_id_that_is_not_known_is_a_gap() {
+        let ring = ring(4, 9);
+        for seen in [id(4), id(1), id(10), EventId { ms: 6, seq: 7 }, EventId { ms: 8, seq: 7 }] {
+            let start = ring.start(Some(seen));
+            assert!(start.has_gap, "{seen}");
+            assert_eq!(seqs(&ring, start), [6, 7, 8, 9]);
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_forgotten_is_not_made_up() {
+        let ring = ring(4, 9);
+        assert!(ring.from(4, 1).is_none());
+        assert_eq!(ring.from(5, 1).unwrap()[0].id, Some(id(6)));
+        assert!(ring.from(9, 1).unwrap().is_empty());
+        assert_eq!(ring.last(), id(9));
+    }
+
+    #[test]
+    fn a_grant_and_an_end_are_told_once() {
+        let lease = |n: u128| LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
+        let event = |kind, n| Event::new(kind).lease(lease(n));
+        let mut told = Told::new(4);
+        assert!(told.is_news(&event(EventKind::Granted, 1)));
+        assert!(!told.is_news(&event(EventKind::Granted, 1)));
+        assert!(told.is_news(&event(EventKind::Expired, 1)));
+        assert!(!told.is_news(&event(EventKind::Released, 1)), "it ended already");
+        assert!(
+            told.is_news(&event(EventKind::Queued, 1))
+                && told.is_news(&event(EventKind::Queued, 1))
+        );
+        for n in 2..=5 {
+            assert!(told.is_news(&event(EventKind::Granted, n)));
+        }
+        assert!(told.is_news(&event(EventKind::Granted, 1)), "the oldest made room");
+    }
+}

@@ -1,0 +1,270 @@
+//! The stream of events, on every store, and between servers.
+
+use fence_protocol::Code;
+use fence_protocol::wire::event::{EventKind, ExplainedLock};
+use fence_tests::api::Locks;
+use fence_tests::event_stream::EventStream;
+use fence_tests::key_file::lease_id;
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::wait::{soon, until};
+use serde_json::json;
+
+use EventKind::{
+    Dropped, Expired, Gap, Granted, Left, Lineage, Queued, Refused, Released, Revoked,
+    SessionBegun, SessionClosed, SessionEnded, Superseded,
+};
+
+async fn explained(locks: &Locks, lock: &str) -> ExplainedLock {
+    locks.0.get(&format!("/v1/locks/{lock}")).await.expect(200).read()
+}
+
+/// One story with every way in which a lease can end.
+async fn story(server: &Server) {
+    let locks = server.locks();
+    let mut stream = EventStream::open(&server.base, "", "").await;
+
+    let id = lease_id();
+    let ask = json!({"lease_id": id, "owner": "one", "ttl_ms": 60_000});
+    let first = locks.acquire("a", ask.clone()).await.lease();
+    locks.acquire("a", ask).await.lease();
+    locks.release("a", id).await.expect(200);
+    let granted = stream.next().await;
+    assert_eq!((granted.kind, granted.token), (Granted, Some(first.token)));
+    assert_eq!(granted.owner.unwrap().as_str(), "one");
+    let released = stream.next().await;
+    assert_eq!((released.kind, released.lease_id), (Released, Some(id)), "the repeat is no event");
+    assert_eq!(released.owner.unwrap().as_str(), "one");
+
+    locks.grant("b", 150).await;
+    assert_eq!(stream.kinds(2).await, [Granted, Expired]);
+
+    locks.grant("c", 60_000).await;
+    locks.revoke("c", "the host burns").await.expect(200);
+    assert_eq!(stream.next().await.kind, Granted);
+    let revoked = stream.next().await;
+    assert_eq!((revoked.kind, revoked.text.as_deref()), (Revoked, Some("the host burns")));
+
+    let own = |incarnation: &str| json!({"owner": "me", "incarnation": incarnation, "takeover": true, "ttl_ms": 60_000});
+    let old = locks.acquire("d", own("1")).await.lease();
+    locks.acquire("d", own("2")).await.lease();
+    assert_eq!(stream.kinds(2).await, [Granted, Granted]);
+    let superseded = stream.next().await;
+    assert_eq!((superseded.kind, superseded.token), (Superseded, Some(old.token)));
+
+    let session = json!({"owner": "me", "ttl_ms": 60_000});
+    let session = locks.0.post("/v1/sessions", &session).await.expect(200).json();
+    let session = session["session_id"].as_str().unwrap().to_owned();
+    locks.acquire("e", json!({"session_id": session})).await.lease();
+    let path = format!("/v1/sessions/{session}");
+    locks.0.send(http::Method::DELETE, &path, &[], "").await.expect(200);
+    assert_eq!(stream.kinds(4).await, [SessionBegun, Granted, SessionClosed, SessionEnded]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_end_is_told_on_memory() {
+    story(&Setup::lock_server("memory:").start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_end_is_told_on_embedded() {
+    let data = DataDir::new();
+    story(&Setup::lock_server(&data.store()).start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_end_is_told_on_redis() {
+    let redis = Redis::start().await;
+    story(&Setup::lock_server(&redis.url()).start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_told_and_who_leaves() {
+    let server = super::memory().await;
+    let locks = server.locks();
+    let first = locks.grant("q/1", 60_000).await;
+    let mut stream = EventStream::open(&server.base, "?prefix=q/", "").await;
+    locks.grant("other", 60_000).await;
+    let ask = json!({"wait_ms": 300, "owner": "impatient"});
+    locks.acquire("q/1", ask).await.problem(Code::LockHeld);
+    assert_eq!(stream.kinds(2).await, [Queued, Left], "and nothing of the other lock");
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move {
+        own.acquire("q/1", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await.lease()
+    });
+    assert_eq!(stream.next().await.kind, Queued);
+    locks.release("q/1", first.lease_id).await.expect(200);
+    soon("the grant", waiting).await.unwrap();
+    // The two answers leave at the same time.
+    let mut kinds = stream.kinds(2).await;
+    kinds.sort_by_key(|kind| *kind == Granted);
+    assert_eq!(kinds, [Released, Granted], "a grant is told in place of leaving");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_resumed_where_it_broke() {
+    let server = super::memory().await;
+    let locks = server.locks();
+    let mut stream = EventStream::open(&server.base, "", "").await;
+    let begin = stream.last_id.clone();
+    let mut tokens = Vec::new();
+    for n in 0..6 {
+        tokens.push(locks.grant(&format!("r/{n}"), 60_000).await.token);
+    }
+    for token in &tokens[..3] {
+        assert_eq!(stream.next().await.token, Some(*token));
+    }
+    let mut resumed = EventStream::open(&server.base, "", &stream.last_id).await;
+    for token in &tokens[3..] {
+        assert_eq!(resumed.next().await.token, Some(*token));
+    }
+    let mut whole = EventStream::open(&server.base, "", &begin).await;
+    assert_eq!(whole.next().await.token, Some(tokens[0]));
+}
+
+/// What was forgotten, and what another life of the server told, is a gap and never silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_remembered_is_a_gap() {
+    let server = Setup::lock_server("memory:").args(&["--event-history", "4"]).start().await;
+    let locks = server.locks();
+    let begin = EventStream::open(&server.base, "", "").await.last_id;
+    let mut tokens = Vec::new();
+    for n in 0..6 {
+        tokens.push(locks.grant(&format!("g/{n}"), 60_000).await.token);
+    }
+    for seen in [begin.as_str(), "1-1"] {
+        let mut stream = EventStream::open(&server.base, "?prefix=g/", seen).await;
+        assert_eq!(stream.next().await.kind, Gap, "{seen}");
+        assert_eq!(stream.next().await.token, Some(tokens[2]), "{seen}");
+    }
+}
+
+/// A reader that takes nothing is told so and cut, and nobody else notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_is_cut_with_a_marker() {
+    let server = Setup::lock_server("memory:").args(&["--event-history", "64"]).start().await;
+    let locks = server.locks();
+    let mut slow = EventStream::open(&server.base, "", "").await;
+    // Far more than the sockets between them hold, at once.
+    let refusal = json!({"lock": "s".repeat(256), "token": 7, "lease_id": lease_id(), "mark": 9,
+                         "operation": "o".repeat(256), "owner": "w".repeat(256)});
+    let report = json!({"refusals": vec![refusal; 64]});
+    for _ in 0..300 {
+        locks.0.post("/v1/refusals", &report).await.expect(200);
+    }
+    let mut last = None;
+    while let Some(event) = soon("the end of the stream", slow.next_or_end()).await {
+        last = Some(event.kind);
+    }
+    assert_eq!(last, Some(Dropped));
+    let metrics = locks.0.get("/metrics").await.expect(200).body;
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    assert!(metrics.contains("lock_event_readers_cut_total 1"), "{metrics}");
+    let mut resumed = EventStream::open(&server.base, "", &slow.last_id).await;
+    assert_eq!(resumed.next().await.kind, Gap);
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_the_value() {
+    let server = Setup::lock_server("memory:").args(&["--max-event-readers", "1"]).start().await;
+    let api = server.locks().0;
+    for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red"] {
+        api.get(&format!("/v1/events{bad}")).await.problem(Code::InvalidRequest);
+    }
+    for bad in ["x", "", "1", "-1-1", "1-1-1"] {
+        let headers = [("last-event-id", bad)];
+        let reply = api.send(http::Method::GET, "/v1/events", &headers, "").await;
+        reply.problem(Code::InvalidRequest);
+    }
+    let reader = EventStream::open(&server.base, "", "").await;
+    api.get("/v1/events").await.problem(Code::LimitReached);
+    drop(reader);
+    let off = Setup::lock_server("memory:").args(&["--event-history", "0"]).start().await;
+    off.locks().0.get("/v1/events").await.problem(Code::NotOffered);
+    assert!(explained(&off.locks(), "a").await.events.is_empty());
+}
+
+#[tokio::test]
+async fn reported_refusals_are_explained() {
+    let server = super::memory().await;
+    let locks = server.locks();
+    let refusal = |n: u64| {
+        json!({"lock": "a", "token": n, "lease_id": lease_id(), "mark": 99,
+               "operation": "PUT a: stale-token", "owner": "late"})
+    };
+    let report = json!({"refusals": [refusal(7), refusal(8)], "dropped": 3});
+    assert_eq!(locks.0.post("/v1/refusals", &report).await.expect(200).json()["taken"], 2);
+    let explained = explained(&locks, "a").await;
+    let tokens: Vec<_> = explained.events.iter().map(|event| event.token.unwrap().get()).collect();
+    assert_eq!(tokens, [8, 7], "newest first");
+    assert_eq!((explained.events[0].kind, explained.events[0].mark.unwrap().get()), (Refused, 99));
+    let many: Vec<_> = (1..=65).map(refusal).collect();
+    locks.0.post("/v1/refusals", &json!({"refusals": many})).await.problem(Code::InvalidRequest);
+    let odd = json!({"refusals": [{"lock": "a"}]});
+    locks.0.post("/v1/refusals", &odd).await.problem(Code::InvalidRequest);
+}
+
+/// What happens at one server is told at another, once, and a stream may move between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_before_one_redis_tell_the_same() {
+    let redis = Redis::start().await;
+    let setup = Setup::lock_server(&redis.url());
+    let (one, two) = (setup.start().await, setup.start().await);
+    let mut at_two = EventStream::open(&two.base, "", "").await;
+    let id = lease_id();
+    let ask = json!({"lease_id": id, "ttl_ms": 60_000});
+    let lease = one.locks().acquire("a", ask.clone()).await.lease();
+    two.locks().acquire("a", ask).await.lease();
+    let granted = at_two.next().await;
+    assert_eq!((granted.kind, granted.token), (Granted, Some(lease.token)));
+    let after_grant = at_two.last_id.clone();
+    one.locks().grant("b", 200).await;
+    assert_eq!(at_two.kinds(2).await, [Granted, Expired], "the repeat at two is no event");
+    one.locks().release("a", id).await.expect(200);
+    assert_eq!(at_two.next().await.kind, Released);
+    // Resumed at the other one, and at one that started later.
+    let three = setup.start().await;
+    for server in [&one, &three] {
+        let mut moved = EventStream::open(&server.base, "", &after_grant).await;
+        assert_eq!(moved.kinds(3).await, [Granted, Expired, Released]);
+        assert_eq!(moved.last_id, at_two.last_id);
+    }
+}
+
+/// The server that granted is dead: another one tells of the expiry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_servers_leases_are_told_by_another() {
+    let redis = Redis::start().await;
+    let setup = Setup::lock_server(&redis.url());
+    let (mut one, two) = (setup.start().await, setup.start().await);
+    let mut at_two = EventStream::open(&two.base, "", "").await;
+    one.locks().grant("a", 300).await;
+    assert_eq!(at_two.next().await.kind, Granted);
+    one.process.kill();
+    assert_eq!(at_two.next().await.kind, Expired);
+}
+
+/// Redis is emptied: the servers say that their memory has a hole, and go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_redis_is_a_gap_and_a_lineage() {
+    let redis = Redis::start().await;
+    let server = Setup::lock_server(&redis.url()).start().await;
+    let locks = server.locks();
+    let mut stream = EventStream::open(&server.base, "", "").await;
+    locks.grant("a", 60_000).await;
+    assert_eq!(stream.next().await.kind, Granted);
+    let _: String = redis.run(&["FLUSHALL"]).await;
+    let token = until("a grant of the new lineage", || async {
+        let reply = locks.acquire("c", json!({"ttl_ms": 60_000})).await;
+        (reply.status == 200).then(|| reply.lease().token)
+    })
+    .await;
+    let mut kinds = Vec::new();
+    while !(kinds.contains(&Gap) && kinds.contains(&Lineage) && kinds.contains(&Granted)) {
+        let event = stream.next().await;
+        if event.kind == Granted {
+            assert_eq!(event.token, Some(token));
+        }
+        kinds.push(event.kind);
+    }
+}
