@@ -161,7 +161,7 @@ impl Locks {
     /// [`ErrorKind::LeaseLost`] or [`ErrorKind::Invalid`] where there is none.
     pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<EndedReply, Error> {
         self.endpoint
-            .post(&path(lock, "/revoke"), &RevokeRequest { reason }, CALL_TIMEOUT)
+            .post(&path(lock, "/revoke"), &RevokeRequest { reason, lease_id: None }, CALL_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
     }

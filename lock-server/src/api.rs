@@ -73,7 +73,7 @@ impl Service {
     }
 
     fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
-        let Grant { lease_id, token, owner, remaining_ms, waited_ms } = grant;
+        let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode } = grant;
         let namespace = self.namespace.clone();
         let fencing = match &self.keys {
             Some(keys) => keys.sign(token, lock.clone(), lease_id, namespace),
@@ -88,6 +88,7 @@ impl Service {
         LeaseReply {
             lock,
             lease_id,
+            mode: mode.wire(),
             token,
             ttl_ms: remaining_ms,
             owner,

@@ -67,6 +67,9 @@ pub struct Config {
     /// How many may wait for one lock.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_waiters_per_lock: usize,
+    /// How many shared leases one lock may have at the same time, at most 1024.
+    #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = shared_per_lock)]
+    pub max_shared_per_lock: usize,
     /// How many may wait in this process in all.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_waiters: usize,
@@ -115,6 +118,14 @@ pub enum Command {
         #[arg(long, required = true)]
         fresh: bool,
     },
+}
+
+/// A record is read and written as a whole, so that no lock may have any number of leases.
+fn shared_per_lock(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1_024) => Ok(count),
+        _ => Err(format!("{text:?} is out of range: 1 to 1024")),
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -217,6 +228,7 @@ impl Config {
             namespace: self.namespace.clone(),
             limits: Limits {
                 waiters_per_lock: self.max_waiters_per_lock,
+                shared_per_lock: self.max_shared_per_lock,
                 waiters: self.max_waiters,
                 locks: self.max_locks,
                 sessions: self.max_sessions,

@@ -3,8 +3,12 @@
 //! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
 //! `embedded` and `redis` cannot drift apart.
 
+use std::fmt;
+
 use async_trait::async_trait;
-use fence_protocol::wire::lock::{EndReason, EndedReply, HolderInfo, LockPage, LockReply};
+use fence_protocol::wire::lock::{
+    EndReason, EndedReply, HolderInfo, LeaseMode, LockPage, LockReply,
+};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 pub mod embedded;
@@ -40,6 +44,21 @@ pub trait LockStore: SessionStore {
     /// of a request with `wait_ms` 0 leaves whatever was done: a repeat with the same id learns it.
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError>;
 
+    /// Grants several locks in one step, a token each, or none of them: now, or within `wait_ms`.
+    ///
+    /// Every part has the same lease id, owner, time to live, patience, session and metadata, names
+    /// another lock, and takes nothing over. The grants come in the order of the parts. While such a
+    /// request waits it holds nothing: it has a place in each queue, all taken in one step, so that
+    /// any two requests stand in the same order wherever they meet, and no circle of waiting can form.
+    /// The same lease id again is told of the same grants while all of them live.
+    ///
+    /// # Errors
+    /// [`StoreError::Part`] names the lock that refused, with why; nothing was changed.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire): dropped while it waits, it leaves every queue.
+    async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError>;
+
     /// Replaces the remaining time of a live lease by `ttl`, or by its own time to live.
     ///
     /// # Errors
@@ -60,11 +79,21 @@ pub trait LockStore: SessionStore {
     /// [`StoreError::Lost`] when the lease had ended before, and for an id that is not known.
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError>;
 
-    /// Ends whatever lease is live; the next waiter is granted in the same step.
+    /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; those who
+    /// wait are granted in the same step. Gives the leases that ended, the oldest first.
     ///
     /// # Errors
-    /// [`StoreError::NotHeld`] when no lease is live.
-    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError>;
+    /// [`StoreError::NotHeld`] when nothing is live; [`StoreError::Lost`] when the one that was named
+    /// is not.
+    async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError>;
+
+    /// A token that no lease has: above every token issued before, and never issued again. Guards
+    /// are sealed with it.
+    ///
+    /// # Errors
+    /// [`StoreError::Exhausted`], [`StoreError::Unavailable`]; [`StoreError::Unknown`] where a token
+    /// may have been used up.
+    async fn mint(&self) -> Result<Token, StoreError>;
 
     /// Holder, queue and recent history of one lock. A lock that nothing is known of is free.
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError>;
@@ -107,6 +136,59 @@ pub struct Acquire {
     pub incarnation: Option<Owner>,
     /// Whom the lock may be taken from at once.
     pub takeover: Takeover,
+    /// How the lease shares the lock.
+    pub mode: Mode,
+    /// For how long the lock stays closed after this lease ended without its holder's word (it
+    /// expired, or its session ended), in milliseconds; 0 for not at all. For datastores without a
+    /// guard: what the holder had under way has so long to land.
+    pub lock_delay_ms: u64,
+}
+
+impl Acquire {
+    /// Asks for the whole lock, without waiting, and for nothing more.
+    pub fn new(lock: LockName, lease_id: LeaseId, owner: Owner, ttl: Ttl) -> Self {
+        Self {
+            lock,
+            lease_id,
+            owner,
+            ttl,
+            wait_ms: 0,
+            metadata: None,
+            min_token: None,
+            session: None,
+            incarnation: None,
+            takeover: Takeover::Never,
+            mode: Mode::Exclusive,
+            lock_delay_ms: 0,
+        }
+    }
+}
+
+/// How leases share a lock.
+///
+/// A lock is of one kind at a time, from the first lease or waiter to the last: it is taken
+/// exclusively and shared, or it is a semaphore of one size. Idle, it is of no kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody beside it.
+    #[default]
+    Exclusive,
+    /// Beside other shared leases.
+    Shared,
+    /// One of so many permits.
+    Permit {
+        /// How many there are in all: 1 to [`PERMITS_MAX`](fence_protocol::wire::lock::PERMITS_MAX).
+        size: u32,
+    },
+}
+
+/// What a revocation ends, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revoke {
+    /// Only this lease; `None` for all of them.
+    pub lease: Option<LeaseId>,
+    /// What its holder is told.
+    pub reason: Option<Owner>,
 }
 
 /// From whom an acquire may take a lock at once.
@@ -159,6 +241,8 @@ pub struct Grant {
     pub remaining_ms: u64,
     /// How long the acquire waited, in milliseconds.
     pub waited_ms: u64,
+    /// How it shares the lock.
+    pub mode: Mode,
 }
 
 /// Which page of the held locks.
@@ -170,6 +254,46 @@ pub struct ListQuery {
     pub after: Option<LockName>,
     /// At most so many.
     pub limit: usize,
+}
+
+/// What a lock is while it is held or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Exclusive and shared leases.
+    Lock,
+    /// Permits.
+    Semaphore {
+        /// How many.
+        size: u32,
+    },
+}
+
+impl Mode {
+    /// The word of the API.
+    pub fn wire(self) -> LeaseMode {
+        match self {
+            Self::Exclusive => LeaseMode::Exclusive,
+            Self::Shared => LeaseMode::Shared,
+            Self::Permit { .. } => LeaseMode::Permit,
+        }
+    }
+
+    /// The kind of lock that such a lease makes of it.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Exclusive | Self::Shared => Kind::Lock,
+            Self::Permit { size } => Kind::Semaphore { size },
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock => f.write_str("a lock with exclusive and shared leases"),
+            Self::Semaphore { size } => write!(f, "a semaphore of size {size}"),
+        }
+    }
 }
 
 /// Why a store did not do as it was asked.
@@ -199,6 +323,19 @@ pub enum StoreError {
     Lost {
         /// How it ended.
         reason: EndReason,
+        /// What the operator who revoked it said.
+        why: Option<Owner>,
+    },
+    /// The lock is in use as another kind; nothing was changed.
+    #[error("the lock is in use as {0}")]
+    OtherKind(Kind),
+    /// One lock of several refused; nothing was changed at any of them.
+    #[error("lock {lock}: {refusal}")]
+    Part {
+        /// Which.
+        lock: LockName,
+        /// Why.
+        refusal: Box<StoreError>,
     },
     /// No lease is live.
     #[error("nobody holds the lock")]
@@ -233,6 +370,8 @@ pub enum StoreError {
 pub struct Limits {
     /// How many may wait for one lock.
     pub waiters_per_lock: usize,
+    /// How many shared leases may live on one lock at the same time.
+    pub shared_per_lock: usize,
     /// How many may wait in all, in this process.
     pub waiters: usize,
     /// How many locks may be held or remembered (memory and embedded).
@@ -249,6 +388,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             waiters_per_lock: 10_000,
+            shared_per_lock: 1_024,
             waiters: 100_000,
             locks: 1_000_000,
             sessions: 100_000,

@@ -91,6 +91,9 @@ codes! {
     /// The live lease is not one that the caller may take over.
     TakeoverRefused = "takeover-refused", 409, false, "The lock cannot be taken over",
         "Only an earlier incarnation of the same owner can be taken over; acquire without takeover and wait your turn.";
+    /// The lock is in use as another kind of lock.
+    LockKindConflict = "lock-kind-conflict", 409, false, "The lock is in use as another kind",
+        "Use one name for one kind: exclusive and shared leases, or permits of one semaphore size.";
     /// The session is in use for something else.
     SessionConflict = "session-conflict", 409, false, "The session does not fit the request",
         "Use a session of the same owner, and renew its leases by its heartbeat.";

@@ -30,6 +30,7 @@ fn orphaned_under(ttl_ms: u64, store: &str, limits: Limits) -> Lease {
         fencing_token: header,
         lock,
         lease_id,
+        mode: Default::default(),
         token: Token::new(7).unwrap(),
         ttl_ms,
         owner: client.owner().clone(),

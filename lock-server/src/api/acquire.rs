@@ -12,7 +12,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 use super::{Service, error};
 use crate::counters::Operation;
 use crate::rules::tokens;
-use crate::store::{Acquire, Grant, StoreError, Takeover};
+use crate::store::{Acquire, Grant, Mode, StoreError, Takeover};
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
@@ -105,6 +105,8 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         session: request.session_id,
         incarnation: request.incarnation,
         takeover,
+        mode: Mode::Exclusive,
+        lock_delay_ms: 0,
     })
 }
 

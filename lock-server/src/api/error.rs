@@ -1,6 +1,7 @@
 //! The one place where a store's refusals become problems.
 
-use fence_protocol::{Code, LockName};
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{Code, LockName, Owner};
 use service_kit::problem::Reject;
 
 use super::sessions;
@@ -25,6 +26,16 @@ fn no_takeover(why: NoTakeover) -> &'static str {
         NoTakeover::WasTakenOver => {
             "this incarnation was itself taken over by a later one; it must stop"
         }
+    }
+}
+
+fn lost(lock: &LockName, reason: EndReason, why: Option<Owner>) -> Reject {
+    let said = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    let detail = format!("the lease on lock {lock} has ended: {}{said}", reason.as_str());
+    let reject = Reject::new(Code::LeaseLost, detail).with("reason", reason);
+    match why {
+        Some(why) => reject.with("why", why),
+        None => reject,
     }
 }
 
@@ -54,11 +65,11 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         .with("why", why.as_str())
         .with("holder", holder),
         StoreError::Session(refusal) => sessions::problem(refusal),
-        StoreError::Lost { reason } => Reject::new(
-            Code::LeaseLost,
-            format!("the lease on lock {lock} has ended: {}", reason.as_str()),
-        )
-        .with("reason", reason),
+        StoreError::Lost { reason, why } => lost(lock, reason, why),
+        StoreError::OtherKind(kind) => {
+            Reject::new(Code::LockKindConflict, format!("lock {lock} is in use as {kind}"))
+        }
+        StoreError::Part { lock, refusal } => reject(&lock, *refusal).with("lock", &lock),
         StoreError::NotHeld => Reject::new(Code::NotFound, format!("nobody holds lock {lock}"))
             .hint("There is nothing to do."),
         StoreError::IdConflict { owner } => Reject::new(

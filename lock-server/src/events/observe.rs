@@ -11,7 +11,9 @@ use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 use super::Events;
-use crate::store::{Acquire, Grant, ListQuery, LockStore, NewSession, SessionStore, StoreError};
+use crate::store::{
+    Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
+};
 
 /// A request that has waited for so long is told as queued.
 const QUEUED_AFTER: Duration = Duration::from_millis(100);
@@ -112,8 +114,16 @@ impl LockStore for Observed {
         result
     }
 
-    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError> {
-        self.store.revoke(lock).await
+    async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+        self.store.acquire_all(parts).await
+    }
+
+    async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {
+        self.store.revoke(lock, revoke).await
+    }
+
+    async fn mint(&self) -> Result<Token, StoreError> {
+        self.store.mint().await
     }
 
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {

@@ -353,7 +353,7 @@ fn known_answer(
     request: &Acquire,
 ) -> Option<Result<Grant, StoreError>> {
     if let Some(ended) = record.ended(request.lease_id) {
-        return Some(Err(StoreError::Lost { reason: ended.reason }));
+        return Some(Err(StoreError::Lost { reason: ended.reason, why: None }));
     }
     let holder = record.holder.as_mut().filter(|holder| holder.lease_id == request.lease_id)?;
     if holder.owner != request.owner {
@@ -370,7 +370,7 @@ fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
         (None, Some(_)) => EndReason::Superseded,
         (None, None) => EndReason::Expired,
     };
-    StoreError::Lost { reason }
+    StoreError::Lost { reason, why: None }
 }
 
 fn limit(what: &'static str, limit: usize) -> StoreError {

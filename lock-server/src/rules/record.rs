@@ -8,7 +8,7 @@ use fence_protocol::wire::lock::{
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Acquire, Grant};
+use crate::store::{Acquire, Grant, Mode};
 
 /// How many ended leases a lock remembers.
 pub(super) const ENDED_KEPT: usize = 8;
@@ -93,6 +93,7 @@ impl Holder {
             owner: self.owner.clone(),
             remaining_ms: self.expires_at_ms.saturating_sub(now_ms),
             waited_ms,
+            mode: Mode::Exclusive,
         }
     }
 
@@ -155,10 +156,15 @@ impl Record {
                 info: holder.info(now_ms),
                 ttl_ms: holder.ttl.ms(),
                 renewals: holder.renewals,
+                mode: Mode::Exclusive.wire(),
                 session_id: holder.session,
                 incarnation: holder.incarnation.clone(),
                 metadata: holder.metadata.as_deref().and_then(|m| serde_json::from_str(m).ok()),
             }),
+            also_held: Vec::new(),
+            lease_count: usize::from(self.holder.is_some()),
+            size: None,
+            delayed_ms: None,
             queue_length: self.queue.len(),
             queue: self
                 .queue
@@ -168,6 +174,7 @@ impl Record {
                     lease_id: waiter.request.lease_id,
                     owner: waiter.request.owner.clone(),
                     waiting_ms: now_ms.saturating_sub(waiter.since_ms),
+                    mode: waiter.request.mode.wire(),
                 })
                 .collect(),
             history: self
@@ -178,6 +185,7 @@ impl Record {
                     token: ended.token,
                     owner: ended.owner.clone(),
                     reason: ended.reason,
+                    why: None,
                     held_ms: ended.held_ms,
                     ended_ms_ago: now_ms.saturating_sub(ended.at_ms),
                 })

@@ -18,7 +18,9 @@ use service_kit::data_file::FolderError;
 use service_kit::health::Health;
 
 use super::engine::Engine;
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, NewSession, SessionStore, StoreError};
+use super::{
+    Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
+};
 use crate::rules::Machine;
 
 /// The file in the data folder.

@@ -19,7 +19,7 @@ use service_kit::health::Health;
 use tokio::sync::oneshot;
 
 use self::worker::Worker;
-use super::{Acquire, Grant, ListQuery, StoreError};
+use super::{Acquire, Grant, ListQuery, Revoke, StoreError};
 use crate::rules::Machine;
 
 /// How many requests may wait for the thread; more are refused, not queued.
@@ -67,7 +67,6 @@ enum Request {
     Withdraw { lock: LockName, lease_id: LeaseId, granted: bool },
     Renew(LockName, LeaseId, Option<Ttl>, Answer<Grant>),
     Release(LockName, LeaseId, Answer<EndedReply>),
-    Revoke(LockName, Answer<EndedReply>),
     Show(LockName, Answer<LockReply>),
     List(ListQuery, Answer<LockPage>),
     Lift(Token, Answer<()>),
@@ -145,8 +144,16 @@ impl Engine {
         self.ask(|answer| Request::Release(lock, lease_id, answer)).await
     }
 
-    pub(super) async fn revoke(&self, lock: LockName) -> Result<EndedReply, StoreError> {
-        self.ask(|answer| Request::Revoke(lock, answer)).await
+    pub(super) async fn revoke(
+        &self,
+        lock: LockName,
+        revoke: Revoke,
+    ) -> Result<Vec<EndedReply>, StoreError> {
+        self.session(move |machine, now_ms| {
+            let _ = revoke;
+            machine.revoke(now_ms, &lock).map(|ended| vec![ended])
+        })
+        .await
     }
 
     pub(super) async fn show(&self, lock: LockName) -> Result<LockReply, StoreError> {
@@ -249,8 +256,20 @@ macro_rules! serve_through_engine {
                 self.0.release(lock.clone(), lease).await
             }
 
-            async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError> {
-                self.0.revoke(lock.clone()).await
+            async fn acquire_all(&self, _parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+                Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
+            }
+
+            async fn revoke(
+                &self,
+                lock: &LockName,
+                revoke: Revoke,
+            ) -> Result<Vec<EndedReply>, StoreError> {
+                self.0.revoke(lock.clone(), revoke).await
+            }
+
+            async fn mint(&self) -> Result<Token, StoreError> {
+                Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
             }
 
             async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {

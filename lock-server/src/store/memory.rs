@@ -13,7 +13,9 @@ use service_kit::clock::Clock;
 use service_kit::health::Health;
 
 use super::engine::{Engine, NoJournal};
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, NewSession, SessionStore, StoreError};
+use super::{
+    Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
+};
 use crate::rules::{Machine, tokens};
 
 /// The `memory:` store.

@@ -31,7 +31,7 @@ use self::lineage::{Lineage, LineageKeeper};
 use self::reply::Answer;
 use self::scripts::Scripts;
 use self::waiting::{Place, Waiting, Wake};
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, StoreError};
+use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use crate::guards::Guards;
 
 /// How the store talks to its Redis.
@@ -311,13 +311,25 @@ impl LockStore for RedisStore {
         answer.into_ended(lock)
     }
 
-    async fn revoke(&self, lock: &LockName) -> Result<EndedReply, StoreError> {
+    async fn acquire_all(&self, _parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+        Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
+    }
+
+    async fn revoke(
+        &self,
+        lock: &LockName,
+        _revoke: Revoke,
+    ) -> Result<Vec<EndedReply>, StoreError> {
         let answer = self
             .run(&self.inner.scripts.revoke, |command| {
                 command.arg(lock.as_str());
             })
             .await?;
-        answer.into_ended(lock)
+        answer.into_ended(lock).map(|ended| vec![ended])
+    }
+
+    async fn mint(&self) -> Result<Token, StoreError> {
+        Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
     }
 
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
-use lock_server::store::{Acquire, Grant, LockStore, StoreError, Takeover};
+use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError, Takeover};
 use tokio::task::JoinHandle;
 
 use crate::key_file::lease_id;
@@ -52,6 +52,8 @@ fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
         session: None,
         incarnation: None,
         takeover: Takeover::Never,
+        mode: Mode::Exclusive,
+        lock_delay_ms: 0,
     }
 }
 
@@ -67,7 +69,7 @@ async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {
 
 fn lost(outcome: Result<Grant, StoreError>) -> EndReason {
     match outcome {
-        Err(StoreError::Lost { reason }) => reason,
+        Err(StoreError::Lost { reason, .. }) => reason,
         other => panic!("expected a lost lease: {other:?}"),
     }
 }

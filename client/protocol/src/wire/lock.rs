@@ -7,6 +7,10 @@ use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;
+/// The largest semaphore.
+pub const PERMITS_MAX: u32 = 1_024;
+/// How many locks one request may acquire.
+pub const LOCKS_PER_ACQUIRE_MAX: usize = 64;
 
 /// `POST /v1/locks/{lock}/acquire`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +44,90 @@ pub struct AcquireRequest {
     /// Takes the lock over from this lease of the same owner, at once: its holder was seen to die.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover_of: Option<LeaseId>,
+    /// How the lease shares the lock.
+    #[serde(skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
+    /// Of a permit, and only there: how many the semaphore has, 1 to [`PERMITS_MAX`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+}
+
+/// How a lease shares its lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseMode {
+    /// Nobody beside it.
+    #[default]
+    Exclusive,
+    /// Beside other shared leases; not beside an exclusive one.
+    Shared,
+    /// One permit of a semaphore.
+    Permit,
+}
+
+impl LeaseMode {
+    /// Whether the lease shares with nobody.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn is_exclusive(&self) -> bool {
+        *self == Self::Exclusive
+    }
+
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permit => "permit",
+        }
+    }
+}
+
+/// `POST /v1/acquire`: all of the locks in one step, or none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcquireAllRequest {
+    /// 1 to [`LOCKS_PER_ACQUIRE_MAX`], each once.
+    pub locks: Vec<LockWish>,
+    /// How long the leases live unless they are renewed.
+    pub ttl_ms: Ttl,
+    /// How long to wait in the queues; 0 answers at once.
+    pub wait_ms: u64,
+    /// Who asks, for people to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The id of every grant. A repeat with the same id gets the same grants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+    /// Anything that people who look at the locks should see.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+    /// The session that the leases live as long as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+}
+
+/// One lock of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockWish {
+    /// The lock.
+    pub lock: LockName,
+    /// How the lease shares it.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
+    /// Of a permit, and only there: how many the semaphore has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// The grant's token must exceed this one: a guard has seen it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_token: Option<Token>,
+}
+
+/// The reply to [`AcquireAllRequest`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeasesReply {
+    /// In the order of the request.
+    pub leases: Vec<LeaseReply>,
 }
 
 /// The reply to acquire and renew: a live lease.
@@ -49,6 +137,9 @@ pub struct LeaseReply {
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
+    /// How it shares the lock.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
     /// The fencing token of the grant.
     pub token: Token,
     /// What remains of the lease, in milliseconds.
@@ -101,8 +192,38 @@ pub struct EndedReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// Why, for the audit log: 1 to 256 bytes.
+    /// Why, for the holder and the audit log: 1 to 256 bytes.
     pub reason: Owner,
+    /// Only this lease; without it every lease of the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+}
+
+/// The reply to [`RevokeRequest`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RevokedReply {
+    /// The lease that ended, or the oldest of them.
+    #[serde(flatten)]
+    pub ended: EndedReply,
+    /// The other leases that ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<EndedReply>,
+    /// What each guard was told before the lease ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<GuardSeal>,
+}
+
+/// Whether a guard refuses everything that came before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GuardSeal {
+    /// Where the guard is, without credentials.
+    pub guard: String,
+    /// The mark that it answered with; absent where it was not sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Token>,
+    /// Why it was not sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// How a lease ended.
@@ -162,9 +283,22 @@ pub struct LockReply {
     pub lock: LockName,
     /// `free` or `held`.
     pub state: LockState,
-    /// The live lease, where there is one.
+    /// The live lease, where there is one; of several the one that was granted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<HolderReply>,
+    /// The other live leases, in the order of their grants; at most 100 are listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_held: Vec<HolderReply>,
+    /// How many leases are live.
+    #[serde(default)]
+    pub lease_count: usize,
+    /// How many permits the lock has, while it is in use as a semaphore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// For how long the lock, or a permit of it, stays closed after a lease that ended without its
+    /// holder's word, in milliseconds; the longest where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_ms: Option<u64>,
     /// How many wait.
     pub queue_length: usize,
     /// Who waits, first come first; at most 100 are listed.
@@ -182,6 +316,8 @@ pub enum LockState {
     Free,
     /// A lease is live.
     Held,
+    /// No lease is live, and none is granted until the lock-delay is over.
+    Delayed,
 }
 
 /// The live lease of a lock.
@@ -196,6 +332,9 @@ pub struct HolderReply {
     pub ttl_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
+    /// How it shares the lock.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
     /// The session that it lives as long as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
@@ -216,6 +355,9 @@ pub struct WaiterReply {
     pub owner: Owner,
     /// For how long it has waited, in milliseconds.
     pub waiting_ms: u64,
+    /// How its lease will share the lock.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
 }
 
 /// A lease that ended.
@@ -229,6 +371,9 @@ pub struct EndedLease {
     pub owner: Option<Owner>,
     /// How it ended.
     pub reason: EndReason,
+    /// What the operator who revoked it said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Owner>,
     /// For how long it was held, in milliseconds.
     pub held_ms: u64,
     /// How long ago it ended, in milliseconds.

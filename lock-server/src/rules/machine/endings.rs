@@ -84,7 +84,7 @@ impl Machine {
         {
             self.forget_waiter(lock, &waiter);
             let reason = EndReason::Released;
-            self.deliver(lock, lease_id, Err(StoreError::Lost { reason }));
+            self.deliver(lock, lease_id, Err(StoreError::Lost { reason, why: None }));
             owner = Some(waiter.request.owner);
         }
         record.remember(Ended {

@@ -3,7 +3,7 @@
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 
 use super::*;
-use crate::store::{NoTakeover, Takeover};
+use crate::store::{Mode, NoTakeover, Takeover};
 
 mod histories;
 mod sessions;
@@ -33,6 +33,8 @@ fn ask(name: &str, number: u128, wait_ms: u64) -> Acquire {
         session: None,
         incarnation: None,
         takeover: Takeover::Never,
+        mode: Mode::Exclusive,
+        lock_delay_ms: 0,
     }
 }
 
@@ -69,7 +71,7 @@ fn an_ended_id_is_never_granted_again() {
     granted(machine.acquire(0, ask("a", 1, 0)));
     machine.release(10, &lock("a"), id(1)).unwrap();
     let error = refused(machine.acquire(20, ask("a", 1, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
     granted(machine.acquire(20, ask("a", 2, 0)));
 }
 
@@ -77,9 +79,9 @@ fn an_ended_id_is_never_granted_again() {
 fn a_release_that_overtakes_its_acquire_wins() {
     let mut machine = machine();
     let error = machine.release(0, &lock("a"), id(1)).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None });
     let error = refused(machine.acquire(1, ask("a", 1, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn a_renewal_replaces_and_never_resurrects() {
     let renewed = machine.renew(60, &lock("a"), id(1), None).unwrap();
     assert_eq!(renewed.remaining_ms, 100);
     let error = machine.renew(160, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None });
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn a_grant_that_reached_nobody_is_taken_back_and_handed_on() {
     let granted: Vec<_> = machine.take_deliveries().into_iter().map(|d| d.lease_id).collect();
     assert_eq!(granted, [id(2), id(3)]);
     let error = refused(machine.acquire(5, ask("a", 2, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
 }
 
 /// The connection broke, the client asked again and has the lock: the word that the first
@@ -243,5 +245,5 @@ fn a_restart_forgets_nothing_that_was_answered() {
     let again = granted(after.acquire(90, ask("a", 1, 0)));
     assert_eq!((again.token, again.remaining_ms), (held.token, 10));
     let error = refused(after.acquire(10, ask("b", 2, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
 }

@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::rules::Reply;
-    use crate::store::{Acquire, Limits, Takeover};
+    use crate::store::{Acquire, Limits, Mode, Takeover};
 
     fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
         Acquire {
@@ -163,6 +163,8 @@ mod tests {
             session: None,
             incarnation: None,
             takeover: Takeover::Never,
+            mode: Mode::Exclusive,
+            lock_delay_ms: 0,
         }
     }
 

@@ -112,10 +112,6 @@ impl<J: Journal> Worker<J> {
                 let result = self.machine.release(now_ms, &lock, lease_id);
                 self.answer_later(answer, result);
             }
-            Request::Revoke(lock, answer) => {
-                let result = self.machine.revoke(now_ms, &lock);
-                self.answer_later(answer, result);
-            }
             Request::Show(lock, answer) => {
                 let result = self.machine.show(now_ms, &lock);
                 self.answer_later(answer, Ok(result));

@@ -11,7 +11,7 @@ mod session;
 
 use fence_protocol::wire::session::SessionReply;
 
-use crate::store::{Grant, NoTakeover, StoreError, Takeover};
+use crate::store::{Grant, Mode, NoTakeover, StoreError, Takeover};
 
 /// What a script answered to its caller.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Answer {
         match self {
             Self::Granted(grant) => Ok(grant),
             Self::Held { holder, queue_length } => Err(StoreError::Held { holder, queue_length }),
-            Self::Lost(reason) => Err(StoreError::Lost { reason }),
+            Self::Lost(reason) => Err(StoreError::Lost { reason, why: None }),
             Self::Conflict(owner) => Err(StoreError::IdConflict { owner }),
             Self::Refused { why, holder } => Err(StoreError::TakeoverRefused { holder, why }),
             Self::NoSession(refusal) => Err(refusal),
@@ -73,7 +73,7 @@ impl Answer {
             Self::Ended { lease_id, token, reason } => {
                 Ok(EndedReply { lock: lock.clone(), lease_id, token, reason })
             }
-            Self::Lost(reason) => Err(StoreError::Lost { reason }),
+            Self::Lost(reason) => Err(StoreError::Lost { reason, why: None }),
             Self::Free => Err(StoreError::NotHeld),
             Self::NoSession(refusal) => Err(refusal),
             other => Err(unexpected(&other)),
@@ -85,6 +85,10 @@ impl Answer {
             Self::Shown(shown) => Ok(LockReply {
                 lock: lock.clone(),
                 state: if shown.holder.is_some() { LockState::Held } else { LockState::Free },
+                also_held: Vec::new(),
+                lease_count: usize::from(shown.holder.is_some()),
+                size: None,
+                delayed_ms: None,
                 holder: shown.holder,
                 queue_length: shown.queue_length,
                 queue: shown.queue,
@@ -136,6 +140,7 @@ fn parse(fields: &[String]) -> Result<Answer, Invalid> {
             owner: owner.parse()?,
             remaining_ms: number(remaining)?,
             waited_ms: 0,
+            mode: Mode::Exclusive,
         })),
         ["QUEUED", expires_in] => Ok(Answer::Queued { expires_in_ms: number(expires_in)? }),
         ["HELD", holder @ .., waiting] => {
@@ -205,6 +210,7 @@ fn handed(fields: &[String]) -> Result<(LockName, Grant), Invalid> {
         owner: owner.parse()?,
         remaining_ms: number(remaining)?,
         waited_ms: 0,
+        mode: Mode::Exclusive,
     };
     Ok((LockName::new(lock)?, grant))
 }
@@ -236,6 +242,7 @@ fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
             info: holder_info(&[owner, token, held, expires_in])?,
             ttl_ms: number(ttl)?,
             renewals: number(renewals)?,
+            mode: Mode::Exclusive.wire(),
             session_id: if session.is_empty() { None } else { Some(session.parse()?) },
             incarnation: if incarnation.is_empty() { None } else { Some(incarnation.parse()?) },
             metadata: serde_json::from_str(metadata).ok(),
@@ -256,6 +263,7 @@ fn waiter(fields: &[&str], now_ms: u64) -> Result<WaiterReply, Invalid> {
         lease_id: fields[0].parse()?,
         owner: fields[2].parse()?,
         waiting_ms: now_ms.saturating_sub(number(fields[1])?),
+        mode: Mode::Exclusive.wire(),
     })
 }
 
@@ -269,6 +277,7 @@ fn ended_lease(line: &str, now_ms: u64) -> Result<EndedLease, Invalid> {
         token: if token.is_empty() { None } else { Some(token.parse()?) },
         owner: if owner.is_empty() { None } else { Some(owner.parse()?) },
         reason: end_reason(reason)?,
+        why: None,
         held_ms: number(held)?,
         ended_ms_ago: now_ms.saturating_sub(number(at)?),
     })

@@ -14,7 +14,7 @@ pub async fn an_ended_id_is_never_granted_again(store: &Store) {
     assert_eq!(lost(store.acquire(expired_one.clone()).await), EndReason::Expired);
     let revoked_one = request("ended", LONG_MS, 0);
     store.acquire(revoked_one.clone()).await.unwrap();
-    store.revoke(&name("ended")).await.unwrap();
+    store.revoke(&name("ended"), Revoke::default()).await.unwrap();
     // Waiting for it does not help, and a later holder does not blur the reason.
     grant(store, "ended", LONG_MS).await;
     for (ended, reason) in [
@@ -32,7 +32,7 @@ pub async fn an_expired_lease_is_gone_loudly(store: &Store) {
     let lock = name("expired");
     let grant = grant(store, "expired", SHORT_MS).await;
     until_free(store, "expired").await;
-    let expired = StoreError::Lost { reason: EndReason::Expired };
+    let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
     assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
     assert_eq!(store.renew(&lock, grant.lease_id, None).await.unwrap_err(), expired);
 }
@@ -82,7 +82,7 @@ pub async fn a_release_takes_only_its_own_lease(store: &Store) {
     released(store, "own", old.lease_id).await;
     let new = grant(store, "own", LONG_MS).await;
     let again = store.release(&lock, old.lease_id).await.unwrap_err();
-    assert_eq!(again, StoreError::Lost { reason: EndReason::Released });
+    assert_eq!(again, StoreError::Lost { reason: EndReason::Released, why: None });
     let holder = store.show(&lock).await.unwrap().holder.unwrap();
     assert_eq!(holder.lease_id, new.lease_id);
 }
@@ -90,15 +90,15 @@ pub async fn a_release_takes_only_its_own_lease(store: &Store) {
 /// An operator ends what is live, and is told when nothing is.
 pub async fn revoking_ends_whatever_is_live(store: &Store) {
     let lock = name("revoked");
-    assert_eq!(store.revoke(&lock).await.unwrap_err(), StoreError::NotHeld);
+    assert_eq!(store.revoke(&lock, Revoke::default()).await.unwrap_err(), StoreError::NotHeld);
     let grant = grant(store, "revoked", LONG_MS).await;
-    let ended = store.revoke(&lock).await.unwrap();
+    let ended = store.revoke(&lock, Revoke::default()).await.unwrap().remove(0);
     assert_eq!((ended.lease_id, ended.token), (grant.lease_id, grant.token));
     assert_eq!(ended.reason, EndReason::Revoked);
     assert_eq!(lost(store.renew(&lock, grant.lease_id, None).await), EndReason::Revoked);
     let gone = store.release(&lock, grant.lease_id).await.unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Revoked });
-    assert_eq!(store.revoke(&lock).await.unwrap_err(), StoreError::NotHeld);
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Revoked, why: None });
+    assert_eq!(store.revoke(&lock, Revoke::default()).await.unwrap_err(), StoreError::NotHeld);
 }
 
 /// The last eight endings, newest first, with token, owner and reason.
@@ -111,7 +111,7 @@ pub async fn history_is_newest_first_and_bounded(store: &Store) {
         tokens.push(grant.token);
     }
     let last = grant(store, "history", LONG_MS).await;
-    store.revoke(&lock).await.unwrap();
+    store.revoke(&lock, Revoke::default()).await.unwrap();
     tokens.push(last.token);
     let history = store.show(&lock).await.unwrap().history;
     let shown: Vec<Token> = history.iter().filter_map(|ended| ended.token).collect();

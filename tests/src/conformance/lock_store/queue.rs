@@ -56,7 +56,7 @@ pub async fn expiry_wakes_the_next_waiter(store: &Store) {
 pub async fn revoking_wakes_the_next_waiter(store: &Store) {
     let first = grant(store, "revoke-wakes", LONG_MS).await;
     let waiting = enqueue(store, request("revoke-wakes", LONG_MS, LONG_MS)).await;
-    store.revoke(&name("revoke-wakes")).await.unwrap();
+    store.revoke(&name("revoke-wakes"), Revoke::default()).await.unwrap();
     assert!(granted(waiting).await.token > first.token);
 }
 

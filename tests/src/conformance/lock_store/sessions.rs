@@ -114,7 +114,7 @@ pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
     assert_eq!((ended.reason, ended.lease_count), (SessionEndReason::Ended, 31));
     for (lock, grant) in &held {
         let late = store.release(&name(lock), grant.lease_id).await.unwrap_err();
-        assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded });
+        assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
     }
     for waiter in waiting {
         granted(waiter).await;
@@ -198,7 +198,10 @@ pub async fn a_bound_lease_is_a_lease(store: &Store) {
     let longer = store.renew(&name("bound/a"), released_one.lease_id, ttl).await;
     assert_eq!(why(longer), NoSession::Bound);
     released(store, "bound/a", released_one.lease_id).await;
-    assert_eq!(store.revoke(&name("bound/b")).await.unwrap().token, revoked_one.token);
+    assert_eq!(
+        store.revoke(&name("bound/b"), Revoke::default()).await.unwrap()[0].token,
+        revoked_one.token
+    );
     let heir =
         Acquire { takeover: Takeover::Of(taken_one.lease_id), ..request("bound/c", LONG_MS, 0) };
     let heir = store.acquire(heir).await.unwrap();

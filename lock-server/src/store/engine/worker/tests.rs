@@ -5,7 +5,7 @@ use service_kit::clock::ManualClock;
 
 use super::super::NoJournal;
 use super::*;
-use crate::store::{Limits, Takeover};
+use crate::store::{Limits, Mode, Takeover};
 
 fn ask(wait_ms: u64) -> Acquire {
     Acquire {
@@ -19,6 +19,8 @@ fn ask(wait_ms: u64) -> Acquire {
         session: None,
         incarnation: None,
         takeover: Takeover::Never,
+        mode: Mode::Exclusive,
+        lock_delay_ms: 0,
     }
 }
 
