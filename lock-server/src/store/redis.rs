@@ -3,6 +3,7 @@
 //! Any number of lock servers may serve one Redis. The scripts (`redis/*.lua`) hold the rules; this
 //! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters (`waiting`).
 
+mod asking;
 mod background;
 pub mod judge;
 pub mod lineage;
@@ -20,17 +21,18 @@ use std::time::Duration;
 
 use ::redis::Cmd;
 use async_trait::async_trait;
-use fence_protocol::wire::lock::{EndedReply, LockLine, LockPage, LockReply};
+use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 
+use self::asking::Wish;
 use self::lineage::{Lineage, LineageKeeper};
-use self::reply::Answer;
+use self::reply::{Answer, Handed};
 use self::scripts::Scripts;
-use self::waiting::{Place, Waiting, Wake};
+use self::waiting::Waiting;
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use crate::guards::Guards;
 
@@ -157,7 +159,8 @@ impl RedisStore {
             .arg(inner.token_seen.load(Ordering::Relaxed))
             .arg(&inner.server_id)
             .arg(inner.options.limits.ended_retention_ms)
-            .arg(millis(inner.options.liveness));
+            .arg(millis(inner.options.liveness))
+            .arg(inner.options.limits.shared_per_lock);
         more(&mut command);
         Ok(command)
     }
@@ -165,14 +168,22 @@ impl RedisStore {
     /// Reads a reply, remembers the highest token, and passes on the grants for our waiters.
     fn read(&self, value: ::redis::Value) -> Result<Answer, StoreError> {
         let (answer, handed) = reply::read(value)?;
-        if let Answer::Granted(grant) = &answer {
-            self.saw(grant.token);
+        for token in answer.tokens() {
+            self.saw(token);
         }
-        for (lock, grant) in handed {
-            self.saw(grant.token);
-            let lease_id = grant.lease_id;
-            if !self.inner.waiting.grant(&lock, grant) {
-                self.withdraw_later(lock, lease_id);
+        for handed in handed {
+            let (heard, locks, lease_id) = match handed {
+                Handed::One(lock, grant) => {
+                    self.saw(grant.token);
+                    let lease_id = grant.lease_id;
+                    (self.inner.waiting.grant(&lock, grant), vec![lock], lease_id)
+                }
+                Handed::Several { known_by, lease_id, locks } => {
+                    (self.inner.waiting.ask_again(&known_by, lease_id), locks, lease_id)
+                }
+            };
+            if !heard {
+                self.withdraw_later(locks, lease_id);
             }
         }
         Ok(answer)
@@ -181,110 +192,27 @@ impl RedisStore {
     fn saw(&self, token: Token) {
         self.inner.token_seen.fetch_max(token.get(), Ordering::Relaxed);
     }
-
-    /// Asks for the lock once: now, or a place in the queue.
-    async fn ask(&self, request: &Acquire, queue: bool) -> Result<Answer, StoreError> {
-        let answer = self
-            .run(&self.inner.scripts.acquire, |command| {
-                command
-                    .arg(request.lock.as_str())
-                    .arg(request.lease_id.to_string())
-                    .arg(request.owner.as_str())
-                    .arg(request.ttl.ms())
-                    .arg(u8::from(queue))
-                    .arg(request.min_token.map_or(0, Token::get))
-                    .arg(request.metadata.as_deref().unwrap_or_default())
-                    .arg(self.inner.options.limits.waiters_per_lock)
-                    .arg(millis(self.inner.options.liveness))
-                    .arg(reply::takeover_word(request.takeover))
-                    .arg(request.incarnation.as_ref().map_or("", Owner::as_str))
-                    .arg(request.session.map(|id| id.to_string()).unwrap_or_default())
-                    .arg(self.inner.options.limits.session_leases);
-            })
-            .await?;
-        Ok(answer.of(request.lease_id))
-    }
-
-    async fn wait(&self, request: &Acquire) -> Result<Grant, StoreError> {
-        let limit = self.inner.options.limits.waiters;
-        let mut place = Place::take(self, &request.lock, request.lease_id, limit)?;
-        let began_ms = self.inner.clock.monotonic_ms();
-        let waited = |mut grant: Grant, clock: &dyn Clock| {
-            grant.waited_ms = clock.monotonic_ms().saturating_sub(began_ms);
-            grant
-        };
-        let deadline = tokio::time::sleep(Duration::from_millis(request.wait_ms));
-        tokio::pin!(deadline);
-        let mut answer = self.ask(request, true).await;
-        let mut queued = false;
-        loop {
-            match answer {
-                Ok(Answer::Queued { expires_in_ms }) => {
-                    queued = true;
-                    self.inner
-                        .waiting
-                        .look_again_in(self.inner.clock.monotonic_ms(), expires_in_ms);
-                }
-                // Whoever has a place in the queue does not lose it to a Redis that is away.
-                Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) if queued => {}
-                Ok(Answer::Granted(grant)) => {
-                    place.settled();
-                    let grant = if queued { waited(grant, &*self.inner.clock) } else { grant };
-                    return Ok(grant);
-                }
-                other => {
-                    place.settled();
-                    return other.and_then(Answer::into_grant);
-                }
-            }
-            tokio::select! {
-                wake = place.woken() => match wake {
-                    Wake::Granted { grant, .. } => {
-                        place.settled();
-                        return Ok(waited(grant, &*self.inner.clock));
-                    }
-                    Wake::Ask => answer = self.ask(request, true).await,
-                },
-                () = &mut deadline => {
-                    let last = self.abandon(request).await;
-                    place.settled();
-                    return last.map(|grant| waited(grant, &*self.inner.clock));
-                }
-            }
-        }
-    }
-
-    async fn abandon(&self, request: &Acquire) -> Result<Grant, StoreError> {
-        let answer = self
-            .run(&self.inner.scripts.abandon, |command| {
-                command.arg(request.lock.as_str()).arg(request.lease_id.to_string());
-            })
-            .await?;
-        answer.of(request.lease_id).into_grant()
-    }
-
-    /// Takes a waiter out of the queue whose caller is gone, or its grant back, unless a repeat has
-    /// shown meanwhile that it arrived. Where Redis is away the lease's own time ends it.
-    fn withdraw_later(&self, lock: LockName, lease_id: LeaseId) {
-        let store = self.clone();
-        self.inner.tasks.spawn(async move {
-            let withdrawn = store.run(&store.inner.scripts.withdraw, |command| {
-                command.arg(lock.as_str()).arg(lease_id.to_string());
-            });
-            if let Err(error) = withdrawn.await {
-                tracing::debug!(%lock, %lease_id, %error, "a waiter could not be withdrawn");
-            }
-        });
-    }
 }
 
 #[async_trait]
 impl LockStore for RedisStore {
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
-        if request.wait_ms > 0 {
-            return self.wait(&request).await;
+        let wish = Wish::One(&request);
+        let mut grants = if request.wait_ms > 0 {
+            self.wait(wish).await?
+        } else {
+            self.ask(wish, false).await?.into_grants()?
+        };
+        grants.pop().ok_or_else(|| reply::unexpected(&Answer::Several(Vec::new())))
+    }
+
+    async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+        let Some(first) = parts.first() else { return Ok(Vec::new()) };
+        asking::check_parts(&parts)?;
+        if first.wait_ms > 0 {
+            return self.wait(Wish::All(&parts)).await;
         }
-        self.ask(&request, false).await?.into_grant()
+        self.ask(Wish::All(&parts), false).await?.into_grants()
     }
 
     async fn renew(
@@ -299,7 +227,7 @@ impl LockStore for RedisStore {
                 command.arg(lock.as_str()).arg(lease.to_string()).arg(&ttl);
             })
             .await?;
-        answer.of(lease).into_grant()
+        answer.of(lease, &self.inner.options.limits).into_grant()
     }
 
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
@@ -311,34 +239,27 @@ impl LockStore for RedisStore {
         answer.into_ended(lock)
     }
 
-    async fn acquire_all(&self, _parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-        Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
-    }
-
-    async fn revoke(
-        &self,
-        lock: &LockName,
-        _revoke: Revoke,
-    ) -> Result<Vec<EndedReply>, StoreError> {
+    async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {
+        let lease = revoke.lease.map(|lease| lease.to_string()).unwrap_or_default();
+        let reason = revoke.reason.as_ref().map_or("", Owner::as_str);
         let answer = self
             .run(&self.inner.scripts.revoke, |command| {
-                command.arg(lock.as_str());
+                command.arg(lock.as_str()).arg(&lease).arg(reason);
             })
             .await?;
-        answer.into_ended(lock).map(|ended| vec![ended])
+        answer.into_revoked(lock)
     }
 
     async fn mint(&self) -> Result<Token, StoreError> {
-        Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
+        match self.run(&self.inner.scripts.mint, |_| {}).await? {
+            Answer::Minted(token) => Ok(token),
+            Answer::Exhausted => Err(StoreError::Exhausted),
+            other => Err(reply::unexpected(&other)),
+        }
     }
 
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
-        let answer = self
-            .run(&self.inner.scripts.show, |command| {
-                command.arg(lock.as_str()).arg(100);
-            })
-            .await?;
-        answer.into_lock(lock)
+        self.look(lock).await?.into_lock(lock)
     }
 
     async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
@@ -350,11 +271,7 @@ impl LockStore for RedisStore {
             && let Some(name) = names.next()
         {
             // A lock that was released since the scan is left out.
-            let shown = self.show(&name).await?;
-            if let Some(holder) = shown.holder {
-                let queue_length = shown.queue_length;
-                page.locks.push(LockLine { lock: name.clone(), holder: holder.info, queue_length });
-            }
+            page.locks.extend(self.line(&name).await?);
             page.next_after = names.peek().is_some().then_some(name);
         }
         Ok(page)
@@ -384,6 +301,9 @@ fn store_error(error: LinkError) -> StoreError {
         // A script that failed half-way has perhaps written; every other refusal comes first.
         LinkError::Server { code, message } if code == "ERR" || code == "WRONGTYPE" => {
             StoreError::Unknown(format!("a script failed in Redis: {message}"))
+        }
+        LinkError::Server { code, message } if code == "FORMAT" => {
+            StoreError::Unavailable(format!("{message}; nothing was changed"))
         }
         LinkError::Server { code, message } => {
             StoreError::Unavailable(format!("Redis refuses to work: {code} {message}"))

@@ -1,22 +1,57 @@
 -- A waiter's patience is over: it leaves the queue, unless its grant was quicker.
 --
--- ARGV[7] lock  [8] lease
+-- ARGV[8] lock  [9] lease  [10...] the other locks of a request for several
 --
--- Post:  GRANTED token remaining owner   it holds the lock after all
---        LOST reason                     it was ended meanwhile
+-- Post:  GRANTED token remaining owner mode | ALL ...   it holds the lock after all
+--        LOST reason why                 it was ended meanwhile
 --        HELD ... | FREE                 it is out of the queue
-local record = load(ARGV[7], trusted[3])
-local lease = ARGV[8]
-settle(record)
-if record.holder and record.holder.lease == lease then
-  confirm(record)
-  return reply(granted(record.holder))
+--        PART lock ...                   of a request for several, what became of it there
+local lease, locks = ARGV[9], { ARGV[8] }
+for at = 10, #ARGV do
+  locks[#locks + 1] = ARGV[at]
 end
-local reason = ended_reason(record, lease)
-if reason then
-  return reply({ 'LOST', reason })
+local first = record_of(ARGV[8], trusted[3])
+hand_over()
+
+local function about(lock, answer)
+  return #locks > 1 and { 'PART', lock, unpack(answer) } or answer
 end
-if waits_here(record, lease) then
-  leave(record, lease)
+
+local grants, live, missing = { 'ALL' }, 0, nil
+for _, lock in ipairs(locks) do
+  local record = record_of(lock)
+  local holder = find(record, lease)
+  local reason, why = ended_reason(record, lease)
+  if reason then
+    return reply(about(lock, { 'LOST', reason, why }))
+  end
+  missing = missing or (not holder and lock) or nil
+  if holder then
+    live = live + 1
+    confirm(record, holder)
+    for _, field in ipairs({ holder.token, remaining(holder), holder.owner, record.mode }) do
+      grants[#grants + 1] = field
+    end
+  end
 end
-return reply(record.holder and held(record) or { 'FREE' })
+if live == #locks then
+  grants[1] = #locks > 1 and 'ALL' or 'GRANTED'
+  return reply(grants)
+elseif live > 0 then
+  return reply(about(missing, { 'LOST', 'superseded', '' }))
+end
+local waiter = waiter_of(ARGV[8], lease)
+local where, answer = ARGV[8], nil
+for _, lock in ipairs(waiter and locks or {}) do
+  local part = waiter_of(lock, lease)
+  if part and not answer and (first_lease(lock) ~= lease or not admits(record_of(lock), part.mode)) then
+    where, answer = lock, held(record_of(lock))
+  end
+end
+-- A repeat at another server has moved it there.
+if waiter and waiter.server == me then
+  leave(waiter)
+  hand_over()
+  answer = #locks > 1 and answer or held(first)
+end
+return reply(about(where, answer or held(first)))

@@ -10,7 +10,7 @@ use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
 use super::reply::Answer;
-use super::{RedisStore, judge, millis};
+use super::{RedisStore, judge, millis, reply};
 
 /// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
 /// away, which nobody is in a hurry for.
@@ -117,12 +117,14 @@ async fn show_alive(store: &RedisStore) {
     let _ = store.inner.link.call(&set).await;
 }
 
-/// A lock was handed to, or taken from, one of our waiters.
+/// A lock, or several at once, was handed to one of our waiters or taken from it.
 fn hear_of(store: &RedisStore, text: &str) {
-    let Some((lock, lease)) = text.split_once('\t') else { return };
+    let mut fields = text.split('\t');
+    let (Some(lock), Some(lease)) = (fields.next(), fields.next()) else { return };
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
     if !store.inner.waiting.ask_again(&lock, lease_id) {
-        store.withdraw_later(lock, lease_id);
+        let locks = fields.next().map_or_else(|| vec![lock], reply::locks);
+        store.withdraw_later(locks, lease_id);
     }
 }
 

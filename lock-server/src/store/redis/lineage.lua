@@ -9,15 +9,20 @@
 -- ARGV[9] "fresh" where an operator vouches that the namespace has never issued a token; "look"
 -- where nothing is to be changed yet
 -- ARGV[10] the highest mark that a guard has reported, 0 for none
+-- ARGV[11] the format in which this server stores locks
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
 --        NEW id counter reason     the counter is above every token that can have been issued
 --        DUE reason                a new lineage is due; nothing was changed, as was asked for
 --        EXHAUSTED                 there is no token left above what may have been issued
+--        FORMAT found              what is stored was written in another format; nothing was changed
 local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
-local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id')
+local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'format')
 local counter = tonumber(token or '0')
 
+if meta[1] and meta[3] ~= ARGV[11] then
+  return { 'FORMAT', meta[3] or '1' }
+end
 local reason
 if not lineage or not token then
   reason = 'nothing is stored: new, or emptied'
@@ -48,6 +53,7 @@ if counter >= 999999999999999 then
 end
 local value = string.format('%.0f', counter)
 redis.call('SET', KEYS[2], value)
-redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason)
+redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason,
+  'format', ARGV[11])
 redis.call('SET', KEYS[1], ARGV[5])
 return { 'NEW', ARGV[5], value, reason }

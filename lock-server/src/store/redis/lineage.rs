@@ -260,7 +260,7 @@ async fn judge_lineage(
     command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.floor);
     command.arg(service_kit::ids::random_hex(16));
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
-    command.arg(mode.word()).arg(known.mark);
+    command.arg(mode.word()).arg(known.mark).arg(FORMAT);
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -271,11 +271,24 @@ async fn judge_lineage(
             reason: (*reason).to_owned(),
         }),
         ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
+        ["FORMAT", found] => Err(other_format(prefix, found)),
         ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
             issued; use another namespace, and check the clocks of Redis and of this machine"
             .to_owned()),
         other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
     }
+}
+
+/// How the scripts store locks; one Redis takes servers of one format.
+const FORMAT: u64 = 2;
+
+fn other_format(prefix: &str, found: &str) -> String {
+    format!(
+        "the locks in this Redis are stored in format {found}, and this lock-server stores them in \
+         format {FORMAT}: run the version that wrote them, or use another --namespace, or, when no \
+         lock server uses it and no lease of it lives, delete its keys {prefix}*; its tokens then go \
+         on above all that were issued"
+    )
 }
 
 /// Run id and replication id of a process that may issue tokens.

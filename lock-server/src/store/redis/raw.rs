@@ -43,7 +43,7 @@ impl RawCommands {
         let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
         command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
         command.arg(Limits::default().waiters_per_lock).arg(3_000).arg("").arg("");
-        command.arg("").arg(0);
+        command.arg("").arg(0).arg("x").arg(0);
         command
     }
 
@@ -56,6 +56,7 @@ impl RawCommands {
         let mut command = script.call(&[&format!("{}lineage", self.prefix)]);
         command.arg(&self.lineage).arg(&self.prefix).arg(0).arg("raw");
         command.arg(Limits::default().ended_retention_ms).arg(3_000);
+        command.arg(Limits::default().shared_per_lock);
         command.arg(lock).arg(lease_id.to_string());
         command
     }

@@ -1,22 +1,20 @@
 -- Ends a lease and hands the lock on, or remembers an id that is not live as ended.
 --
--- ARGV[7] lock  [8] lease
+-- ARGV[8] lock  [9] lease
 --
 -- Post:  ENDED lease token reason   it was live
---        LOST reason                it was not; it will never be granted from now on
-local record = load(ARGV[7], trusted[3])
-local lease = ARGV[8]
-settle(record)
-if record.holder and record.holder.lease == lease then
-  local token = record.holder.token
-  finish(record, 'released')
-  return reply({ 'ENDED', lease, token, 'released' })
+--        LOST reason why            it was not; it will never be granted from now on
+local lock, lease = ARGV[8], ARGV[9]
+local record = record_of(lock, trusted[3])
+hand_over()
+local holder = find(record, lease)
+if holder then
+  close(record, holder, 'released')
+  return reply({ 'ENDED', lease, holder.token, 'released' })
 end
-local reason = ended_reason(record, lease)
-if not reason then
-  dequeue(record, lease)
-  remember(record, lease, '', 'released', 0, '', '')
-  save(record)
-  reason = record.holder and 'superseded' or 'expired'
+local answer = lost(record, lease)
+if not ended_reason(record, lease) then
+  local waiter = dequeue(lock, lease)
+  remember(record, lease, '', 'released', 0, waiter and waiter.owner or '', '', '')
 end
-return reply({ 'LOST', reason })
+return reply(answer)

@@ -1,53 +1,88 @@
 //! Reading what the scripts answer.
 
 use ::redis::Value;
-use fence_protocol::wire::lock::{
-    EndReason, EndedLease, EndedReply, HolderInfo, HolderReply, LockReply, LockState, WaiterReply,
-};
+use fence_protocol::wire::lock::{EndReason, EndedReply, HolderInfo, LockLine, LockReply};
 use fence_protocol::{Invalid, LeaseId, LockName, Owner, Token};
 use service_kit::redis_link::text_fields;
 
 mod session;
+mod shown;
+mod words;
 
 use fence_protocol::wire::session::SessionReply;
 
-use crate::store::{Grant, Mode, NoTakeover, StoreError, Takeover};
+use self::shown::Shown;
+pub(super) use self::shown::{LEASES_SHOWN, WAITERS_SHOWN};
+use self::words::{end_reason, kind, mode, no_takeover, said};
+pub(super) use self::words::{locks, mode_word, takeover_word};
+use crate::store::{Grant, Kind, Limits, NoTakeover, StoreError};
 
 /// What a script answered to its caller.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Granted(Grant),
+    Several(Vec<Grant>),
     Queued { expires_in_ms: u64 },
     Held { holder: HolderInfo, queue_length: usize },
-    Lost(EndReason),
+    Lost(EndReason, Option<Owner>),
     Conflict(Owner),
+    OtherKind(Kind),
     Refused { why: NoTakeover, holder: HolderInfo },
+    Part(LockName, Box<Answer>),
     NoSession(StoreError),
     Live(Box<SessionReply>),
     Gone { bonds: usize, left: usize },
     Ended { lease_id: LeaseId, token: Token, reason: EndReason },
+    Revoked(Vec<(LeaseId, Token)>),
+    Minted(Token),
     Free,
-    Limit,
+    Limit(u64),
     Exhausted,
     Next(Option<u64>),
     Shown(Box<Shown>),
 }
 
-/// What `show.lua` says of a lock.
+/// What was handed to a waiter of this server.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shown {
-    holder: Option<HolderReply>,
-    queue_length: usize,
-    queue: Vec<WaiterReply>,
-    history: Vec<EndedLease>,
+pub(super) enum Handed {
+    /// The lock that it waited for.
+    One(LockName, Grant),
+    /// All that it waited for; it asks again to learn the tokens.
+    Several {
+        /// The lock under which it is known here.
+        known_by: LockName,
+        /// The id of the grants.
+        lease_id: LeaseId,
+        /// All of its locks.
+        locks: Vec<LockName>,
+    },
 }
 
 impl Answer {
-    /// Scripts do not repeat the id that they were called with.
-    pub(super) fn of(self, lease_id: LeaseId) -> Self {
+    /// Scripts do not repeat the id and the bounds that they were called with.
+    pub(super) fn of(self, lease_id: LeaseId, limits: &Limits) -> Self {
         match self {
             Self::Granted(grant) => Self::Granted(Grant { lease_id, ..grant }),
+            Self::Several(grants) => {
+                let own = |grant| Grant { lease_id, ..grant };
+                Self::Several(grants.into_iter().map(own).collect())
+            }
+            Self::Limit(_) => Self::Limit(limits.waiters_per_lock as u64),
+            Self::NoSession(StoreError::Limit { what, .. }) => {
+                Self::NoSession(StoreError::Limit { what, limit: limits.session_leases as u64 })
+            }
+            Self::Part(lock, refusal) => Self::Part(lock, Box::new(refusal.of(lease_id, limits))),
             other => other,
+        }
+    }
+
+    /// The tokens of its grants, and a minted one.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        match self {
+            Self::Granted(grant) => vec![grant.token],
+            Self::Several(grants) => grants.iter().map(|grant| grant.token).collect(),
+            Self::Minted(token) => vec![*token],
+            _ => Vec::new(),
         }
     }
 
@@ -55,16 +90,29 @@ impl Answer {
         match self {
             Self::Granted(grant) => Ok(grant),
             Self::Held { holder, queue_length } => Err(StoreError::Held { holder, queue_length }),
-            Self::Lost(reason) => Err(StoreError::Lost { reason, why: None }),
+            Self::Lost(reason, why) => Err(StoreError::Lost { reason, why }),
             Self::Conflict(owner) => Err(StoreError::IdConflict { owner }),
+            Self::OtherKind(kind) => Err(StoreError::OtherKind(kind)),
             Self::Refused { why, holder } => Err(StoreError::TakeoverRefused { holder, why }),
             Self::NoSession(refusal) => Err(refusal),
-            Self::Limit => Err(StoreError::Limit { what: "waiters of this lock", limit: 0 }),
+            Self::Limit(limit) => Err(StoreError::Limit { what: "waiters of this lock", limit }),
             Self::Exhausted => Err(StoreError::Exhausted),
             Self::Free => Err(StoreError::Unavailable(
-                "the lock came free just as the waiting time ended; try again".to_owned(),
+                "nobody holds the lock; those who asked for it before are about to have it; try again"
+                    .to_owned(),
             )),
+            Self::Part(lock, refusal) => Err(match refusal.into_grant() {
+                Err(refusal) => StoreError::Part { lock, refusal: Box::new(refusal) },
+                Ok(grant) => unexpected(&Self::Granted(grant)),
+            }),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn into_grants(self) -> Result<Vec<Grant>, StoreError> {
+        match self {
+            Self::Several(grants) => Ok(grants),
+            other => other.into_grant().map(|grant| vec![grant]),
         }
     }
 
@@ -73,27 +121,34 @@ impl Answer {
             Self::Ended { lease_id, token, reason } => {
                 Ok(EndedReply { lock: lock.clone(), lease_id, token, reason })
             }
-            Self::Lost(reason) => Err(StoreError::Lost { reason, why: None }),
-            Self::Free => Err(StoreError::NotHeld),
+            Self::Lost(reason, why) => Err(StoreError::Lost { reason, why }),
             Self::NoSession(refusal) => Err(refusal),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn into_revoked(self, lock: &LockName) -> Result<Vec<EndedReply>, StoreError> {
+        let reason = EndReason::Revoked;
+        let ended = |(lease_id, token)| EndedReply { lock: lock.clone(), lease_id, token, reason };
+        match self {
+            Self::Revoked(leases) => Ok(leases.into_iter().map(ended).collect()),
+            Self::Lost(reason, why) => Err(StoreError::Lost { reason, why }),
+            Self::Free => Err(StoreError::NotHeld),
             other => Err(unexpected(&other)),
         }
     }
 
     pub(super) fn into_lock(self, lock: &LockName) -> Result<LockReply, StoreError> {
         match self {
-            Self::Shown(shown) => Ok(LockReply {
-                lock: lock.clone(),
-                state: if shown.holder.is_some() { LockState::Held } else { LockState::Free },
-                also_held: Vec::new(),
-                lease_count: usize::from(shown.holder.is_some()),
-                size: None,
-                delayed_ms: None,
-                holder: shown.holder,
-                queue_length: shown.queue_length,
-                queue: shown.queue,
-                history: shown.history,
-            }),
+            Self::Shown(shown) => Ok(shown.into_lock(lock)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The lock in a listing; none where nobody holds it and nothing keeps it closed.
+    pub(super) fn into_line(self, lock: LockName) -> Result<Option<LockLine>, StoreError> {
+        match self {
+            Self::Shown(shown) => Ok(shown.into_line(lock)),
             other => Err(unexpected(&other)),
         }
     }
@@ -104,12 +159,13 @@ pub(super) fn unexpected(answer: &Answer) -> StoreError {
 }
 
 /// The caller's answer, and the grants that were handed to waiters of this server.
-pub(super) fn read(value: Value) -> Result<(Answer, Vec<(LockName, Grant)>), StoreError> {
+pub(super) fn read(value: Value) -> Result<(Answer, Vec<Handed>), StoreError> {
     let malformed = || StoreError::Unknown("a script's answer cannot be read".to_owned());
     let Value::Array(parts) = value else { return Err(malformed()) };
     let mut parts = parts.into_iter().map(|part| text_fields(part).unwrap_or_default());
     let answer = parts.next().ok_or_else(malformed)?;
-    let answer = parse(&answer).map_err(|error| unreadable(&answer, &error))?;
+    let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+    let answer = parse(&words).map_err(|error| unreadable(&answer, &error))?;
     let handed = parts
         .map(|fields| handed(&fields).map_err(|error| unreadable(&fields, &error)))
         .collect::<Result<_, _>>()?;
@@ -131,17 +187,13 @@ fn unreadable(fields: &[String], error: &Invalid) -> StoreError {
     StoreError::Unknown(format!("a script's answer {fields:?} cannot be read: {error}"))
 }
 
-fn parse(fields: &[String]) -> Result<Answer, Invalid> {
-    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-    match fields.as_slice() {
-        ["GRANTED", token, remaining, owner] => Ok(Answer::Granted(Grant {
-            lease_id: PLACEHOLDER,
-            token: token.parse()?,
-            owner: owner.parse()?,
-            remaining_ms: number(remaining)?,
-            waited_ms: 0,
-            mode: Mode::Exclusive,
-        })),
+fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
+    match fields {
+        ["GRANTED", grant @ ..] => Ok(Answer::Granted(words::grant(grant)?)),
+        ["ALL", grants @ ..] => {
+            let grants = grants.chunks(GRANT_FIELDS).map(words::grant);
+            Ok(Answer::Several(grants.collect::<Result<_, _>>()?))
+        }
         ["QUEUED", expires_in] => Ok(Answer::Queued { expires_in_ms: number(expires_in)? }),
         ["HELD", holder @ .., waiting] => {
             Ok(Answer::Held { holder: holder_info(holder)?, queue_length: count(waiting)? })
@@ -154,19 +206,28 @@ fn parse(fields: &[String]) -> Result<Answer, Invalid> {
         }
         ["LIVE", rest @ ..] => Ok(Answer::Live(Box::new(session::live(rest)?))),
         ["GONE", bonds, left] => Ok(Answer::Gone { bonds: count(bonds)?, left: count(left)? }),
-        ["LOST", reason] => Ok(Answer::Lost(end_reason(reason)?)),
+        ["LOST", reason, why] => Ok(Answer::Lost(end_reason(reason)?, said(why)?)),
         ["CONFLICT", owner] => Ok(Answer::Conflict(owner.parse()?)),
+        ["KIND", word] => Ok(Answer::OtherKind(kind(word)?)),
+        ["PART", lock, refusal @ ..] => {
+            Ok(Answer::Part(LockName::new(lock)?, Box::new(parse(refusal)?)))
+        }
+        ["REVOKED", leases @ ..] => {
+            let lease = |pair: &[&str]| Ok((pair[0].parse()?, pair[1].parse()?));
+            Ok(Answer::Revoked(leases.chunks_exact(2).map(lease).collect::<Result<_, Invalid>>()?))
+        }
+        ["MINTED", token] => Ok(Answer::Minted(token.parse()?)),
         ["ENDED", lease, token, reason] => Ok(Answer::Ended {
             lease_id: lease.parse()?,
             token: token.parse()?,
             reason: end_reason(reason)?,
         }),
         ["FREE"] => Ok(Answer::Free),
-        ["LIMIT"] => Ok(Answer::Limit),
+        ["LIMIT"] => Ok(Answer::Limit(0)),
         ["EXHAUSTED"] => Ok(Answer::Exhausted),
         ["NEXT", ""] => Ok(Answer::Next(None)),
         ["NEXT", ms] => Ok(Answer::Next(Some(number(ms)?))),
-        ["FREE" | "HOLDER", ..] => Ok(Answer::Shown(Box::new(shown(&fields)?))),
+        ["LOCK", about @ ..] => Ok(Answer::Shown(Box::new(shown::read(about)?))),
         _ => Err(Invalid::new("answer", fields.join(" "), "is not known")),
     }
 }
@@ -183,108 +244,25 @@ fn holder_info(fields: &[&str]) -> Result<HolderInfo, Invalid> {
     })
 }
 
-/// What `acquire.lua` is told of a takeover.
-pub(super) fn takeover_word(takeover: Takeover) -> String {
-    match takeover {
-        Takeover::Never => String::new(),
-        Takeover::EarlierSelf => "self".to_owned(),
-        Takeover::Of(lease_id) => lease_id.to_string(),
-    }
-}
-
-fn no_takeover(word: &str) -> Result<NoTakeover, Invalid> {
-    let found = NoTakeover::ALL.into_iter().find(|why| why.as_str() == word);
-    found.ok_or_else(|| Invalid::new("refusal", word, "is not known"))
-}
-
 /// Stands in for the id that the caller knows; [`Answer::of`] puts the real one there.
 const PLACEHOLDER: LeaseId = LeaseId::MAX;
+/// Token, rest, owner, mode.
+const GRANT_FIELDS: usize = 4;
 
-fn handed(fields: &[String]) -> Result<(LockName, Grant), Invalid> {
-    let [lock, lease, token, remaining, owner] = fields else {
-        return Err(Invalid::new("grant", fields.join(" "), "does not have five fields"));
-    };
-    let grant = Grant {
-        lease_id: lease.parse()?,
-        token: token.parse()?,
-        owner: owner.parse()?,
-        remaining_ms: number(remaining)?,
-        waited_ms: 0,
-        mode: Mode::Exclusive,
-    };
-    Ok((LockName::new(lock)?, grant))
-}
-
-fn shown(fields: &[&str]) -> Result<Shown, Invalid> {
-    let [
-        state,
-        lease,
-        token,
-        ttl,
-        held,
-        expires_in,
-        renewals,
-        owner,
-        incarnation,
-        session,
-        metadata,
-        rest @ ..,
-    ] = fields
-    else {
-        return Err(Invalid::new("answer", fields.join(" "), "is too short"));
-    };
-    let [now, waiting, ended, waiters @ ..] = rest else {
-        return Err(Invalid::new("answer", fields.join(" "), "is too short"));
-    };
-    let holder = match *state {
-        "HOLDER" => Some(HolderReply {
+fn handed(fields: &[String]) -> Result<Handed, Invalid> {
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    match fields.as_slice() {
+        [lock, lease, names] => Ok(Handed::Several {
+            known_by: LockName::new(lock)?,
             lease_id: lease.parse()?,
-            info: holder_info(&[owner, token, held, expires_in])?,
-            ttl_ms: number(ttl)?,
-            renewals: number(renewals)?,
-            mode: Mode::Exclusive.wire(),
-            session_id: if session.is_empty() { None } else { Some(session.parse()?) },
-            incarnation: if incarnation.is_empty() { None } else { Some(incarnation.parse()?) },
-            metadata: serde_json::from_str(metadata).ok(),
+            locks: locks(names),
         }),
-        _ => None,
-    };
-    let now_ms = number(now)?;
-    Ok(Shown {
-        holder,
-        queue_length: count(waiting)?,
-        queue: waiters.chunks_exact(3).map(|w| waiter(w, now_ms)).collect::<Result<_, _>>()?,
-        history: ended.lines().map(|line| ended_lease(line, now_ms)).collect::<Result<_, _>>()?,
-    })
-}
-
-fn waiter(fields: &[&str], now_ms: u64) -> Result<WaiterReply, Invalid> {
-    Ok(WaiterReply {
-        lease_id: fields[0].parse()?,
-        owner: fields[2].parse()?,
-        waiting_ms: now_ms.saturating_sub(number(fields[1])?),
-        mode: Mode::Exclusive.wire(),
-    })
-}
-
-fn ended_lease(line: &str, now_ms: u64) -> Result<EndedLease, Invalid> {
-    let fields: Vec<&str> = line.split('\t').collect();
-    let [lease, token, reason, held, at, owner, _incarnation] = fields.as_slice() else {
-        return Err(Invalid::new("ended lease", line, "does not have seven fields"));
-    };
-    Ok(EndedLease {
-        lease_id: lease.parse()?,
-        token: if token.is_empty() { None } else { Some(token.parse()?) },
-        owner: if owner.is_empty() { None } else { Some(owner.parse()?) },
-        reason: end_reason(reason)?,
-        why: None,
-        held_ms: number(held)?,
-        ended_ms_ago: now_ms.saturating_sub(number(at)?),
-    })
-}
-
-fn end_reason(word: &str) -> Result<EndReason, Invalid> {
-    EndReason::from_word(word).ok_or_else(|| Invalid::new("reason", word, "is not known"))
+        [lock, lease, grant @ ..] => {
+            let grant = Grant { lease_id: lease.parse()?, ..words::grant(grant)? };
+            Ok(Handed::One(LockName::new(lock)?, grant))
+        }
+        _ => Err(Invalid::new("grant", fields.join(" "), "has too few fields")),
+    }
 }
 
 pub(super) fn number(text: &str) -> Result<u64, Invalid> {
@@ -298,6 +276,7 @@ pub(super) fn count(text: &str) -> Result<usize, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Mode;
 
     fn bulk(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
@@ -308,12 +287,23 @@ mod tests {
         let lease = "67e55044-10b1-426f-9247-bb680e5fe0c8";
         let value = Value::Array(vec![
             Value::Array(vec![bulk("ENDED"), bulk(lease), bulk("34"), bulk("released")]),
-            Value::Array(vec![bulk("a/b"), bulk(lease), bulk("35"), bulk("500"), bulk("zoë")]),
+            Value::Array(vec![
+                bulk("a/b"),
+                bulk(lease),
+                bulk("35"),
+                bulk("500"),
+                bulk("zoë"),
+                bulk("p3"),
+            ]),
+            Value::Array(vec![bulk("a"), bulk(lease), bulk("b,a")]),
         ]);
         let (answer, handed) = read(value).unwrap();
         assert!(matches!(answer, Answer::Ended { token, .. } if token.get() == 34));
-        assert_eq!(handed[0].0.as_str(), "a/b");
-        assert_eq!(handed[0].1.token.get(), 35);
+        let Handed::One(lock, grant) = &handed[0] else { panic!("{handed:?}") };
+        assert_eq!((lock.as_str(), grant.token.get()), ("a/b", 35));
+        assert_eq!(grant.mode, Mode::Permit { size: 3 });
+        let Handed::Several { known_by, locks, .. } = &handed[1] else { panic!("{handed:?}") };
+        assert_eq!((known_by.as_str(), locks.len()), ("a", 2));
     }
 
     #[test]
@@ -327,7 +317,9 @@ mod tests {
                 bulk("1"),
                 bulk("a"),
             ])]),
-            Value::Array(vec![Value::Array(vec![bulk("HOLDER"), bulk("x")])]),
+            Value::Array(vec![Value::Array(vec![bulk("LOCK"), bulk("x")])]),
+            Value::Array(vec![Value::Array(vec![bulk("KIND"), bulk("p0")])]),
+            Value::Array(vec![Value::Array(vec![bulk("PART"), bulk("a"), bulk("nothing")])]),
         ] {
             assert!(matches!(read(value), Err(StoreError::Unknown(_))));
         }

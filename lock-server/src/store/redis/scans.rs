@@ -1,11 +1,26 @@
 //! What a listing begins with: the names of all there is.
 
+use fence_protocol::wire::lock::LockLine;
 use fence_protocol::{LockName, SessionId};
 
+use super::reply::Answer;
 use super::{RedisStore, reply, store_error};
 use crate::store::StoreError;
 
 impl RedisStore {
+    /// What is known of a lock.
+    pub(super) async fn look(&self, lock: &LockName) -> Result<Answer, StoreError> {
+        self.run(&self.inner.scripts.show, |command| {
+            command.arg(lock.as_str()).arg(reply::WAITERS_SHOWN).arg(reply::LEASES_SHOWN);
+        })
+        .await
+    }
+
+    /// A lock as a listing shows it; none where nobody holds it (any more).
+    pub(super) async fn line(&self, lock: &LockName) -> Result<Option<LockLine>, StoreError> {
+        self.look(lock).await?.into_line(lock.clone())
+    }
+
     /// Every held lock's name with this prefix, sorted.
     pub(super) async fn names(&self, prefix: &str) -> Result<Vec<LockName>, StoreError> {
         let key = format!("{}held", self.inner.prefix);

@@ -1,10 +1,23 @@
 //! The scripts, each with what all of them begin with.
+//!
+//! `common.lua` refuses a Redis that is not the one that was verified, `bonds.lua` knows sessions,
+//! `record.lua` reads and writes the record of a lock, and `queue.lua` hands locks over. `clear.lua`
+//! is for those that end sessions.
 
 use service_kit::redis_link::Script;
 
 macro_rules! script {
-    ($file:literal) => {
-        Script::new($file, concat!(include_str!("common.lua"), include_str!($file)))
+    ($($file:literal),+) => {
+        Script::new(
+            [$($file),+][[$($file),+].len() - 1],
+            concat!(
+                include_str!("common.lua"),
+                include_str!("bonds.lua"),
+                include_str!("record.lua"),
+                include_str!("queue.lua"),
+                $(include_str!($file)),+
+            ),
+        )
     };
 }
 
@@ -12,6 +25,7 @@ macro_rules! script {
 #[derive(Clone, Debug)]
 pub(super) struct Scripts {
     pub(super) acquire: Script,
+    pub(super) acquire_all: Script,
     pub(super) renew: Script,
     pub(super) release: Script,
     pub(super) revoke: Script,
@@ -20,26 +34,30 @@ pub(super) struct Scripts {
     pub(super) show: Script,
     pub(super) sweep: Script,
     pub(super) session: Script,
+    pub(super) mint: Script,
 }
 
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
             acquire: script!("acquire.lua"),
+            acquire_all: script!("acquire_all.lua"),
             renew: script!("renew.lua"),
             release: script!("release.lua"),
             revoke: script!("revoke.lua"),
             abandon: script!("abandon.lua"),
             withdraw: script!("withdraw.lua"),
             show: script!("show.lua"),
-            sweep: script!("sweep.lua"),
-            session: script!("session.lua"),
+            sweep: script!("clear.lua", "sweep.lua"),
+            session: script!("clear.lua", "session.lua"),
+            mint: script!("mint.lua"),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 9] {
+    pub(super) fn all(&self) -> [&Script; 11] {
         [
             &self.acquire,
+            &self.acquire_all,
             &self.renew,
             &self.release,
             &self.revoke,
@@ -48,6 +66,7 @@ impl Scripts {
             &self.show,
             &self.sweep,
             &self.session,
+            &self.mint,
         ]
     }
 }

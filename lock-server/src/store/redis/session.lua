@@ -1,13 +1,13 @@
 -- Begins, renews, ends, blocks, shows and clears away a session.
 --
--- ARGV[7] session  [8] verb  [9] owner, reason of a block, or how many to clear away
--- ARGV[10] ttl, ms  [11] metadata, a JSON text or empty  [12] most sessions
+-- ARGV[8] session  [9] verb  [10] owner, reason of a block, or how many to clear away
+-- ARGV[11] ttl, ms  [12] metadata, a JSON text or empty  [13] most sessions
 --
 -- Post:  LIVE id owner ttl expires_in age heartbeats blocked bonds metadata lock lease ...
 --                             it lives; the leases where it was shown
 --        GONE bonds left      it has ended with so many bonds, of which so many are to be cleared away
 --        SESSION why id ...   it does not live, or does not allow it; nothing changed
-local id, verb = ARGV[7], ARGV[8]
+local id, verb = ARGV[8], ARGV[9]
 local bonds = prefix .. 'b:' .. id
 local session = session_of(id)
 
@@ -20,13 +20,13 @@ local function live()
 end
 
 if verb == 'create' and not session then
-  if redis.call('ZCARD', prefix .. 'sessions') >= tonumber(ARGV[12]) then
+  if redis.call('ZCARD', prefix .. 'sessions') >= tonumber(ARGV[13]) then
     return reply({ 'SESSION', 'many', id })
   end
-  local ttl = tonumber(ARGV[10])
+  local ttl = tonumber(ARGV[11])
   session = {
-    id = id, owner = ARGV[9], ttl = ttl, created = now, expires = now + ttl, beats = 0,
-    blocked = '', ended = '', metadata = ARGV[11],
+    id = id, owner = ARGV[10], ttl = ttl, created = now, expires = now + ttl, beats = 0,
+    blocked = '', ended = '', metadata = ARGV[12],
   }
   save_session(session)
   return reply(live())
@@ -34,7 +34,7 @@ end
 if verb == 'clear' then
   local left = 0
   if no_session(id, session) then
-    left = clear_session(id, tonumber(ARGV[9]))
+    left = clear_session(id, tonumber(ARGV[10]))
   end
   return reply({ 'GONE', '0', int(left) })
 end
@@ -46,7 +46,7 @@ end
 if refusal then
   return reply(refusal)
 end
-if verb == 'create' and session.owner ~= ARGV[9] then
+if verb == 'create' and session.owner ~= ARGV[10] then
   return reply({ 'SESSION', 'other-owner', id, session.owner })
 end
 
@@ -59,27 +59,25 @@ elseif verb == 'end' then
   save_session(session)
   return reply({ 'GONE', int(count), int(clear_session(id, 256)) })
 elseif verb == 'block' and session.blocked == '' then
-  session.blocked = ARGV[9]
+  session.blocked = ARGV[10]
   save_session(session)
   for _, member in ipairs(redis.call('SMEMBERS', bonds)) do
     local lock, lease = string.match(member, '^w\t([^\t]*)\t(.*)$')
     if lock then
-      dequeue({ lock = lock }, lease)
+      dequeue(lock, lease)
     end
   end
 end
 local answer = live()
 if verb == 'show' then
-  local locks = {}
+  local leases = {}
   for _, member in ipairs(redis.call('SMEMBERS', bonds)) do
-    locks[#locks + 1] = string.match(member, '^h\t(.*)$')
+    leases[#leases + 1] = string.match(member, '^h\t(.*)$')
   end
-  table.sort(locks)
-  for at = 1, math.min(#locks, 100) do
-    local record = load(locks[at], redis.call('GET', prefix .. 'l:' .. locks[at]))
-    if record.holder then
-      answer[#answer + 1] = locks[at]
-      answer[#answer + 1] = record.holder.lease
+  table.sort(leases)
+  for at = 1, math.min(#leases, 100) do
+    for field in string.gmatch(leases[at], '[^\t]+') do
+      answer[#answer + 1] = field
     end
   end
 end

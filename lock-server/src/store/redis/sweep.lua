@@ -3,9 +3,7 @@
 --
 -- Post:  NEXT ms   when the next one is due; empty where none is held
 for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(now), 'LIMIT', 0, 64)) do
-  local record = load(lock, redis.call('GET', prefix .. 'l:' .. lock))
-  settle(record)
-  if not record.holder then
+  if record_of(lock).count == 0 then
     redis.call('ZREM', prefix .. 'held', lock)
   end
 end
@@ -20,11 +18,13 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', in
     clear_session(id, 64)
   end
 end
+local answers = reply({ 'NEXT', '' })
 local due
 for _, list in ipairs({ 'held', 'sessions' }) do
   local first = redis.call('ZRANGE', prefix .. list, 0, 0, 'WITHSCORES')[2]
-  if first and tonumber(first) < 9e14 then
-    due = math.min(due or 9e14, tonumber(first))
+  if first and tonumber(first) < FAR then
+    due = math.min(due or FAR, tonumber(first))
   end
 end
-return reply({ 'NEXT', due and int(math.max(due - now, 0)) or '' })
+answers[1][2] = due and int(math.max(due - now, 0)) or ''
+return answers

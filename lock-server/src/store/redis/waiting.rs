@@ -104,7 +104,8 @@ impl Waiting {
 /// request, unless another caller waits under the same id.
 pub(super) struct Place<'a> {
     store: &'a RedisStore,
-    lock: LockName,
+    /// The locks that it waits for; the first is the one that it is known by.
+    locks: Vec<LockName>,
     lease_id: LeaseId,
     number: u64,
     wakes: mpsc::Receiver<Wake>,
@@ -114,7 +115,7 @@ pub(super) struct Place<'a> {
 impl<'a> Place<'a> {
     pub(super) fn take(
         store: &'a RedisStore,
-        lock: &LockName,
+        locks: Vec<LockName>,
         lease_id: LeaseId,
         limit: usize,
     ) -> Result<Self, StoreError> {
@@ -127,9 +128,11 @@ impl<'a> Place<'a> {
         state.next_number += 1;
         let number = state.next_number;
         let listener = Listener { number, wakes: sender };
-        state.listeners.entry((lock.clone(), lease_id)).or_default().push(listener);
+        if let Some(lock) = locks.first() {
+            state.listeners.entry((lock.clone(), lease_id)).or_default().push(listener);
+        }
         drop(state);
-        Ok(Self { store, lock: lock.clone(), lease_id, number, wakes, settled: false })
+        Ok(Self { store, locks, lease_id, number, wakes, settled: false })
     }
 
     /// Waits for the next word. Cancel-safe.
@@ -148,7 +151,8 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut state = self.store.inner.waiting.state();
         state.count -= 1;
-        let key = (self.lock.clone(), self.lease_id);
+        let Some(lock) = self.locks.first() else { return };
+        let key = (lock.clone(), self.lease_id);
         let mut others = false;
         if let Some(listeners) = state.listeners.get_mut(&key) {
             listeners.retain(|listener| listener.number != self.number);
@@ -164,7 +168,7 @@ impl Drop for Place<'_> {
             return;
         }
         if !self.settled && !others {
-            self.store.withdraw_later(self.lock.clone(), self.lease_id);
+            self.store.withdraw_later(std::mem::take(&mut self.locks), self.lease_id);
         }
     }
 }

@@ -1,22 +1,34 @@
--- The waiter behind this id is gone: it leaves the queue, or the grant handed to it is taken back.
+-- The waiter behind this id is gone: it leaves its queues, or the grant handed to it is taken back.
 --
--- ARGV[7] lock  [8] lease
+-- ARGV[8] lock  [9] lease  [10...] the other locks of a request for several
 --
--- Post:  ENDED lease token reason   the grant was taken back and handed on
---        FREE                       it is not in this server's queue, and holds nothing; or it holds
---                                   a grant that arrived (it was asked for again, or renewed)
-local record = load(ARGV[7], trusted[3])
-local lease = ARGV[8]
-settle(record)
-local holder = record.holder
-if holder and holder.lease == lease then
-  if not holder.handed then
-    return reply({ 'FREE' })
-  end
-  finish(record, 'released')
-  return reply({ 'ENDED', lease, holder.token, 'released' })
+-- Post:  FREE   it waits at this server no more, and holds nothing; or it holds a grant that arrived
+--               (it was asked for again, or renewed)
+local lease, locks = ARGV[9], { ARGV[8] }
+for at = 10, #ARGV do
+  locks[#locks + 1] = ARGV[at]
 end
-if waits_here(record, lease) then
-  leave(record, lease)
+record_of(ARGV[8], trusted[3])
+hand_over()
+local unheard, arrived = {}, false
+for _, lock in ipairs(locks) do
+  local record = record_of(lock)
+  local holder = find(record, lease)
+  if holder and holder.handed then
+    unheard[#unheard + 1] = { record, holder }
+  end
+  arrived = arrived or (holder and not holder.handed)
+end
+for _, one in ipairs(unheard) do
+  -- Whoever has shown one lease of a grant has heard of all.
+  if arrived then
+    confirm(one[1], one[2])
+  else
+    close(one[1], one[2], 'released')
+  end
+end
+local waiter = waiter_of(ARGV[8], lease)
+if waiter and waiter.server == me then
+  leave(waiter)
 end
 return reply({ 'FREE' })
