@@ -11,5 +11,8 @@ mod takeover;
 pub mod tokens;
 
 pub use machine::{Delivery, Machine, Reply};
-pub use record::{Ended, Holder, Record, StoredEnded, StoredHolder, StoredRecord, Waiter};
+pub use record::{
+    Closed, Ended, GroupId, Holder, Holders, Record, StoredClosed, StoredEnded, StoredHolder,
+    StoredRecord, Waiter,
+};
 pub use session::{Session, StoredSession};

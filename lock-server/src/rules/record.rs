@@ -2,63 +2,47 @@
 
 use std::collections::VecDeque;
 
-use fence_protocol::wire::lock::{
-    EndReason, EndedLease, HolderInfo, HolderReply, LockReply, LockState, WaiterReply,
-};
-use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
-use serde::{Deserialize, Serialize};
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, Owner, Token};
 
-use crate::store::{Acquire, Grant, Mode};
+use crate::store::{Acquire, Kind, Limits, Mode, StoreError};
+
+mod holders;
+mod reply;
+mod stored;
+
+pub use holders::{Closed, Holder, Holders};
+pub use stored::{StoredClosed, StoredEnded, StoredHolder, StoredRecord};
 
 /// How many ended leases a lock remembers.
 pub(super) const ENDED_KEPT: usize = 8;
-/// How many waiters a reply lists.
-const WAITERS_SHOWN: usize = 100;
 
-/// One lock: the live lease, who waits, and what ended lately.
+/// One lock: the live leases, who waits, and what ended lately.
+///
+/// Invariant: an exclusive lease or closed place is alone; permits are of one size, and beside no
+/// other mode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The live lease. It may be past its time until somebody settles the record.
-    pub holder: Option<Holder>,
+    /// The live leases. One may be past its time until somebody settles the record.
+    pub holders: Holders,
+    /// Places that nobody gets for a while.
+    pub closed: Vec<Closed>,
     /// First come, first served.
     pub queue: VecDeque<Waiter>,
     /// Newest first, at most eight.
     pub ended: VecDeque<Ended>,
 }
 
-/// A lease.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Holder {
-    /// The grant.
-    pub lease_id: LeaseId,
-    /// Its token.
-    pub token: Token,
-    /// Who.
-    pub owner: Owner,
-    /// The time to live that a renewal restores.
-    pub ttl: Ttl,
-    /// The session that it lives as long as. `expires_at_ms` is then only what was last read of it.
-    pub session: Option<SessionId>,
-    /// Which life of the owner.
-    pub incarnation: Option<Owner>,
-    /// A JSON text for people.
-    pub metadata: Option<String>,
-    /// When it was granted.
-    pub granted_at_ms: u64,
-    /// When it ends unless it is renewed.
-    pub expires_at_ms: u64,
-    /// How often it was renewed.
-    pub renewals: u64,
-    /// It was handed to a waiter, and nobody has shown since that the grant arrived. Only such a
-    /// grant may be taken back because its waiter is gone.
-    pub handed: bool,
-}
+/// A request that waits in several queues, in one machine.
+pub type GroupId = u64;
 
 /// Somebody in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiter {
     /// What it asked for.
     pub request: Acquire,
+    /// The request for several locks that this is a part of.
+    pub group: Option<GroupId>,
     /// Since when it waits.
     pub since_ms: u64,
     /// When it gives up.
@@ -78,37 +62,59 @@ pub struct Ended {
     pub incarnation: Option<Owner>,
     /// How it ended.
     pub reason: EndReason,
+    /// What the operator who revoked it said.
+    pub why: Option<Owner>,
     /// For how long it was held.
     pub held_ms: u64,
     /// When it ended.
     pub at_ms: u64,
 }
 
-impl Holder {
-    /// The lease as its holder sees it.
-    pub fn grant(&self, now_ms: u64, waited_ms: u64) -> Grant {
-        Grant {
-            lease_id: self.lease_id,
-            token: self.token,
-            owner: self.owner.clone(),
-            remaining_ms: self.expires_at_ms.saturating_sub(now_ms),
-            waited_ms,
-            mode: Mode::Exclusive,
-        }
-    }
-
-    /// The lease as others see it.
-    pub fn info(&self, now_ms: u64) -> HolderInfo {
-        HolderInfo {
-            owner: self.owner.clone(),
-            token: self.token,
-            held_ms: now_ms.saturating_sub(self.granted_at_ms),
-            expires_in_ms: self.expires_at_ms.saturating_sub(now_ms),
-        }
+impl Ended {
+    /// What whoever asks with its id is told.
+    pub fn lost(&self) -> StoreError {
+        StoreError::Lost { reason: self.reason, why: self.why.clone() }
     }
 }
 
 impl Record {
+    /// Whether a lease of this mode fits beside what is live and closed. The queue is not asked.
+    pub fn admits(&self, mode: Mode, limits: &Limits) -> bool {
+        let taken = self.holders.len() + self.closed.len();
+        match mode {
+            Mode::Exclusive => taken == 0,
+            Mode::Shared => taken < limits.shared_per_lock && self.mode() != Some(Mode::Exclusive),
+            Mode::Permit { size } => taken < size as usize,
+        }
+    }
+
+    /// Whether a request of this mode would be granted at once.
+    pub fn is_open_to(&self, mode: Mode, limits: &Limits) -> bool {
+        self.queue.is_empty() && self.admits(mode, limits)
+    }
+
+    /// How the live leases and closed places share the lock: all of them alike.
+    fn mode(&self) -> Option<Mode> {
+        let held = self.holders.first().map(|holder| holder.mode);
+        held.or_else(|| self.closed.first().map(|closed| closed.mode))
+    }
+
+    /// As what the lock is in use.
+    pub fn kind(&self) -> Option<Kind> {
+        let mode = self.mode().or_else(|| self.queue.front().map(|waiter| waiter.request.mode));
+        mode.map(Mode::kind)
+    }
+
+    /// The live lease, where it is exclusive.
+    pub fn exclusive(&self) -> Option<&Holder> {
+        self.holders.first().filter(|holder| holder.mode == Mode::Exclusive)
+    }
+
+    /// Whether nothing but ended ids is left.
+    pub fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.closed.is_empty() && self.queue.is_empty()
+    }
+
     /// How the lease with this id ended, if that is remembered.
     pub fn ended(&self, lease_id: LeaseId) -> Option<&Ended> {
         self.ended.iter().find(|ended| ended.lease_id == lease_id)
@@ -119,15 +125,26 @@ impl Record {
         self.queue.iter().position(|waiter| waiter.request.lease_id == lease_id)
     }
 
-    /// Ends the live lease, if there is one, and remembers how.
-    pub fn end(&mut self, reason: EndReason, now_ms: u64) -> Option<Ended> {
-        let holder = self.holder.take()?;
+    /// Ends a live lease and remembers how. Where it ended without its holder's word, its place stays
+    /// closed for its lock-delay.
+    pub fn end(
+        &mut self,
+        lease_id: LeaseId,
+        reason: EndReason,
+        why: Option<Owner>,
+        now_ms: u64,
+    ) -> Option<Ended> {
+        let holder = self.holders.take(lease_id)?;
+        if matches!(reason, EndReason::Expired | EndReason::SessionEnded) {
+            self.closed.extend(Closed::after(&holder, now_ms));
+        }
         let ended = Ended {
-            lease_id: holder.lease_id,
+            lease_id,
             token: Some(holder.token),
             owner: Some(holder.owner),
             incarnation: holder.incarnation,
             reason,
+            why,
             held_ms: now_ms.saturating_sub(holder.granted_at_ms),
             at_ms: now_ms,
         };
@@ -146,153 +163,32 @@ impl Record {
         self.ended.front().map(|newest| newest.at_ms + retention_ms)
     }
 
-    /// The reply to `GET /v1/locks/{lock}`.
-    pub fn reply(&self, lock: &LockName, now_ms: u64) -> LockReply {
-        LockReply {
-            lock: lock.clone(),
-            state: if self.holder.is_some() { LockState::Held } else { LockState::Free },
-            holder: self.holder.as_ref().map(|holder| HolderReply {
-                lease_id: holder.lease_id,
-                info: holder.info(now_ms),
-                ttl_ms: holder.ttl.ms(),
-                renewals: holder.renewals,
-                mode: Mode::Exclusive.wire(),
-                session_id: holder.session,
-                incarnation: holder.incarnation.clone(),
-                metadata: holder.metadata.as_deref().and_then(|m| serde_json::from_str(m).ok()),
-            }),
-            also_held: Vec::new(),
-            lease_count: usize::from(self.holder.is_some()),
-            size: None,
-            delayed_ms: None,
-            queue_length: self.queue.len(),
-            queue: self
-                .queue
-                .iter()
-                .take(WAITERS_SHOWN)
-                .map(|waiter| WaiterReply {
-                    lease_id: waiter.request.lease_id,
-                    owner: waiter.request.owner.clone(),
-                    waiting_ms: now_ms.saturating_sub(waiter.since_ms),
-                    mode: waiter.request.mode.wire(),
-                })
-                .collect(),
-            history: self
-                .ended
-                .iter()
-                .map(|ended| EndedLease {
-                    lease_id: ended.lease_id,
-                    token: ended.token,
-                    owner: ended.owner.clone(),
-                    reason: ended.reason,
-                    why: None,
-                    held_ms: ended.held_ms,
-                    ended_ms_ago: now_ms.saturating_sub(ended.at_ms),
-                })
-                .collect(),
-        }
-    }
-}
-
-/// What of a record must survive a restart. Moments do not: a clock that starts anew cannot tell
-/// them, so leases get their full time again and retention starts again.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StoredRecord {
-    holder: Option<StoredHolder>,
-    ended: Vec<StoredEnded>,
-}
-
-/// A lease in the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredHolder {
-    lease_id: LeaseId,
-    token: Token,
-    owner: Owner,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    session: Option<SessionId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    incarnation: Option<Owner>,
-    ttl_ms: Ttl,
-    metadata: Option<String>,
-}
-
-/// An ended lease in the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredEnded {
-    lease_id: LeaseId,
-    token: Option<Token>,
-    owner: Option<Owner>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    incarnation: Option<Owner>,
-    reason: EndReason,
-    held_ms: u64,
-}
-
-impl Record {
-    /// The part that is journalled.
-    pub fn to_stored(&self) -> StoredRecord {
-        StoredRecord {
-            holder: self.holder.as_ref().map(|holder| StoredHolder {
-                lease_id: holder.lease_id,
-                token: holder.token,
-                owner: holder.owner.clone(),
-                session: holder.session,
-                incarnation: holder.incarnation.clone(),
-                ttl_ms: holder.ttl,
-                metadata: holder.metadata.clone(),
-            }),
-            ended: self
-                .ended
-                .iter()
-                .map(|ended| StoredEnded {
-                    lease_id: ended.lease_id,
-                    token: ended.token,
-                    owner: ended.owner.clone(),
-                    incarnation: ended.incarnation.clone(),
-                    reason: ended.reason,
-                    held_ms: ended.held_ms,
-                })
-                .collect(),
-        }
-    }
-
-    /// A record as it is after a restart at `now_ms`.
-    pub fn from_stored(stored: StoredRecord, now_ms: u64) -> Self {
-        Self {
-            holder: stored.holder.map(|holder| Holder {
-                lease_id: holder.lease_id,
-                token: holder.token,
-                owner: holder.owner,
-                session: holder.session,
-                incarnation: holder.incarnation,
-                ttl: holder.ttl_ms,
-                metadata: holder.metadata,
-                granted_at_ms: now_ms,
-                expires_at_ms: now_ms + holder.ttl_ms.ms(),
-                renewals: 0,
-                handed: false,
-            }),
-            queue: VecDeque::new(),
-            ended: stored
-                .ended
-                .into_iter()
-                .map(|ended| Ended {
-                    lease_id: ended.lease_id,
-                    token: ended.token,
-                    owner: ended.owner,
-                    incarnation: ended.incarnation,
-                    reason: ended.reason,
-                    held_ms: ended.held_ms,
-                    at_ms: now_ms,
-                })
-                .collect(),
-        }
-    }
-
     /// The highest token that the record mentions: the counter is never below it.
     pub fn highest_token(&self) -> u64 {
-        let held = self.holder.as_ref().map(|holder| holder.token);
+        let held = self.holders.iter().map(|holder| holder.token);
+        let closed = self.closed.iter().map(|closed| closed.token);
         let ended = self.ended.iter().filter_map(|ended| ended.token);
-        held.into_iter().chain(ended).map(Token::get).max().unwrap_or(0)
+        held.chain(closed).chain(ended).map(Token::get).max().unwrap_or(0)
+    }
+}
+
+/// When something changes by itself.
+impl Record {
+    /// When the next lease ends that no session keeps, or the next closed place opens.
+    pub fn next_ms(&self) -> Option<u64> {
+        let unbound = self.holders.iter().filter(|holder| holder.session.is_none());
+        let leases = unbound.map(|holder| holder.expires_at_ms);
+        leases.chain(self.closed.iter().map(|closed| closed.until_ms)).min()
+    }
+
+    /// A lease that no session keeps, and whose time has passed: the oldest.
+    pub fn due(&self, now_ms: u64) -> Option<LeaseId> {
+        let due = |holder: &&Holder| holder.session.is_none() && holder.expires_at_ms <= now_ms;
+        self.holders.iter().find(due).map(|holder| holder.lease_id)
+    }
+
+    /// Whether the first waiter has a place at this lock.
+    pub fn may_pass_on(&self, limits: &Limits) -> bool {
+        self.queue.front().is_some_and(|front| self.admits(front.request.mode, limits))
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of one session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use fence_protocol::wire::session::{SessionEndReason, SessionLease, SessionReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
@@ -29,7 +29,7 @@ pub struct Session {
     /// Until when it lives, or how and when it ended.
     pub state: State,
     /// The leases that live as long as it does.
-    pub held: BTreeMap<LockName, LeaseId>,
+    pub held: BTreeSet<(LockName, LeaseId)>,
     /// The requests that wait in its name.
     pub waits: BTreeSet<(LockName, LeaseId)>,
 }
@@ -54,7 +54,7 @@ impl Session {
             heartbeats: 0,
             blocked: None,
             state: State::Until(now_ms + new.ttl.ms()),
-            held: BTreeMap::new(),
+            held: BTreeSet::new(),
             waits: BTreeSet::new(),
         }
     }
@@ -166,7 +166,7 @@ impl Session {
                 None => State::Until(now_ms + stored.ttl_ms.ms()),
                 Some(reason) => State::Ended(reason, now_ms),
             },
-            held: BTreeMap::new(),
+            held: BTreeSet::new(),
             waits: BTreeSet::new(),
         }
     }

@@ -1,18 +1,18 @@
 //! Who may take a lock over from whom: only an owner from itself.
 
-use fence_protocol::Owner;
 use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, Owner};
 
 use super::record::{Holder, Record};
-use crate::store::{Acquire, NoTakeover, Takeover};
+use crate::store::{Acquire, Mode, NoTakeover, Takeover};
 
 /// What an acquire may do to the live lease, which has another id than it asks for.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict<'a> {
     /// Nothing: it is granted, waits or is refused like any other.
     Ordinary,
-    /// End it and be granted in the same step, before everybody who waits.
-    Supersede,
+    /// End this lease and be granted in the same step, before everybody who waits.
+    Supersede(LeaseId),
     /// It asked for what is not its own.
     Refuse(&'a Holder, NoTakeover),
 }
@@ -23,12 +23,14 @@ pub(super) enum Verdict<'a> {
 /// later. So two processes that run under one name by mistake do not take the lock from each other
 /// in turns, and a request of a dead process that arrives late does not take it from the living.
 pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> {
-    let Some(holder) = &record.holder else { return Verdict::Ordinary };
+    // What is shared, or closed by a lock-delay, passes on as it does for everybody.
+    let holder = record.exclusive().filter(|_| request.mode == Mode::Exclusive);
+    let Some(holder) = holder else { return Verdict::Ordinary };
     let same_owner = holder.owner == request.owner;
     match request.takeover {
         Takeover::Never => Verdict::Ordinary,
         Takeover::Of(lease_id) if holder.lease_id != lease_id => Verdict::Ordinary,
-        Takeover::Of(_) if same_owner => Verdict::Supersede,
+        Takeover::Of(_) if same_owner => Verdict::Supersede(holder.lease_id),
         Takeover::Of(_) => Verdict::Refuse(holder, NoTakeover::OtherOwner),
         Takeover::EarlierSelf if !same_owner => {
             unless_it_waits(holder, request, NoTakeover::OtherOwner)
@@ -41,7 +43,7 @@ pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> 
         }
         // One life of a process has two requests under way: the second waits for the first.
         Takeover::EarlierSelf if holder.incarnation == request.incarnation => Verdict::Ordinary,
-        Takeover::EarlierSelf => Verdict::Supersede,
+        Takeover::EarlierSelf => Verdict::Supersede(holder.lease_id),
     }
 }
 

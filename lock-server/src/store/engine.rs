@@ -52,25 +52,36 @@ type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 /// Sends one answer; a grant that nobody hears is taken back in the machine at that time.
 type Ready = Box<dyn FnOnce(&mut Machine, u64) + Send>;
 
-/// Something to do with a session, at a time; its answer leaves after the commit.
-type SessionWork = Box<dyn FnOnce(&mut Machine, u64) -> Ready + Send>;
+/// Something to do with the rules, at a time; its answer leaves after the commit.
+type Work = Box<dyn FnOnce(&mut Machine, u64) -> Ready + Send>;
 
 /// The answer to an acquire, and whether somebody else got the same one.
 struct Heard {
     result: Result<Grant, StoreError>,
+    /// The grants of the other locks of a request for several.
+    others: Vec<Grant>,
     shared: bool,
+}
+
+/// What a request asked for, as long as nobody has heard its answer.
+struct Asked {
+    lock: LockName,
+    /// The other locks of a request for several.
+    others: Vec<LockName>,
+    lease_id: LeaseId,
 }
 
 /// A request to the thread.
 enum Request {
     Acquire(Acquire, oneshot::Sender<Heard>),
-    Withdraw { lock: LockName, lease_id: LeaseId, granted: bool },
+    AcquireAll(Vec<Acquire>, oneshot::Sender<Heard>),
+    Withdraw { asked: Asked, granted: bool },
     Renew(LockName, LeaseId, Option<Ttl>, Answer<Grant>),
     Release(LockName, LeaseId, Answer<EndedReply>),
     Show(LockName, Answer<LockReply>),
     List(ListQuery, Answer<LockPage>),
     Lift(Token, Answer<()>),
-    Session(SessionWork),
+    Run(Work),
     Stop,
 }
 
@@ -119,12 +130,35 @@ impl Engine {
     pub(super) async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
         let waits = request.wait_ms > 0;
         let (lock, lease_id) = (request.lock.clone(), request.lease_id);
+        let asked = waits.then_some(Asked { lock, others: Vec::new(), lease_id });
+        self.hear(asked, |answer| Request::Acquire(request, answer)).await?.result
+    }
+
+    /// See [`LockStore::acquire_all`](super::LockStore::acquire_all).
+    pub(super) async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+        let Some((first, others)) = parts.split_first() else { return Ok(Vec::new()) };
+        let asked = (first.wait_ms > 0).then(|| Asked {
+            lock: first.lock.clone(),
+            others: others.iter().map(|part| part.lock.clone()).collect(),
+            lease_id: first.lease_id,
+        });
+        let heard = self.hear(asked, |answer| Request::AcquireAll(parts, answer)).await?;
+        let first = heard.result?;
+        Ok(std::iter::once(first).chain(heard.others).collect())
+    }
+
+    /// Sends an acquire and awaits its answer; withdraws it where the caller goes away before.
+    async fn hear(
+        &self,
+        asked: Option<Asked>,
+        request: impl FnOnce(oneshot::Sender<Heard>) -> Request,
+    ) -> Result<Heard, StoreError> {
         let (answer, reply) = oneshot::channel();
-        self.send(Request::Acquire(request, answer))?;
-        let mut caller = Caller { engine: self, reply, waiter: waits.then_some((lock, lease_id)) };
+        self.send(request(answer))?;
+        let mut caller = Caller { engine: self, reply, asked };
         let heard = (&mut caller.reply).await;
-        caller.waiter = None;
-        heard.map_or_else(|_| Err(unanswered()), |heard| heard.result)
+        caller.asked = None;
+        heard.map_err(|_| unanswered())
     }
 
     pub(super) async fn renew(
@@ -149,11 +183,11 @@ impl Engine {
         lock: LockName,
         revoke: Revoke,
     ) -> Result<Vec<EndedReply>, StoreError> {
-        self.session(move |machine, now_ms| {
-            let _ = revoke;
-            machine.revoke(now_ms, &lock).map(|ended| vec![ended])
-        })
-        .await
+        self.run(move |machine, now_ms| machine.revoke(now_ms, &lock, &revoke)).await
+    }
+
+    pub(super) async fn mint(&self) -> Result<Token, StoreError> {
+        self.run(|machine, _| machine.mint()).await
     }
 
     pub(super) async fn show(&self, lock: LockName) -> Result<LockReply, StoreError> {
@@ -169,12 +203,12 @@ impl Engine {
     }
 
     /// Runs one operation on the rules. What it answers leaves after it is durable.
-    pub(super) async fn session<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Machine, u64) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.ask(|answer: Answer<T>| {
-            Request::Session(Box::new(move |machine, now_ms| {
+            Request::Run(Box::new(move |machine, now_ms| {
                 let result = work(machine, now_ms);
                 Box::new(move |_, _| drop(answer.send(result)))
             }))
@@ -211,12 +245,13 @@ fn stopped() -> StoreError {
 struct Caller<'a> {
     engine: &'a Engine,
     reply: oneshot::Receiver<Heard>,
-    waiter: Option<(LockName, LeaseId)>,
+    /// `None` where there is nothing to withdraw.
+    asked: Option<Asked>,
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        let Some((lock, lease_id)) = self.waiter.take() else { return };
+        let Some(asked) = self.asked.take() else { return };
         // Closed first: from here on either the answer is in the channel, or sending it fails and
         // the thread takes the grant back by itself.
         self.reply.close();
@@ -226,7 +261,7 @@ impl Drop for Caller<'_> {
             Err(_) => false,
         };
         // Where the inbox is full the waiter stays until its grant finds nobody.
-        let _ = self.engine.inbox.try_send(Request::Withdraw { lock, lease_id, granted });
+        let _ = self.engine.inbox.try_send(Request::Withdraw { asked, granted });
     }
 }
 
@@ -256,8 +291,8 @@ macro_rules! serve_through_engine {
                 self.0.release(lock.clone(), lease).await
             }
 
-            async fn acquire_all(&self, _parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-                Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
+            async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
+                self.0.acquire_all(parts).await
             }
 
             async fn revoke(
@@ -269,7 +304,7 @@ macro_rules! serve_through_engine {
             }
 
             async fn mint(&self) -> Result<Token, StoreError> {
-                Err(StoreError::Unavailable("this store does not offer it yet".to_owned()))
+                self.0.mint().await
             }
 
             async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
@@ -292,18 +327,18 @@ macro_rules! serve_through_engine {
         #[async_trait]
         impl SessionStore for $store {
             async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
-                self.0.session(move |machine, now_ms| machine.create_session(now_ms, new)).await
+                self.0.run(move |machine, now_ms| machine.create_session(now_ms, new)).await
             }
 
             async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-                self.0.session(move |machine, now_ms| machine.heartbeat(now_ms, session)).await
+                self.0.run(move |machine, now_ms| machine.heartbeat(now_ms, session)).await
             }
 
             async fn end_session(
                 &self,
                 session: SessionId,
             ) -> Result<SessionEndedReply, StoreError> {
-                self.0.session(move |machine, now_ms| machine.end_session(now_ms, session)).await
+                self.0.run(move |machine, now_ms| machine.end_session(now_ms, session)).await
             }
 
             async fn block_session(
@@ -314,11 +349,11 @@ macro_rules! serve_through_engine {
                 let work = move |machine: &mut Machine, now_ms: u64| {
                     machine.block_session(now_ms, session, reason)
                 };
-                self.0.session(work).await
+                self.0.run(work).await
             }
 
             async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-                self.0.session(move |machine, now_ms| machine.show_session(now_ms, session)).await
+                self.0.run(move |machine, now_ms| machine.show_session(now_ms, session)).await
             }
 
             async fn list_sessions(
@@ -329,7 +364,7 @@ macro_rules! serve_through_engine {
                 let work = move |machine: &mut Machine, now_ms: u64| {
                     Ok(machine.list_sessions(now_ms, after, limit))
                 };
-                self.0.session(work).await
+                self.0.run(work).await
             }
         }
     };

@@ -1,11 +1,12 @@
-//! How leases end, and how a lock passes on to the next waiter in the same step.
+//! How leases end.
 
 use fence_protocol::wire::lock::{EndReason, EndedReply};
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::{LeaseId, LockName, Owner};
 
-use super::{Machine, gone, limit};
-use crate::rules::record::{Ended, Holder, Record};
-use crate::store::StoreError;
+use super::Machine;
+use super::answers::gone;
+use crate::rules::record::{Ended, Record};
+use crate::store::{Revoke, StoreError};
 
 impl Machine {
     /// Ends a lease, or remembers an id that is not known as ended.
@@ -18,131 +19,109 @@ impl Machine {
         lock: &LockName,
         lease_id: LeaseId,
     ) -> Result<EndedReply, StoreError> {
-        self.settle(now_ms, lock);
-        if !self.records.contains_key(lock) && self.records.len() >= self.limits.locks {
-            return Err(limit("locks held or remembered", self.limits.locks));
-        }
+        self.tick(now_ms);
+        self.check_room(lock)?;
         let mut record = self.take_out(lock).unwrap_or_default();
-        let live = record.holder.as_ref().is_some_and(|holder| holder.lease_id == lease_id);
-        let reply = if live {
-            self.end(now_ms, lock, &mut record, EndReason::Released)
-        } else {
-            let error = gone(&record, lease_id);
-            self.disown(now_ms, lock, &mut record, lease_id);
-            Err(error)
-        };
+        let ended = self.close(now_ms, lock, &mut record, lease_id, EndReason::Released, None);
+        let lost = gone(&record, lease_id);
         self.put_back(lock.clone(), record);
-        reply
+        if ended.is_none() {
+            self.disown(now_ms, lock, lease_id);
+        }
+        self.pass_on(now_ms);
+        ended.ok_or(lost)
     }
 
-    /// Ends whatever lease is live.
+    /// Ends a live lease or all of them, the oldest first, and then every lock-delay.
     ///
     /// # Errors
-    /// [`StoreError::NotHeld`].
-    pub fn revoke(&mut self, now_ms: u64, lock: &LockName) -> Result<EndedReply, StoreError> {
-        self.settle(now_ms, lock);
-        let mut record = self.take_out(lock).ok_or(StoreError::NotHeld)?;
-        let reply = self.end(now_ms, lock, &mut record, EndReason::Revoked);
+    /// [`StoreError::NotHeld`], [`StoreError::Lost`].
+    pub fn revoke(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        revoke: &Revoke,
+    ) -> Result<Vec<EndedReply>, StoreError> {
+        self.tick(now_ms);
+        let Some(mut record) = self.take_out(lock) else {
+            return Err(match revoke.lease {
+                Some(lease_id) => gone(&Record::default(), lease_id),
+                None => StoreError::NotHeld,
+            });
+        };
+        let result = self.revoke_in(now_ms, lock, &mut record, revoke);
         self.put_back(lock.clone(), record);
-        reply
+        self.pass_on(now_ms);
+        result
     }
 
-    /// The waiter behind this id is gone: it leaves the queue, or the grant that was handed to it is
-    /// taken back.
-    ///
-    /// A grant that somebody has asked for again, or renewed, stays: its holder has it. An id that
-    /// only waited is not remembered as ended, so that whoever lost a connection may wait again.
-    pub fn withdraw(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        self.settle(now_ms, lock);
-        let Some(mut record) = self.take_out(lock) else { return };
-        let handed = |holder: &Holder| holder.lease_id == lease_id && holder.handed;
-        if record.holder.as_ref().is_some_and(handed) {
-            // The answer would go to nobody.
-            let _ = self.end(now_ms, lock, &mut record, EndReason::Released);
-        } else if let Some(place) = record.position(lease_id)
-            && let Some(waiter) = record.queue.remove(place)
-        {
-            self.forget_waiter(lock, &waiter);
-        }
-        self.put_back(lock.clone(), record);
-    }
-
-    /// An id that does not hold the lock will never be granted from now on.
-    pub(super) fn disown(
+    fn revoke_in(
         &mut self,
         now_ms: u64,
         lock: &LockName,
         record: &mut Record,
-        lease_id: LeaseId,
-    ) {
-        if record.ended(lease_id).is_some() {
-            return;
+        revoke: &Revoke,
+    ) -> Result<Vec<EndedReply>, StoreError> {
+        let mut end = |record: &mut Record, lease_id| {
+            let why = revoke.reason.clone();
+            self.close(now_ms, lock, record, lease_id, EndReason::Revoked, why)
+        };
+        if let Some(lease_id) = revoke.lease {
+            let ended = end(record, lease_id).ok_or_else(|| gone(record, lease_id))?;
+            return Ok(vec![ended]);
         }
-        let mut owner = None;
-        if let Some(place) = record.position(lease_id)
-            && let Some(waiter) = record.queue.remove(place)
-        {
-            self.forget_waiter(lock, &waiter);
-            let reason = EndReason::Released;
-            self.deliver(lock, lease_id, Err(StoreError::Lost { reason, why: None }));
-            owner = Some(waiter.request.owner);
+        if record.holders.is_empty() && record.closed.is_empty() {
+            return Err(StoreError::NotHeld);
         }
-        record.remember(Ended {
-            lease_id,
-            token: None,
-            owner,
-            incarnation: None,
-            reason: EndReason::Released,
-            held_ms: 0,
-            at_ms: now_ms,
-        });
+        let live: Vec<LeaseId> = record.holders.iter().map(|holder| holder.lease_id).collect();
+        let ended = live.into_iter().filter_map(|lease_id| end(record, lease_id)).collect();
+        record.closed.clear();
         self.dirty.insert(lock.clone());
+        Ok(ended)
     }
 
-    /// Ends the live lease, without handing the lock on.
+    /// An id that does not hold the lock will never be granted from now on.
+    fn disown(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
+        let mut owner = None;
+        if let Some(left) = self.leave(lock, lease_id) {
+            let reason = EndReason::Released;
+            self.tell(lock, &left, StoreError::Lost { reason, why: None });
+            owner = Some(left.waiter.request.owner);
+        }
+        let mut record = self.take_out(lock).unwrap_or_default();
+        if record.ended(lease_id).is_none() {
+            record.remember(Ended {
+                lease_id,
+                token: None,
+                owner,
+                incarnation: None,
+                reason: EndReason::Released,
+                why: None,
+                held_ms: 0,
+                at_ms: now_ms,
+            });
+            self.dirty.insert(lock.clone());
+        }
+        self.put_back(lock.clone(), record);
+    }
+
+    /// Ends a live lease, without handing the lock on; `None` where it is not live.
     pub(super) fn close(
         &mut self,
         now_ms: u64,
         lock: &LockName,
         record: &mut Record,
+        lease_id: LeaseId,
         reason: EndReason,
-    ) -> Option<Ended> {
-        if let Some(id) = record.holder.as_ref().and_then(|holder| holder.session) {
-            self.sessions.let_go(id, lock);
+        why: Option<Owner>,
+    ) -> Option<EndedReply> {
+        let holder = record.holders.get(lease_id)?;
+        if let Some(id) = holder.session {
+            self.sessions.let_go(id, lock, lease_id);
         }
-        record.end(reason, now_ms)
-    }
-
-    pub(super) fn end(
-        &mut self,
-        now_ms: u64,
-        lock: &LockName,
-        record: &mut Record,
-        reason: EndReason,
-    ) -> Result<EndedReply, StoreError> {
-        let ended = self.close(now_ms, lock, record, reason).ok_or(StoreError::NotHeld)?;
+        let token = holder.token;
+        record.end(lease_id, reason, why, now_ms);
         self.dirty.insert(lock.clone());
-        self.hand_over(now_ms, lock, record);
-        let token = ended.token.ok_or(StoreError::NotHeld)?;
-        Ok(EndedReply { lock: lock.clone(), lease_id: ended.lease_id, token, reason })
-    }
-
-    /// The lock is free: the first of the queue gets it, in the same step.
-    pub(super) fn hand_over(&mut self, now_ms: u64, lock: &LockName, record: &mut Record) {
-        while record.holder.is_none() {
-            let Some(waiter) = record.queue.pop_front() else { return };
-            self.forget_waiter(lock, &waiter);
-            let lease_id = waiter.request.lease_id;
-            if let Err(refusal) = self.check_session(now_ms, &waiter.request) {
-                self.deliver(lock, lease_id, Err(refusal));
-                continue;
-            }
-            let waited_ms = now_ms.saturating_sub(waiter.since_ms);
-            let result = self.grant(now_ms, lock, record, waiter.request, waited_ms);
-            if let Some(holder) = &mut record.holder {
-                holder.handed = true;
-            }
-            self.deliver(lock, lease_id, result);
-        }
+        Some(EndedReply { lock: lock.clone(), lease_id, token, reason })
     }
 }

@@ -12,14 +12,17 @@ use crate::store::ListQuery;
 impl Machine {
     /// Holder, queue and history of one lock.
     pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
-        self.settle(now_ms, lock);
-        match self.records.get(lock) {
-            Some(record) => record.reply(lock, now_ms),
-            None => Record::default().reply(lock, now_ms),
+        self.tick(now_ms);
+        let Some(record) = self.records.get_mut(lock) else {
+            return Record::default().reply(lock, now_ms);
+        };
+        for holder in record.holders.iter_mut() {
+            self.sessions.refresh(now_ms, holder);
         }
+        record.reply(lock, now_ms)
     }
 
-    /// A page of held locks.
+    /// A page of locks that are held, or closed for a while.
     pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
         self.tick(now_ms);
         let from = match &query.after {
@@ -33,14 +36,9 @@ impl Machine {
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
             .filter_map(|(lock, record)| {
-                let holder = record.holder.as_ref()?;
-                let mut info = holder.info(now_ms);
-                let session = holder.session.and_then(|id| self.sessions.get(id));
-                if let Some(until_ms) = session.and_then(|session| session.lives(now_ms).ok()) {
-                    info.expires_in_ms = until_ms - now_ms;
-                }
-                let queue_length = record.queue.len();
-                Some(LockLine { lock: lock.clone(), holder: info, queue_length })
+                let held = record.holders.first().map(|holder| self.info(now_ms, holder));
+                let holder = held.or_else(|| Some(record.closed.first()?.info(now_ms)))?;
+                Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
             });
         let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();
         let more = lines.next().is_some();

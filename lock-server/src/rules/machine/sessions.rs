@@ -50,13 +50,25 @@ impl Sessions {
 
     pub(super) fn hold(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
-            session.held.insert(lock.clone(), lease_id);
+            session.held.insert((lock.clone(), lease_id));
         }
     }
 
-    pub(super) fn let_go(&mut self, id: SessionId, lock: &LockName) {
+    pub(super) fn let_go(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
-            session.held.remove(lock);
+            session.held.remove(&(lock.clone(), lease_id));
+        }
+    }
+
+    /// Until when a bound lease lives; `None` for one that is not bound.
+    pub(super) fn until_ms(&self, now_ms: u64, holder: &Holder) -> Option<u64> {
+        self.get(holder.session?)?.lives(now_ms).ok()
+    }
+
+    /// A bound lease lives until its session says.
+    pub(super) fn refresh(&self, now_ms: u64, holder: &mut Holder) {
+        if let Some(until_ms) = self.until_ms(now_ms, holder) {
+            holder.expires_at_ms = until_ms;
         }
     }
 
@@ -95,7 +107,7 @@ impl Machine {
         new: NewSession,
     ) -> Result<SessionReply, StoreError> {
         let id = new.session_id;
-        self.settle_session(now_ms, id);
+        self.tick(now_ms);
         if let Some(session) = self.sessions.get(id) {
             session.lives(now_ms).map_err(|why| why.of(id))?;
             if session.owner != new.owner {
@@ -142,6 +154,7 @@ impl Machine {
         self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
         let reason = SessionEndReason::Ended;
         let lease_count = self.close_session(now_ms, id, reason);
+        self.pass_on(now_ms);
         Ok(SessionEndedReply { session_id: id, reason, lease_count })
     }
 
@@ -160,6 +173,7 @@ impl Machine {
         session.blocked.get_or_insert(reason);
         self.sessions.dirty.insert(id);
         self.refuse_waiters(now_ms, id);
+        self.pass_on(now_ms);
         self.show_session(now_ms, id)
     }
 
@@ -195,15 +209,21 @@ impl Machine {
     }
 
     fn known_session(&mut self, now_ms: u64, id: SessionId) -> Result<&Session, StoreError> {
-        self.settle_session(now_ms, id);
+        self.tick(now_ms);
         self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))
     }
 
-    /// Whether the session of a request may be given another lease, which is not bound to it yet.
+    /// Whether the session of a request may be given so many more leases, which are not bound to it
+    /// yet.
     ///
     /// It settles nothing: a lock that is handed over would otherwise end sessions one inside the
     /// other.
-    pub(super) fn check_session(&self, now_ms: u64, request: &Acquire) -> Result<(), StoreError> {
+    pub(super) fn check_session(
+        &self,
+        now_ms: u64,
+        request: &Acquire,
+        places: usize,
+    ) -> Result<(), StoreError> {
         let Some(id) = request.session else { return Ok(()) };
         let most = self.limits.session_leases;
         let session = self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))?;
@@ -211,7 +231,7 @@ impl Machine {
         if session.owner != request.owner {
             return Err(NoSession::OtherOwner(session.owner.clone()).of(id));
         }
-        if session.bonds() >= most
+        if session.bonds() + places > most
             && !session.waits.contains(&(request.lock.clone(), request.lease_id))
         {
             return Err(limit("leases of this session", most));
@@ -220,7 +240,7 @@ impl Machine {
     }
 
     /// Lets a session end whose time has passed, and forgets one that ended long ago.
-    pub(super) fn settle_session(&mut self, now_ms: u64, id: SessionId) {
+    fn settle_session(&mut self, now_ms: u64, id: SessionId) {
         let retention_ms = self.limits.ended_retention_ms;
         let Some(session) = self.sessions.get(id) else { return };
         if session.alarm_ms(retention_ms) > now_ms {
@@ -253,13 +273,10 @@ impl Machine {
         self.sessions.put(id, session, retention_ms);
         self.sessions.dirty.insert(id);
         self.refuse_waiters(now_ms, id);
-        for lock in held.into_keys() {
+        for (lock, lease_id) in held {
             let Some(mut record) = self.take_out(&lock) else { continue };
-            let bound = |holder: &Holder| holder.session == Some(id);
-            if record.holder.as_ref().is_some_and(bound) {
-                // Nobody asked: the ended lease is in the record.
-                let _ = self.end(now_ms, &lock, &mut record, EndReason::SessionEnded);
-            }
+            // Nobody asked: the ended lease is in the record.
+            let _ = self.close(now_ms, &lock, &mut record, lease_id, EndReason::SessionEnded, None);
             self.put_back(lock, record);
         }
         bonds
@@ -271,14 +288,10 @@ impl Machine {
         let waits = std::mem::take(&mut session.waits);
         let Err(why) = session.serves(now_ms) else { return };
         for (lock, lease_id) in waits {
-            let Some(mut record) = self.take_out(&lock) else { continue };
-            if let Some(place) = record.position(lease_id)
-                && let Some(waiter) = record.queue.remove(place)
-            {
-                self.forget_waiter(&lock, &waiter);
-                self.deliver(&lock, lease_id, Err(why.clone().of(id)));
+            // One of a group leaves with the first of them.
+            if let Some(left) = self.leave(&lock, lease_id) {
+                self.tell(&lock, &left, why.clone().of(id));
             }
-            self.put_back(lock, record);
         }
     }
 }

@@ -3,7 +3,7 @@
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 
 use super::*;
-use crate::store::{Mode, NoTakeover, Takeover};
+use crate::store::{Acquire, NoTakeover, Takeover};
 
 mod histories;
 mod sessions;
@@ -22,20 +22,9 @@ fn uuid_of(number: u128) -> uuid::Uuid {
 }
 
 fn ask(name: &str, number: u128, wait_ms: u64) -> Acquire {
-    Acquire {
-        lock: lock(name),
-        lease_id: id(number),
-        owner: Owner::new(format!("worker-{number}")).unwrap(),
-        ttl: Ttl::from_ms(100).unwrap(),
-        wait_ms,
-        metadata: None,
-        min_token: None,
-        session: None,
-        incarnation: None,
-        takeover: Takeover::Never,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
-    }
+    let owner = Owner::new(format!("worker-{number}")).unwrap();
+    let ttl = Ttl::from_ms(100).unwrap();
+    Acquire { wait_ms, ..Acquire::new(lock(name), id(number), owner, ttl) }
 }
 
 fn machine() -> Machine {
@@ -242,8 +231,8 @@ fn a_restart_forgets_nothing_that_was_answered() {
         after.restore(0, lock, Record::from_stored(record, 0));
     }
     assert_eq!(after.counter(), before.counter());
-    let again = granted(after.acquire(90, ask("a", 1, 0)));
-    assert_eq!((again.token, again.remaining_ms), (held.token, 10));
     let error = refused(after.acquire(10, ask("b", 2, 0)));
     assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+    let again = granted(after.acquire(90, ask("a", 1, 0)));
+    assert_eq!((again.token, again.remaining_ms), (held.token, 10));
 }

@@ -18,8 +18,12 @@ const SESSIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("session
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const COUNTER: &str = "counter";
 const FORMAT: &str = "format";
-/// The version of the layout; a file of another version is refused, never guessed at.
-const FORMAT_VERSION: u64 = 1;
+/// The version of the layout. A file of an earlier one is read, and is of this one from then on: a
+/// program that knows only the earlier one would take a lock with several leases for a free one. A
+/// file of another version is refused, never guessed at.
+const FORMAT_VERSION: u64 = 2;
+/// The earliest version that is read.
+const FORMAT_READ: u64 = 1;
 
 pub(super) struct RedbJournal {
     database: Database,
@@ -41,7 +45,21 @@ impl RedbJournal {
         journal
             .restore(machine, clock.monotonic_ms())
             .map_err(|why| FolderError::new(file, format!("{why}; restore it from a backup")))?;
+        let renewed = journal.mark_format();
+        renewed.map_err(|error| FolderError::new(file, error.to_string()))?;
         Ok(journal)
+    }
+
+    /// Says that the file is of this version from now on.
+    fn mark_format(&self) -> Result<(), redb::Error> {
+        let write = self.database.begin_write()?;
+        let before = write.open_table(META)?.insert(FORMAT, FORMAT_VERSION)?.map(|old| old.value());
+        if before == Some(FORMAT_VERSION) {
+            write.abort()?;
+        } else {
+            write.commit()?;
+        }
+        Ok(())
     }
 
     fn restore(&mut self, machine: &mut Machine, now_ms: u64) -> Result<(), String> {
@@ -53,8 +71,10 @@ impl RedbJournal {
             value.map(|value| value.value()).ok_or_else(|| format!("it lacks the number {key}"))
         };
         let format = number(FORMAT)?;
-        if format != FORMAT_VERSION {
-            return Err(format!("its format is {format}, this program reads {FORMAT_VERSION}"));
+        if !(FORMAT_READ..=FORMAT_VERSION).contains(&format) {
+            return Err(format!(
+                "its format is {format}, this program reads {FORMAT_READ} to {FORMAT_VERSION}"
+            ));
         }
         self.counter = number(COUNTER)?;
         machine.raise_counter(self.counter);
@@ -149,23 +169,10 @@ mod tests {
 
     use super::*;
     use crate::rules::Reply;
-    use crate::store::{Acquire, Limits, Mode, Takeover};
+    use crate::store::{Acquire, Limits};
 
     fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
-        Acquire {
-            lock: lock.clone(),
-            lease_id,
-            owner: Owner::new("me").unwrap(),
-            ttl: Ttl::DEFAULT,
-            wait_ms: 0,
-            metadata: None,
-            min_token: None,
-            session: None,
-            incarnation: None,
-            takeover: Takeover::Never,
-            mode: Mode::Exclusive,
-            lock_delay_ms: 0,
-        }
+        Acquire::new(lock.clone(), lease_id, Owner::new("me").unwrap(), Ttl::DEFAULT)
     }
 
     fn token(reply: Reply) -> u64 {
@@ -218,6 +225,31 @@ mod tests {
         let mut machine = Machine::new(0, Limits::default());
         drop(open(&mut machine));
         assert_eq!(machine.counter(), 90);
+    }
+
+    /// A file of the version before is read, and then refused by programs of that version.
+    #[test]
+    fn an_earlier_format_is_read_and_marked() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("locks.redb");
+        let clock = ManualClock::new(0, 0);
+        let (lock, lease) = (LockName::new("a").unwrap(), service_kit::ids::lease_id());
+        let mut machine = Machine::new(0, Limits::default());
+        let journal = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).unwrap();
+        let old = format!(
+            r#"{{"holder":{{"lease_id":"{lease}","token":34,"owner":"me","ttl_ms":15000,
+            "metadata":null}},"ended":[]}}"#
+        );
+        let write = journal.database.begin_write().unwrap();
+        write.open_table(META).unwrap().insert(FORMAT, FORMAT_READ).unwrap();
+        write.open_table(LOCKS).unwrap().insert("a", old.as_bytes()).unwrap();
+        write.commit().unwrap();
+        drop(journal);
+        let journal = RedbJournal::open(folder.path(), &file, 0, &mut machine, &clock).unwrap();
+        assert_eq!(token(machine.acquire(0, ask(&lock, lease))), 34, "its holder has it still");
+        let read = journal.database.begin_read().unwrap();
+        let format = read.open_table(META).unwrap().get(FORMAT).unwrap().unwrap().value();
+        assert_eq!(format, FORMAT_VERSION);
     }
 
     #[test]

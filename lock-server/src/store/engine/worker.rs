@@ -10,7 +10,7 @@ use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 use tokio::sync::oneshot;
 
-use super::{Answer, Heard, Journal, Ready, Request};
+use super::{Answer, Asked, Heard, Journal, Ready, Request};
 use crate::rules::{Machine, Reply, tokens};
 use crate::store::{Acquire, StoreError};
 
@@ -98,12 +98,9 @@ impl<J: Journal> Worker<J> {
     fn apply(&mut self, now_ms: u64, request: Request) {
         match request {
             Request::Acquire(acquire, answer) => self.acquire(now_ms, acquire, answer),
-            Request::Withdraw { lock, lease_id, granted: true } => {
-                self.machine.withdraw(now_ms, &lock, lease_id);
-            }
-            Request::Withdraw { lock, lease_id, granted: false } => {
-                self.leave(now_ms, (lock, lease_id));
-            }
+            Request::AcquireAll(parts, answer) => self.acquire_all(now_ms, parts, answer),
+            Request::Withdraw { asked, granted: true } => self.withdraw(now_ms, asked),
+            Request::Withdraw { asked, granted: false } => self.leave(now_ms, asked),
             Request::Renew(lock, lease_id, ttl, answer) => {
                 let result = self.machine.renew(now_ms, &lock, lease_id, ttl);
                 self.answer_later(answer, result);
@@ -124,7 +121,7 @@ impl<J: Journal> Worker<J> {
                 self.lift(mark);
                 self.answer_later(answer, Ok(()));
             }
-            Request::Session(work) => {
+            Request::Run(work) => {
                 let ready = work(&mut self.machine, now_ms);
                 self.ready.push(ready);
             }
@@ -136,10 +133,36 @@ impl<J: Journal> Worker<J> {
         let key = (acquire.lock.clone(), acquire.lease_id);
         match self.machine.acquire(now_ms, acquire) {
             Reply::Done(result) => self.ready.push(Box::new(move |_, _| {
-                drop(answer.send(Heard { result, shared: true }));
+                drop(answer.send(Heard { result, others: Vec::new(), shared: true }));
             })),
             Reply::Queued => self.waiting.entry(key).or_default().push(answer),
         }
+    }
+
+    fn acquire_all(&mut self, now_ms: u64, parts: Vec<Acquire>, answer: oneshot::Sender<Heard>) {
+        let Some(first) = parts.first() else { return };
+        // The rules deliver the answer of several under the first of them.
+        let key = (first.lock.clone(), first.lease_id);
+        match self.machine.acquire_all(now_ms, parts) {
+            Reply::Done(result) => self.ready.push(Box::new(move |_, _| {
+                let (result, others) = match result {
+                    Ok(mut grants) => (Ok(grants.remove(0)), grants),
+                    Err(refusal) => (Err(refusal), Vec::new()),
+                };
+                drop(answer.send(Heard { result, others, shared: true }));
+            })),
+            Reply::Queued => self.waiting.entry(key).or_default().push(answer),
+        }
+    }
+
+    /// A caller left without hearing its answer: what was granted is taken back.
+    fn withdraw(&mut self, now_ms: u64, asked: Asked) {
+        let (mut locks, lease_id) = (asked.others, asked.lease_id);
+        if locks.is_empty() {
+            return self.machine.withdraw(now_ms, &asked.lock, lease_id);
+        }
+        locks.push(asked.lock);
+        self.machine.withdraw_all(now_ms, &locks, lease_id);
     }
 
     /// A guard has seen a token that this counter has not given yet: the counter lost its memory.
@@ -158,12 +181,13 @@ impl<J: Journal> Worker<J> {
     }
 
     /// A caller left the queue, unless another one waits for the same id.
-    fn leave(&mut self, now_ms: u64, key: (LockName, LeaseId)) {
+    fn leave(&mut self, now_ms: u64, asked: Asked) {
+        let key = (asked.lock.clone(), asked.lease_id);
         let Some(listeners) = self.waiting.get_mut(&key) else { return };
         listeners.retain(|listener| !listener.is_closed());
         if listeners.is_empty() {
             self.waiting.remove(&key);
-            self.machine.withdraw(now_ms, &key.0, key.1);
+            self.withdraw(now_ms, asked);
         }
     }
 
@@ -177,10 +201,11 @@ impl<J: Journal> Worker<J> {
                 let mut heard = false;
                 for listener in listeners {
                     let result = delivery.result.clone();
-                    heard |= listener.send(Heard { result, shared }).is_ok();
+                    let others = delivery.others.iter().map(|(_, grant)| grant.clone()).collect();
+                    heard |= listener.send(Heard { result, others, shared }).is_ok();
                 }
                 if granted && !heard {
-                    machine.withdraw(now_ms, &delivery.lock, delivery.lease_id);
+                    machine.withdraw_all(now_ms, &delivery.locks(), delivery.lease_id);
                 }
             }));
         }

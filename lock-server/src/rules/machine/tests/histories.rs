@@ -7,7 +7,7 @@ use fence_protocol::wire::lock::HolderReply;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::NewSession;
+use crate::store::{NewSession, Revoke};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -319,8 +319,8 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
             }
         }
         Step::Revoke { lock: l } => {
-            if let Ok(ended) = machine.revoke(*now_ms, &name(l)) {
-                oracle.end(l, ended.lease_id);
+            if let Ok(ended) = machine.revoke(*now_ms, &name(l), &Revoke::default()) {
+                ended.iter().for_each(|ended| oracle.end(l, ended.lease_id));
             }
         }
         Step::Pass { ms } => *now_ms += ms,

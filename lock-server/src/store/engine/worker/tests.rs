@@ -5,23 +5,12 @@ use service_kit::clock::ManualClock;
 
 use super::super::NoJournal;
 use super::*;
-use crate::store::{Limits, Mode, Takeover};
+use crate::store::Limits;
 
 fn ask(wait_ms: u64) -> Acquire {
-    Acquire {
-        lock: LockName::new("a").unwrap(),
-        lease_id: service_kit::ids::lease_id(),
-        owner: Owner::new("me").unwrap(),
-        ttl: Ttl::DEFAULT,
-        wait_ms,
-        metadata: None,
-        min_token: None,
-        session: None,
-        incarnation: None,
-        takeover: Takeover::Never,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
-    }
+    let (lock, owner) = (LockName::new("a").unwrap(), Owner::new("me").unwrap());
+    let lease_id = service_kit::ids::lease_id();
+    Acquire { wait_ms, ..Acquire::new(lock, lease_id, owner, Ttl::DEFAULT) }
 }
 
 /// The caller leaves between the moment when its grant is made and the moment when it would be
@@ -45,6 +34,63 @@ fn a_grant_that_nobody_hears_is_taken_back() {
     worker.answer(0);
     assert!(worker.machine.show(0, &lock).holder.is_none());
     assert!(worker.machine.has_news(), "the next turn makes it durable");
+}
+
+/// A request for the locks `b` and `a`, which waits because another lease has `a`: that lease, the
+/// locks of the request, its id and its caller's ear.
+fn group(
+    worker: &mut Worker<NoJournal>,
+) -> (LeaseId, [LockName; 2], LeaseId, oneshot::Receiver<Heard>) {
+    let (holder, first) = (ask(0), ask(1_000));
+    let (holder_id, lease_id) = (holder.lease_id, first.lease_id);
+    let other = Acquire { lock: LockName::new("b").unwrap(), ..first.clone() };
+    let locks = [other.lock.clone(), first.lock.clone()];
+    let ((answer, _), (second, heard)) = (oneshot::channel(), oneshot::channel());
+    worker.apply(0, Request::Acquire(holder, answer));
+    worker.apply(0, Request::AcquireAll(vec![other, first], second));
+    (holder_id, locks, lease_id, heard)
+}
+
+/// As above, of a request for two locks: both are free again.
+#[test]
+fn a_group_that_nobody_hears_is_taken_back_as_a_whole() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let machine = Machine::new(0, Limits::default());
+    let mut worker = Worker::new(machine, NoJournal, clock, Health::new());
+    let (holder_id, locks, lease_id, heard) = group(&mut worker);
+    let (released, _) = oneshot::channel();
+    worker.apply(0, Request::Release(locks[1].clone(), holder_id, released));
+    worker.collect_deliveries();
+    for lock in &locks {
+        let holder = worker.machine.show(0, lock).holder.map(|holder| holder.lease_id);
+        assert_eq!(holder, Some(lease_id));
+    }
+    drop(heard);
+    worker.answer(0);
+    assert!(locks.iter().all(|lock| worker.machine.show(0, lock).holder.is_none()));
+}
+
+/// Its caller leaves while it waits, or in the very batch in which it is granted.
+#[test]
+fn a_group_whose_caller_left_has_left_every_queue() {
+    for is_granted in [false, true] {
+        let clock = Arc::new(ManualClock::new(0, 0));
+        let machine = Machine::new(0, Limits::default());
+        let mut worker = Worker::new(machine, NoJournal, clock, Health::new());
+        let (holder_id, [lock, other], lease_id, heard) = group(&mut worker);
+        drop(heard);
+        if is_granted {
+            let (released, _) = oneshot::channel();
+            worker.apply(0, Request::Release(other.clone(), holder_id, released));
+        }
+        let asked = Asked { lock: lock.clone(), others: vec![other.clone()], lease_id };
+        worker.apply(0, Request::Withdraw { asked, granted: false });
+        for lock in [lock, other.clone()] {
+            let reply = worker.machine.show(0, &lock);
+            assert_eq!(reply.queue_length, 0);
+            assert_eq!(reply.holder.is_some(), !is_granted && lock == other);
+        }
+    }
 }
 
 /// A journal on a disk that is full.
