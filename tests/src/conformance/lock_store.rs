@@ -13,14 +13,24 @@ use crate::key_file::lease_id;
 use crate::wait::{soon, until, until_true};
 
 mod basics;
+mod delays;
 mod endings;
+mod groups;
+mod kinds;
+mod permits;
 mod queue;
+mod revoking;
 mod sessions;
 mod takeover;
 
 pub use basics::*;
+pub use delays::*;
 pub use endings::*;
+pub use groups::*;
+pub use kinds::*;
+pub use permits::*;
 pub use queue::*;
+pub use revoking::*;
 pub use sessions::*;
 pub use takeover::*;
 
@@ -72,6 +82,38 @@ fn lost(outcome: Result<Grant, StoreError>) -> EndReason {
         Err(StoreError::Lost { reason, .. }) => reason,
         other => panic!("expected a lost lease: {other:?}"),
     }
+}
+
+fn shared(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
+    Acquire { mode: Mode::Shared, ..request(lock, ttl_ms, wait_ms) }
+}
+
+fn permit(lock: &str, size: u32, wait_ms: u64) -> Acquire {
+    Acquire { mode: Mode::Permit { size }, ..request(lock, LONG_MS, wait_ms) }
+}
+
+async fn take(store: &Store, request: Acquire) -> Grant {
+    store.acquire(request).await.expect("there is room")
+}
+
+/// A request that nothing can be granted to now.
+async fn refused(store: &Store, request: Acquire) -> fence_protocol::wire::lock::HolderInfo {
+    match store.acquire(request).await {
+        Err(StoreError::Held { holder, .. }) => holder,
+        other => panic!("expected a held lock: {other:?}"),
+    }
+}
+
+async fn queue_length(store: &Store, lock: &str) -> usize {
+    store.show(&name(lock)).await.expect("show").queue_length
+}
+
+/// Waits until the queue is so long.
+async fn until_queued(store: &Store, lock: &str, length: usize) {
+    until_true(&format!("{length} to wait for {lock}"), || async {
+        queue_length(store, lock).await == length
+    })
+    .await;
 }
 
 /// A request that waits in a task of its own.
@@ -144,6 +186,55 @@ macro_rules! lock_store_suite {
             a_named_lease_is_taken_over
             a_waiting_life_takes_over_once
             a_takeover_without_a_token_changes_nothing
+            shared_leases_live_side_by_side
+            a_writer_is_not_overtaken_by_readers
+            a_stream_of_readers_starves_no_writer
+            readers_are_let_in_together
+            a_writer_that_leaves_lets_the_readers_in
+            readers_and_writers_never_meet
+            shared_leases_are_bounded
+            one_of_several_leases_ends_alone
+            the_refusal_tells_who_goes_first
+            permits_are_as_many_as_the_size
+            permits_never_exceed_the_size
+            a_permit_is_waited_for_in_order
+            another_kind_is_refused
+            a_waiting_kind_is_a_kind
+            a_repeat_with_another_mode_is_the_same_grant
+            what_is_shared_is_not_taken_over
+            a_session_holds_several_permits_of_one_lock
+            several_leases_are_shown_and_listed
+            a_group_is_granted_as_one
+            a_group_is_all_or_nothing
+            a_group_is_granted_once
+            an_ended_group_is_not_granted_again
+            the_leases_of_a_group_are_independent
+            a_waiting_group_holds_nothing_and_keeps_its_places
+            a_waiting_group_that_repeats_keeps_its_places
+            a_group_that_leaves_frees_those_behind_it
+            a_group_that_loses_patience_frees_those_behind_it
+            a_group_that_is_released_frees_those_behind_it
+            a_group_whose_session_ends_frees_those_behind_it
+            a_group_of_a_session_is_bound_to_it
+            a_groups_grant_that_reached_nobody_is_taken_back
+            a_groups_grant_that_was_asked_for_again_is_not_taken_back
+            crossing_groups_wait_in_one_order
+            philosophers_never_starve
+            groups_and_single_waiters_get_on
+            a_group_has_modes
+            a_large_group_is_one_step
+            a_delay_closes_the_lock_after_expiry
+            a_delay_closes_the_lock_after_a_session
+            a_holders_word_leaves_no_delay
+            a_delay_closes_one_place_of_several
+            a_delay_keeps_writers_out_and_lets_readers_in
+            a_delay_is_lifted_by_a_revocation
+            a_group_waits_for_a_delay
+            one_of_several_is_revoked
+            everything_is_revoked_oldest_first
+            a_revoked_holder_is_told_why
+            a_revocation_lets_the_queue_in
+            minted_tokens_rise_with_the_granted
             a_session_is_created_once
             a_heartbeat_keeps_every_lease
             the_end_of_a_session_frees_its_leases_together

@@ -223,6 +223,9 @@ async fn let_go(store: &Store, history: &History, lock: &str, lease: LeaseId) {
 /// Called with 0, 1, 2… on one store that is closed and opened again between: each round finds
 /// what the one before left.
 pub async fn reopened(store: &Store, round: u64) {
+    if round > 0 {
+        super::delays::found(store).await;
+    }
     reopened_session(store, round).await;
     let held = name("reopened/held");
     if let Some(holder) = store.show(&held).await.unwrap().holder {
@@ -237,6 +240,7 @@ pub async fn reopened(store: &Store, round: u64) {
         Acquire { owner: owner(&format!("{round}")), ..request("reopened/held", LONG_MS, 0) };
     assert!(store.acquire(asked).await.unwrap().token > before.token);
     released(store, "reopened/other", before.lease_id).await;
+    super::delays::left(store).await;
 }
 
 /// A session and its leases outlive the process, and so does the end of both.
@@ -246,12 +250,14 @@ async fn reopened_session(store: &Store, round: u64) {
     assert_eq!(sessions.len() as u64, round.min(1), "{sessions:?}");
     if let Some(session) = sessions.first() {
         let holder = store.show(&lock).await.unwrap().holder.expect("a bound lease");
-        assert_eq!((holder.session_id, session.lease_count), (Some(session.session_id), 1));
+        assert_eq!((holder.session_id, session.lease_count), (Some(session.session_id), 3));
         let beat = store.heartbeat(session.session_id).await.unwrap();
         assert!(beat.expires_in_ms > 0 && beat.expires_in_ms <= LONG_MS);
         store.end_session(session.session_id).await.unwrap();
         let late = store.renew(&lock, holder.lease_id, None).await;
         assert_eq!(lost(late), EndReason::SessionEnded);
+        let pool = store.show(&name("reopened/bound-pool")).await.unwrap();
+        assert_eq!(pool.lease_count, 0, "a permit outlived its session");
     }
     let new = lock_server::store::NewSession {
         session_id: crate::key_file::session_id(),
@@ -262,4 +268,8 @@ async fn reopened_session(store: &Store, round: u64) {
     let session = store.create_session(new).await.unwrap().session_id;
     let bound = Acquire { session: Some(session), ..request("reopened/bound", LONG_MS, 0) };
     store.acquire(bound).await.unwrap();
+    for _ in 0..2 {
+        let bound = Acquire { session: Some(session), ..permit("reopened/bound-pool", 2, 0) };
+        store.acquire(bound).await.unwrap();
+    }
 }
