@@ -236,14 +236,22 @@ impl Machine {
         Ok(Reply::Queued)
     }
 
-    /// The first lock that a group waits at: it is not the first there, or not admitted. `None` where
-    /// it can be served.
+    /// The first lock that a group waits for: it is not the first there, or not admitted. `None`
+    /// where it can be served.
+    pub(super) fn waits_for(&self, id: GroupId) -> Option<&LockName> {
+        let waits = |lock: &LockName, mode: Mode| {
+            self.records.get(lock).is_some_and(|record| {
+                let first = record.queue.front().is_some_and(|front| front.group == Some(id));
+                !first || !record.admits(mode, &self.limits)
+            })
+        };
+        let parts = &self.groups.get(&id)?.parts;
+        parts.iter().find(|(lock, mode)| waits(lock, *mode)).map(|(lock, _)| lock)
+    }
+
+    /// The record of the first lock that a group waits for.
     pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
-        self.groups.get(&id)?.parts.iter().find_map(|(lock, mode)| {
-            let record = self.records.get(lock)?;
-            let first = record.queue.front().is_some_and(|front| front.group == Some(id));
-            (!first || !record.admits(*mode, &self.limits)).then_some(record)
-        })
+        self.records.get(self.waits_for(id)?)
     }
 
     /// Takes a group out of every queue that it still stands in.

@@ -49,9 +49,14 @@ impl Machine {
 
     /// The patience of a waiter is over.
     pub(super) fn give_up(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        let Some(left) = self.leave(lock, lease_id) else { return };
-        let in_the_way = left.group.as_ref().and_then(|group| self.first_taken(&group.parts));
+        // Asked before it leaves: then the others of its queues move up, and are served after this.
+        let group = self.records.get(lock).and_then(|record| {
+            let place = record.position(lease_id)?;
+            record.queue.get(place)?.group
+        });
+        let in_the_way = group.and_then(|group| self.waits_for(group).cloned());
         let in_the_way = in_the_way.unwrap_or_else(|| lock.clone());
+        let Some(left) = self.leave(lock, lease_id) else { return };
         if let Some(record) = self.records.get(&in_the_way) {
             let held = self.held(now_ms, record);
             self.tell(&in_the_way, &left, held);
