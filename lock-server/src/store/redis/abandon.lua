@@ -40,18 +40,15 @@ if live == #locks then
 elseif live > 0 then
   return reply(about(missing, { 'LOST', 'superseded', '' }))
 end
-local waiter = waiter_of(ARGV[8], lease)
+local waiter = queues().waiter_of(ARGV[8], lease)
 local where, answer = ARGV[8], nil
-for _, lock in ipairs(waiter and locks or {}) do
-  local part = waiter_of(lock, lease)
-  if part and not answer and (first_lease(lock) ~= lease or not admits(record_of(lock), part.mode)) then
-    where, answer = lock, held(record_of(lock))
-  end
+if waiter and #locks > 1 then
+  where = queues().waits_for(first, waiter) or where
+  answer = queues().held(record_of(where))
 end
 -- A repeat at another server has moved it there.
 if waiter and waiter.server == me then
-  leave(waiter)
+  queues().leave(waiter)
   hand_over()
-  answer = #locks > 1 and answer or held(first)
 end
-return reply(about(where, answer or held(first)))
+return reply(about(where, answer or queues().held(first)))

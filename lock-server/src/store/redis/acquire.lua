@@ -35,43 +35,16 @@ local reason, why = ended_reason(record, lease)
 if reason then
   return reply({ 'LOST', reason, why })
 end
-local earlier = record.waiting and waiter_of(lock, lease)
+local earlier = record.waiting and queues().waiter_of(lock, lease)
 if not earlier and record.kind ~= '' and record.kind ~= kind_of(mode) then
   return reply({ 'KIND', record.kind })
 end
-local refusal = session_refuses(session, owner, earlier and 0 or 1, tonumber(ARGV[20]))
+local refusal = session ~= '' and bonds().refuses(session, owner, earlier and 0 or 1, tonumber(ARGV[20]))
 if refusal then
   return reply(refusal)
 end
 if earlier and (earlier.owner ~= owner or earlier.group ~= '') then
   return reply({ 'CONFLICT', earlier.owner })
-end
-
--- Whether this incarnation was itself taken over, by what the record remembers.
-local function was_taken_over()
-  local fields = '[^\t\n]*\t[^\t\n]*\t([^\t\n]*)\t[^\t\n]*\t[^\t\n]*\t([^\t\n]*)\t([^\t\n]*)\t[^\n]*\n'
-  for how, whose, life in string.gmatch(record.ended, fields) do
-    if how == 'superseded' and whose == owner and life == incarnation then
-      return true
-    end
-  end
-  return false
-end
-
--- The same as rules/takeover.rs: whether the live lease is ended for this request, or why not.
-local function judge_takeover(holder)
-  if takeover ~= 'self' and holder.key ~= takeover then
-    return false
-  elseif takeover ~= 'self' then
-    return holder.owner == owner, 'other-owner'
-  elseif holder.owner ~= owner then
-    return false, not waits and 'other-owner'
-  elseif was_taken_over() then
-    return false, 'was-taken-over'
-  elseif holder.incarnation == '' or incarnation == '' then
-    return false, not waits and 'no-incarnation'
-  end
-  return holder.incarnation ~= incarnation
 end
 
 local request = {
@@ -80,27 +53,59 @@ local request = {
 }
 local superseded
 if takeover ~= '' and mode == 'x' and record.mode == 'x' and record.closed == 0 then
-  local holder = all(record)[1]
+  -- Whether this incarnation was itself taken over, by what the record remembers.
+  local function was_taken_over()
+    local fields = '[^\t\n]*\t[^\t\n]*\t([^\t\n]*)\t[^\t\n]*\t[^\t\n]*\t([^\t\n]*)\t([^\t\n]*)\t[^\n]*\n'
+    for how, whose, life in string.gmatch(record.ended, fields) do
+      if how == 'superseded' and whose == owner and life == incarnation then
+        return true
+      end
+    end
+    return false
+  end
+
+  -- The same as rules/takeover.rs: whether the live lease is ended for this request, or why not.
+  local function judge_takeover(holder)
+    if takeover ~= 'self' and holder.key ~= takeover then
+      return false
+    elseif takeover ~= 'self' then
+      return holder.owner == owner, 'other-owner'
+    elseif holder.owner ~= owner then
+      return false, not waits and 'other-owner'
+    elseif was_taken_over() then
+      return false, 'was-taken-over'
+    elseif holder.incarnation == '' or incarnation == '' then
+      return false, not waits and 'no-incarnation'
+    end
+    return holder.incarnation ~= incarnation
+  end
+
+  local holder
+  for _, one in ipairs(all(record)) do
+    holder = not one.gone and one or holder
+  end
   local yes, refused = judge_takeover(holder)
   if refused and not yes then
-    local answer = held(record)
+    local answer = queues().held(record)
     answer[1] = refused
     return reply({ 'REFUSED', unpack(answer) })
   end
   superseded = yes and holder
 end
 if superseded or (not earlier and not record.waiting and admits(record, mode)) then
-  if not tokens_last({ request }) then
+  if math.max(counter, request.minimum) >= MAX_TOKEN then
     return reply({ 'EXHAUSTED' })
   end
   if superseded then
     close(record, superseded, 'superseded')
-    dequeue(lock, lease)
+    if earlier then
+      queues().dequeue(lock, lease)
+    end
   end
   return reply(granted(record, grant(record, request)))
 end
 if not waits then
-  return reply(held(record))
+  return reply(queues().held(record))
 end
 
 local place
@@ -114,6 +119,6 @@ request.since, request.group = earlier and earlier.since or int(now), ''
 if earlier then
   request.mode = earlier.mode
 end
-queue_up(record, request, place)
+queues().queue_up(record, request, place)
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[16])
-return reply({ 'QUEUED', int(look_in(record)) })
+return reply({ 'QUEUED', int(queues().look_in(record)) })

@@ -40,7 +40,7 @@ for _, part in ipairs(parts) do
   elseif holder and holder.owner ~= owner then
     return refuse(part, { 'CONFLICT', holder.owner })
   end
-  part.earlier = part.record.waiting and waiter_of(part.lock, lease)
+  part.earlier = part.record.waiting and queues().waiter_of(part.lock, lease)
   if part.earlier and part.earlier.owner ~= owner then
     return refuse(part, { 'CONFLICT', part.earlier.owner })
   end
@@ -64,7 +64,7 @@ elseif live > 0 then
   return refuse(missing, { 'LOST', 'superseded', '' })
 elseif waiting > 0 then
   for _, part in ipairs(parts) do
-    if not part.earlier or part.earlier.group == '' or #wished(part.earlier) ~= #parts then
+    if not part.earlier or part.earlier.group == '' or #queues().wished(part.earlier) ~= #parts then
       return refuse(part, { 'CONFLICT', owner })
     end
   end
@@ -74,7 +74,8 @@ for _, part in ipairs(parts) do
     return refuse(part, { 'KIND', part.record.kind })
   end
 end
-local refusal = session_refuses(session, owner, waiting > 0 and 0 or #parts, tonumber(ARGV[18]))
+local refusal = session ~= ''
+  and bonds().refuses(session, owner, waiting > 0 and 0 or #parts, tonumber(ARGV[18]))
 if refusal then
   return refuse(parts[1], refusal)
 end
@@ -98,7 +99,7 @@ if not blocked then
   return reply(answer)
 end
 if not waits then
-  return refuse(blocked, held(blocked.record))
+  return refuse(blocked, queues().held(blocked.record))
 end
 
 local place
@@ -116,8 +117,8 @@ for _, part in ipairs(parts) do
   if not part.earlier then
     part.since, part.group = int(now), table.concat(names, ',')
   end
-  queue_up(part.record, waiter, place)
-  look = math.min(look, look_in(part.record))
+  queues().queue_up(part.record, waiter, place)
+  look = math.min(look, queues().look_in(part.record))
 end
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[15])
 return reply({ 'QUEUED', int(look) })

@@ -14,7 +14,7 @@ local function save_session(session)
     redis.call('SET', key, raw, 'PX', int(retention))
     redis.call('ZADD', list, 0, session.id)
   end
-  sessions[session.id] = session
+  bonds().know(session)
 end
 
 -- Clears away at most so many of what was bound to a session that does not live. Its leases are
@@ -23,7 +23,7 @@ local function clear_session(id, most)
   for _, member in ipairs(redis.call('SPOP', prefix .. 'b:' .. id, most)) do
     local kind, lock, lease = string.match(member, '^(.)\t([^\t]*)\t(.*)$')
     if kind == 'w' then
-      dequeue(lock, lease)
+      queues().dequeue(lock, lease)
     end
     record_of(lock)
   end

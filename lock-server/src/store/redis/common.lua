@@ -51,3 +51,15 @@ local function mint(minimum)
   counter = redis.call('INCR', prefix .. 'token')
   return int(counter)
 end
+
+-- Whether the counter has a token for each of these requests; where not, for which one first.
+local function tokens_last(requests)
+  local last = counter
+  for at, request in ipairs(requests) do
+    last = math.max(last, request.minimum) + 1
+    if last > MAX_TOKEN then
+      return false, at
+    end
+  end
+  return true
+end

@@ -1,30 +1,25 @@
 -- The record of a lock: one string, so that the counter, the lineage and the lock are read in one
 -- call and the lock is written, with its expiry, in one: every call costs more than what it does.
 --
--- A head: format, "w" when somebody may wait, the kind in use, the mode of its holders, how many
--- there are, how many of them are closed places, how many live by a session, when the first of them
--- must be looked at (at the latest), when the last of them ends (at the earliest known).
+-- A head: format, "w" when somebody may wait, the kind in use, the mode of its holders; where there
+-- are many of them also how many, how many of those are closed places, how many live by a session,
+-- when the first must be looked at (at the latest) and when the last ends (at the earliest known).
 -- Then a line a holder, in the order of their grants; an empty line; a line an ended id, newest first.
 --
 -- Modes are "x" exclusive, "s" shared and "p<size>" permits; all holders of a lock have the same one.
 -- Kinds are "l" (exclusive and shared) and "p<size>". A line begins with the lease, or in a closed
 -- place with "*" and the token: no text of a client can be taken for the beginning of a line.
 -- Of many holders only those that matter are read, unless the time of one of them may be over.
-local FAR, FEW = 900000000000000, 8
-local records, changed, work, at_work = {}, {}, {}, {}
+--
+-- Numbers below FAR become text with every digit where they are put between texts.
+local FAR, FEW = 99999999999999, 8
+local records, work = {}, {}
 
 -- The lock is to be handed on before the script ends.
-local function touch(lock)
-  if not at_work[lock] then
-    at_work[lock] = true
-    work[#work + 1] = lock
-  end
-end
-
-local function mark(record)
-  if not record.changed then
-    record.changed = true
-    changed[#changed + 1] = record
+local function touch(record)
+  if record.waiting and not record.at_work then
+    record.at_work = true
+    work[#work + 1] = record
   end
 end
 
@@ -37,21 +32,22 @@ end
 -- taken back because its waiter is gone.
 local function parse(line)
   local key, token, ttl, granted, expires, renewals, claim, delay, owner, incarnation, session,
-    metadata = string.match(line, '^' .. string.rep('([^\t]*)\t', 11) .. '(.*)$')
+    metadata = string.match(line, '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)'
+    .. '\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
   return {
     key = key, line = line, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
     expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
     handed = claim ~= '', delay = tonumber(delay), owner = owner, incarnation = incarnation,
-    session = session, metadata = metadata, closed = string.sub(key, 1, 1) == '*',
+    session = session, metadata = metadata, closed = string.byte(key) == 42,
   }
 end
 
 local function pack(holder)
-  return table.concat({
-    holder.key, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
-    int(holder.renewals), holder.claim and int(holder.claim) or (holder.handed and 'h' or ''),
-    int(holder.delay), holder.owner, holder.incarnation, holder.session, holder.metadata,
-  }, '\t')
+  return holder.key .. '\t' .. holder.token .. '\t' .. holder.ttl .. '\t' .. holder.granted .. '\t'
+    .. holder.expires .. '\t' .. holder.renewals .. '\t'
+    .. (holder.claim or (holder.handed and 'h' or '')) .. '\t' .. holder.delay .. '\t'
+    .. holder.owner .. '\t' .. holder.incarnation .. '\t' .. holder.session .. '\t'
+    .. holder.metadata
 end
 
 -- All holders; those that are `gone` are no more.
@@ -59,9 +55,7 @@ local function all(record)
   if not record.list then
     local list, known = {}, record.known
     for line in string.gmatch(record.body, '[^\n]+') do
-      local holder = parse(line)
-      holder = known[holder.key] or holder
-      known[holder.key] = holder
+      local holder = known[string.match(line, '^[^\t]*')] or parse(line)
       list[#list + 1] = holder
     end
     record.list = list
@@ -69,6 +63,7 @@ local function all(record)
   return record.list
 end
 
+-- Where the line of one of many is that are not all read.
 local function line_at(record, key)
   local from = string.find(record.body, '\n' .. key .. '\t', 1, true)
   return from, from and string.find(record.body, '\n', from + 1, true)
@@ -76,24 +71,19 @@ end
 
 -- The holder with this lease, or nil.
 local function find(record, lease)
-  local holder = record.known[lease]
-  if not holder and not record.list then
-    local from, to = line_at(record, lease)
-    if from then
-      holder = parse(string.sub(record.body, from + 1, to - 1))
-      record.known[lease] = holder
+  if record.list then
+    for _, holder in ipairs(record.list) do
+      if holder.key == lease and not holder.gone then
+        return holder
+      end
     end
+    return nil
   end
-  return holder
-end
-
--- Writes a line in the place of the one that begins with `key`; nil takes it out.
-local function splice(record, key, line)
-  if not record.list then
-    local from, to = line_at(record, key)
-    record.body = string.sub(record.body, 1, line and from or from - 1)
-      .. (line or '') .. string.sub(record.body, to)
+  local from, to = line_at(record, lease)
+  if from and not record.known[lease] then
+    record.known[lease] = parse(string.sub(record.body, from + 1, to - 1))
   end
+  return from and record.known[lease]
 end
 
 -- When a holder must be looked at; a bound one ends with its session, which clears it away.
@@ -102,62 +92,65 @@ local function due_of(holder)
 end
 
 local function note(record, holder)
+  record.changed = true
   if record.count == 1 then
     record.due, record.last = due_of(holder), holder.expires
   else
     record.due = math.min(record.due, due_of(holder))
     record.last = math.max(record.last, holder.expires)
   end
-  mark(record)
 end
 
 -- A holder has changed, and perhaps its key.
 local function put(record, holder, old_key)
   holder.line = pack(holder)
-  splice(record, old_key or holder.key, holder.line)
+  if not record.list then
+    local from, to = line_at(record, old_key or holder.key)
+    record.known[old_key or holder.key], record.known[holder.key] = nil, holder
+    record.body = string.sub(record.body, 1, from) .. holder.line .. string.sub(record.body, to)
+  end
   note(record, holder)
 end
 
 local function add(record, holder)
-  holder.line = pack(holder)
   record.count = record.count + 1
   record.bound = record.bound + (holder.session ~= '' and 1 or 0)
-  record.known[holder.key] = holder
+  -- One or two at the end of many are cheap; whoever adds more reads them all.
   record.added = (record.added or 0) + 1
-  if record.added > FEW then
-    all(record)
-  end
-  if record.list then
-    record.list[#record.list + 1] = holder
+  holder.line = pack(holder)
+  if record.list or record.added > FEW then
+    local list = all(record)
+    list[#list + 1] = holder
   else
     record.body = record.body .. holder.line .. '\n'
+    record.known[holder.key] = holder
   end
   note(record, holder)
 end
 
 local function drop(record, holder)
-  splice(record, holder.key)
-  record.known[holder.key], holder.gone = nil, true
-  record.count = record.count - 1
+  if not record.list then
+    local from, to = line_at(record, holder.key)
+    record.known[holder.key] = nil
+    record.body = string.sub(record.body, 1, from - 1) .. string.sub(record.body, to)
+  end
+  holder.gone, record.changed, record.count = true, true, record.count - 1
   record.closed = record.closed - (holder.closed and 1 or 0)
   record.bound = record.bound - (holder.session ~= '' and 1 or 0)
   if record.count == 0 then
     record.mode, record.due, record.last = '', FAR, 0
     record.kind = record.waiting and record.kind or ''
   end
-  mark(record)
 end
 
 -- Remembers an ended id; the oldest of more than eight makes room.
 local function remember(record, lease, token, reason, held_ms, owner, incarnation, why)
-  local line = table.concat(
-    { lease, token, reason, int(held_ms), int(now), owner, incarnation, why }, '\t')
-  local lines, from = line .. '\n' .. record.ended, 1
-  mark(record)
+  local lines, from = lease .. '\t' .. token .. '\t' .. reason .. '\t' .. held_ms .. '\t' .. now
+    .. '\t' .. owner .. '\t' .. incarnation .. '\t' .. why .. '\n' .. record.ended, 1
+  record.changed, record.ended = true, lines
   for _ = 1, 8 do
     local at = string.find(lines, '\n', from, true)
     if not at then
-      record.ended = lines
       return
     end
     from = at + 1
@@ -168,6 +161,9 @@ end
 -- How this id ended and what was said to it, or nil. Lines begin with the id, so an owner's text can
 -- never match.
 local function ended_reason(record, lease)
+  if record.ended == '' then
+    return nil
+  end
   local lines = '\n' .. record.ended
   local _, last = string.find(lines, '\n' .. lease .. '\t', 1, true)
   if not last then
@@ -183,44 +179,38 @@ end
 local function close(record, holder, reason, why)
   remember(record, holder.key, holder.token, reason, now - holder.granted, holder.owner,
     holder.incarnation, why or '')
-  unbond(holder.session, 'h', record.lock, holder.key)
+  if holder.session ~= '' then
+    bonds().unbond(holder.session, 'h', record.lock, holder.key)
+  end
   local silent = reason == 'expired' or reason == 'session-ended'
   if silent and holder.delay > 0 and not holder.claim then
     local old_key = holder.key
-    record.known[old_key] = nil
     record.bound = record.bound - (holder.session ~= '' and 1 or 0)
     record.closed = record.closed + 1
     holder.key, holder.closed, holder.session = '*' .. holder.token, true, ''
     holder.expires, holder.delay, holder.handed = now + holder.delay, 0, false
-    record.known[holder.key] = holder
     put(record, holder, old_key)
   else
     drop(record, holder)
   end
-  touch(record.lock)
+  touch(record)
 end
 
 -- Ends what is over: leases, grants that nobody claimed, closed places.
 local function expire(record)
-  if record.count == 0 or (record.bound == 0 and now < record.due) then
-    return
-  end
   local list, due, last = all(record), FAR, 0
-  if record.bound > 0 then
-    know_sessions(list)
-  end
+  local no_session = record.bound > 0 and bonds().read(list)
+  record.changed = record.changed or record.due <= now
   for _, holder in ipairs(list) do
-    local session = holder.session ~= '' and session_of(holder.session)
-    if session and not no_session(holder.session, session) then
-      holder.expires = session.expires
-    end
+    local session = holder.session ~= '' and bonds().session_of(holder.session)
     if holder.session ~= '' and no_session(holder.session, session) then
       close(record, holder, 'session-ended')
-    elseif now >= (holder.claim or holder.expires) then
-      if holder.closed then
+    else
+      holder.expires = session and session.expires or holder.expires
+      if now >= (holder.claim or holder.expires) and holder.closed then
         drop(record, holder)
-        touch(record.lock)
-      else
+        touch(record)
+      elseif now >= (holder.claim or holder.expires) then
         close(record, holder, 'expired')
       end
     end
@@ -228,33 +218,41 @@ local function expire(record)
       due, last = math.min(due, due_of(holder)), math.max(last, holder.expires)
     end
   end
-  if record.due <= now then
-    mark(record)
-  end
   record.due, record.last = due, last
 end
 
 local function load(lock, raw)
+  local record = {
+    lock = lock, waiting = false, kind = '', mode = '', count = 0, closed = 0, bound = 0,
+    due = FAR, last = 0, ended = '', list = {}, fresh = not raw, changed = false, at_work = false,
+  }
   if not raw then
-    return {
-      lock = lock, waiting = false, kind = '', mode = '', count = 0, closed = 0, bound = 0,
-      due = FAR, last = 0, body = '\n', ended = '', known = {}, list = {}, fresh = true,
-    }
+    return record
   end
-  local waiting, kind, mode, count, closed, bound, due, last, at = string.match(raw,
-    '^2\t(w?)\t(%w*)\t(%w*)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)()\n')
+  local waiting, kind, mode, many, at = string.match(raw, '^2\t(w?)\t(%w*)\t(%w*)([^\n]*)()\n')
   local stop = at and string.find(raw, '\n\n', at, true)
   if not stop then
     error(redis.error_reply('FORMAT what Redis stores of lock ' .. lock
       .. ' was written by another version of lock-server, and cannot be read'))
   end
-  local record = {
-    lock = lock, waiting = waiting == 'w', kind = kind, mode = mode, count = tonumber(count),
-    closed = tonumber(closed), bound = tonumber(bound), due = tonumber(due), last = tonumber(last),
-    body = string.sub(raw, at, stop), ended = string.sub(raw, stop + 2), known = {},
-  }
-  if record.count <= FEW then
-    all(record)
+  record.waiting, record.kind, record.mode = waiting == 'w', kind, mode
+  record.ended = string.sub(raw, stop + 2)
+  if many ~= '' then
+    local count, closed, bound, due, last = string.match(many, '^\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)')
+    record.count, record.closed, record.bound = tonumber(count), tonumber(closed), tonumber(bound)
+    record.due, record.last = tonumber(due), tonumber(last)
+    record.body, record.known, record.list = string.sub(raw, at, stop), {}, nil
+    return record
+  end
+  while at < stop do
+    local to = string.find(raw, '\n', at + 1, true)
+    local holder = parse(string.sub(raw, at + 1, to - 1))
+    record.count = record.count + 1
+    record.list[record.count] = holder
+    record.closed = record.closed + (holder.closed and 1 or 0)
+    record.bound = record.bound + (holder.session ~= '' and 1 or 0)
+    record.due, record.last = math.min(record.due, due_of(holder)), math.max(record.last, holder.expires)
+    at = to
   end
   return record
 end
@@ -279,9 +277,11 @@ local function record_of(lock, raw)
     end
     record = load(lock, raw)
     records[lock] = record
-    expire(record)
+    if record.bound > 0 or now >= record.due then
+      expire(record)
+    end
     if record.waiting and (record.mode == '' or admits(record, record.mode)) then
-      touch(lock)
+      touch(record)
     end
   end
   return record
@@ -291,31 +291,33 @@ end
 -- somebody waits for not before the queue does.
 local function save(record)
   local key = prefix .. 'l:' .. record.lock
+  local head = '2\t' .. (record.waiting and 'w' or '') .. '\t' .. record.kind .. '\t' .. record.mode
+  local body = record.body
   if record.list then
-    local lines = {}
+    local lines = { '' }
     for _, holder in ipairs(record.list) do
       if not holder.gone then
         lines[#lines + 1] = holder.line
       end
     end
     lines[#lines + 1] = ''
-    record.body = '\n' .. table.concat(lines, '\n')
+    body = record.count > 0 and table.concat(lines, '\n') or '\n'
   end
-  local raw = table.concat({
-    '2', record.waiting and 'w' or '', record.kind, record.mode, int(record.count),
-    int(record.closed), int(record.bound), int(record.due), int(record.last),
-  }, '\t') .. record.body .. '\n' .. record.ended
+  if not record.list or record.count > FEW then
+    head = head .. '\t' .. record.count .. '\t' .. record.closed .. '\t' .. record.bound .. '\t'
+      .. record.due .. '\t' .. record.last
+  end
   local keep_ms = record.waiting and 600000 or retention
   if record.count > 0 then
     keep_ms = math.max(keep_ms, record.last - now + retention + 60000)
   end
   if record.bound > 0 then
     -- It lives as long as a session, whose end clears it away.
-    redis.call('SET', key, raw)
+    redis.call('SET', key, head .. body .. '\n' .. record.ended)
   elseif record.count == 0 and not record.waiting and record.ended == '' then
     redis.call('DEL', key)
   else
-    redis.call('SET', key, raw, 'PX', int(keep_ms))
+    redis.call('SET', key, head .. body .. '\n' .. record.ended, 'PX', int(keep_ms))
   end
   if record.count > 0 or record.unfinished then
     redis.call('ZADD', prefix .. 'held', int(record.unfinished and now or record.due), record.lock)
@@ -324,27 +326,24 @@ local function save(record)
   end
 end
 
--- A new holder; one that is bound to a session has that session's time.
+-- Makes the request a new holder; one that is bound to a session has that session's time. Where it
+-- waited, `server` is that of its waiter.
 local function grant(record, request)
   local token = mint(request.minimum)
   if not token then
     return nil
   end
-  local holder = {
-    key = request.lease, token = token, ttl = request.ttl, granted = now,
-    expires = now + request.ttl, renewals = 0, delay = request.delay, owner = request.owner,
-    incarnation = request.incarnation, session = request.session, metadata = request.metadata,
-    handed = request.server ~= nil, claim = request.server and request.server ~= me
-      and now + claim_ms or nil,
-  }
+  request.key, request.token, request.granted, request.renewals = request.lease, token, now, 0
+  request.expires, request.handed = now + request.ttl, request.server ~= nil
+  request.claim = request.handed and request.server ~= me and now + claim_ms or nil
   if request.session ~= '' then
-    local session = session_of(request.session)
-    holder.ttl, holder.expires = session.ttl, session.expires
-    bond(request.session, 'h', record.lock, request.lease)
+    local session = bonds().session_of(request.session)
+    request.ttl, request.expires = session.ttl, session.expires
+    bonds().bond(request.session, 'h', record.lock, request.lease)
   end
   record.mode, record.kind = request.mode, kind_of(request.mode)
-  add(record, holder)
-  return holder
+  add(record, request)
+  return request
 end
 
 -- The holder has shown itself: the grant has arrived, and a claimed one's time begins now.
@@ -373,15 +372,4 @@ local function lost(record, lease)
     return { 'LOST', reason, why }
   end
   return { 'LOST', record.count > record.closed and 'superseded' or 'expired', '' }
-end
-
--- The holder, or closed place, that ends first.
-local function first_to_end(record)
-  local first
-  for _, holder in ipairs(all(record)) do
-    if not holder.gone and (not first or holder.expires < first.expires) then
-      first = holder
-    end
-  end
-  return first
 end

@@ -14,7 +14,7 @@ if holder then
 end
 local answer = lost(record, lease)
 if not ended_reason(record, lease) then
-  local waiter = dequeue(lock, lease)
+  local waiter = record.waiting and queues().dequeue(lock, lease)
   remember(record, lease, '', 'released', 0, waiter and waiter.owner or '', '', '')
 end
 return reply(answer)

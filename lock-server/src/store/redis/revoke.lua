@@ -26,7 +26,7 @@ end
 for _, holder in ipairs(all(record)) do
   if holder.closed then
     drop(record, holder)
-    touch(record.lock)
+    touch(record)
   elseif not holder.gone then
     revoke(holder)
   end

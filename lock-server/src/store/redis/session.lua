@@ -8,14 +8,14 @@
 --        GONE bonds left      it has ended with so many bonds, of which so many are to be cleared away
 --        SESSION why id ...   it does not live, or does not allow it; nothing changed
 local id, verb = ARGV[8], ARGV[9]
-local bonds = prefix .. 'b:' .. id
-local session = session_of(id)
+local members = prefix .. 'b:' .. id
+local session = bonds().session_of(id)
 
 local function live()
   return {
     'LIVE', id, session.owner, int(session.ttl), int(session.expires - now),
     int(now - session.created), int(session.beats), session.blocked,
-    int(redis.call('SCARD', bonds)), session.metadata,
+    int(redis.call('SCARD', members)), session.metadata,
   }
 end
 
@@ -33,15 +33,15 @@ if verb == 'create' and not session then
 end
 if verb == 'clear' then
   local left = 0
-  if no_session(id, session) then
+  if bonds().no_session(id, session) then
     left = clear_session(id, tonumber(ARGV[10]))
   end
   return reply({ 'GONE', '0', int(left) })
 end
 
-local refusal = no_session(id, session)
+local refusal = bonds().no_session(id, session)
 if verb == 'heartbeat' then
-  refusal = not_serving(id, session)
+  refusal = bonds().not_serving(id, session)
 end
 if refusal then
   return reply(refusal)
@@ -54,24 +54,24 @@ if verb == 'heartbeat' then
   session.expires, session.beats = now + session.ttl, session.beats + 1
   save_session(session)
 elseif verb == 'end' then
-  local count = redis.call('SCARD', bonds)
+  local count = redis.call('SCARD', members)
   session.ended = 'ended'
   save_session(session)
   return reply({ 'GONE', int(count), int(clear_session(id, 256)) })
 elseif verb == 'block' and session.blocked == '' then
   session.blocked = ARGV[10]
   save_session(session)
-  for _, member in ipairs(redis.call('SMEMBERS', bonds)) do
+  for _, member in ipairs(redis.call('SMEMBERS', members)) do
     local lock, lease = string.match(member, '^w\t([^\t]*)\t(.*)$')
     if lock then
-      dequeue(lock, lease)
+      queues().dequeue(lock, lease)
     end
   end
 end
 local answer = live()
 if verb == 'show' then
   local leases = {}
-  for _, member in ipairs(redis.call('SMEMBERS', bonds)) do
+  for _, member in ipairs(redis.call('SMEMBERS', members)) do
     leases[#leases + 1] = string.match(member, '^h\t(.*)$')
   end
   table.sort(leases)

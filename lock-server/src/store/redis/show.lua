@@ -36,7 +36,7 @@ for _, field in ipairs(leases) do
   answer[#answer + 1] = field
 end
 for _, lease in ipairs(redis.call('ZRANGE', queue, 0, tonumber(ARGV[9]) - 1)) do
-  local waiter = waiter_of(record.lock, lease)
+  local waiter = queues().waiter_of(record.lock, lease)
   if waiter then
     for _, field in ipairs({ lease, waiter.since, waiter.owner, waiter.mode }) do
       answer[#answer + 1] = field

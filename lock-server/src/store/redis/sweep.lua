@@ -8,8 +8,8 @@ for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(
   end
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', int(now), 'LIMIT', 0, 16)) do
-  local session = session_of(id)
-  local over = no_session(id, session)
+  local session = bonds().session_of(id)
+  local over = bonds().no_session(id, session)
   if over and session and session.ended == '' then
     session.ended = over[4]
     save_session(session)

@@ -27,8 +27,8 @@ for _, one in ipairs(unheard) do
     close(one[1], one[2], 'released')
   end
 end
-local waiter = waiter_of(ARGV[8], lease)
+local waiter = queues().waiter_of(ARGV[8], lease)
 if waiter and waiter.server == me then
-  leave(waiter)
+  queues().leave(waiter)
 end
 return reply({ 'FREE' })
