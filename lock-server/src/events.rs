@@ -206,9 +206,9 @@ impl Events {
     }
 
     /// The lease may have ended: the store is asked at once.
-    pub(crate) fn look_at(&self, lease_id: LeaseId) {
+    pub(crate) fn look_at(&self, lock: &LockName, lease_id: LeaseId) {
         let now_ms = self.inner.clock.monotonic_ms();
-        if self.state().deadlines.look(lease_id, now_ms) {
+        if self.state().deadlines.look(&(lock.clone(), lease_id), now_ms) {
             self.inner.sooner.notify_one();
         }
     }
@@ -242,8 +242,8 @@ impl Events {
     /// Adds what is known of the lease that ended.
     fn complete(&self, event: &mut Event) {
         let now_ms = self.inner.clock.monotonic_ms();
-        let Some(lease_id) = event.lease_id else { return };
-        if let Some(known) = self.state().deadlines.of(lease_id) {
+        let Some(key) = event.lock.clone().zip(event.lease_id) else { return };
+        if let Some(known) = self.state().deadlines.of(&key) {
             event.owner = event.owner.take().or_else(|| known.owner.clone());
             let held_ms = now_ms.saturating_sub(known.granted_at_ms);
             event.held_ms = event.held_ms.or(Some(held_ms));

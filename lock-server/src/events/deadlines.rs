@@ -12,10 +12,12 @@ const OTHERS_MS: u64 = 5_000;
 /// How long the event of an end may take that must have come before another lease's grant.
 const OVERTAKEN_MS: u64 = 200;
 
+/// A lease. Its id alone is not enough: the leases of one acquire of several locks share it.
+pub(super) type Key = (LockName, LeaseId);
+
 /// A lease whose end was not told yet.
 #[derive(Clone, Debug)]
 pub(super) struct Followed {
-    pub(super) lock: LockName,
     pub(super) token: Option<Token>,
     pub(super) owner: Option<Owner>,
     pub(super) granted_at_ms: u64,
@@ -28,9 +30,10 @@ pub(super) struct Followed {
 /// The leases that were told as granted and not as ended, by when to look at them.
 #[derive(Debug)]
 pub(super) struct Deadlines {
-    leases: HashMap<LeaseId, Followed>,
+    leases: HashMap<Key, Followed>,
+    /// The exclusive ones.
     by_lock: HashMap<LockName, LeaseId>,
-    due: BTreeSet<(u64, LeaseId)>,
+    due: BTreeSet<(u64, Key)>,
     capacity: usize,
 }
 
@@ -42,16 +45,16 @@ impl Deadlines {
     }
 
     /// What is known of a lease.
-    pub(super) fn of(&self, lease_id: LeaseId) -> Option<&Followed> {
-        self.leases.get(&lease_id)
+    pub(super) fn of(&self, key: &Key) -> Option<&Followed> {
+        self.leases.get(key)
     }
 
     /// Learns from an event; whether something became due earlier than before.
     pub(super) fn note(&mut self, event: &Event, now_ms: u64, is_own: bool) -> bool {
-        match (event.kind, event.lease_id) {
-            (EventKind::Granted, Some(lease_id)) => self.granted(event, lease_id, now_ms, is_own),
-            (kind, Some(lease_id)) if kind.is_end() => {
-                self.forget(lease_id);
+        match (event.kind, event.lock.clone().zip(event.lease_id)) {
+            (EventKind::Granted, Some(key)) => self.granted(event, key, now_ms, is_own),
+            (kind, Some(key)) if kind.is_end() => {
+                self.forget(&key);
                 false
             }
             (EventKind::SessionClosed, _) => self.look_at_session(event.session_id, now_ms),
@@ -59,21 +62,20 @@ impl Deadlines {
         }
     }
 
-    fn granted(&mut self, event: &Event, lease_id: LeaseId, now_ms: u64, is_own: bool) -> bool {
-        let Some(lock) = &event.lock else { return false };
+    fn granted(&mut self, event: &Event, key: Key, now_ms: u64, is_own: bool) -> bool {
+        let (lock, lease_id) = &key;
         let first = self.next_ms();
-        if let Some(before) = self.by_lock.get(lock).copied().filter(|before| *before != lease_id) {
+        if let Some(before) = self.by_lock.get(lock).copied().filter(|before| before != lease_id) {
             // It has ended; its event is on its way, or nobody knows that it has.
-            self.look(before, now_ms + OVERTAKEN_MS);
+            self.look(&(lock.clone(), before), now_ms + OVERTAKEN_MS);
         }
-        if self.leases.len() >= self.capacity || self.leases.contains_key(&lease_id) {
+        if self.leases.len() >= self.capacity || self.leases.contains_key(&key) {
             return self.next_ms() < first;
         }
         let patience_ms = if is_own { 0 } else { OTHERS_MS };
         let ttl_ms = event.ttl_ms.unwrap_or(0).saturating_sub(event.ms_ago);
         let due_ms = now_ms.saturating_add(ttl_ms) + MARGIN_MS + patience_ms;
         let followed = Followed {
-            lock: lock.clone(),
             token: event.token,
             owner: event.owner.clone(),
             granted_at_ms: now_ms,
@@ -81,63 +83,65 @@ impl Deadlines {
             due_ms,
             patience_ms,
         };
-        self.leases.insert(lease_id, followed);
-        self.by_lock.insert(lock.clone(), lease_id);
-        self.due.insert((due_ms, lease_id));
+        if event.mode.is_exclusive() {
+            self.by_lock.insert(lock.clone(), *lease_id);
+        }
+        self.due.insert((due_ms, key.clone()));
+        self.leases.insert(key, followed);
         first.is_none_or(|first| due_ms < first) || self.next_ms() < first
     }
 
     fn look_at_session(&mut self, session: Option<SessionId>, now_ms: u64) -> bool {
         let is_of = |followed: &Followed| session.is_some() && followed.session == session;
-        let leases: Vec<LeaseId> = self
+        let leases: Vec<Key> = self
             .leases
             .iter()
             .filter(|(_, followed)| is_of(followed))
-            .map(|(lease_id, _)| *lease_id)
+            .map(|(key, _)| key.clone())
             .collect();
-        leases.into_iter().fold(false, |any, lease_id| self.look(lease_id, now_ms) | any)
+        leases.iter().fold(false, |any, key| self.look(key, now_ms) | any)
     }
 
     /// The lease is to be looked at then, or earlier where it was due earlier; whether it is
     /// followed.
-    pub(super) fn look(&mut self, lease_id: LeaseId, at_ms: u64) -> bool {
-        let Some(followed) = self.leases.get_mut(&lease_id) else { return false };
-        let was_due = self.due.remove(&(followed.due_ms, lease_id));
+    pub(super) fn look(&mut self, key: &Key, at_ms: u64) -> bool {
+        let Some(followed) = self.leases.get_mut(key) else { return false };
+        let was_due = self.due.remove(&(followed.due_ms, key.clone()));
         if !was_due || at_ms < followed.due_ms {
             followed.due_ms = at_ms;
         }
-        self.due.insert((followed.due_ms, lease_id));
+        self.due.insert((followed.due_ms, key.clone()));
         true
     }
 
     /// The lease lives for another while.
-    pub(super) fn lives(&mut self, lease_id: LeaseId, now_ms: u64, expires_in_ms: u64) {
-        let Some(followed) = self.leases.get_mut(&lease_id) else { return };
-        self.due.remove(&(followed.due_ms, lease_id));
+    pub(super) fn lives(&mut self, key: &Key, now_ms: u64, expires_in_ms: u64) {
+        let Some(followed) = self.leases.get_mut(key) else { return };
+        self.due.remove(&(followed.due_ms, key.clone()));
         followed.due_ms = now_ms.saturating_add(expires_in_ms) + MARGIN_MS + followed.patience_ms;
-        self.due.insert((followed.due_ms, lease_id));
+        self.due.insert((followed.due_ms, key.clone()));
     }
 
     /// The end of the lease was told.
-    pub(super) fn forget(&mut self, lease_id: LeaseId) {
-        let Some(followed) = self.leases.remove(&lease_id) else { return };
-        self.due.remove(&(followed.due_ms, lease_id));
-        if self.by_lock.get(&followed.lock) == Some(&lease_id) {
-            self.by_lock.remove(&followed.lock);
+    pub(super) fn forget(&mut self, key: &Key) {
+        let Some(followed) = self.leases.remove(key) else { return };
+        self.due.remove(&(followed.due_ms, key.clone()));
+        if self.by_lock.get(&key.0) == Some(&key.1) {
+            self.by_lock.remove(&key.0);
         }
     }
 
     /// Leases whose time has come, at most `count`; they are not due again before somebody says
     /// when.
-    pub(super) fn take_due(&mut self, now_ms: u64, count: usize) -> Vec<(LeaseId, LockName)> {
+    pub(super) fn take_due(&mut self, now_ms: u64, count: usize) -> Vec<Key> {
         let mut taken = Vec::new();
         while taken.len() < count
-            && let Some((due_ms, lease_id)) = self.due.first().copied()
-            && due_ms <= now_ms
+            && self.next_ms().is_some_and(|due_ms| due_ms <= now_ms)
+            && let Some((_, key)) = self.due.pop_first()
         {
-            self.due.pop_first();
-            let followed = self.leases.get(&lease_id);
-            taken.extend(followed.map(|followed| (lease_id, followed.lock.clone())));
+            if self.leases.contains_key(&key) {
+                taken.push(key);
+            }
         }
         taken
     }
@@ -150,6 +154,8 @@ impl Deadlines {
 
 #[cfg(test)]
 mod tests {
+    use fence_protocol::wire::lock::LeaseMode;
+
     use super::*;
 
     fn lease(n: u128) -> LeaseId {
@@ -163,8 +169,12 @@ mod tests {
         event
     }
 
+    fn key(n: u128, lock: &str) -> Key {
+        (LockName::new(lock).unwrap(), lease(n))
+    }
+
     fn due(deadlines: &mut Deadlines, now_ms: u64) -> Vec<LeaseId> {
-        deadlines.take_due(now_ms, 9).into_iter().map(|(lease_id, _)| lease_id).collect()
+        deadlines.take_due(now_ms, 9).into_iter().map(|(_, lease_id)| lease_id).collect()
     }
 
     #[test]
@@ -175,7 +185,7 @@ mod tests {
         assert!(due(&mut deadlines, 1_000).is_empty());
         assert_eq!(due(&mut deadlines, 1_020), [lease(1)]);
         assert!(due(&mut deadlines, 6_000).is_empty(), "once taken it is not due by itself");
-        deadlines.lives(lease(1), 1_020, 500);
+        deadlines.lives(&key(1, "a"), 1_020, 500);
         assert_eq!(due(&mut deadlines, 1_540), [lease(1)]);
         assert_eq!(due(&mut deadlines, 6_020), [lease(2)]);
     }
@@ -186,8 +196,34 @@ mod tests {
         deadlines.note(&granted(1, "a", 60_000), 0, true);
         assert!(deadlines.note(&granted(2, "a", 60_000), 10, true));
         assert_eq!(due(&mut deadlines, 210), [lease(1)]);
-        deadlines.note(&Event::new(EventKind::Released).lease(lease(1)), 211, true);
-        assert!(deadlines.of(lease(1)).is_none() && deadlines.of(lease(2)).is_some());
+        let released = Event::new(EventKind::Released).lock(&key(1, "a").0).lease(lease(1));
+        deadlines.note(&released, 211, true);
+        let known = |n| deadlines.of(&key(n, "a")).is_some();
+        assert!(!known(1) && known(2));
+    }
+
+    /// Whoever shares a lock was not overtaken by the next one that does.
+    #[test]
+    fn those_that_share_a_lock_are_followed_side_by_side() {
+        let mut deadlines = Deadlines::new(9);
+        for n in 1..=2 {
+            let mode = LeaseMode::Shared;
+            deadlines.note(&Event { mode, ..granted(n, "a", 60_000) }, 0, true);
+        }
+        assert!(due(&mut deadlines, 50_000).is_empty());
+        assert_eq!(due(&mut deadlines, 60_020), [lease(1), lease(2)]);
+    }
+
+    /// The leases of a group share an id; each has an end of its own.
+    #[test]
+    fn the_leases_of_a_group_are_followed_one_by_one() {
+        let mut deadlines = Deadlines::new(9);
+        deadlines.note(&granted(1, "a", 1_000), 0, true);
+        deadlines.note(&granted(1, "b", 1_000), 0, true);
+        let released = Event::new(EventKind::Released).lock(&key(1, "a").0).lease(lease(1));
+        deadlines.note(&released, 5, true);
+        assert!(deadlines.of(&key(1, "a")).is_none());
+        assert_eq!(deadlines.take_due(1_020, 9), [key(1, "b")]);
     }
 
     #[test]
@@ -210,9 +246,9 @@ mod tests {
         for n in 1..=3 {
             deadlines.note(&granted(n, &format!("l{n}"), 10), 0, true);
         }
-        assert!(deadlines.of(lease(3)).is_none());
-        deadlines.forget(lease(1));
+        assert!(deadlines.of(&key(3, "l3")).is_none());
+        deadlines.forget(&key(1, "l1"));
         deadlines.note(&granted(3, "l3", 10), 0, true);
-        assert!(deadlines.of(lease(3)).is_some());
+        assert!(deadlines.of(&key(3, "l3")).is_some());
     }
 }

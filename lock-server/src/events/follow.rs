@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::wire::lock::LockReply;
-use fence_protocol::{LeaseId, LockName};
 use futures_util::future::join_all;
 use service_kit::Kit;
 
 use super::Events;
+use super::deadlines::Key;
 use crate::store::{LockStore, StoreError};
 
 /// How many locks are asked about at the same time: it bounds what this costs the store.
@@ -18,6 +18,8 @@ const BATCH: usize = 32;
 const IDLE: Duration = Duration::from_secs(3_600);
 /// When to ask again after the store did not answer.
 const AGAIN_MS: u64 = 1_000;
+/// When to ask again after a lock that so many share was shown without naming this lease.
+const UNLISTED_MS: u64 = 30_000;
 
 /// Follows leases until shutdown, or until the store is gone.
 pub(super) fn start(events: &Events, store: &Arc<dyn LockStore>, kit: &Kit) {
@@ -46,36 +48,39 @@ async fn follow(events: &Events, store: &Weak<dyn LockStore>) {
             continue;
         }
         let Some(store) = store.upgrade() else { return };
-        let looks = due.into_iter().map(|(lease_id, lock)| {
+        let looks = due.into_iter().map(|key| {
             let store = &store;
             async move {
-                let shown = store.show(&lock).await;
-                (lease_id, lock, shown)
+                let shown = store.show(&key.0).await;
+                (key, shown)
             }
         });
-        for (lease_id, lock, shown) in join_all(looks).await {
-            settle(events, lease_id, &lock, shown);
+        for (key, shown) in join_all(looks).await {
+            settle(events, &key, shown);
         }
     }
 }
 
-fn settle(
-    events: &Events,
-    lease_id: LeaseId,
-    lock: &LockName,
-    shown: Result<LockReply, StoreError>,
-) {
+fn settle(events: &Events, key: &Key, shown: Result<LockReply, StoreError>) {
+    let (lock, lease_id) = key;
     let now_ms = events.inner.clock.monotonic_ms();
     let Ok(shown) = shown else {
-        events.state().deadlines.look(lease_id, now_ms + AGAIN_MS);
+        events.state().deadlines.look(key, now_ms + AGAIN_MS);
         return;
     };
-    if let Some(holder) = shown.holder.as_ref().filter(|holder| holder.lease_id == lease_id) {
-        let expires_in_ms = holder.info.expires_in_ms;
-        events.state().deadlines.lives(lease_id, now_ms, expires_in_ms);
+    let mut live = shown.holder.iter().chain(&shown.also_held);
+    if let Some(holder) = live.find(|holder| holder.lease_id == *lease_id) {
+        events.state().deadlines.lives(key, now_ms, holder.info.expires_in_ms);
         return;
     }
-    let event = match shown.history.iter().find(|ended| ended.lease_id == lease_id) {
+    let ended = shown.history.iter().find(|ended| ended.lease_id == *lease_id);
+    let listed = usize::from(shown.holder.is_some()) + shown.also_held.len();
+    if ended.is_none() && shown.lease_count > listed {
+        // It may be one of those that are not listed: whether it lives is not known.
+        events.state().deadlines.look(key, now_ms + UNLISTED_MS);
+        return;
+    }
+    let event = match ended {
         Some(ended) => {
             let mut event = Event::new(EventKind::of_end(ended.reason));
             (event.token, event.owner) = (ended.token, ended.owner.clone());
@@ -83,13 +88,13 @@ fn settle(
             event
         }
         None => {
-            let token = events.state().deadlines.of(lease_id).and_then(|known| known.token);
+            let token = events.state().deadlines.of(key).and_then(|known| known.token);
             let mut event = Event::new(EventKind::Gap)
                 .text("the lease has ended, and how is not remembered any more");
             event.token = token;
             event
         }
     };
-    events.tell(event.lock(lock).lease(lease_id));
-    events.state().deadlines.forget(lease_id);
+    events.tell(event.lock(lock).lease(*lease_id));
+    events.state().deadlines.forget(key);
 }

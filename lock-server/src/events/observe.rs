@@ -32,21 +32,41 @@ impl Observed {
         Self { store, events }
     }
 
-    async fn waited(&self, request: Acquire) -> Result<Grant, StoreError> {
-        let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
-        (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
-        let mut waits = Waits { events: &self.events, event, is_told: false };
-        let result = waits.through(self.store.acquire(request)).await;
+    /// Tells of requests that wait long, and of their leaving where they leave without a grant.
+    async fn waited<T>(
+        &self,
+        queued: Vec<Event>,
+        acquire: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut waits = Waits { events: &self.events, queued, is_told: false };
+        let result = waits.through(acquire).await;
         // The grant is told instead.
         waits.is_told &= result.is_err();
         result
     }
+
+    fn tell_grant(&self, lock: &LockName, session: Option<SessionId>, grant: &Grant) {
+        let mut event = Event::new(EventKind::Granted).lock(lock).lease(grant.lease_id);
+        (event.token, event.owner) = (Some(grant.token), Some(grant.owner.clone()));
+        (event.ttl_ms, event.waited_ms) = (Some(grant.remaining_ms), Some(grant.waited_ms));
+        (event.session_id, event.mode) = (session, grant.mode.wire());
+        self.events.tell(event);
+    }
 }
 
-/// A request in the queue. Dropped after it was told as queued, it has left without a grant.
+fn queued(request: &Acquire) -> Event {
+    let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
+    (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
+    event.mode = request.mode.wire();
+    event
+}
+
+/// A request in the queues of its locks. Dropped after it was told as queued, it has left without a
+/// grant.
 struct Waits<'a> {
     events: &'a Events,
-    event: Event,
+    /// One for each lock.
+    queued: Vec<Event>,
     is_told: bool,
 }
 
@@ -59,16 +79,17 @@ impl Waits<'_> {
             () = tokio::time::sleep(QUEUED_AFTER) => {}
         }
         self.is_told = true;
-        self.events.tell(self.event.clone());
+        for event in &self.queued {
+            self.events.tell(event.clone());
+        }
         acquire.await
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        if self.is_told {
-            self.event.kind = EventKind::Left;
-            self.events.tell(self.event.clone());
+        for event in self.queued.drain(..).filter(|_| self.is_told) {
+            self.events.tell(Event { kind: EventKind::Left, ..event });
         }
     }
 }
@@ -79,14 +100,10 @@ impl LockStore for Observed {
         let (lock, session) = (request.lock.clone(), request.session);
         let result = match request.wait_ms {
             0 => self.store.acquire(request).await,
-            _ => self.waited(request).await,
+            _ => self.waited(vec![queued(&request)], self.store.acquire(request)).await,
         };
         if let Ok(grant) = &result {
-            let mut event = Event::new(EventKind::Granted).lock(&lock).lease(grant.lease_id);
-            (event.token, event.owner) = (Some(grant.token), Some(grant.owner.clone()));
-            (event.ttl_ms, event.waited_ms) = (Some(grant.remaining_ms), Some(grant.waited_ms));
-            event.session_id = session;
-            self.events.tell(event);
+            self.tell_grant(&lock, session, grant);
         }
         result
     }
@@ -99,7 +116,7 @@ impl LockStore for Observed {
     ) -> Result<Grant, StoreError> {
         let result = self.store.renew(lock, lease, ttl).await;
         if let Err(StoreError::Lost { .. }) = result {
-            self.events.look_at(lease);
+            self.events.look_at(lock, lease);
         }
         result
     }
@@ -108,14 +125,25 @@ impl LockStore for Observed {
         let result = self.store.release(lock, lease).await;
         match &result {
             Ok(ended) => self.events.tell_end(ended, None),
-            Err(StoreError::Lost { .. }) => self.events.look_at(lease),
+            Err(StoreError::Lost { .. }) => self.events.look_at(lock, lease),
             Err(_) => {}
         }
         result
     }
 
     async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-        self.store.acquire_all(parts).await
+        let asked: Vec<_> = parts.iter().map(|part| (part.lock.clone(), part.session)).collect();
+        let result = match parts.iter().any(|part| part.wait_ms > 0) {
+            false => self.store.acquire_all(parts).await,
+            true => {
+                let queued = parts.iter().map(queued).collect();
+                self.waited(queued, self.store.acquire_all(parts)).await
+            }
+        };
+        for ((lock, session), grant) in asked.iter().zip(result.iter().flatten()) {
+            self.tell_grant(lock, *session, grant);
+        }
+        result
     }
 
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {

@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use fence_protocol::LeaseId;
 use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::{LeaseId, LockName};
 
 /// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,
 /// `1795-3`; without Redis the first part is when the server started.
@@ -128,8 +128,8 @@ impl Ring {
 /// Which leases were told as granted or ended, so that each is told once; the oldest make room.
 #[derive(Debug)]
 pub(super) struct Told {
-    known: HashSet<(LeaseId, bool)>,
-    by_age: VecDeque<(LeaseId, bool)>,
+    known: HashSet<Key>,
+    by_age: VecDeque<Key>,
     capacity: usize,
 }
 
@@ -141,7 +141,7 @@ impl Told {
     /// Whether the event is news; notes it.
     pub(super) fn is_news(&mut self, event: &Event) -> bool {
         let Some(key) = key_of(event) else { return true };
-        if !self.known.insert(key) {
+        if !self.known.insert(key.clone()) {
             return false;
         }
         self.by_age.push_back(key);
@@ -154,11 +154,16 @@ impl Told {
     }
 }
 
+/// A lease, which its id alone does not name where several locks were acquired at once; and whether
+/// this is its end.
+pub(super) type Key = (LeaseId, Option<LockName>, bool);
+
 /// What happens to a lease once: its grant, and its end.
-pub(super) fn key_of(event: &Event) -> Option<(LeaseId, bool)> {
+pub(super) fn key_of(event: &Event) -> Option<Key> {
     let is_end = event.kind.is_end();
     let once = is_end || event.kind == EventKind::Granted;
-    once.then_some(()).and(event.lease_id).map(|lease_id| (lease_id, is_end))
+    let lease_id = event.lease_id.filter(|_| once)?;
+    Some((lease_id, event.lock.clone(), is_end))
 }
 
 #[cfg(test)]
@@ -240,5 +245,8 @@ mod tests {
             assert!(told.is_news(&event(EventKind::Granted, n)));
         }
         assert!(told.is_news(&event(EventKind::Granted, 1)), "the oldest made room");
+        // A group has one id and several leases.
+        let of = |lock| event(EventKind::Granted, 9).lock(&LockName::new(lock).unwrap());
+        assert!(told.is_news(&of("a")) && told.is_news(&of("b")) && !told.is_news(&of("a")));
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Value, cmd};
 use async_trait::async_trait;
-use fence_protocol::Namespace;
 use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::{LockName, Namespace};
 use service_kit::Kit;
 use service_kit::redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields,
@@ -250,7 +250,8 @@ fn once(event: &Event) -> String {
     if event.kind == EventKind::Lineage {
         return format!("l:{}", event.text.as_deref().unwrap_or_default());
     }
-    key_of(event).map_or_else(String::new, |(lease_id, is_end)| {
-        format!("{}:{lease_id}", if is_end { "e" } else { "g" })
+    key_of(event).map_or_else(String::new, |(lease_id, lock, is_end)| {
+        let lock = lock.as_ref().map(LockName::as_str).unwrap_or_default();
+        format!("{}:{lease_id}:{lock}", if is_end { "e" } else { "g" })
     })
 }

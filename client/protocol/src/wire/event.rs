@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lock::{EndReason, LockReply};
+use super::lock::{EndReason, LeaseMode, LockReply};
 use crate::{LeaseId, LockName, Owner, SessionId, Token};
 
 /// How many refusals one report may carry.
@@ -24,6 +24,9 @@ pub struct Event {
     /// The token of the lease; for a refusal the one that was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
+    /// How the lease shares its lock.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
     /// Who.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
@@ -61,6 +64,7 @@ impl Event {
             lock: None,
             lease_id: None,
             token: None,
+            mode: LeaseMode::Exclusive,
             owner: None,
             session_id: None,
             ttl_ms: None,
