@@ -2,7 +2,9 @@
 
 mod faults;
 mod guards;
+mod kinds;
 mod lineage;
+mod records;
 mod shared;
 mod verdicts;
 

@@ -1,0 +1,220 @@
+//! Kinds of lock and requests for several locks, at servers that share a Redis.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LockName, Owner, Ttl};
+use fence_tests::key_file::lease_id;
+use fence_tests::redis_server::Redis;
+use fence_tests::wait::{soon, until_true};
+use lock_server::store::{Acquire, Grant, Limits, LockStore, Mode, StoreError, StoreOptions};
+use service_kit::Kit;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+type Store = Arc<dyn LockStore>;
+type Outcome = Result<Vec<Grant>, StoreError>;
+
+const LONG_MS: u64 = 60_000;
+
+/// A server's store that counts as dead when it was silent for 400 ms.
+pub(super) async fn server(redis: &Redis) -> Store {
+    let limits = Limits { ended_retention_ms: 100, ..Limits::default() };
+    let liveness = Duration::from_millis(400);
+    let options = StoreOptions { limits, liveness, ..StoreOptions::default() };
+    let url = redis.url().parse().unwrap();
+    lock_server::store::open(&url, &options, &Kit::new("shared")).await.unwrap()
+}
+
+pub(super) fn name(lock: &str) -> LockName {
+    LockName::new(lock).unwrap()
+}
+
+pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
+    let (owner, ttl) = (Owner::new("shared").unwrap(), Ttl::from_ms(ttl_ms).unwrap());
+    Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner, ttl) }
+}
+
+fn group(locks: &[&str]) -> Vec<Acquire> {
+    let lease_id = lease_id();
+    locks.iter().map(|lock| Acquire { lease_id, ..request(lock, LONG_MS, LONG_MS) }).collect()
+}
+
+async fn queue_of(store: &Store, lock: &str, length: usize) {
+    until_true("the queue", || async {
+        store.show(&name(lock)).await.unwrap().queue_length == length
+    })
+    .await;
+}
+
+/// Waits at the last place of every queue.
+async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<Outcome> {
+    let behind = store.show(&parts[0].lock).await.unwrap().queue_length;
+    let (own, asked) = (store.clone(), parts.to_vec());
+    let waiting = tokio::spawn(async move { own.acquire_all(asked).await });
+    queue_of(store, parts[0].lock.as_str(), behind + 1).await;
+    waiting
+}
+
+async fn all_granted(waiting: JoinHandle<Outcome>) -> Vec<Grant> {
+    soon("the grants", waiting).await.unwrap().unwrap()
+}
+
+/// A server that dies with the group that waits there, from one moment to the next.
+async fn enqueue_at_a_dying_server(redis: &Redis, parts: &[Acquire]) -> Runtime {
+    let runtime = Runtime::new().unwrap();
+    let (url, asked) = (redis.url(), parts.to_vec());
+    runtime.spawn(async move {
+        let options =
+            StoreOptions { liveness: Duration::from_millis(400), ..StoreOptions::default() };
+        let kit = Kit::new("dying");
+        let store = lock_server::store::open(&url.parse().unwrap(), &options, &kit).await.unwrap();
+        store.acquire_all(asked).await
+    });
+    runtime
+}
+
+/// Whoever holds the lock has until then before anybody looks.
+async fn due_ms(redis: &Redis, lock: &str) -> f64 {
+    redis.run(&["ZSCORE", "{fence:default}:held", lock]).await
+}
+
+/// Granted by one server, a group of the other claims every lock of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_of_two_servers_stand_in_one_order() {
+    let redis = Redis::start().await;
+    let (one, two) = (server(&redis).await, server(&redis).await);
+    let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let second = two.acquire(request("b", LONG_MS, 0)).await.unwrap();
+    let (of_two, of_one) = (group(&["b", "a", "c"]), group(&["c", "a", "b"]));
+    let waits_at_two = enqueue(&two, &of_two).await;
+    let waits_at_one = enqueue(&one, &of_one).await;
+    one.release(&name("a"), first.lease_id).await.unwrap();
+    assert!(one.show(&name("c")).await.unwrap().holder.is_none(), "held while it waits");
+    one.release(&name("b"), second.lease_id).await.unwrap();
+    let grants = all_granted(waits_at_two).await;
+    assert!(second.token < grants[0].token, "{grants:?}");
+    assert!(grants.is_sorted_by_key(|grant| grant.token), "{grants:?}");
+    for part in &of_two {
+        let (granted, claimed) = (f64::from(LONG_MS as u32), 1_000.0);
+        let clock: Vec<String> = redis.run(&["TIME"]).await;
+        let now_ms = clock[0].parse::<f64>().unwrap() * 1_000.0;
+        let due = due_ms(&redis, part.lock.as_str()).await;
+        assert!(due - now_ms > granted / 2.0 + claimed, "{}: not claimed", part.lock);
+    }
+    for part in &of_two {
+        assert!(!waits_at_one.is_finished());
+        one.release(&part.lock, part.lease_id).await.unwrap();
+    }
+    let grants = all_granted(waits_at_one).await;
+    assert!(grants.is_sorted_by_key(|grant| grant.token), "{grants:?}");
+}
+
+/// The group is granted, and nobody claims it: it is taken back at each of its locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let delayed = |part| Acquire { lock_delay_ms: LONG_MS, ..part };
+    let lost: Vec<Acquire> = group(&["a", "b"]).into_iter().map(delayed).collect();
+    let dying = enqueue_at_a_dying_server(&redis, &lost).await;
+    queue_of(&one, "b", 1).await;
+    let own = one.clone();
+    // The lock is free, and reserved by the order of the queue.
+    let refused = one.acquire(request("b", LONG_MS, 0)).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Held { holder, queue_length: 1 })
+            if holder.token == first.token),
+        "{refused:?}"
+    );
+    let behind = tokio::spawn(async move { own.acquire(request("b", LONG_MS, LONG_MS)).await });
+    queue_of(&one, "b", 2).await;
+    dying.shutdown_background();
+    one.release(&name("a"), first.lease_id).await.unwrap();
+    let granted = soon("the waiter behind the group", behind).await.unwrap().unwrap();
+    let next = soon("the other lock", one.acquire(request("a", LONG_MS, LONG_MS))).await.unwrap();
+    // Two tokens for the group; and no delay for a grant that nobody heard of.
+    assert!(granted.token.get() > first.token.get() + 2 && next.token > granted.token);
+    for lock in ["a", "b"] {
+        let ended = &one.show(&name(lock)).await.unwrap().history[0];
+        assert_eq!((ended.lease_id, ended.reason), (lost[0].lease_id, EndReason::Expired));
+    }
+}
+
+/// Once a server is known to be dead, its group is not granted on the way to those that live.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_servers_group_is_passed_over() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b"])).await;
+    queue_of(&one, "b", 1).await;
+    let own = one.clone();
+    let behind = tokio::spawn(async move { own.acquire(request("a", LONG_MS, LONG_MS)).await });
+    queue_of(&one, "a", 2).await;
+    dying.shutdown_background();
+    until_true("the dead server's silence", || async {
+        let alive: Vec<String> = redis.run(&["KEYS", "*}:s:*"]).await;
+        alive.len() == 1
+    })
+    .await;
+    // Nobody has to wait for its group at the lock that it only reserved.
+    let free = one.acquire(request("b", LONG_MS, 0)).await.unwrap();
+    one.release(&name("a"), first.lease_id).await.unwrap();
+    let next = soon("the waiter", behind).await.unwrap().unwrap();
+    assert_eq!(free.token.get(), first.token.get() + 1);
+    assert_eq!(next.token.get(), first.token.get() + 2, "nobody was granted in between");
+}
+
+/// A dead writer at the front does not keep readers out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_writer_keeps_no_reader_out() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("read", LONG_MS, wait_ms) };
+    one.acquire(shared(0)).await.unwrap();
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["read"])).await;
+    queue_of(&one, "read", 1).await;
+    assert!(matches!(one.acquire(shared(0)).await, Err(StoreError::Held { .. })));
+    dying.shutdown_background();
+    soon("a reader", async {
+        while one.acquire(shared(0)).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(one.show(&name("read")).await.unwrap().lease_count, 2);
+}
+
+/// A client that lost its server goes on at another, with its old places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_moves_to_the_server_where_it_is_repeated() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let moves = group(&["a", "b"]);
+    let dying = enqueue_at_a_dying_server(&redis, &moves).await;
+    queue_of(&one, "a", 1).await;
+    let later = enqueue(&one, &group(&["b", "a"])).await;
+    dying.shutdown_background();
+    let reversed: Vec<Acquire> = moves.iter().rev().cloned().collect();
+    let own = one.clone();
+    let moved = tokio::spawn(async move { own.acquire_all(reversed).await });
+    until_true("the new server", || async {
+        let waiters: Vec<String> = redis.run(&["HVALS", "{fence:default}:w:a"]).await;
+        let servers: Vec<_> = waiters.iter().map(|waiter| waiter.split('\t').next()).collect();
+        servers.len() == 2 && servers[0] == servers[1]
+    })
+    .await;
+    one.release(&name("a"), first.lease_id).await.unwrap();
+    let grants = all_granted(moved).await;
+    // In the order in which it is asked now; the tokens rise in the order in which it was queued.
+    assert!(grants[0].token > grants[1].token, "{grants:?}");
+    assert!(!later.is_finished());
+    for part in &moves {
+        one.release(&part.lock, part.lease_id).await.unwrap();
+    }
+    all_granted(later).await;
+}
