@@ -61,6 +61,10 @@ impl Machine {
         {
             return Reply::Done(Err(refusal));
         }
+        let kind = record.kind().filter(|kind| *kind != request.mode.kind());
+        if let Some(kind) = kind.filter(|_| place.is_none()) {
+            return Reply::Done(Err(StoreError::OtherKind(kind)));
+        }
         if let Err(refusal) = self.check_session(now_ms, &request, 1) {
             return Reply::Done(Err(refusal));
         }
@@ -76,9 +80,6 @@ impl Machine {
         }
         if let Some(place) = place {
             return self.wait_longer(now_ms, lock, record, place, request.wait_ms);
-        }
-        if let Some(kind) = record.kind().filter(|kind| *kind != request.mode.kind()) {
-            return Reply::Done(Err(StoreError::OtherKind(kind)));
         }
         if record.is_open_to(request.mode, &self.limits) {
             return Reply::Done(self.grant(now_ms, lock, record, request, Way::AT_ONCE));

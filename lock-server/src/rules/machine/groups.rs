@@ -58,12 +58,15 @@ impl Machine {
         if let Some(grants) = self.held_already(now_ms, &parts)? {
             return Ok(Reply::Done(Ok(grants)));
         }
+        let waits = self.waits_already(&parts)?;
+        if waits.is_none() {
+            self.check_kinds(&parts)?;
+        }
         self.check_session(now_ms, first, parts.len()).map_err(|why| part(&first.lock, why))?;
-        if let Some(group) = self.waits_already(&parts)? {
+        if let Some(group) = waits {
             self.group_waits_longer(group, now_ms + wait_ms);
             return Ok(Reply::Queued);
         }
-        self.check_kinds(&parts)?;
         self.check_rooms(&parts)?;
         let wishes: Vec<_> = parts.iter().map(|part| (part.lock.clone(), part.mode)).collect();
         match self.first_taken(&wishes) {

@@ -5,7 +5,10 @@ use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 use super::*;
 use crate::store::{Acquire, NoTakeover, Takeover};
 
+mod delays;
+mod groups;
 mod histories;
+mod kinds;
 mod sessions;
 mod takeovers;
 
