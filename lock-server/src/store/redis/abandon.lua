@@ -41,14 +41,10 @@ elseif live > 0 then
   return reply(about(missing, { 'LOST', 'superseded', '' }))
 end
 local waiter = queues().waiter_of(ARGV[8], lease)
-local where, answer = ARGV[8], nil
-if waiter and #locks > 1 then
-  where = queues().waits_for(first, waiter) or where
-  answer = queues().held(record_of(where))
-end
+local where = waiter and #locks > 1 and queues().waits_for(first, waiter) or ARGV[8]
 -- A repeat at another server has moved it there.
 if waiter and waiter.server == me then
   queues().leave(waiter)
   hand_over()
 end
-return reply(about(where, answer or queues().held(first)))
+return reply(about(where, queues().held(record_of(where))))

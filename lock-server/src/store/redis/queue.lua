@@ -45,7 +45,8 @@ local function make_queues()
     if place then
       redis.call('ZADD', queue, int(place), waiter.lease)
       bonds().bond(waiter.session, 'w', lock, waiter.lease)
-      if not record.waiting then
+      -- Where nobody holds the lock, the record has to outlast the queue.
+      if not record.waiting or record.count == 0 then
         record.waiting, record.kind, record.changed = true, kind_of(waiter.mode), true
       end
     end
@@ -215,7 +216,7 @@ local function make_queues()
       local holder = first_to_end(record)
       if holder then
         return {
-          'HELD', holder.owner, holder.token, int(now - holder.granted), remaining(holder), length,
+          'HELD', holder.owner, holder.token, int(held_ms(holder)), remaining(holder), length,
         }
       end
       local waiter = front(record)

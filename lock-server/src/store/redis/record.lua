@@ -144,8 +144,8 @@ local function drop(record, holder)
 end
 
 -- Remembers an ended id; the oldest of more than eight makes room.
-local function remember(record, lease, token, reason, held_ms, owner, incarnation, why)
-  local lines, from = lease .. '\t' .. token .. '\t' .. reason .. '\t' .. held_ms .. '\t' .. now
+local function remember(record, lease, token, reason, lasted_ms, owner, incarnation, why)
+  local lines, from = lease .. '\t' .. token .. '\t' .. reason .. '\t' .. lasted_ms .. '\t' .. now
     .. '\t' .. owner .. '\t' .. incarnation .. '\t' .. why .. '\n' .. record.ended, 1
   record.changed, record.ended = true, lines
   for _ = 1, 8 do
@@ -174,10 +174,15 @@ local function ended_reason(record, lease)
   return reason, why
 end
 
+-- For how long; not less than nothing where the clock of Redis went back.
+local function held_ms(holder)
+  return math.max(now - holder.granted, 0)
+end
+
 -- Ends a live lease, and lets the lock be handed on. Where the lease ended without its holder's word
 -- and was to close the lock for a while, its place is kept by nobody until then.
 local function close(record, holder, reason, why)
-  remember(record, holder.key, holder.token, reason, now - holder.granted, holder.owner,
+  remember(record, holder.key, holder.token, reason, held_ms(holder), holder.owner,
     holder.incarnation, why or '')
   if holder.session ~= '' then
     bonds().unbond(holder.session, 'h', record.lock, holder.key)
@@ -188,7 +193,8 @@ local function close(record, holder, reason, why)
     record.bound = record.bound - (holder.session ~= '' and 1 or 0)
     record.closed = record.closed + 1
     holder.key, holder.closed, holder.session = '*' .. holder.token, true, ''
-    holder.expires, holder.delay, holder.handed = now + holder.delay, 0, false
+    holder.expires, holder.delay = now + holder.delay, 0
+    holder.handed, holder.claim = false, nil
     put(record, holder, old_key)
   else
     drop(record, holder)

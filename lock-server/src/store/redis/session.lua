@@ -14,7 +14,7 @@ local session = bonds().session_of(id)
 local function live()
   return {
     'LIVE', id, session.owner, int(session.ttl), int(session.expires - now),
-    int(now - session.created), int(session.beats), session.blocked,
+    int(math.max(now - session.created, 0)), int(session.beats), session.blocked,
     int(redis.call('SCARD', members)), session.metadata,
   }
 end

@@ -15,12 +15,12 @@ local closed = { '', '', '', '' }
 for _, holder in ipairs(all(record)) do
   if holder.closed and not holder.gone then
     closed = longest and closed
-      or { holder.owner, holder.token, int(now - holder.granted), remaining(holder) }
+      or { holder.owner, holder.token, int(held_ms(holder)), remaining(holder) }
     longest = math.max(longest or 0, holder.expires - now)
   elseif not holder.gone and shown < tonumber(ARGV[10]) then
     shown = shown + 1
     for _, field in ipairs({
-      holder.key, holder.token, int(holder.ttl), int(now - holder.granted), remaining(holder),
+      holder.key, holder.token, int(holder.ttl), int(held_ms(holder)), remaining(holder),
       int(holder.renewals), holder.owner, holder.incarnation, holder.session, holder.metadata,
       record.mode,
     }) do

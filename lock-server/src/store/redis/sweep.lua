@@ -3,7 +3,11 @@
 --
 -- Post:  NEXT ms   when the next one is due; empty where none is held
 for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(now), 'LIMIT', 0, 64)) do
-  if record_of(lock).count == 0 then
+  local readable, record = pcall(record_of, lock)
+  if not readable then
+    -- Another version's: whoever asks for it is told. It must not keep the others waiting.
+    redis.call('ZADD', prefix .. 'held', now + 60000, lock)
+  elseif record.count == 0 then
     redis.call('ZREM', prefix .. 'held', lock)
   end
 end
