@@ -4,6 +4,7 @@ use fence_protocol::SessionId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::{Session, StoredRecord, StoredSession};
 use crate::store::{Acquire, NewSession, Revoke};
 
 mod oracle;
@@ -77,6 +78,47 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
         oracle.delivered(now, &delivery);
     }
     catch_up(machine, oracle, *now_ms);
+}
+
+/// What a journal would hold.
+#[derive(Default)]
+struct Disk {
+    counter: u64,
+    locks: BTreeMap<LockName, StoredRecord>,
+    sessions: BTreeMap<SessionId, StoredSession>,
+}
+
+impl Disk {
+    fn write(&mut self, machine: &mut Machine) {
+        self.counter = machine.counter();
+        for (lock, record) in machine.take_changes() {
+            match record {
+                Some(record) => drop(self.locks.insert(lock, record.to_stored())),
+                None => drop(self.locks.remove(&lock)),
+            }
+        }
+        for (id, session) in machine.take_session_changes() {
+            match session {
+                Some(session) => drop(self.sessions.insert(id, session.to_stored())),
+                None => drop(self.sessions.remove(&id)),
+            }
+        }
+    }
+
+    fn read(&self, now_ms: u64) -> Machine {
+        let mut machine = Machine::new(self.counter, limits());
+        for (id, session) in self.sessions.clone() {
+            machine.restore_session(id, Session::from_stored(session, now_ms));
+        }
+        for (lock, record) in self.locks.clone() {
+            machine.restore(now_ms, lock, Record::from_stored(record, now_ms));
+        }
+        machine
+    }
+}
+
+fn limits() -> Limits {
+    Limits { ended_retention_ms: 1_000_000, shared_per_lock: SHARED, ..Limits::default() }
 }
 
 fn withdraw(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, l: u8, lease: LeaseId) {
@@ -234,14 +276,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn every_history_keeps_the_invariants(steps in proptest::collection::vec(step(), 1..150)) {
-        let limits = Limits {
-            ended_retention_ms: 1_000_000, shared_per_lock: SHARED, ..Limits::default()
-        };
-        let mut machine = Machine::new(0, limits);
+        let mut machine = Machine::new(0, limits());
+        let mut disk = Disk::default();
         let mut oracle = Oracle::default();
         let mut now_ms = 0;
         for step in steps {
-            apply(&mut machine, &mut oracle, &mut now_ms, step);
+            if matches!(step, Step::Restart) {
+                machine = disk.read(now_ms);
+                oracle.restart(now_ms);
+            } else {
+                apply(&mut machine, &mut oracle, &mut now_ms, step);
+            }
+            disk.write(&mut machine);
             oracle.nobody_waits_for_nothing();
             agree(&mut machine, &oracle, now_ms);
         }

@@ -3,7 +3,7 @@
 use fence_protocol::SessionId;
 
 use super::super::*;
-use super::{LOCKS, SHARED, number, session_number};
+use super::{LOCKS, SESSION_MS, SHARED, number, session_number};
 use crate::store::{Acquire, Kind, Mode};
 
 /// A live lease.
@@ -32,6 +32,8 @@ pub(super) struct Oracle {
     lives: Vec<Live>,
     /// Places that are closed for a while: lock, mode, until when, token.
     closed: Vec<(u8, Mode, u64, Token)>,
+    /// How long the delay after each token's lease is.
+    delays: Vec<(Token, u64)>,
     /// In the order of their coming.
     places: Vec<Place>,
     /// Which step ended which lease.
@@ -217,6 +219,7 @@ impl Oracle {
             let (mode, delay_ms) = (live.request.mode, live.request.lock_delay_ms);
             if silent && delay_ms > 0 {
                 self.closed.push((lock, mode, now_ms + delay_ms, live.token));
+                self.delays.push((live.token, delay_ms));
             }
         } else if self.remembers(lock, lease_id) {
             return;
@@ -235,6 +238,25 @@ impl Oracle {
             self.steps = step - 1;
         }
         self.steps = step;
+    }
+
+    /// The process starts anew: whoever waited is gone, and all that runs has its full time again.
+    pub(super) fn restart(&mut self, now_ms: u64) {
+        self.places.clear();
+        for session in &mut self.sessions {
+            if session.1 > now_ms {
+                session.1 = now_ms + SESSION_MS;
+            }
+        }
+        for live in &mut self.lives {
+            let is_bound = live.request.session.is_some();
+            let ttl_ms = if is_bound { SESSION_MS } else { live.request.ttl.ms() };
+            (live.until_ms, live.handed) = (now_ms + ttl_ms, false);
+        }
+        for (_, _, until_ms, token) in &mut self.closed {
+            let (_, delay_ms) = self.delays.iter().find(|(theirs, _)| theirs == token).unwrap();
+            *until_ms = now_ms + delay_ms;
+        }
     }
 
     /// A request takes its places.

@@ -32,6 +32,7 @@ pub(super) enum Step {
         id: Option<u128>,
     },
     Mint,
+    Restart,
     Begin {
         session: u8,
     },
@@ -125,6 +126,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::WithdrawGroup),
         2 => (lock, proptest::option::of(number)).prop_map(|(lock, id)| Step::Revoke { lock, id }),
         1 => Just(Step::Mint),
+        1 => Just(Step::Restart),
         3 => (0..3_u8).prop_map(|session| Step::Begin { session }),
         3 => (0..3_u8).prop_map(|session| Step::Heartbeat { session }),
         1 => (0..3_u8).prop_map(|session| Step::End { session }),
