@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LockName, Owner, Ttl};
-use fence_tests::key_file::lease_id;
+use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{Acquire, Grant, Limits, LockStore, Mode, StoreError, StoreOptions};
+use lock_server::store::{
+    Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError, StoreOptions,
+};
 use service_kit::Kit;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -20,7 +22,7 @@ const LONG_MS: u64 = 60_000;
 
 /// A server's store that counts as dead when it was silent for 400 ms.
 pub(super) async fn server(redis: &Redis) -> Store {
-    let limits = Limits { ended_retention_ms: 100, ..Limits::default() };
+    let limits = Limits { ended_retention_ms: 100, session_leases: 2, ..Limits::default() };
     let liveness = Duration::from_millis(400);
     let options = StoreOptions { limits, liveness, ..StoreOptions::default() };
     let url = redis.url().parse().unwrap();
@@ -78,6 +80,62 @@ async fn enqueue_at_a_dying_server(redis: &Redis, parts: &[Acquire]) -> Runtime 
 /// Whoever holds the lock has until then before anybody looks.
 async fn due_ms(redis: &Redis, lock: &str) -> f64 {
     redis.run(&["ZSCORE", "{fence:default}:held", lock]).await
+}
+
+/// The first of its own queue, and behind a group in another one that is free: it waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_overtakes_a_waiting_group() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let first = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let last = store.acquire(request("c", LONG_MS, 0)).await.unwrap();
+    let ahead = enqueue(&store, &group(&["b", "c"])).await;
+    let behind = enqueue(&store, &group(&["a", "b"])).await;
+    store.release(&name("a"), first.lease_id).await.unwrap();
+    assert!(store.show(&name("b")).await.unwrap().holder.is_none(), "overtaken");
+    // What is remembered of the locks goes long before what waits for them.
+    let _: () = redis.run(&["SET", "canary", "1", "PX", "300"]).await;
+    until_true("the time of idle records to pass", || async {
+        redis.run::<u64>(&["EXISTS", "canary"]).await == 0
+    })
+    .await;
+    for lock in ["a", "b"] {
+        let newcomer = store.acquire(request(lock, LONG_MS, 0)).await;
+        assert!(matches!(newcomer, Err(StoreError::Held { .. })), "{newcomer:?}");
+    }
+    store.release(&name("c"), last.lease_id).await.unwrap();
+    let grants = all_granted(ahead).await;
+    store.release(&name("b"), grants[0].lease_id).await.unwrap();
+    all_granted(behind).await;
+}
+
+/// An id that holds one of the locks already is not granted the others: that would be a second
+/// grant. Nor does a group get past the bound of its session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_refused_as_a_whole() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let asked = group(&["a", "b", "c"]);
+    store.acquire(asked[0].clone()).await.unwrap();
+    let outcome = store.acquire_all(asked).await;
+    assert!(
+        matches!(&outcome, Err(StoreError::Part { lock, refusal })
+        if lock.as_str() == "b" && matches!(**refusal, StoreError::Lost { .. })),
+        "{outcome:?}"
+    );
+    let (session_id, owner) = (session_id(), Owner::new("shared").unwrap());
+    let ttl = Ttl::from_ms(LONG_MS).unwrap();
+    let new = NewSession { session_id, owner, ttl, metadata: None };
+    store.create_session(new).await.unwrap();
+    let bound = |part| Acquire { session: Some(session_id), ..part };
+    let outcome = store.acquire_all(group(&["d", "e", "f"]).into_iter().map(bound).collect()).await;
+    assert!(
+        matches!(&outcome, Err(StoreError::Part { refusal, .. })
+        if matches!(**refusal, StoreError::Limit { limit: 2, .. })),
+        "{outcome:?}"
+    );
+    store.acquire_all(group(&["d", "e"]).into_iter().map(bound).collect()).await.unwrap();
+    assert_eq!(store.end_session(session_id).await.unwrap().lease_count, 2);
 }
 
 /// Granted by one server, a group of the other claims every lock of its own.

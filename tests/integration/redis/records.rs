@@ -2,7 +2,7 @@
 
 use fence_protocol::LeaseId;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::until_true;
+use fence_tests::wait::{soon, until_true};
 use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError, StoreOptions};
 use service_kit::Kit;
 
@@ -97,6 +97,10 @@ async fn what_another_version_stored_is_refused() {
     let kept: String = redis.run(&["GET", "{fence:default}:l:theirs"]).await;
     let after: u64 = redis.run(&["GET", "{fence:default}:token"]).await;
     assert_eq!((kept.as_str(), after), (theirs, before));
+    // And the locks of this version still expire in time, whatever is due before them.
+    let _: () = redis.run(&["ZADD", "{fence:default}:held", "0", "theirs"]).await;
+    store.acquire(request("short", 100, 0)).await.unwrap();
+    soon("the lock", store.acquire(request("short", LONG_MS, LONG_MS))).await.unwrap();
 }
 
 /// A namespace that another version works in is refused at the start, by name.
