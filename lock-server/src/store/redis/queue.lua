@@ -200,6 +200,15 @@ local function make_queues()
   -- The holder, or closed place, that ends first.
   local function first_to_end(record)
     local first
+    if not record.list then
+      local least
+      for key, expires in string.gmatch(record.body, '\n([^\t\n]*)\t%d*\t%d*\t%d*\t(%d+)') do
+        if not least or tonumber(expires) < least then
+          first, least = key, tonumber(expires)
+        end
+      end
+      return find(record, first)
+    end
     for _, holder in ipairs(all(record)) do
       if not holder.gone and (not first or holder.expires < first.expires) then
         first = holder

@@ -257,7 +257,9 @@ local function load(lock, raw)
     record.list[record.count] = holder
     record.closed = record.closed + (holder.closed and 1 or 0)
     record.bound = record.bound + (holder.session ~= '' and 1 or 0)
-    record.due, record.last = math.min(record.due, due_of(holder)), math.max(record.last, holder.expires)
+    local due = due_of(holder)
+    record.due = due < record.due and due or record.due
+    record.last = holder.expires > record.last and holder.expires or record.last
     at = to
   end
   return record
@@ -299,15 +301,18 @@ local function save(record)
   local key = prefix .. 'l:' .. record.lock
   local head = '2\t' .. (record.waiting and 'w' or '') .. '\t' .. record.kind .. '\t' .. record.mode
   local body = record.body
-  if record.list then
+  if record.list and record.count <= FEW then
+    body = '\n'
+    for _, holder in ipairs(record.list) do
+      body = holder.gone and body or body .. holder.line .. '\n'
+    end
+  elseif record.list then
     local lines = { '' }
     for _, holder in ipairs(record.list) do
-      if not holder.gone then
-        lines[#lines + 1] = holder.line
-      end
+      lines[#lines + 1] = not holder.gone and holder.line or nil
     end
     lines[#lines + 1] = ''
-    body = record.count > 0 and table.concat(lines, '\n') or '\n'
+    body = table.concat(lines, '\n')
   end
   if not record.list or record.count > FEW then
     head = head .. '\t' .. record.count .. '\t' .. record.closed .. '\t' .. record.bound .. '\t'
