@@ -174,6 +174,7 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
         | Code::StoreUnavailable
         | Code::Draining
         | Code::Quarantined
+        | Code::GuardUnsealed
         | Code::ShuttingDown => ErrorKind::Unavailable,
         Code::OutcomeUnknown => ErrorKind::OutcomeUnknown,
         Code::Internal => ErrorKind::Internal,

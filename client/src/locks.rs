@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::lock::{
     AcquireRequest, EndReason, EndedReply, LeaseReply, LockPage, LockReply, ReleaseRequest,
-    RenewRequest, RevokeRequest,
+    RenewRequest, RevokeRequest, RevokedReply,
 };
 use fence_protocol::{LeaseId, LockName, Owner, Ttl};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -15,6 +15,8 @@ use crate::{Error, ErrorKind, LostReason, timing};
 
 /// How long a call that does not wait in a queue may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a revocation may take: the server gives each guard 2 s, and may begin anew a few times.
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a waiting acquire may take beyond the time that it waits.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
 /// How long a release is tried before it is left to the lease's own expiry.
@@ -155,13 +157,33 @@ impl Locks {
             .map_err(|failure| failure.into_error("list locks", Effect::Reads))
     }
 
-    /// Ends the live lease of a lock, for an operator.
+    /// Ends every live lease of a lock, and a lock-delay, for an operator. Where the server knows
+    /// guards, they refuse the holders before anybody else is granted the lock; the reply says which
+    /// of them do.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] or [`ErrorKind::Invalid`] where there is none.
-    pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<EndedReply, Error> {
+    /// [`ErrorKind::Invalid`] where nothing is live, [`ErrorKind::Unavailable`] also where a guard
+    /// was not sealed and the server is told to refuse then.
+    pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<RevokedReply, Error> {
+        self.end(lock, RevokeRequest { reason, lease_id: None }).await
+    }
+
+    /// Ends one lease of a lock and leaves others that share it, for an operator.
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke), and [`ErrorKind::LeaseLost`] where that lease is not live.
+    pub async fn revoke_lease(
+        &self,
+        lock: &LockName,
+        lease_id: LeaseId,
+        reason: Owner,
+    ) -> Result<RevokedReply, Error> {
+        self.end(lock, RevokeRequest { reason, lease_id: Some(lease_id) }).await
+    }
+
+    async fn end(&self, lock: &LockName, request: RevokeRequest) -> Result<RevokedReply, Error> {
         self.endpoint
-            .post(&path(lock, "/revoke"), &RevokeRequest { reason, lease_id: None }, CALL_TIMEOUT)
+            .post(&path(lock, "/revoke"), &request, REVOKE_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
     }

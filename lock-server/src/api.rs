@@ -2,6 +2,7 @@
 
 mod access;
 mod acquire;
+mod acquire_all;
 mod error;
 mod events;
 mod inspect;
@@ -9,14 +10,16 @@ mod openapi;
 mod release;
 mod renew;
 mod revoke;
+mod sealed;
 mod sessions;
+mod undelivered;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
 use fence_protocol::wire::lock::LeaseReply;
-use fence_protocol::{FencingToken, Keyring, LockName, Namespace, Ttl};
+use fence_protocol::{LockName, Ttl};
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
@@ -24,6 +27,9 @@ pub(crate) use access::need;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
+use crate::guards::{Sealer, Seals, Unsealed};
+use crate::prefixes::Prefixes;
+use crate::signer::Signer;
 use crate::store::{Grant, LockStore, StoreError};
 
 /// What every handler is given.
@@ -31,8 +37,12 @@ use crate::store::{Grant, LockStore, StoreError};
 pub(crate) struct Service {
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) events: Events,
-    pub(crate) namespace: Namespace,
-    pub(crate) keys: Option<Keyring>,
+    pub(crate) signer: Signer,
+    pub(crate) sealer: Sealer,
+    pub(crate) seals: Seals,
+    pub(crate) revoke_unsealed: Unsealed,
+    /// In milliseconds.
+    pub(crate) lock_delays: Prefixes<u64>,
     pub(crate) ttl_range: (Ttl, Ttl),
     pub(crate) counters: Counters,
     pub(crate) kit: Kit,
@@ -41,6 +51,7 @@ pub(crate) struct Service {
 /// Every route of the API.
 pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
+        .route("/v1/acquire", post(acquire_all::acquire_all))
         .route("/v1/locks", get(inspect::list))
         .route("/v1/locks/{lock}", get(inspect::show))
         .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
@@ -74,17 +85,7 @@ impl Service {
 
     fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
         let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode } = grant;
-        let namespace = self.namespace.clone();
-        let fencing = match &self.keys {
-            Some(keys) => keys.sign(token, lock.clone(), lease_id, namespace),
-            None => FencingToken {
-                token,
-                lock: lock.clone(),
-                lease: lease_id,
-                namespace,
-                signature: None,
-            },
-        };
+        let fencing = self.signer.sign(token, lock.clone(), lease_id);
         LeaseReply {
             lock,
             lease_id,
@@ -96,6 +97,12 @@ impl Service {
             fencing_credential: fencing.credential(),
             fencing_token: fencing.to_string(),
         }
+    }
+
+    /// For how long a lock stays closed after a lease that ended without its holder's word, in
+    /// milliseconds.
+    fn lock_delay_ms(&self, lock: &LockName) -> u64 {
+        self.lock_delays.of(lock).unwrap_or(0)
     }
 
     /// Counts the outcome and turns a refusal into its problem.

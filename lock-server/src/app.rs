@@ -13,6 +13,8 @@ use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::events::Events;
+use crate::guards::{Sealer, Seals};
+use crate::signer::Signer;
 use crate::store::{self, OpenError};
 
 /// Lock names may be written with plain slashes.
@@ -28,6 +30,9 @@ pub enum StartError {
     /// The stream of events in Redis.
     #[error("{0}")]
     Events(String),
+    /// The client that guards are sealed with.
+    #[error("{0}")]
+    Guards(String),
     /// The listen address.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -59,11 +64,17 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let (url, options) = (&settings.store, &settings.store_options);
     let observed = Events::observe(store, url, settings.events, options, kit).await;
     let (events, store) = observed.map_err(StartError::Events)?;
+    let signer = Signer::new(options.namespace.clone(), settings.keys);
+    let sealer = Sealer::new(&options.guards, options.guard_auth.as_ref(), signer.clone(), kit);
+    let sealer = sealer.map_err(StartError::Guards)?;
     let service = Service {
+        seals: Seals::start(settings.seal, sealer.clone(), store.clone(), kit),
         store,
         events,
-        namespace: settings.store_options.namespace,
-        keys: settings.keys,
+        signer,
+        sealer,
+        revoke_unsealed: settings.revoke_unsealed,
+        lock_delays: settings.lock_delays,
         ttl_range: settings.ttl_range,
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),

@@ -1,5 +1,7 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
+mod lock_delay;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,8 +15,10 @@ use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
+pub use self::lock_delay::LockDelay;
 use crate::events::EventOptions;
-use crate::guards::{GUARDS_MAX, GuardUrl};
+use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
+use crate::prefixes::{Prefixed, Prefixes};
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
 /// The prefix of the environment's variables.
@@ -48,6 +52,20 @@ pub struct Config {
     /// file; it needs the right "read *" there.
     #[arg(long, value_name = "FILE", global = true)]
     pub guard_auth_file: Option<PathBuf>,
+    /// Whether guards are sealed when a lock is granted whose name begins with PREFIX (* for all):
+    /// required, before its client is told; lazy, after; off. May be repeated; the longest prefix
+    /// wins. Exclusive leases alone are sealed.
+    #[arg(long, value_name = "PREFIX=MODE")]
+    pub seal: Vec<Prefixed<SealMode>>,
+    /// What becomes of a revocation when a guard cannot be sealed first: report (it is done, and the
+    /// reply says so) or refuse.
+    #[arg(long, value_name = "WHAT", default_value = "report")]
+    pub revoke_unsealed: Unsealed,
+    /// For how long a lock whose name begins with PREFIX (* for all) stays closed after a lease that
+    /// expired or whose session ended, at most 5m: for datastores without a guard. May be repeated;
+    /// the longest prefix wins.
+    #[arg(long, value_name = "PREFIX=DURATION")]
+    pub lock_delay: Vec<Prefixed<LockDelay>>,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
@@ -151,6 +169,13 @@ pub struct Settings {
     pub keys: Option<Keyring>,
     /// The times to live that a lease may have.
     pub ttl_range: (Ttl, Ttl),
+    /// Which guards are sealed when a lock is granted.
+    pub seal: Prefixes<SealMode>,
+    /// What becomes of a revocation when a guard cannot be sealed.
+    pub revoke_unsealed: Unsealed,
+    /// For how long locks stay closed after a lease that ended without its holder's word, in
+    /// milliseconds.
+    pub lock_delays: Prefixes<u64>,
     /// Who may do what, and what is written of it.
     pub access: Gate,
     /// How many events are remembered, and for how many.
@@ -176,22 +201,52 @@ impl Config {
         });
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
         let keys = self.keys.keys(&[self.listen]);
-        match (store, keys, self.ttl_range(), guards, self.access.open()) {
-            (Ok(store), Ok(keys), Ok(ttl_range), Ok(guards), Ok(access)) => Ok(Settings {
+        let prefixes = (self.seals(), self.lock_delays());
+        match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
+            (
+                Ok(store),
+                Ok(keys),
+                Ok(ttl_range),
+                Ok(guards),
+                Ok(access),
+                (Ok(seal), Ok(lock_delays)),
+            ) => Ok(Settings {
                 listen: self.listen,
                 store,
                 store_options: self.store_options(guards.0, guards.1),
                 keys,
                 ttl_range,
+                seal,
+                revoke_unsealed: self.revoke_unsealed,
+                lock_delays,
                 access,
                 events: self.events(),
                 listener: self.listener.options(),
             }),
-            (store, keys, ttl_range, guards, access) => {
+            (store, keys, ttl_range, guards, access, (seals, delays)) => {
                 let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];
-                Err(SettingsError(errors.into_iter().flatten().collect()))
+                let errors = errors.into_iter().chain([seals.err(), delays.err()]);
+                Err(SettingsError(errors.flatten().collect()))
             }
         }
+    }
+
+    fn seals(&self) -> Result<Prefixes<SealMode>, String> {
+        let seals = Prefixes::new(self.seal.clone()).map_err(|error| format!("--seal: {error}"))?;
+        if self.guard.is_empty() && seals.values().any(|mode| mode != SealMode::Off) {
+            return Err(
+                "--seal seals guards, and --guard names none: name them, or leave it out; \
+                        for datastores without a guard there is --lock-delay"
+                    .to_owned(),
+            );
+        }
+        Ok(seals)
+    }
+
+    fn lock_delays(&self) -> Result<Prefixes<u64>, String> {
+        let in_ms = |delay: &Prefixed<LockDelay>| delay.clone().map(LockDelay::ms);
+        let delays = Prefixes::new(self.lock_delay.iter().map(in_ms).collect());
+        delays.map_err(|error| format!("--lock-delay: {error}"))
     }
 
     /// The guards, each once.
@@ -283,6 +338,22 @@ mod tests {
     }
 
     #[test]
+    fn seals_and_delays_go_by_prefix() {
+        let args = "--store memory: --unsigned --guard http://127.0.0.1:7421 --seal *=lazy \
+                    --seal pay/=required --seal pay/test/=off --lock-delay jobs/=15s \
+                    --lock-delay jobs/quick/=0s --revoke-unsealed refuse";
+        let settings = settings(args).unwrap();
+        let lock = |name: &str| fence_protocol::LockName::new(name).unwrap();
+        assert_eq!(settings.seal.of(&lock("pay/1")), Some(SealMode::Required));
+        assert_eq!(settings.seal.of(&lock("pay/test/1")), Some(SealMode::Off));
+        assert_eq!(settings.seal.of(&lock("jobs/1")), Some(SealMode::Lazy));
+        assert_eq!(settings.lock_delays.of(&lock("jobs/1")), Some(15_000));
+        assert_eq!(settings.lock_delays.of(&lock("jobs/quick/1")), Some(0));
+        assert_eq!(settings.lock_delays.of(&lock("pay/1")), None);
+        assert_eq!(settings.revoke_unsealed, Unsealed::Refuse);
+    }
+
+    #[test]
     fn bad_settings_are_refused_with_the_value() {
         for (args, reason) in [
             ("--unsigned", "--store is missing"),
@@ -296,6 +367,15 @@ mod tests {
                 "/nonexistent/g cannot be",
             ),
             ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
+            ("--store memory: --unsigned --seal *=required", "--guard names none"),
+            ("--store memory: --unsigned --seal a/=lazy --seal b/=off", "--guard names none"),
+            ("--store memory: --unsigned --seal a/=often", "none of required, lazy and off"),
+            ("--store memory: --unsigned --seal required", "has no ="),
+            ("--store memory: --unsigned --seal a/=off --seal a/=off", "a/ is named twice"),
+            ("--store memory: --unsigned --lock-delay *=6m", "at most 5m"),
+            ("--store memory: --unsigned --lock-delay *=15", "with its unit"),
+            ("--store memory: --unsigned --lock-delay *=1s --lock-delay *=2s", "* is named twice"),
+            ("--store memory: --unsigned --revoke-unsealed maybe", "none of report and refuse"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
             (

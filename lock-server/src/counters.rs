@@ -12,6 +12,7 @@ use service_kit::metrics::Metrics;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Acquire,
+    AcquireAll,
     Renew,
     Release,
     Revoke,
@@ -25,6 +26,7 @@ impl Operation {
     fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
+            Self::AcquireAll => "acquire-all",
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Revoke => "revoke",

@@ -6,9 +6,16 @@
 //! for the opposite: tokens that never reached it are not in its marks, which is why the clock
 //! floor stays in force beside them.
 //!
-//! The choices are in docs/decisions/0018-guards-as-witnesses.md.
+//! They are also sealed: before a lease is revoked, and, where `--seal` says so, when a lock is granted.
+//!
+//! The choices are in docs/decisions/0018-guards-as-witnesses.md and 0034-revocation-and-sealing.md.
 
+mod after_grant;
 mod ask;
+mod http;
+pub(crate) mod revoke;
+mod seal;
+mod sealer;
 mod url;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +27,10 @@ use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
 use service_kit::health::{Health, Status};
 
+pub use self::after_grant::SealMode;
+pub(crate) use self::after_grant::{NotSealed, Seals};
+pub use self::revoke::Unsealed;
+pub(crate) use self::sealer::Sealer;
 pub use self::url::GuardUrl;
 use crate::rules::tokens;
 use crate::store::LockStore;
@@ -145,7 +156,7 @@ impl Guards {
             inner: Arc::new(Inner {
                 urls: urls.to_vec(),
                 namespace: namespace.clone(),
-                http: ask::http_client(auth)?,
+                http: http::client(auth)?,
                 health: health.clone(),
                 highest: AtomicU64::new(0),
                 asked: AtomicBool::new(false),

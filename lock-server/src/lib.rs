@@ -16,7 +16,8 @@ pub mod config;
 mod counters;
 pub mod events;
 pub mod guards;
-
+pub mod prefixes;
 pub mod process;
 pub mod rules;
+mod signer;
 pub mod store;

@@ -39,7 +39,7 @@ enum Command {
     Show(Show),
     /// Lists the locks that are held
     List(List),
-    /// Ends whatever lease is live, for an operator
+    /// Takes a lock away: seals the guards and ends every live lease, or one of several
     Revoke(Revoke),
 }
 
@@ -141,17 +141,22 @@ struct List {
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   fence lock revoke orders/42 --reason 'the worker hangs, INC-1234'
+  fence lock revoke readers --lease 67e55044-10b1-426f-9247-bb680e5fe0c8 --reason 'host is gone'
 
-The holder is not asked: it learns of it from its next renewal. What protects the data until then
-is the guard.")]
+The holder is not asked: it learns of it, and of the reason, from its next renewal. What protects the
+data until then is the guard. Guards that the lock server knows (--guard there) are sealed first, and
+the answer tells of each whether it refuses the holder from now on.")]
 struct Revoke {
     /// The lock
     lock: LockName,
-    /// Why, for the audit log
+    /// Why, for the holder and the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Owner,
+    /// Only this lease; others that share the lock stay, and guards are not sealed then
+    #[arg(long, value_name = "ID")]
+    lease: Option<LeaseId>,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -181,8 +186,13 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
             args.output.print(&page, print::page)?;
         }
         Command::Revoke(args) => {
-            let reply = args.connect.client()?.locks().revoke(&args.lock, args.reason).await?;
-            args.output.print(&reply, print::ended)?;
+            let client = args.connect.client()?;
+            let (locks, lock) = (client.locks(), &args.lock);
+            let reply = match args.lease {
+                Some(lease) => locks.revoke_lease(lock, lease, args.reason).await?,
+                None => locks.revoke(lock, args.reason).await?,
+            };
+            args.output.print(&reply, |reply| print::revoked(lock, reply))?;
         }
     }
     Ok(code::OK)

@@ -148,6 +148,9 @@ codes! {
     /// An earlier write may still land.
     Quarantined = "quarantined", 503, true, "An earlier write may still land",
         "Try again after Retry-After: the guard waits until the write in doubt can no longer land.";
+    /// A guard that has to be sealed first was not.
+    GuardUnsealed = "guard-unsealed", 503, true, "A guard could not be sealed",
+        "Try again after Retry-After, with a new lease_id; an operator must look at the guards that the detail names.";
     /// The server is going down.
     ShuttingDown = "shutting-down", 503, true, "The server is shutting down",
         "Try another server, or this one after Retry-After.";

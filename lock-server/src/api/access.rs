@@ -10,6 +10,7 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
     match (asked.method, asked.route) {
         (&Method::GET, "/v1/locks" | "/v1/events") => Need::Under(Verb::Read, asked.prefix()),
         // Which locks stands in the body; each is checked there.
+        (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
         (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Write),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
         (
@@ -63,6 +64,7 @@ mod tests {
         let lock = || b"orders/42".to_vec();
         for (method, route, query, expected) in [
             ("post", "/v1/locks/{lock}/acquire", "", Need::Name(Verb::Acquire, lock())),
+            ("post", "/v1/acquire", "", Need::Somewhere(Verb::Acquire)),
             ("post", "/v1/locks/{lock}/revoke", "", Need::Name(Verb::Revoke, lock())),
             ("get", "/v1/locks/{lock}", "", Need::Name(Verb::Read, lock())),
             ("get", "/v1/locks", "", Need::Under(Verb::Read, Vec::new())),

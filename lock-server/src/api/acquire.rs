@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, MAX_WAIT_MS};
-use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
+use fence_protocol::wire::lock::{AcquireRequest, LeaseMode, LeaseReply, MAX_WAIT_MS, PERMITS_MAX};
+use fence_protocol::{Code, LockName, Owner, SessionId, Token};
 use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
+use super::sealed::{self, Refused};
+use super::undelivered::Undelivered;
 use super::{Service, error};
 use crate::counters::Operation;
 use crate::rules::tokens;
-use crate::store::{Acquire, Grant, Mode, StoreError, Takeover};
+use crate::store::{Acquire, Mode, Takeover};
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
@@ -38,61 +40,65 @@ pub(super) async fn acquire(
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
     let hold = caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?;
-    let mut undelivered = made_up.then(|| Undelivered::new(&service, &lock, acquire.lease_id));
-    let Some(result) = granted(&service, acquire).await else {
+    let locks = vec![lock.clone()];
+    let mut undelivered =
+        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id));
+    let wait_ms = acquire.wait_ms;
+    let Some(result) = answered(&service, wait_ms, service.store.acquire(acquire)).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
+    let result = sealed::one(&service, &lock, result).await;
     if let Some(undelivered) = &mut undelivered {
-        undelivered.delivered = true;
+        undelivered.is_delivered();
     }
-    account(hold, &result);
-    let grant = service.finish(Operation::Acquire, &lock, result)?;
+    account(hold, result.as_ref().map(|grant| grant.remaining_ms));
+    let result = result.map_err(|refused| refused.reject(|error| error::reject(&lock, error)));
+    service.counters.count(Operation::Acquire, result.as_ref().err().map(Reject::code));
+    let grant = result?;
+    if wait_ms > 0 {
+        service.counters.waited(grant.waited_ms);
+    }
     Ok(Json(service.lease_reply(lock, grant)))
 }
 
 /// Tells the account of the caller what became of the lease.
-fn account(hold: Hold, result: &Result<Grant, StoreError>) {
-    match result {
-        Ok(grant) => hold.granted(grant.remaining_ms),
-        Err(StoreError::Unknown(_)) => hold.unknown(),
+pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
+    match remaining_ms {
+        Ok(remaining_ms) => hold.granted(remaining_ms),
+        Err(refused) if refused.is_unknown() => hold.unknown(),
         Err(_) => hold.refused(),
     }
 }
 
 /// The store's answer; none where the server began to shut down while the request waited.
-async fn granted(service: &Service, acquire: Acquire) -> Option<Result<Grant, StoreError>> {
-    if acquire.wait_ms == 0 {
-        return Some(service.store.acquire(acquire).await);
+pub(super) async fn answered<T>(
+    service: &Service,
+    wait_ms: u64,
+    answer: impl Future<Output = T>,
+) -> Option<T> {
+    if wait_ms == 0 {
+        return Some(answer.await);
     }
     let shutdown = service.kit.tasks.shutdown_token();
     let _waiting = service.counters.waiting();
-    let result = tokio::select! {
-        result = service.store.acquire(acquire) => result,
-        () = shutdown.cancelled() => return None,
-    };
-    if let Ok(grant) = &result {
-        service.counters.waited(grant.waited_ms);
+    tokio::select! {
+        answer = answer => Some(answer),
+        () = shutdown.cancelled() => None,
     }
-    Some(result)
 }
 
 fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<Acquire, Reject> {
     service.check_ttl(request.ttl_ms)?;
-    if request.wait_ms > MAX_WAIT_MS {
-        let wait_ms = request.wait_ms;
-        return Err(error::invalid(format!(
-            "wait_ms {wait_ms} is out of range: at most {MAX_WAIT_MS}"
-        )));
-    }
-    if let Some(min_token) = request.min_token {
-        check_min_token(service, min_token)?;
-    }
+    check_wait(request.wait_ms)?;
+    check_min_token(service, request.min_token).map_err(error::invalid)?;
+    let mode = mode(request.mode, request.size).map_err(error::invalid)?;
     let metadata = metadata(request.metadata.as_ref())?;
     let takeover = takeover(&request)?;
+    let lock_delay_ms = service.lock_delay_ms(&lock);
     let owner = match request.owner {
         Some(owner) => owner,
-        None => Owner::new(ANONYMOUS)?,
+        None => anonymous()?,
     };
     Ok(Acquire {
         lock,
@@ -105,8 +111,8 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         session: request.session_id,
         incarnation: request.incarnation,
         takeover,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
+        mode,
+        lock_delay_ms,
     })
 }
 
@@ -114,11 +120,49 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
 async fn with_owner(service: &Service, request: AcquireRequest) -> Result<AcquireRequest, Reject> {
     match (request.session_id, &request.owner) {
         (Some(session), None) => {
-            let shown = service.store.show_session(session).await;
-            let shown = shown.map_err(super::sessions::reject)?;
-            Ok(AcquireRequest { owner: Some(shown.owner), ..request })
+            let owner = Some(owner_of(service, session).await?);
+            Ok(AcquireRequest { owner, ..request })
         }
         _ => Ok(request),
+    }
+}
+
+/// Whose session it is.
+pub(super) async fn owner_of(service: &Service, session: SessionId) -> Result<Owner, Reject> {
+    let shown = service.store.show_session(session).await;
+    Ok(shown.map_err(super::sessions::reject)?.owner)
+}
+
+/// Who asks where nobody says so.
+pub(super) fn anonymous() -> Result<Owner, Reject> {
+    Ok(Owner::new(ANONYMOUS)?)
+}
+
+pub(super) fn check_wait(wait_ms: u64) -> Result<(), Reject> {
+    match wait_ms {
+        0..=MAX_WAIT_MS => Ok(()),
+        _ => {
+            Err(error::invalid(format!("wait_ms {wait_ms} is out of range: at most {MAX_WAIT_MS}")))
+        }
+    }
+}
+
+/// How the lease is to share its lock.
+pub(super) fn mode(mode: LeaseMode, size: Option<u32>) -> Result<Mode, String> {
+    match (mode, size) {
+        (LeaseMode::Exclusive, None) => Ok(Mode::Exclusive),
+        (LeaseMode::Shared, None) => Ok(Mode::Shared),
+        (LeaseMode::Permit, Some(size @ 1..=PERMITS_MAX)) => Ok(Mode::Permit { size }),
+        (LeaseMode::Permit, Some(size)) => {
+            Err(format!("size {size} is out of range: a semaphore has 1 to {PERMITS_MAX} permits"))
+        }
+        (LeaseMode::Permit, None) => {
+            Err(format!("mode permit needs size: how many there are in all, 1 to {PERMITS_MAX}"))
+        }
+        (LeaseMode::Exclusive | LeaseMode::Shared, Some(size)) => {
+            let mode = mode.as_str();
+            Err(format!("size {size} goes with mode permit alone; this request is {mode}"))
+        }
     }
 }
 
@@ -160,43 +204,22 @@ fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
     if request.owner.is_none() {
         return Err(error::invalid("a takeover needs owner: it never crosses owners"));
     }
+    if !request.mode.is_exclusive() {
+        let mode = request.mode.as_str();
+        return Err(error::invalid(format!(
+            "a takeover takes the whole lock: it is exclusive, and mode {mode} is not"
+        )));
+    }
     Ok(takeover)
 }
 
 /// A wish that no guard can have had a reason for would use up the tokens that are left.
-fn check_min_token(service: &Service, min_token: Token) -> Result<(), Reject> {
+pub(super) fn check_min_token(service: &Service, min_token: Option<Token>) -> Result<(), String> {
     let ceiling = tokens::min_token_ceiling(0, service.kit.clock.wall_ms());
-    if min_token.get() <= ceiling {
-        return Ok(());
-    }
-    Err(error::invalid(format!(
-        "min_token {min_token} is out of range: no guard can have seen more than {ceiling}"
-    )))
-}
-
-/// Takes a grant back that the client cannot have heard of.
-struct Undelivered {
-    service: Arc<Service>,
-    lock: LockName,
-    lease_id: LeaseId,
-    delivered: bool,
-}
-
-impl Undelivered {
-    fn new(service: &Arc<Service>, lock: &LockName, lease_id: LeaseId) -> Self {
-        Self { service: service.clone(), lock: lock.clone(), lease_id, delivered: false }
-    }
-}
-
-impl Drop for Undelivered {
-    fn drop(&mut self) {
-        if self.delivered {
-            return;
-        }
-        let (service, lock, lease_id) = (self.service.clone(), self.lock.clone(), self.lease_id);
-        self.service.kit.tasks.spawn(async move {
-            // Where this fails too, the lease's time ends it.
-            let _ = service.store.release(&lock, lease_id).await;
-        });
+    match min_token {
+        Some(min_token) if min_token.get() > ceiling => Err(format!(
+            "min_token {min_token} is out of range: no guard can have seen more than {ceiling}"
+        )),
+        _ => Ok(()),
     }
 }

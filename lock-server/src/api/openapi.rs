@@ -69,5 +69,9 @@ mod tests {
         let ttl = "/components/schemas/AcquireRequest/properties/ttl_ms";
         assert_eq!(schema(&format!("{ttl}/maximum")), fence_protocol::Ttl::MAX_MS);
         assert_eq!(schema(&format!("{ttl}/default")), fence_protocol::Ttl::DEFAULT.ms());
+        let size = schema("/components/schemas/PermitSize/maximum");
+        assert_eq!(size, fence_protocol::wire::lock::PERMITS_MAX);
+        let locks = schema("/components/schemas/AcquireAllRequest/properties/locks/maxItems");
+        assert_eq!(locks, fence_protocol::wire::lock::LOCKS_PER_ACQUIRE_MAX);
     }
 }

@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use fence_protocol::LockName;
-use fence_protocol::wire::lock::{EndedReply, RevokeRequest, RevokedReply};
+use fence_protocol::wire::lock::{GuardSeal, RevokeRequest, RevokedReply};
+use fence_protocol::{Code, LockName};
 use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
-use crate::store::{Revoke, StoreError};
+use crate::guards::revoke::{Done, Failed, Revocation, Why};
+use crate::store::Revoke;
 
-/// Ends whatever lease is live, and writes down why.
+/// Seals the guards, ends whatever lease is live, or one of several, and writes down why.
+///
+/// The client may hang up: what was begun is brought to its end.
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -21,24 +24,101 @@ pub(super) async fn revoke(
     ApiJson(request): ApiJson<RevokeRequest>,
 ) -> Result<Json<RevokedReply>, Reject> {
     caller.note("reason", &request.reason);
-    let wish = Revoke { lease: request.lease_id, reason: Some(request.reason.clone()) };
-    let result = service.store.revoke(&lock, wish).await;
-    let mut ended = service.finish(Operation::Revoke, &lock, result)?.into_iter();
-    let Some(first) = ended.next() else {
-        return Err(error::reject(&lock, StoreError::NotHeld));
+    let work = run(Arc::clone(&service), lock.clone(), request);
+    let result = service.kit.tasks.spawn(work).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a revocation's task ended without a result");
+        Err(Reject::new(Code::Internal, "the revocation's task ended without a result"))
+    });
+    service.counters.count(Operation::Revoke, result.as_ref().err().map(Reject::code));
+    let reply = result.inspect_err(|reject| {
+        if let Some(guards) = reject.problem().extension::<Vec<GuardSeal>>("guards") {
+            caller.note("guards", told(&guards));
+        }
+    })?;
+    if !reply.guards.is_empty() {
+        caller.note("guards", told(&reply.guards));
+    }
+    if let Some(ended) = &reply.ended {
+        caller.note("lease_id", ended.lease_id);
+        caller.note("token", ended.token);
+    }
+    if !reply.others.is_empty() {
+        caller.note("other_leases", reply.others.len());
+    }
+    Ok(Json(reply))
+}
+
+async fn run(
+    service: Arc<Service>,
+    lock: LockName,
+    request: RevokeRequest,
+) -> Result<RevokedReply, Reject> {
+    let revocation = Revocation {
+        store: &*service.store,
+        sealer: &service.sealer,
+        unsealed: service.revoke_unsealed,
+        lock: &lock,
+        wish: Revoke { lease: request.lease_id, reason: Some(request.reason.clone()) },
     };
-    let others: Vec<EndedReply> = ended.collect();
-    let ended = first;
-    caller.note("lease_id", ended.lease_id);
-    caller.note("token", ended.token);
-    service.events.tell_end(&ended, Some(request.reason.to_string()));
-    tracing::info!(
-        target: "audit",
-        %lock,
-        lease_id = %ended.lease_id,
-        token = %ended.token,
-        reason = %request.reason,
-        "a lease was revoked"
-    );
-    Ok(Json(RevokedReply { ended, others, guards: Vec::new() }))
+    let result = revocation.run().await;
+    let done = match &result {
+        Ok(done) | Err(Failed { done, .. }) => done,
+    };
+    account(&service, &lock, &request, done);
+    match result {
+        Ok(Done { ended, is_delay_lifted, guards }) => {
+            let mut ended = ended.into_iter();
+            let first = ended.next();
+            let others = ended.collect();
+            Ok(RevokedReply { ended: first, others, delay_lifted: is_delay_lifted, guards })
+        }
+        Err(failed) => Err(reject(&lock, failed)),
+    }
+}
+
+/// Writes down what was done, whatever came after it.
+fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &Done) {
+    let (reason, guards) = (&request.reason, told(&done.guards));
+    for ended in &done.ended {
+        service.events.tell_end(ended, Some(reason.to_string()));
+        let (lease_id, token) = (ended.lease_id, ended.token);
+        tracing::info!(target: "audit", %lock, %lease_id, %token, %reason, guards, "a lease was revoked");
+    }
+    if done.is_delay_lifted {
+        tracing::info!(target: "audit", %lock, %reason, guards, "a lock-delay was lifted");
+    }
+}
+
+/// Guards as a line of text.
+fn told(guards: &[GuardSeal]) -> String {
+    let told = |seal: &GuardSeal| match (seal.mark, &seal.problem) {
+        (Some(mark), None) => format!("{} sealed at {mark}", seal.guard),
+        (_, problem) => format!("{}: {}", seal.guard, problem.as_deref().unwrap_or("no answer")),
+    };
+    guards.iter().map(told).collect::<Vec<_>>().join("; ")
+}
+
+fn reject(lock: &LockName, Failed { why, done }: Failed) -> Reject {
+    let reject = match why {
+        Why::Store(refusal) => error::reject(lock, refusal),
+        Why::Unsealed => {
+            let detail = format!(
+                "not every guard could be sealed, and --revoke-unsealed is refuse, so nothing of \
+                 lock {lock} was revoked: {}",
+                told(&done.guards)
+            );
+            let hint = "Look at the guards that the detail names, and revoke again; or block the \
+                        session and wait for its end. Guards that were sealed refuse the holder \
+                        already.";
+            Reject::new(Code::GuardUnsealed, detail).hint(hint).retry_after(1)
+        }
+    };
+    let reject = match done.ended.is_empty() {
+        true => reject,
+        false => reject.with("ended", &done.ended),
+    };
+    match done.guards.is_empty() {
+        true => reject,
+        false => reject.with("guards", &done.guards),
+    }
 }

@@ -1,14 +1,10 @@
 //! One question to one guard.
 
-use axum::http::{HeaderValue, header};
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{ASK_TIMEOUT, GuardUrl};
-
-/// The longest reply that is read, in bytes: what is asked for takes a few hundred.
-const REPLY_BYTES_MAX: usize = 64 * 1024;
+use super::{ASK_TIMEOUT, GuardUrl, http};
 
 /// What is needed of `GET /v1/stores`. Everything else may change without harm.
 #[derive(Debug, Deserialize)]
@@ -28,39 +24,27 @@ struct Line {
     mark: Token,
 }
 
-/// A client that goes where it is told and nowhere else.
-pub(super) fn http_client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
-    let auth = auth.map(|value| (header::AUTHORIZATION, value.clone()));
-    reqwest::Client::builder()
-        .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
-        .default_headers(auth.into_iter().collect())
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .map_err(|error| error.to_string())
-}
-
 /// The highest mark of the guard at `url`; none where it has seen no token yet.
 ///
 /// # Errors
 /// A sentence where it does not answer in time, or answers something else than a guard of
 /// `namespace` does.
 pub(super) async fn ask(
-    http: &reqwest::Client,
+    client: &reqwest::Client,
     url: &GuardUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
-    tokio::time::timeout(ASK_TIMEOUT, highest_mark(http, url, namespace))
+    tokio::time::timeout(ASK_TIMEOUT, highest_mark(client, url, namespace))
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {} ms", ASK_TIMEOUT.as_millis())))
 }
 
 async fn highest_mark(
-    http: &reqwest::Client,
+    client: &reqwest::Client,
     url: &GuardUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
-    let stores: Stores = get(http, url, "/v1/stores").await?;
+    let stores: Stores = get(client, url, "/v1/stores").await?;
     if stores.namespace != *namespace {
         return Err(format!(
             "it guards namespace {}, and this server issues tokens for {namespace}; name a guard \
@@ -68,7 +52,7 @@ async fn highest_mark(
             stores.namespace
         ));
     }
-    let page: Fences = get(http, url, "/v1/fences?limit=1").await?;
+    let page: Fences = get(client, url, "/v1/fences?limit=1").await?;
     judged(&page)
 }
 
@@ -83,12 +67,12 @@ fn judged(page: &Fences) -> Result<Option<Token>, String> {
 }
 
 async fn get<T: DeserializeOwned>(
-    http: &reqwest::Client,
+    client: &reqwest::Client,
     url: &GuardUrl,
     path: &str,
 ) -> Result<T, String> {
-    let request = http.get(format!("{}{path}", url.base())).send();
-    let mut reply = request.await.map_err(|error| causes(&error.without_url()))?;
+    let request = client.get(format!("{}{path}", url.base())).send();
+    let reply = request.await.map_err(http::causes)?;
     let status = reply.status().as_u16();
     if matches!(status, 401 | 403) {
         return Err(format!(
@@ -99,24 +83,9 @@ async fn get<T: DeserializeOwned>(
     if status != 200 {
         return Err(format!("it answers {status} to {path}; is it a guard of this version?"));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) = reply.chunk().await.map_err(|error| causes(&error.without_url()))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > REPLY_BYTES_MAX {
-            return Err(format!("it answers more than {REPLY_BYTES_MAX} bytes to {path}"));
-        }
-    }
+    let body = http::body(reply).await?;
     serde_json::from_slice(&body)
         .map_err(|_| format!("what it answers to {path} is not what a guard says"))
-}
-
-/// An error with what caused it last, which says most.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
 }
 
 #[cfg(test)]

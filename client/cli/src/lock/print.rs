@@ -1,6 +1,7 @@
 //! Leases and locks as tables.
 
-use fence_protocol::wire::lock::{EndedReply, HolderInfo, LeaseReply, LockPage, LockReply};
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{HolderInfo, LeaseReply, LockPage, LockReply, RevokedReply};
 
 use crate::readable::readable;
 use crate::table::{Facts, listing};
@@ -18,13 +19,31 @@ pub(super) fn lease(reply: &LeaseReply) -> String {
         .text()
 }
 
-pub(super) fn ended(reply: &EndedReply) -> String {
-    Facts::new()
-        .fact("lock", &reply.lock)
-        .fact("token", reply.token)
-        .fact("lease_id", reply.lease_id)
-        .fact("ended", reply.reason.as_str())
-        .text()
+pub(super) fn revoked(lock: &LockName, reply: &RevokedReply) -> String {
+    let facts = Facts::new().fact("lock", lock);
+    let facts = match &reply.ended {
+        Some(ended) => facts
+            .fact("token", ended.token)
+            .fact("lease_id", ended.lease_id)
+            .fact("ended", ended.reason.as_str()),
+        None => facts,
+    };
+    let facts = reply.others.iter().fold(facts, |facts, ended| {
+        facts.fact("and", format!("token {}, lease {}", ended.token, ended.lease_id))
+    });
+    let facts = match reply.delay_lifted {
+        true => facts.fact("lock-delay", "lifted"),
+        false => facts,
+    };
+    let guards = reply.guards.iter().map(|seal| {
+        let said = match (&seal.problem, seal.mark) {
+            (Some(problem), _) => format!("NOT SEALED: {problem}"),
+            (None, Some(mark)) => format!("sealed at {mark}: refuses what came before"),
+            (None, None) => "no answer".to_owned(),
+        };
+        format!("{} {said}", seal.guard)
+    });
+    guards.fold(facts, |facts, guard| facts.fact("guard", guard)).text()
 }
 
 pub(super) fn lock(reply: &LockReply) -> String {

@@ -67,7 +67,6 @@ pub enum LeaseMode {
 
 impl LeaseMode {
     /// Whether the lease shares with nobody.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn is_exclusive(&self) -> bool {
         *self == Self::Exclusive
     }
@@ -202,13 +201,16 @@ pub struct RevokeRequest {
 /// The reply to [`RevokeRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RevokedReply {
-    /// The lease that ended, or the oldest of them.
+    /// The lease that ended, or the oldest of them; none where only a lock-delay was lifted.
     #[serde(flatten)]
-    pub ended: EndedReply,
+    pub ended: Option<EndedReply>,
     /// The other leases that ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<EndedReply>,
-    /// What each guard was told before the lease ended.
+    /// Whether a lock-delay was lifted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delay_lifted: bool,
+    /// Whether each guard was sealed before the lease ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<GuardSeal>,
 }
@@ -218,10 +220,10 @@ pub struct RevokedReply {
 pub struct GuardSeal {
     /// Where the guard is, without credentials.
     pub guard: String,
-    /// The mark that it answered with; absent where it was not sealed.
+    /// The mark that it answered with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Token>,
-    /// Why it was not sealed.
+    /// Why it was not sealed; absent where it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -1,0 +1,146 @@
+//! `POST /v1/acquire`: several locks in one step, or none of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use fence_protocol::wire::lock::{AcquireAllRequest, LOCKS_PER_ACQUIRE_MAX, LeasesReply, LockWish};
+use fence_protocol::{Code, LeaseId, LockName};
+use service_kit::access::{Caller, Hold, Verb};
+use service_kit::problem::{ApiJson, Reject};
+
+use super::acquire::{self, account, answered};
+use super::undelivered::Undelivered;
+use super::{Service, error, sealed};
+use crate::counters::Operation;
+use crate::store::{Acquire, StoreError, Takeover};
+
+/// Grants a lease of each lock, waits for all of them, or refuses.
+///
+/// # Cancel safety
+/// As a single acquire: the request leaves every queue, and grants that nobody can ask for again
+/// are taken back.
+pub(super) async fn acquire_all(
+    State(service): State<Arc<Service>>,
+    caller: Caller,
+    ApiJson(request): ApiJson<AcquireAllRequest>,
+) -> Result<Json<LeasesReply>, Reject> {
+    check_locks(&request.locks)?;
+    for wish in &request.locks {
+        caller.may(Verb::Acquire, wish.lock.as_str())?;
+    }
+    let made_up = request.lease_id.is_none();
+    let (lease_id, wait_ms) = (request.lease_id, request.wait_ms);
+    let lease_id = lease_id.unwrap_or_else(service_kit::ids::lease_id);
+    let parts = check(&service, request, lease_id).await?;
+    let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();
+    let _waits = (wait_ms > 0).then(|| caller.wait()).transpose()?;
+    let holds = hold(&caller, &parts, made_up)?;
+    let mut undelivered =
+        made_up.then(|| Undelivered::new(service.clone(), locks.clone(), lease_id));
+    let Some(result) = answered(&service, wait_ms, service.store.acquire_all(parts)).await else {
+        let detail = "this server is shutting down; the request left the queues of its locks";
+        return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
+    };
+    let result = sealed::all(&service, &locks, result).await;
+    if let Some(undelivered) = &mut undelivered {
+        undelivered.is_delivered();
+    }
+    for (at, hold) in holds.into_iter().enumerate() {
+        let remaining_ms = result.as_ref().map(|grants| grants.get(at).map(|g| g.remaining_ms));
+        account(hold, remaining_ms.map(Option::unwrap_or_default));
+    }
+    let result = result.map_err(|refused| refused.reject(|refusal| reject(&locks, refusal)));
+    service.counters.count(Operation::AcquireAll, result.as_ref().err().map(Reject::code));
+    let grants = result?;
+    if let Some(grant) = grants.first().filter(|_| wait_ms > 0) {
+        service.counters.waited(grant.waited_ms);
+    }
+    let leases = locks.into_iter().zip(grants);
+    let leases = leases.map(|(lock, grant)| service.lease_reply(lock, grant)).collect();
+    Ok(Json(LeasesReply { leases }))
+}
+
+/// So many locks as are allowed, each once.
+fn check_locks(locks: &[LockWish]) -> Result<(), Reject> {
+    if locks.is_empty() || locks.len() > LOCKS_PER_ACQUIRE_MAX {
+        let count = locks.len();
+        return Err(error::invalid(format!(
+            "locks has {count} entries: one request acquires 1 to {LOCKS_PER_ACQUIRE_MAX}"
+        )));
+    }
+    let mut seen = HashSet::new();
+    match locks.iter().find(|wish| !seen.insert(&wish.lock)) {
+        None => Ok(()),
+        Some(twice) => Err(error::invalid(format!(
+            "lock {} is named twice: one request has one lease of each lock",
+            twice.lock
+        ))),
+    }
+}
+
+async fn check(
+    service: &Service,
+    request: AcquireAllRequest,
+    lease_id: LeaseId,
+) -> Result<Vec<Acquire>, Reject> {
+    service.check_ttl(request.ttl_ms)?;
+    acquire::check_wait(request.wait_ms)?;
+    let metadata = acquire::metadata(request.metadata.as_ref())?;
+    let of_lock = |lock: &LockName, text| error::invalid(format!("lock {lock}: {text}"));
+    let mut modes = Vec::with_capacity(request.locks.len());
+    for LockWish { lock, mode, size, min_token } in &request.locks {
+        modes.push(acquire::mode(*mode, *size).map_err(|text| of_lock(lock, text))?);
+        acquire::check_min_token(service, *min_token).map_err(|text| of_lock(lock, text))?;
+    }
+    let owner = match (request.owner, request.session_id) {
+        (Some(owner), _) => owner,
+        (None, Some(session)) => acquire::owner_of(service, session).await?,
+        (None, None) => acquire::anonymous()?,
+    };
+    let parts = request.locks.into_iter().zip(modes).map(|(wish, mode)| Acquire {
+        lock_delay_ms: service.lock_delay_ms(&wish.lock),
+        lock: wish.lock,
+        lease_id,
+        owner: owner.clone(),
+        ttl: request.ttl_ms,
+        wait_ms: request.wait_ms,
+        metadata: metadata.clone(),
+        min_token: wish.min_token,
+        session: request.session_id,
+        incarnation: None,
+        takeover: Takeover::Never,
+        mode,
+    });
+    Ok(parts.collect())
+}
+
+/// Room for every lease, or for none of them.
+fn hold(caller: &Caller, parts: &[Acquire], made_up: bool) -> Result<Vec<Hold>, Reject> {
+    let mut holds: Vec<Hold> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let counted_ms = part.ttl.ms().saturating_add(part.wait_ms);
+        match caller.hold(&part.lock, part.lease_id, counted_ms, made_up) {
+            Ok(hold) => holds.push(hold),
+            Err(reject) => {
+                holds.into_iter().for_each(Hold::refused);
+                return Err(reject);
+            }
+        }
+    }
+    Ok(holds)
+}
+
+/// The problem for a refusal of the whole request; of one of its locks it names that.
+fn reject(locks: &[LockName], refusal: StoreError) -> Reject {
+    match (refusal, locks) {
+        (StoreError::Unknown(reason), _) => Reject::new(
+            Code::OutcomeUnknown,
+            format!("whether the {} locks were acquired is not known: {reason}", locks.len()),
+        )
+        .with("outcome", "unknown"),
+        (refusal, [first, ..]) => error::reject(first, refusal),
+        (refusal, []) => Reject::new(Code::Internal, refusal.to_string()),
+    }
+}

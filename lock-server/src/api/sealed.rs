@@ -1,0 +1,60 @@
+//! Between a grant and its reply: `--seal` may want the guards to know first.
+
+use fence_protocol::LockName;
+use service_kit::problem::Reject;
+
+use super::Service;
+use crate::guards::NotSealed;
+use crate::store::{Grant, StoreError};
+
+/// Why the client is not told of a grant.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// There is none.
+    Store(StoreError),
+    /// A guard was not sealed.
+    Unsealed(NotSealed),
+}
+
+impl Refused {
+    /// Whether nobody knows that there is no lease.
+    pub(super) fn is_unknown(&self) -> bool {
+        match self {
+            Self::Store(refusal) => matches!(refusal, StoreError::Unknown(_)),
+            Self::Unsealed(unsealed) => !unsealed.is_given_back,
+        }
+    }
+
+    /// The problem; `store` makes that of a store's refusal.
+    pub(super) fn reject(self, store: impl FnOnce(StoreError) -> Reject) -> Reject {
+        match self {
+            Self::Store(refusal) => store(refusal),
+            Self::Unsealed(unsealed) => unsealed.reject,
+        }
+    }
+}
+
+/// The grant, once its client may be told of it.
+///
+/// # Cancel safety
+/// Dropped, it leaves the lease as it is: the caller takes it back where nobody can ask again.
+pub(super) async fn one(
+    service: &Service,
+    lock: &LockName,
+    result: Result<Grant, StoreError>,
+) -> Result<Grant, Refused> {
+    let grant = result.map_err(Refused::Store)?;
+    service.seals.after_grant(lock, grant).await.map_err(Refused::Unsealed)
+}
+
+/// The grants of one step, once their client may be told of them; none of them otherwise.
+pub(super) async fn all(
+    service: &Service,
+    locks: &[LockName],
+    result: Result<Vec<Grant>, StoreError>,
+) -> Result<Vec<Grant>, Refused> {
+    let grants = result.map_err(Refused::Store)?;
+    let mut grants: Vec<_> = locks.iter().cloned().zip(grants).collect();
+    service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
+    Ok(grants.into_iter().map(|(_, grant)| grant).collect())
+}

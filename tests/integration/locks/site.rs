@@ -1,0 +1,100 @@
+//! A lock server with guards of its own.
+
+use fence_protocol::wire::lock::{LeaseReply, RevokedReply};
+use fence_tests::api::{Locks, Reply, encode};
+use fence_tests::key_file::{KeyFile, lease_id};
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{DataDir, Server, Setup};
+use serde_json::{Value, json};
+
+use super::guards::with_guards;
+
+/// Where a site keeps its leases and marks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Embedded,
+    Redis,
+}
+
+pub(crate) const KINDS: [Kind; 2] = [Kind::Embedded, Kind::Redis];
+
+/// A lock server that knows some guards, and signs for them.
+pub(crate) struct Site {
+    folders: Vec<DataDir>,
+    redis: Option<Redis>,
+    keys: KeyFile,
+    pub(crate) server: Server,
+    pub(crate) guards: Vec<Server>,
+}
+
+impl Site {
+    pub(crate) async fn new(kind: Kind, guards: usize, args: &[&str]) -> Self {
+        let redis = match kind {
+            Kind::Embedded => None,
+            Kind::Redis => Some(Redis::start().await),
+        };
+        let keys = KeyFile::new("k1", 7);
+        let mut folders = Vec::new();
+        let mut store = || match &redis {
+            Some(redis) => redis.url(),
+            None => {
+                folders.push(DataDir::new());
+                folders[folders.len() - 1].store()
+            }
+        };
+        let mut servers = Vec::new();
+        for _ in 0..guards {
+            let guard = Setup::fenced_store(&store()).keys(&keys.path());
+            servers.push(guard.start().await);
+        }
+        let bases: Vec<&str> = servers.iter().map(|guard| guard.base.as_str()).collect();
+        let setup = with_guards(&store(), &bases).keys(&keys.path()).args(args);
+        let server = setup.start().await;
+        Self { folders, redis, keys, server, guards: servers }
+    }
+
+    pub(crate) fn locks(&self) -> Locks {
+        self.server.locks()
+    }
+
+    /// A write under this lease at one of the guards, which must be taken.
+    pub(crate) async fn writes(&self, guard: usize, lease: &LeaseReply) {
+        let reply = self.write(guard, lease).await;
+        assert!(is_done(&reply), "{reply:?}");
+    }
+
+    /// A write under this lease at one of the guards.
+    pub(crate) async fn write(&self, guard: usize, lease: &LeaseReply) -> Reply {
+        let guard = self.guards[guard].guard();
+        guard.put(lease.lock.as_str(), &lease.fencing_token, "data").await
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Servers go before what they stand on.
+        self.guards.clear();
+        let _ = (&self.folders, &self.redis, &self.keys);
+    }
+}
+
+/// The first write of an object is 201, the next ones are 204.
+pub(crate) fn is_done(write: &Reply) -> bool {
+    matches!(write.status, 201 | 204)
+}
+
+/// `POST …/revoke` with any body.
+pub(crate) async fn revoke(locks: &Locks, lock: &str, body: Value) -> Reply {
+    locks.0.post(&format!("/v1/locks/{}/revoke", encode(lock)), &body).await
+}
+
+pub(crate) async fn revoked(locks: &Locks, lock: &str) -> RevokedReply {
+    locks.revoke(lock, "the worker hangs").await.expect(200).read()
+}
+
+/// A request in the queue of a lock.
+pub(crate) fn waiting(locks: &Locks, lock: &'static str) -> tokio::task::JoinHandle<Reply> {
+    let locks = locks.clone();
+    let body = json!({"ttl_ms": 60_000, "wait_ms": 60_000, "lease_id": lease_id()});
+    tokio::spawn(async move { locks.acquire(lock, body).await })
+}
