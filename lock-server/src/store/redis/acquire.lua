@@ -36,15 +36,15 @@ if reason then
   return reply({ 'LOST', reason, why })
 end
 local earlier = record.waiting and queues().waiter_of(lock, lease)
+if earlier and (earlier.owner ~= owner or earlier.group ~= '') then
+  return reply({ 'CONFLICT', earlier.owner })
+end
 if not earlier and record.kind ~= '' and record.kind ~= kind_of(mode) then
   return reply({ 'KIND', record.kind })
 end
 local refusal = session ~= '' and bonds().refuses(session, owner, earlier and 0 or 1, tonumber(ARGV[20]))
 if refusal then
   return reply(refusal)
-end
-if earlier and (earlier.owner ~= owner or earlier.group ~= '') then
-  return reply({ 'CONFLICT', earlier.owner })
 end
 
 local request = {

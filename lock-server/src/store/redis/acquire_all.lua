@@ -62,11 +62,11 @@ elseif live > 0 then
   -- What it had here has ended so long ago that nothing is remembered of it, or it asks for another
   -- set of locks than before. Granting the rest would be a second grant under one id.
   return refuse(missing, { 'LOST', 'superseded', '' })
-elseif waiting > 0 then
-  for _, part in ipairs(parts) do
-    if not part.earlier or part.earlier.group == '' or #queues().wished(part.earlier) ~= #parts then
-      return refuse(part, { 'CONFLICT', owner })
-    end
+end
+for _, part in ipairs(parts) do
+  -- Another set of locks, or in another order, is another request.
+  if part.earlier and part.earlier.group ~= table.concat(names, ',') then
+    return refuse(part, { 'CONFLICT', owner })
   end
 end
 for _, part in ipairs(parts) do

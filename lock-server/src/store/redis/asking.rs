@@ -64,7 +64,7 @@ impl<'a> Wish<'a> {
 pub(super) fn check_parts(parts: &[Acquire]) -> Result<(), StoreError> {
     if parts.len() > LOCKS_PER_ACQUIRE_MAX {
         let limit = LOCKS_PER_ACQUIRE_MAX as u64;
-        return Err(StoreError::Limit { what: "locks of one request", limit });
+        return Err(StoreError::Limit { what: "locks in one request", limit });
     }
     let mut names = HashSet::new();
     match parts.iter().find(|part| !names.insert(&part.lock)) {

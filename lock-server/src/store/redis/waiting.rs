@@ -121,10 +121,10 @@ impl<'a> Place<'a> {
     ) -> Result<Self, StoreError> {
         let (sender, wakes) = mpsc::channel(WAKES);
         let mut state = store.inner.waiting.state();
-        if state.count >= limit {
+        if state.count + locks.len() > limit {
             return Err(StoreError::Limit { what: "waiters of this server", limit: limit as u64 });
         }
-        state.count += 1;
+        state.count += locks.len();
         state.next_number += 1;
         let number = state.next_number;
         let listener = Listener { number, wakes: sender };
@@ -150,7 +150,7 @@ impl<'a> Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut state = self.store.inner.waiting.state();
-        state.count -= 1;
+        state.count -= self.locks.len();
         let Some(lock) = self.locks.first() else { return };
         let key = (lock.clone(), self.lease_id);
         let mut others = false;
