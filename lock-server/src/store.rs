@@ -27,7 +27,8 @@ pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 /// - Every operation is atomic: it happened entirely or not at all, and operations on one lock have
 ///   one order.
 /// - L1: a grant's token is greater than every token that the namespace has issued before.
-/// - L2: a lock has at most one live lease, as the store's own clock sees it.
+/// - L2: a lock has at most one live exclusive lease and nobody beside it, or shared ones alone, or at
+///   most as many permits as its size, as the store's own clock sees it.
 /// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same grant.
 /// - L4: what was answered survives a restart of the process, except in the `memory` store.
 /// - Waiters are served first come, first served, and nobody overtakes them.

@@ -1,6 +1,7 @@
 //! Bearer tokens, rights, limits and the audit log, over real processes.
 
 mod audit;
+mod groups;
 mod limits;
 mod reload;
 mod rights;

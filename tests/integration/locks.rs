@@ -5,10 +5,17 @@ mod bad_input;
 mod endings;
 mod events;
 pub(crate) mod guards;
+mod kinds;
+mod lock_delay;
 mod reading;
+mod revoke;
+mod revoke_told;
+mod seal;
 mod sessions;
+mod site;
 mod takeover;
 mod waiting;
+mod witness;
 
 use fence_tests::servers::{Server, Setup};
 
