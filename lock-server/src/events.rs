@@ -18,7 +18,7 @@ mod stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::wire::event::{Event, EventKind, ToldOfLock};
 use fence_protocol::wire::lock::EndedReply;
 use fence_protocol::{LeaseId, LockName};
 use prometheus_client::metrics::counter::Counter;
@@ -42,6 +42,8 @@ const FOLLOWED_MAX: usize = 50_000;
 const OUTBOX: usize = 16_384;
 /// The events of a lock that are shown with it.
 const SHOWN: usize = 50;
+/// The refusals of a lock that are shown with it.
+const REFUSALS_SHOWN: usize = 16;
 
 /// How much is remembered, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,10 +215,22 @@ impl Events {
         }
     }
 
-    /// The newest events of a lock, newest first.
-    pub(crate) fn of_lock(&self, lock: &LockName) -> Vec<Event> {
-        let entries = self.state().ring.newest(SHOWN, |event| event.lock.as_ref() == Some(lock));
-        entries.iter().map(|entry| self.aged(entry)).collect()
+    /// What is remembered of a lock, or of one lease on it.
+    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> ToldOfLock {
+        let is_meant = |event: &Event| {
+            event.lock.as_ref() == Some(lock) && (lease_id.is_none() || event.lease_id == lease_id)
+        };
+        let is_refusal = |event: &Event| event.kind == EventKind::Refused && is_meant(event);
+        let is_gap = |event: &Event| event.kind == EventKind::Gap && event.lock.is_none();
+        let (events, refusals, gap) = {
+            let state = self.state();
+            let newest = |count, wanted: &dyn Fn(&Event) -> bool| state.ring.newest(count, wanted);
+            (newest(SHOWN, &is_meant), newest(REFUSALS_SHOWN, &is_refusal), newest(1, &is_gap))
+        };
+        let aged =
+            |entries: Vec<Entry>| entries.iter().map(|entry| self.aged(entry)).collect::<Vec<_>>();
+        let gap = aged(gap).pop();
+        ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
     }
 
     /// The event with its age.
