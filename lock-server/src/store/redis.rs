@@ -184,6 +184,7 @@ impl RedisStore {
 
     /// Asks for the lock once: now, or a place in the queue.
     async fn ask(&self, request: &Acquire, queue: bool) -> Result<Answer, StoreError> {
+        let limits = self.inner.options.limits;
         let answer = self
             .run(&self.inner.scripts.acquire, |command| {
                 command
@@ -194,15 +195,22 @@ impl RedisStore {
                     .arg(u8::from(queue))
                     .arg(request.min_token.map_or(0, Token::get))
                     .arg(request.metadata.as_deref().unwrap_or_default())
-                    .arg(self.inner.options.limits.waiters_per_lock)
+                    .arg(limits.waiters_per_lock)
                     .arg(millis(self.inner.options.liveness))
                     .arg(reply::takeover_word(request.takeover))
                     .arg(request.incarnation.as_ref().map_or("", Owner::as_str))
                     .arg(request.session.map(|id| id.to_string()).unwrap_or_default())
-                    .arg(self.inner.options.limits.session_leases);
+                    .arg(limits.session_leases);
             })
             .await?;
-        Ok(answer.of(request.lease_id))
+        // A script says which bound was reached; how high it is, is known here.
+        match answer {
+            Answer::Limit => Err(limit("waiters of this lock", limits.waiters_per_lock)),
+            Answer::NoSession(StoreError::Limit { what, .. }) => {
+                Err(limit(what, limits.session_leases))
+            }
+            answer => Ok(answer.of(request.lease_id)),
+        }
     }
 
     async fn wait(&self, request: &Acquire) -> Result<Grant, StoreError> {
@@ -259,7 +267,12 @@ impl RedisStore {
             .run(&self.inner.scripts.abandon, |command| {
                 command.arg(request.lock.as_str()).arg(request.lease_id.to_string());
             })
-            .await?;
+            .await
+            .map_err(|error| match error {
+                // It waits in Redis still, and may be granted before anybody sees to it.
+                StoreError::Unavailable(reason) => StoreError::Unknown(reason),
+                error => error,
+            })?;
         answer.of(request.lease_id).into_grant()
     }
 
@@ -358,6 +371,10 @@ impl LockStore for RedisStore {
     fn name(&self) -> &'static str {
         "redis"
     }
+}
+
+fn limit(what: &'static str, limit: usize) -> StoreError {
+    StoreError::Limit { what, limit: limit as u64 }
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -51,9 +51,10 @@ local function reply(answer)
   return { answer, unpack(handed) }
 end
 
--- The record in `raw`, or an empty one. A holder is `handed` from the hand-over until somebody shows
--- that the grant arrived; `claim` is until when that must happen, where another server's waiter has
--- it. Only a handed grant may be taken back because its waiter is gone.
+-- The record in `raw`, or an empty one. A holder is `handed`, to the server that it waited at, from
+-- the hand-over until somebody shows that the grant arrived; `claim` is until when that must happen,
+-- where another server's waiter has it. Only a handed grant may be taken back because its waiter is
+-- gone, and only by that server: an older try of the same request may have waited at another.
 local function load(lock, raw)
   local record = { lock = lock, ended = '' }
   if not raw then
@@ -66,8 +67,9 @@ local function load(lock, raw)
       string.match(first, '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$')
     record.holder = {
       lease = lease, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
-      expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
-      handed = claim ~= '', owner = owner, incarnation = incarnation, session = session,
+      expires = tonumber(expires), renewals = tonumber(renewals),
+      claim = tonumber(string.match(claim, '^%d+')), handed = string.match(claim, '^[h%d]+(.*)$'),
+      owner = owner, incarnation = incarnation, session = session,
       metadata = metadata,
     }
   end
@@ -129,7 +131,8 @@ local function save(record)
   if holder then
     local packed = table.concat({
       holder.lease, holder.token, int(holder.ttl), int(holder.granted), int(holder.expires),
-      int(holder.renewals), holder.claim and int(holder.claim) or (holder.handed and 'h' or ''),
+      int(holder.renewals),
+      holder.handed and (holder.claim and int(holder.claim) or 'h') .. holder.handed or '',
       holder.owner, holder.incarnation, holder.session, holder.metadata,
     }, '\t')
     if holder.session ~= '' then
@@ -229,17 +232,19 @@ local function hand_over(record)
     local server, ttl, minimum, since, owner, incarnation, session, metadata =
       string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '(.*)$')
     unbond(session, 'w\t' .. record.lock .. '\t' .. lease)
-    if server and session ~= '' and not_serving(session, session_of(session)) then
-      -- Its server asks what became of it, and learns that of its session.
+    if server and (session ~= '' and not_serving(session, session_of(session))
+      or server ~= me and redis.call('EXISTS', prefix .. 's:' .. server) == 0) then
+      -- Its session does not serve, or its server is dead or only stood still: where that hears this
+      -- it asks what became of the request, which waits again then.
       redis.call('PUBLISH', prefix .. 'c:' .. server, record.lock .. '\t' .. lease)
-    elseif server and (server == me or redis.call('EXISTS', prefix .. 's:' .. server) == 1) then
+    elseif server then
       local token = mint(tonumber(minimum))
       if not token then
         return
       end
       local holder =
         holder_of(lease, token, tonumber(ttl), owner, incarnation, session, metadata, record.lock)
-      holder.claim, holder.handed = server ~= me and now + claim_ms or nil, true
+      holder.claim, holder.handed = server ~= me and now + claim_ms or nil, ':' .. server
       record.holder = holder
       if server == me then
         handed[#handed + 1] = { record.lock, lease, token, int(holder.expires - now), owner }

@@ -20,6 +20,11 @@ local function live()
 end
 
 if verb == 'create' and not session then
+  local due = redis.call('ZSCORE', prefix .. 'sessions', id)
+  if due then
+    -- It was forgotten before all that was bound to it was cleared away. That must not live again.
+    return reply({ 'SESSION', 'ended', id, due == '0' and 'ended' or 'expired' })
+  end
   if redis.call('ZCARD', prefix .. 'sessions') >= tonumber(ARGV[12]) then
     return reply({ 'SESSION', 'many', id })
   end

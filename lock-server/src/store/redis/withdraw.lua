@@ -4,13 +4,14 @@
 --
 -- Post:  ENDED lease token reason   the grant was taken back and handed on
 --        FREE                       it is not in this server's queue, and holds nothing; or it holds
---                                   a grant that arrived (it was asked for again, or renewed)
+--                                   a grant that arrived (it was asked for again, or renewed) or
+--                                   that was handed to another server
 local record = load(ARGV[7], trusted[3])
 local lease = ARGV[8]
 settle(record)
 local holder = record.holder
 if holder and holder.lease == lease then
-  if not holder.handed then
+  if holder.handed ~= ':' .. me then
     return reply({ 'FREE' })
   end
   finish(record, 'released')
