@@ -22,4 +22,5 @@ mod many_servers;
 mod redis;
 mod redis_port;
 mod sdk;
+mod session_faults;
 mod start;

@@ -17,12 +17,14 @@ mod endings;
 mod queue;
 mod sessions;
 mod takeover;
+mod takeover_races;
 
 pub use basics::*;
 pub use endings::*;
 pub use queue::*;
 pub use sessions::*;
 pub use takeover::*;
+pub use takeover_races::*;
 
 /// The store under test, shared by the tasks of a case.
 pub type Store = Arc<dyn LockStore>;
@@ -142,6 +144,12 @@ macro_rules! lock_store_suite {
             a_named_lease_is_taken_over
             a_waiting_life_takes_over_once
             a_takeover_without_a_token_changes_nothing
+            one_of_many_supervisors_takes_over
+            supervisors_that_wait_are_granted_in_turn
+            a_takeover_races_a_release
+            a_takeover_races_an_expiry
+            a_takeover_races_the_end_of_the_session
+            a_takeover_in_many_copies_is_one_grant
             a_session_is_created_once
             a_heartbeat_keeps_every_lease
             the_end_of_a_session_frees_its_leases_together

@@ -211,6 +211,7 @@ async fn ask(store: &Store, history: &History, lock: &str) -> Grant {
         ttl_ms: LONG_MS,
         span: history.since(invoked_ns),
         released_ns: None,
+        kept_ns: None,
     });
     grant
 }
