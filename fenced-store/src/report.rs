@@ -176,15 +176,19 @@ impl Worker {
                 }
             }
             self.take(&mut queue);
+            // What is on its way at the end is waited for, so that it is not told twice.
+            let last = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST).await;
+            };
             is_well = tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
                 is_well = self.report() => is_well,
+                () = last => break,
             };
             pause = if is_well { BETWEEN } else { longer(pause) };
         }
         self.take(&mut queue);
-        // What was on its way when the shutdown came may be told twice.
         let all = async { while !self.batches.is_empty() && self.report().await {} };
         let _ = tokio::time::timeout(LAST, all).await;
     }

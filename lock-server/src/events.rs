@@ -217,19 +217,15 @@ impl Events {
 
     /// What is remembered of a lock, or of one lease on it.
     pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> ToldOfLock {
-        let is_meant = |event: &Event| {
-            event.lock.as_ref() == Some(lock) && (lease_id.is_none() || event.lease_id == lease_id)
-        };
-        let is_refusal = |event: &Event| event.kind == EventKind::Refused && is_meant(event);
-        let is_gap = |event: &Event| event.kind == EventKind::Gap && event.lock.is_none();
+        let is_meant = |event: &Event| lease_id.is_none() || event.lease_id == lease_id;
         let (events, refusals, gap) = {
-            let state = self.state();
-            let newest = |count, wanted: &dyn Fn(&Event) -> bool| state.ring.newest(count, wanted);
-            (newest(SHOWN, &is_meant), newest(REFUSALS_SHOWN, &is_refusal), newest(1, &is_gap))
+            let ring = &self.state().ring;
+            let refusals = ring.refusals(lock, REFUSALS_SHOWN, is_meant);
+            (ring.of_lock(lock, SHOWN, is_meant), refusals, ring.gap())
         };
         let aged =
             |entries: Vec<Entry>| entries.iter().map(|entry| self.aged(entry)).collect::<Vec<_>>();
-        let gap = aged(gap).pop();
+        let gap = gap.map(|entry| self.aged(&entry));
         ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
     }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use fence_protocol::{LeaseId, LockName};
 use fence_protocol::wire::event::ExplainedLock;
 use fence_protocol::wire::lock::LockPage;
+use fence_protocol::{LeaseId, LockName};
 use serde::Deserialize;
 use service_kit::problem::{ApiPath, ApiQuery, Reject};
 
