@@ -197,34 +197,40 @@ impl Worker {
         let lease = lease_id();
         let ask = json!({"lease_id": lease, "session_id": held.session, "wait_ms": 300,
                          "owner": self.owner});
-        let Some(granted) = self.granted(held, name, lease, &ask).await else {
+        let Some(granted) = self.granted(held, name, lease, &ask, None).await else {
             return self.history.now_ns() < held.until_ns;
         };
         if self.seed.below(3) == 0 {
             // L3, at whatever server comes next.
-            self.granted(held, name, lease, &ask).await;
+            self.granted(held, name, lease, &ask, Some(&granted)).await;
         }
         held.leases.push(granted);
         true
     }
 
+    /// The grant, if there is one; `known` is an earlier answer to the same request.
     async fn granted(
         &self,
         held: &Held,
         name: &str,
         lease: LeaseId,
         ask: &Value,
+        known: Option<&LeaseReply>,
     ) -> Option<LeaseReply> {
         let invoked_ns = self.history.now_ns();
         let call = Call::Lock(name, "acquire", ask);
         let answer = self.answered(call, &[200, 404, 410, 423]).await;
         match answer.reply.status {
             200 => {}
-            423 => return None,
+            423 => {
+                assert!(known.is_none(), "{known:?} was forgotten: {answer:?}");
+                return None;
+            }
             _ if answer.reply.json()["code"] == "lease-lost" => {
                 let reason = answer.reply.json()["reason"].clone();
-                let text = format!("ended before anybody heard of it: {answer:?}");
-                assert!(answer.is_repeat || reason == "session-ended", "{text}");
+                let text = format!("{known:?} ended before anybody let it go: {answer:?}");
+                let unheard = answer.is_repeat && known.is_none();
+                assert!(unheard || reason == "session-ended", "{text}");
                 return None;
             }
             _ => {
@@ -256,7 +262,7 @@ impl Worker {
         let ask = json!({"lease_id": lease, "session_id": held.session, "owner": self.owner,
                          "takeover_of": old.lease_id});
         self.history.releasing(old.lease_id);
-        let Some(new) = self.granted(held, name, lease, &ask).await else { return };
+        let Some(new) = self.granted(held, name, lease, &ask, None).await else { return };
         assert!(new.token > old.token, "{new:?} took over from {old:?}");
         let ask = json!({"lease_id": old.lease_id});
         let late = self.answered(Call::Lock(name, "renew", &ask), &[410]).await;

@@ -7,6 +7,7 @@ use crate::store::{NoTakeover, Takeover};
 
 mod histories;
 mod sessions;
+mod structure;
 mod takeovers;
 
 fn lock(name: &str) -> LockName {
