@@ -10,14 +10,14 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
     match (asked.method, asked.route) {
         (&Method::GET, "/v1/locks" | "/v1/events") => Need::Under(Verb::Read, asked.prefix()),
         // Which locks stands in the body; each is checked there.
-        (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Write),
+        (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Report),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
         (
             &Method::POST,
             "/v1/locks/{lock}/acquire" | "/v1/locks/{lock}/renew" | "/v1/locks/{lock}/release",
         ) => Need::Name(Verb::Acquire, lock()),
         (&Method::POST, "/v1/locks/{lock}/revoke") => Need::Name(Verb::Revoke, lock()),
-        // A session has no name. Its id is known to whoever made it; its locks are checked when
+        // A session has no name, but a principal, whom the handler knows; its locks are checked when
         // they are acquired.
         (&Method::GET, "/v1/sessions") => Need::Under(Verb::Read, whole()),
         (&Method::GET, "/v1/sessions/{id}") => Need::Somewhere(Verb::Read),

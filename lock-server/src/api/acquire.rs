@@ -9,7 +9,7 @@ use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
 use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
-use super::{Service, error};
+use super::{Service, error, sessions};
 use crate::counters::Operation;
 use crate::rules::tokens;
 use crate::store::{Acquire, Grant, StoreError, Takeover};
@@ -33,7 +33,7 @@ pub(super) async fn acquire(
     ApiJson(request): ApiJson<AcquireRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
-    let request = with_owner(&service, request).await?;
+    let (caller, request) = within_session(&service, caller, request).await?;
     let acquire = check(&service, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
@@ -108,16 +108,25 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     })
 }
 
-/// A lease of a session is its owner's, who need not say so again.
-async fn with_owner(service: &Service, request: AcquireRequest) -> Result<AcquireRequest, Reject> {
-    match (request.session_id, &request.owner) {
-        (Some(session), None) => {
-            let shown = service.store.show_session(session).await;
-            let shown = shown.map_err(super::sessions::reject)?;
-            Ok(AcquireRequest { owner: Some(shown.owner), ..request })
+/// A lease of a session is that owner's, who need not say so again, and its principal's alone.
+async fn within_session(
+    service: &Service,
+    caller: Caller,
+    request: AcquireRequest,
+) -> Result<(Caller, AcquireRequest), Reject> {
+    let Some(session) = request.session_id else { return Ok((caller, request)) };
+    let owner = match request.owner {
+        Some(owner) => {
+            sessions::own(service, &caller, session).await?;
+            owner
         }
-        _ => Ok(request),
-    }
+        None => {
+            let shown = service.store.look_session(session).await.map_err(sessions::reject)?;
+            sessions::mine(&caller, &shown)?;
+            shown.owner
+        }
+    };
+    Ok((caller.within(Some(session)), AcquireRequest { owner: Some(owner), ..request }))
 }
 
 /// Metadata as JSON text, within its bound.

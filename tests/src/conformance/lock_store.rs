@@ -151,6 +151,7 @@ macro_rules! lock_store_suite {
             a_takeover_races_the_end_of_the_session
             a_takeover_in_many_copies_is_one_grant
             a_session_is_created_once
+            a_session_keeps_its_principal
             a_heartbeat_keeps_every_lease
             the_end_of_a_session_frees_its_leases_together
             an_expired_session_wakes_the_waiters

@@ -81,12 +81,12 @@ end
 local function session_of(id)
   if sessions[id] == nil then
     local raw = redis.call('GET', prefix .. 'S:' .. id)
-    local owner, ttl, created, expires, beats, blocked, ended, metadata =
-      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '(.*)$')
+    local owner, ttl, created, expires, beats, blocked, ended, metadata, principal =
+      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '([^\t]*)\t?(.*)$')
     sessions[id] = owner and {
       id = id, owner = owner, ttl = tonumber(ttl), created = tonumber(created),
       expires = tonumber(expires), beats = tonumber(beats), blocked = blocked, ended = ended,
-      metadata = metadata,
+      metadata = metadata, principal = principal,
     } or false
   end
   return sessions[id]
@@ -332,7 +332,7 @@ end
 local function save_session(session)
   local raw = table.concat({
     session.owner, int(session.ttl), int(session.created), int(session.expires),
-    int(session.beats), session.blocked, session.ended, session.metadata,
+    int(session.beats), session.blocked, session.ended, session.metadata, session.principal,
   }, '\t')
   local key, list = prefix .. 'S:' .. session.id, prefix .. 'sessions'
   if session.ended == '' then

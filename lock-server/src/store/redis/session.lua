@@ -2,8 +2,9 @@
 --
 -- ARGV[7] session  [8] verb  [9] owner, reason of a block, or how many to clear away
 -- ARGV[10] ttl, ms  [11] metadata, a JSON text or empty  [12] most sessions
+-- ARGV[13] whose it is by the access file, or empty
 --
--- Post:  LIVE id owner ttl expires_in age heartbeats blocked bonds metadata lock lease ...
+-- Post:  LIVE id owner ttl expires_in age heartbeats blocked bonds metadata principal lock lease ...
 --                             it lives; the leases where it was shown
 --        GONE bonds left      it has ended with so many bonds, of which so many are to be cleared away
 --        SESSION why id ...   it does not live, or does not allow it; nothing changed
@@ -15,7 +16,7 @@ local function live()
   return {
     'LIVE', id, session.owner, int(session.ttl), int(session.expires - now),
     int(now - session.created), int(session.beats), session.blocked,
-    int(redis.call('SCARD', bonds)), session.metadata,
+    int(redis.call('SCARD', bonds)), session.metadata, session.principal,
   }
 end
 
@@ -31,7 +32,7 @@ if verb == 'create' and not session then
   local ttl = tonumber(ARGV[10])
   session = {
     id = id, owner = ARGV[9], ttl = ttl, created = now, expires = now + ttl, beats = 0,
-    blocked = '', ended = '', metadata = ARGV[11],
+    blocked = '', ended = '', metadata = ARGV[11], principal = ARGV[13],
   }
   save_session(session)
   return reply(live())

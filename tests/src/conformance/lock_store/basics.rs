@@ -249,6 +249,8 @@ async fn reopened_session(store: &Store, round: u64) {
         let holder = store.show(&lock).await.unwrap().holder.expect("a bound lease");
         assert_eq!((holder.session_id, session.lease_count), (Some(session.session_id), 1));
         let beat = store.heartbeat(session.session_id).await.unwrap();
+        let before = format!("round.{}", round - 1);
+        assert_eq!(beat.principal, Some(before), "whose it is outlives the process too");
         assert!(beat.expires_in_ms > 0 && beat.expires_in_ms <= LONG_MS);
         store.end_session(session.session_id).await.unwrap();
         let late = store.renew(&lock, holder.lease_id, None).await;
@@ -259,6 +261,7 @@ async fn reopened_session(store: &Store, round: u64) {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(LONG_MS).unwrap(),
         metadata: None,
+        principal: Some(format!("round.{round}")),
     };
     let session = store.create_session(new).await.unwrap().session_id;
     let bound = Acquire { session: Some(session), ..request("reopened/bound", LONG_MS, 0) };
