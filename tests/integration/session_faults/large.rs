@@ -63,6 +63,7 @@ async fn begin(store: &Store) -> SessionId {
         owner: owner("holder"),
         ttl: Ttl::from_ms(TTL_MS).unwrap(),
         metadata: None,
+        principal: None,
     };
     store.create_session(new).await.unwrap().session_id
 }

@@ -202,6 +202,7 @@ pub async fn a_takeover_races_the_end_of_the_session(store: &Store) {
             owner: owner("racer"),
             ttl: Ttl::from_ms(LONG_MS).unwrap(),
             metadata: None,
+            principal: None,
         };
         let session = store.create_session(session).await.unwrap().session_id;
         let first = Acquire { session: Some(session), ..life(&lock, "boot 1", Takeover::Never, 0) };

@@ -217,6 +217,7 @@ impl Run {
             owner: Owner::new(format!("worker-{owner}")).unwrap(),
             ttl: Ttl::from_ms(120).unwrap(),
             metadata: None,
+            principal: None,
         };
         self.machine.create_session(self.now_ms, new).unwrap();
     }

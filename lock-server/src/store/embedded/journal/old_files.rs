@@ -133,7 +133,8 @@ fn a_file_from_before_sessions_takes_sessions_and_takeovers() {
     let file = OldFile::before_sessions(42, &held_and_released());
     let (mut journal, mut machine) = file.open();
     let ttl = Ttl::from_ms(30_000).unwrap();
-    let new = NewSession { session_id: session(), owner: owner(), ttl, metadata: None };
+    let new =
+        NewSession { session_id: session(), owner: owner(), ttl, metadata: None, principal: None };
     machine.create_session(1, new).unwrap();
     let heir = service_kit::ids::lease_id();
     let asked = Acquire {
