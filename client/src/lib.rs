@@ -51,21 +51,24 @@ mod locks;
 mod objects;
 pub mod reentrant;
 mod session;
+mod sessions;
 pub mod tasks;
 pub mod timing;
 mod transport;
+mod trust;
 
 pub use acquire::LockRequest;
 pub use auth::BearerToken;
 pub use client::{Client, ClientBuilder};
 pub use election::{Election, Leader, Leadership};
-pub use error::{Error, ErrorKind, LostReason};
+pub use error::{Error, ErrorKind, LostReason, NoTakeover};
 pub use fence::{Fence, HandedToken};
 pub use lease::{Lease, Warnings};
 pub use limits::Warning;
 pub use locks::Locks;
 pub use objects::{Applied, FencedStore, Object, PutRequest};
 pub use reentrant::{Entry, Reentrant};
-pub use session::{Session, SessionLease};
+pub use session::{LeaseSet, MAX_LOCKS, Session, SessionBuilder, SessionLease, SessionLocks};
+pub use sessions::Sessions;
 
 pub use fence_protocol as protocol;
