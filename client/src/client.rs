@@ -8,7 +8,7 @@ use fence_protocol::{Invalid, LockName, Owner};
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
 use crate::{
-    BearerToken, Election, Error, FencedStore, LockRequest, Locks, SessionBuilder, Sessions,
+    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder, Sessions,
     config, ids,
 };
 
@@ -78,6 +78,11 @@ impl Client {
     /// Begins a session, under whose one heartbeat any number of locks is held; nothing is sent yet.
     pub fn session(&self) -> SessionBuilder {
         SessionBuilder::new(self.clone())
+    }
+
+    /// What happens to the locks whose names begin with `prefix`; with an empty one also to sessions.
+    pub fn events(&self, prefix: impl AsRef<str>) -> Events {
+        Events::new(self.inner.locks.endpoint().clone(), prefix.as_ref())
     }
 
     /// The guard's objects. Every operation takes a lease.

@@ -223,17 +223,10 @@ impl Events {
             let refusals = ring.refusals(lock, REFUSALS_SHOWN, is_meant);
             (ring.of_lock(lock, SHOWN, is_meant), refusals, ring.gap())
         };
-        let aged =
-            |entries: Vec<Entry>| entries.iter().map(|entry| self.aged(entry)).collect::<Vec<_>>();
-        let gap = gap.map(|entry| self.aged(&entry));
+        let now_ms = self.now_ms();
+        let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
+        let gap = gap.map(|entry| entry.aged(now_ms));
         ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
-    }
-
-    /// The event with its age.
-    fn aged(&self, entry: &Entry) -> Event {
-        let mut event = Event::clone(&entry.event);
-        event.ms_ago = u64::try_from(self.now_ms() - entry.at_ms).unwrap_or(0);
-        event
     }
 
     fn now_ms(&self) -> i64 {

@@ -51,6 +51,15 @@ pub(super) struct Entry {
     pub(super) at_ms: i64,
 }
 
+impl Entry {
+    /// The event with its age.
+    pub(super) fn aged(&self, now_ms: i64) -> Event {
+        let mut event = Event::clone(&self.event);
+        event.ms_ago = u64::try_from(now_ms - self.at_ms).unwrap_or(0);
+        event
+    }
+}
+
 /// The last events, oldest first. Places in it are absolute, so that a reader can tell how far it
 /// has come although entries are forgotten at the other end.
 #[derive(Debug)]

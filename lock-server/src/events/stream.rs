@@ -117,8 +117,9 @@ impl Reader {
                 return None;
             }
             self.place += entries.len() as u64;
+            let now_ms = self.events.now_ms();
             for entry in entries.iter().filter(|entry| self.wants(entry)) {
-                render(&mut text, entry.id, &self.events.aged(entry));
+                render(&mut text, entry.id, &entry.aged(now_ms));
             }
             if !text.is_empty() {
                 return Some(text);
