@@ -8,8 +8,8 @@ use fence_protocol::{Invalid, LockName, Owner};
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
 use crate::{
-    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder, Sessions,
-    config, ids,
+    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder,
+    Sessions, config, ids,
 };
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
