@@ -1,5 +1,6 @@
 //! Many locks under one heartbeat.
 
+mod count;
 mod heartbeat;
 mod lease;
 mod locks;

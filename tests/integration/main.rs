@@ -16,6 +16,7 @@ mod doctor;
 mod elect;
 mod fence_run;
 mod guard;
+mod guides;
 mod harness;
 mod locks;
 mod many_servers;

@@ -71,17 +71,17 @@ fn report(state: &State, attempt: u32, failure: &Failure) {
 async fn look_when_in_doubt(client: &Client, state: &State) {
     loop {
         state.doubt.notified().await;
-        let mut all_known = true;
+        let mut all_live = true;
         for bond in state.bonds() {
-            all_known &= look(client, state, &bond).await;
+            all_live &= look(client, state, &bond).await;
         }
-        if all_known {
-            state.settle();
+        if all_live {
+            state.explain();
         }
     }
 }
 
-/// Asks for one lease; whether there was an answer. Renewing a lease of a session changes nothing.
+/// Asks for one lease; whether it lives. Renewing a lease of a session changes nothing.
 async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
     let request = RenewRequest { lease_id: bond.grant.lease_id, ttl_ms: None };
     match client.locks().renew_once(&bond.grant.lock, &request, CALL_TIMEOUT).await {
@@ -91,7 +91,7 @@ async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
                 EndReason::SessionEnded => state.trust.lose(ENDED),
                 reason => state.let_go(bond, LostReason::Ended(reason)),
             }
-            true
+            false
         }
         Err(failure) => {
             let (lock, reason) = (&bond.grant.lock, failure.reason());

@@ -7,6 +7,7 @@ use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use tokio::sync::{Notify, watch};
 
+use super::count::{Count, Expected};
 use crate::trust::Trust;
 use crate::{Error, LostReason, clock};
 
@@ -27,10 +28,7 @@ pub(super) struct State {
 struct Held {
     bonds: BTreeMap<(LockName, LeaseId), Arc<Bond>>,
     waits: usize,
-    /// How many more the server counted when every lease of this side was found to be live: what
-    /// was granted to requests that were dropped.
-    surplus: isize,
-    counted: usize,
+    count: Count,
 }
 
 /// One lease of a session.
@@ -75,14 +73,20 @@ impl State {
     }
 
     pub(super) fn wait(&self) -> Waiting<'_> {
-        self.held(|held| held.waits += 1);
+        self.held(|held| {
+            held.waits += 1;
+            held.count.change();
+        });
         Waiting(self)
     }
 
     pub(super) fn hold(&self, grant: LeaseReply) -> Arc<Bond> {
         let key = (grant.lock.clone(), grant.lease_id);
         let bond = Arc::new(Bond { grant, over: OnceLock::new() });
-        self.held(|held| held.bonds.insert(key, Arc::clone(&bond)));
+        self.held(|held| {
+            held.bonds.insert(key, Arc::clone(&bond));
+            held.count.change();
+        });
         bond
     }
 
@@ -90,7 +94,10 @@ impl State {
     pub(super) fn let_go(&self, bond: &Bond, reason: LostReason) {
         let key = (bond.grant.lock.clone(), bond.grant.lease_id);
         let is_news = bond.over.set(reason).is_ok();
-        self.held(|held| held.bonds.remove(&key));
+        self.held(|held| {
+            held.bonds.remove(&key);
+            held.count.change();
+        });
         if is_news && reason != LostReason::Ended(EndReason::Released) {
             tracing::warn!(lock = %bond.grant.lock, %reason, "a lease of a session is lost");
         }
@@ -101,38 +108,29 @@ impl State {
         self.held(|held| held.bonds.values().cloned().collect())
     }
 
-    /// How many leases the server should count, as far as is known here.
-    pub(super) fn expected(&self) -> usize {
-        self.held(|held| held.bonds.len() + held.waits)
+    /// How many leases and requests the server should count, as far as is known here.
+    pub(super) fn expected(&self) -> Expected {
+        self.held(|held| held.count.expect(held.bonds.len() + held.waits))
     }
 
-    /// The server counts so many where this side had expected so many: another difference than the
-    /// last that was looked into is a reason to look.
-    pub(super) fn compare(&self, counted: usize, expected: usize) {
-        let is_doubtful = self.held(|held| {
-            held.counted = counted;
-            difference(counted, expected) != held.surplus
-        });
-        if is_doubtful {
+    /// The server counts so many where this side had expected so many before it asked.
+    pub(super) fn compare(&self, counted: usize, expected: Expected) {
+        if self.held(|held| held.count.is_doubtful(counted, expected)) {
             self.doubt.notify_one();
         }
     }
 
-    /// Every lease was looked at.
-    pub(super) fn settle(&self) {
-        self.held(|held| {
-            held.surplus = difference(held.counted, held.bonds.len() + held.waits);
-        });
+    /// Every lease was seen to live.
+    pub(super) fn explain(&self) {
+        self.held(|held| held.count.explain());
     }
-}
-
-fn difference(counted: usize, expected: usize) -> isize {
-    let whole = |count: usize| isize::try_from(count).unwrap_or(isize::MAX);
-    whole(counted).saturating_sub(whole(expected))
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.held(|held| held.waits = held.waits.saturating_sub(1));
+        self.0.held(|held| {
+            held.waits = held.waits.saturating_sub(1);
+            held.count.change();
+        });
     }
 }
