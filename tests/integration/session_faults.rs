@@ -3,10 +3,12 @@
 
 mod ending;
 mod large;
+mod takeover;
 
 use fence_protocol::SessionId;
 use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::Locks;
+use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::session_client::Sessions;
 use fence_tests::wait::until;
@@ -19,7 +21,7 @@ const TTL_MS: u64 = 60_000;
 /// How many clients acquire at the same time.
 const AT_ONCE: usize = 24;
 
-/// Acquires `count` locks, `PREFIX/0` and on, for the session.
+/// Acquires `count` locks, `PREFIX/0` and on, for the session of `worker`.
 async fn hold_all(
     locks: &Locks,
     session: SessionId,
@@ -32,8 +34,13 @@ async fn hold_all(
         clients.spawn(async move {
             let mut held = Vec::new();
             for number in (client..count).step_by(AT_ONCE) {
-                let ask = json!({"session_id": session});
-                held.push(locks.acquire(&format!("{prefix}/{number}"), ask).await.lease());
+                let ask = json!({"session_id": session, "owner": "worker", "lease_id": lease_id()});
+                let lock = format!("{prefix}/{number}");
+                let lease = until("an acquire to be answered", async || {
+                    let reply = locks.acquire(&lock, ask.clone()).await;
+                    (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+                });
+                held.push(lease.await);
             }
             held
         });

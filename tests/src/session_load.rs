@@ -229,7 +229,8 @@ impl Worker {
             _ if answer.reply.json()["code"] == "lease-lost" => {
                 let reason = answer.reply.json()["reason"].clone();
                 let text = format!("{known:?} ended before anybody let it go: {answer:?}");
-                let unheard = answer.is_repeat && known.is_none();
+                // A grant that its server could not claim in time expires, and nothing else does.
+                let unheard = known.is_none() && (answer.is_repeat || reason == "expired");
                 assert!(unheard || reason == "session-ended", "{text}");
                 return None;
             }

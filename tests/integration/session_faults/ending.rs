@@ -109,9 +109,11 @@ async fn let_go(locks: &Locks, lease: &LeaseReply) {
     .await;
 }
 
+/// The lease is gone. By the time that a busy machine comes to ask, how it ended may be forgotten,
+/// which is told as `expired`.
 fn session_ended(reply: fence_tests::api::Reply) {
-    let problem = reply.problem(Code::LeaseLost);
-    assert_eq!(problem.extension::<String>("reason").as_deref(), Some("session-ended"));
+    let reason = reply.problem(Code::LeaseLost).extension::<String>("reason").unwrap();
+    assert!(["session-ended", "expired"].contains(&reason.as_str()), "{reason}");
 }
 
 /// Redis dies with the reply to the first part, and comes back with its data.

@@ -77,14 +77,15 @@ fn lost(outcome: Result<Grant, StoreError>) -> EndReason {
 /// A request that waits in a task of its own.
 type Waiting = JoinHandle<Result<Grant, StoreError>>;
 
-/// Starts a request that must wait, and returns when it has its place in the queue.
+/// Starts a request that must wait, and returns when it has its place in the queue; or its answer,
+/// where what it should wait for was over before.
 async fn enqueue(store: &Store, request: Acquire) -> Waiting {
     let (lock, lease) = (request.lock.clone(), request.lease_id);
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request).await });
     until_true("a place in the queue", || async {
         let state = store.show(&lock).await.expect("show");
-        state.queue.iter().any(|waiter| waiter.lease_id == lease)
+        waiting.is_finished() || state.queue.iter().any(|waiter| waiter.lease_id == lease)
     })
     .await;
     waiting
