@@ -5,6 +5,8 @@ use std::time::Duration;
 use fence_client::protocol::LockName;
 use fence_client::protocol::wire::lock::{EndReason, LockState};
 use fence_client::{Client, ErrorKind, LostReason, Session};
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until_true};
 
 use super::Site;
@@ -104,11 +106,9 @@ async fn opposite_orders_never_deadlock() {
 
 /// A lease of a session is revoked, or taken over by a later incarnation: its holder learns it from
 /// the heartbeat, its work is dropped, and the other leases live on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_lease_alone_is_lost() {
-    let site = Site::new().await;
+async fn one_lease_alone_is_lost(server: &Server) {
     let life = |incarnation: &str| {
-        let builder = Client::builder().lock_server(&site.locks.base).owner("svc");
+        let builder = Client::builder().lock_server(&server.base).owner("svc");
         builder.incarnation(incarnation).build().unwrap()
     };
     let (old, new) = (life("1"), life("2"));
@@ -116,7 +116,7 @@ async fn one_lease_alone_is_lost() {
     let held = session.locks(["a", "b", "c"]).acquire_all().await.unwrap();
     let kept = held.of("c").unwrap().clone();
     let pair = session.locks(["d", "e"]).acquire_all().await.unwrap();
-    site.locks.locks().revoke("a", "by the test").await.expect(200);
+    server.locks().revoke("a", "by the test").await.expect(200);
     let error = soon("the revoked lease to be noticed", held.lost()).await;
     assert_eq!(*error.kind(), lost(EndReason::Revoked));
     let working = pair.run(async |_| std::future::pending::<()>().await);
@@ -127,8 +127,20 @@ async fn one_lease_alone_is_lost() {
     kept.check().unwrap();
     session.check().unwrap();
     // One that is gone is not looked for again, and a new loss is noticed all the same.
-    site.locks.locks().revoke("c", "by the test").await.expect(200);
+    server.locks().revoke("c", "by the test").await.expect(200);
     assert_eq!(*soon("the next one", kept.lost()).await.kind(), lost(EndReason::Revoked));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_lease_alone_is_lost_in_memory() {
+    one_lease_alone_is_lost(&Setup::lock_server("memory:").start().await).await;
+}
+
+/// There the leases are counted by other means.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_lease_alone_is_lost_on_redis() {
+    let redis = Redis::start().await;
+    one_lease_alone_is_lost(&Setup::lock_server(&redis.url()).start().await).await;
 }
 
 /// The whole session is taken away: the work is dropped, and so is what one lease of it does.
