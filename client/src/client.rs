@@ -82,7 +82,12 @@ impl Client {
 
     /// What happens to the locks whose names begin with `prefix`; with an empty one also to sessions.
     pub fn events(&self, prefix: impl AsRef<str>) -> Events {
-        Events::new(self.inner.locks.endpoint().clone(), prefix.as_ref())
+        Events::under(self.inner.locks.endpoint().clone(), prefix.as_ref())
+    }
+
+    /// What happens to one lock.
+    pub fn events_of(&self, lock: &LockName) -> Events {
+        Events::of(self.inner.locks.endpoint().clone(), lock)
     }
 
     /// The guard's objects. Every operation takes a lease.

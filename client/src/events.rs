@@ -41,13 +41,21 @@ const SILENCE: Duration = Duration::from_secs(45);
 #[must_use = "nothing is sent before `open`"]
 pub struct Events {
     endpoint: Endpoint,
-    prefix: String,
+    query: String,
     after: Option<String>,
 }
 
 impl Events {
-    pub(crate) fn new(endpoint: Endpoint, prefix: &str) -> Self {
-        Self { endpoint, prefix: prefix.to_owned(), after: None }
+    /// Of the locks whose names begin so.
+    pub(crate) fn under(endpoint: Endpoint, prefix: &str) -> Self {
+        let query = format!("prefix={}", utf8_percent_encode(prefix, ENCODED));
+        Self { endpoint, query, after: None }
+    }
+
+    /// Of one lock.
+    pub(crate) fn of(endpoint: Endpoint, lock: &LockName) -> Self {
+        let query = format!("lock={}", utf8_percent_encode(lock.as_str(), ENCODED));
+        Self { endpoint, query, after: None }
     }
 
     /// Begins behind this id, which an earlier stream has told. Without one the stream begins now.
@@ -69,8 +77,7 @@ impl Events {
     }
 
     async fn connect(&self) -> Result<Response, Error> {
-        let prefix = utf8_percent_encode(&self.prefix, ENCODED);
-        let path = format!("/v1/events?prefix={prefix}");
+        let path = format!("/v1/events?{}", self.query);
         let opened = self.endpoint.open_stream(&path, self.after.as_deref());
         let opened = tokio::time::timeout(BEGIN, opened).await;
         let silence = || Failure::NoReply(format!("nothing came within {} s", BEGIN.as_secs()));

@@ -34,7 +34,7 @@ use crate::store::{LockStore, StoreOptions, StoreUrl};
 
 pub use self::observe::Observed;
 pub use self::ring::EventId;
-pub(crate) use self::stream::Reader;
+pub(crate) use self::stream::{Reader, Watched};
 
 /// How many leases are followed to their end; of more than that, expiries are not told.
 const FOLLOWED_MAX: usize = 50_000;

@@ -47,7 +47,7 @@ impl Observer {
     pub(super) async fn new(election: Election) -> Result<Self, Error> {
         let lock = election.request.lock_name()?.clone();
         // Before the first look, so that nothing happens in between.
-        let stream = election.request.client().events(lock.as_str()).open().await?;
+        let stream = election.request.client().events_of(&lock).open().await?;
         let office = Office::default();
         let look_at = clock::now();
         Ok(Self { election, lock, stream, office, must_look: true, look_at, elected: None })

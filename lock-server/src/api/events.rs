@@ -7,10 +7,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use fence_protocol::Code;
 use fence_protocol::wire::event::{
     Event, EventKind, REFUSALS_MAX, RefusalsReply, RefusalsReport, ReportedRefusal,
 };
+use fence_protocol::{Code, LockName};
 use futures_util::StreamExt as _;
 use futures_util::future::ready;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiQuery, Reject, Result};
 
 use super::{Service, error, inspect};
-use crate::events::{EventId, Reader};
+use crate::events::{EventId, Reader, Watched};
 
 /// What a browser, or any client of such a stream, sends to resume it.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -28,16 +28,29 @@ const LAST_EVENT_ID: &str = "last-event-id";
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Watch {
     prefix: String,
+    lock: Option<LockName>,
 }
 
-/// The events of locks whose names begin with a prefix, from now or from `Last-Event-ID` on.
+impl Watch {
+    fn watched(self) -> Result<Watched> {
+        match self.lock {
+            Some(_) if !self.prefix.is_empty() => {
+                Err(error::invalid("prefix and lock exclude each other: name one of them"))
+            }
+            Some(lock) => Ok(Watched::Lock(lock)),
+            None => inspect::check_prefix(&self.prefix).map(|()| Watched::Under(self.prefix)),
+        }
+    }
+}
+
+/// The events of one lock, or of those whose names begin with a prefix, from now or from `Last-Event-ID` on.
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
     caller: Caller,
     ApiQuery(watch): ApiQuery<Watch>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    inspect::check_prefix(&watch.prefix)?;
+    let watched = watch.watched()?;
     let seen = headers.get(LAST_EVENT_ID).map(|value| event_id(value.as_bytes())).transpose()?;
     if !service.events.is_on() {
         let detail = "this server keeps no events (--event-history 0)";
@@ -45,7 +58,7 @@ pub(super) async fn events(
     }
     // Before the readers of all are counted: nobody is to take the places of the others.
     let waiting = caller.wait()?;
-    let Some(reader) = Reader::new(&service.events, watch.prefix.clone(), seen).await else {
+    let Some(reader) = Reader::new(&service.events, watched.clone(), seen).await else {
         let detail = "the readers of events: the limit is reached (--max-event-readers)";
         return Err(Reject::new(Code::LimitReached, detail).retry_after(1));
     };
@@ -54,7 +67,7 @@ pub(super) async fn events(
     // A stream has no end of its own, so it ends where a change of the access file takes the right.
     let stream = reader.into_stream().take_while(move |_| {
         let _counts = &waiting;
-        ready(caller.may_still(Verb::Read, &watch.prefix))
+        ready(caller.may_still(Verb::Read, watched.scope()))
     });
     Ok((headers, Body::from_stream(stream)).into_response())
 }

@@ -84,10 +84,14 @@ async fn who_waits_is_told_and_who_leaves() {
     let locks = server.locks();
     let first = locks.grant("q/1", 60_000).await;
     let mut stream = EventStream::open(&server.base, "?prefix=q/", "").await;
+    let mut one = EventStream::open(&server.base, "?lock=q/1", "").await;
     locks.grant("other", 60_000).await;
+    locks.grant("q/1/2", 60_000).await;
+    assert_eq!(stream.next().await.kind, Granted, "of q/1/2");
     let ask = json!({"wait_ms": 300, "owner": "impatient"});
     locks.acquire("q/1", ask).await.problem(Code::LockHeld);
     assert_eq!(stream.kinds(2).await, [Queued, Left], "and nothing of the other lock");
+    assert_eq!(one.kinds(2).await, [Queued, Left], "and nothing of the locks below it");
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
         own.acquire("q/1", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await.lease()
@@ -168,7 +172,7 @@ async fn a_slow_reader_is_cut_with_a_marker() {
 async fn bad_input_is_refused_with_the_value() {
     let server = Setup::lock_server("memory:").args(&["--max-event-readers", "1"]).start().await;
     let api = server.locks().0;
-    for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red"] {
+    for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red", "?lock=a//b", "?lock=a&prefix=a"] {
         api.get(&format!("/v1/events{bad}")).await.problem(Code::InvalidRequest);
     }
     for bad in ["x", "", "1", "-1-1", "1-1-1"] {

@@ -86,13 +86,13 @@ impl Caller {
         self.check(verb, Scope::Under(b""))
     }
 
-    /// Whether the access file that is in force now still lets the caller do this with all names
-    /// that begin so. For replies that go on and on: a change of the file ends them too.
-    pub fn may_still(&self, verb: Verb, prefix: &str) -> bool {
+    /// Whether the access file that is in force now still lets the caller do this. For replies that
+    /// go on and on: a change of the file ends them too.
+    pub fn may_still(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.known.as_ref().is_none_or(|known| {
             known.file.find(&known.hash).is_some_and(|(principal, _)| {
                 let is_same = principal.name == known.principal.name;
-                is_same && principal.may(verb, Scope::Under(prefix.as_bytes()))
+                is_same && principal.may(verb, scope)
             })
         })
     }
