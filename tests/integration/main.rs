@@ -22,6 +22,8 @@ mod locks;
 mod many_servers;
 mod redis;
 mod redis_port;
+mod refusals;
 mod sdk;
 mod session_faults;
 mod start;
+mod watch;

@@ -29,6 +29,8 @@ Examples:
   fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
   fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
   fence lock show jobs/nightly                     who holds it, who waits, how the last ones ended
+  fence lock explain jobs/nightly                  the same in sentences, and what guards refused
+  fence lock watch jobs/                           what happens to them, as it happens
   fence session block 4c0e… --reason 'runs away'   it can renew no more, and ends at its time
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
   fence auth new ci --secret-file ci.secret        a bearer token, for servers that ask who it is

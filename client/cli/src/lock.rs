@@ -1,6 +1,8 @@
 //! `fence lock`: the lock server's calls, one by one.
 
+mod explain;
 mod print;
+mod watch;
 
 use std::time::Duration;
 
@@ -21,7 +23,9 @@ use crate::output::Output;
 Examples:
   fence lock acquire orders/42 --ttl 30s --output json
   fence lock show orders/42
-  fence lock list --prefix orders/")]
+  fence lock explain orders/42 --lease 67e55044-10b1-426f-9247-bb680e5fe0c8
+  fence lock list --prefix orders/
+  fence lock watch orders/")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +41,11 @@ enum Command {
     Release(Release),
     /// Shows who holds a lock, who waits, and how the last leases ended
     Show(Show),
+    /// Explains a lock in sentences: who holds it, who waits, how the last ones ended, what was
+    /// refused, and what became of a lease
+    Explain(explain::Explain),
+    /// Prints what happens to locks, as it happens
+    Watch(watch::Watch),
     /// Lists the locks that are held
     List(List),
     /// Ends whatever lease is live, for an operator
@@ -185,6 +194,8 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
             let reply = args.connect.client()?.locks().show(&args.lock).await?;
             args.output.print(&reply, print::lock)?;
         }
+        Command::Explain(args) => return explain::explain(args).await,
+        Command::Watch(args) => return watch::watch(args).await,
         Command::List(args) => {
             let client = args.connect.client()?;
             let page = client.locks().list(&args.prefix, args.after.as_ref(), args.limit).await?;
