@@ -139,6 +139,28 @@ async fn no_listing_goes_beyond_its_prefix() {
     }
 }
 
+/// One lock's events take the right to it; two ways to say which are not one more than is allowed.
+#[tokio::test]
+async fn no_stream_is_of_another_lock() {
+    let site = Site::new();
+    let server = site.lock_server().await;
+    let team = As::new(&server, "team");
+    for query in [
+        "?lock=",
+        "?lock=other/a",
+        "?lock=team",
+        "?lock=team/a&lock=other/a",
+        "?lock=other/a&lock=team/a",
+        "?lock=other/a&prefix=team/",
+        "?prefix=team/&%6Cock=other/a",
+    ] {
+        team.get(&format!("/v1/events{query}")).await.problem(Code::Forbidden);
+    }
+    for query in ["?lock=team/a&prefix=other/", "?lock=team/../other/a", "?lock=team%2F%2Fa"] {
+        team.get(&format!("/v1/events{query}")).await.problem(Code::InvalidRequest);
+    }
+}
+
 /// A reader of a part is told of that part, and neither of other locks nor of others' sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_others_are_not_told() {
