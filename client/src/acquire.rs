@@ -1,15 +1,15 @@
 //! Acquiring a lock: one grant for one call, whatever the network loses.
 
-mod grant;
+pub(crate) mod grant;
 mod plan;
 
 use std::time::Duration;
 
 use fence_protocol::wire::lock::{LeaseReply, MAX_WAIT_MS};
-use fence_protocol::{Invalid, LockName, Token, Ttl};
+use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 use crate::limits::Limits;
-use crate::{Client, Error, Lease, Reentrant};
+use crate::{Client, Error, ErrorKind, Lease, Reentrant};
 
 /// How long a server that cannot be reached is tried beyond the time to wait, unless
 /// [`LockRequest::patience`] says otherwise.
@@ -33,11 +33,27 @@ pub(crate) struct Spec {
     pub(crate) min_token: Option<Token>,
     pub(crate) metadata: Option<serde_json::Value>,
     pub(crate) limits: Limits,
+    /// Left out where the lease is bound to a session, whose owner it then has.
+    pub(crate) owner: Option<Owner>,
+    pub(crate) takeover: Takeover,
+    pub(crate) session: Option<SessionId>,
 }
 
-impl LockRequest {
-    pub(crate) fn new(client: Client, lock: Result<LockName, Invalid>) -> Self {
-        let spec = lock.map(|lock| Spec {
+/// Whom the lock may be taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Takeover {
+    #[default]
+    Never,
+    /// An earlier incarnation of the same owner.
+    EarlierSelf,
+    /// One lease of the same owner.
+    Of(LeaseId),
+}
+
+impl Spec {
+    /// What is asked for unless the caller says otherwise.
+    pub(crate) fn new(client: &Client, lock: LockName) -> Self {
+        Self {
             lock,
             ttl: Ttl::DEFAULT,
             wait: Duration::ZERO,
@@ -45,7 +61,32 @@ impl LockRequest {
             min_token: None,
             metadata: None,
             limits: Limits::default(),
-        });
+            owner: Some(client.owner().clone()),
+            takeover: Takeover::Never,
+            session: None,
+        }
+    }
+
+    /// Refuses what could never be granted, before anything is sent.
+    pub(crate) fn check(&self, client: &Client) -> Result<(), Error> {
+        self.limits.check()?;
+        if self.takeover != Takeover::Never && self.session.is_none() && !client.is_owner_given() {
+            let message = format!(
+                "the lock {} cannot be taken over as {}: a takeover needs an owner that a restart \
+                 keeps, and this one ends in the number of this process; give one to the client \
+                 (ClientBuilder::owner, FENCE_OWNER)",
+                self.lock,
+                client.owner()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+}
+
+impl LockRequest {
+    pub(crate) fn new(client: Client, lock: Result<LockName, Invalid>) -> Self {
+        let spec = lock.map(|lock| Spec::new(&client, lock));
         Self { client, spec }
     }
 
@@ -127,6 +168,29 @@ impl LockRequest {
         self.change(|spec| spec.limits.warn_before = Some(time))
     }
 
+    /// Takes the lock over from an earlier incarnation of this owner, at once and before those who
+    /// wait: for a process that starts again and finds its lock held by its own dead self.
+    ///
+    /// The owner ([`ClientBuilder::owner`](crate::ClientBuilder::owner)) has to be one that a
+    /// restart keeps; the [incarnation](crate::ClientBuilder::incarnation) tells its lives apart.
+    /// The token of the grant is a new one. The old life, where it still runs, learns that it was
+    /// superseded by its next renewal, and is refused by the guard before that. Another owner's lock
+    /// is waited for, as any, where there is a [`wait`](Self::wait). In place of
+    /// [`takeover_of`](Self::takeover_of), where that was asked for before.
+    pub fn takeover(self) -> Self {
+        self.change(|spec| spec.takeover = Takeover::EarlierSelf)
+    }
+
+    /// Takes the lock over from this lease of the same owner, at once and before those who wait: for
+    /// a supervisor that saw the lease's holder die.
+    ///
+    /// Where that lease has ended already, this acquires the lock like any other. Never across
+    /// owners: the owner of this client has to be the one of the lease. In place of
+    /// [`takeover`](Self::takeover), where that was asked for before.
+    pub fn takeover_of(self, lease_id: LeaseId) -> Self {
+        self.change(|spec| spec.takeover = Takeover::Of(lease_id))
+    }
+
     /// Acquires the lock.
     ///
     /// A lost reply, a timeout and a server that is not available are repeated with the same lease
@@ -138,13 +202,14 @@ impl LockRequest {
     ///
     /// # Errors
     /// [`Contended`](crate::ErrorKind::Contended) when another holds the lock for longer than the
-    /// wait, [`Unavailable`](crate::ErrorKind::Unavailable) and
+    /// wait, [`TakeoverRefused`](crate::ErrorKind::TakeoverRefused) when it may not be taken over,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) and
     /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) when the server cannot be reached or
     /// does not answer, [`Invalid`](crate::ErrorKind::Invalid) for a name or a time that breaks a
     /// rule.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let spec = self.spec?;
-        spec.limits.check()?;
+        spec.check(&self.client)?;
         let (reply, window) = grant::obtain(&self.client, &spec).await?;
         Ok(Lease::begin(self.client, reply, window, spec))
     }
@@ -156,8 +221,25 @@ impl LockRequest {
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_detached(self) -> Result<LeaseReply, Error> {
         let spec = self.spec?;
+        spec.check(&self.client)?;
         let (reply, _) = grant::obtain(&self.client, &spec).await?;
         Ok(reply)
+    }
+
+    /// As [`acquire_detached`](Self::acquire_detached), for a lease that lives as long as a session
+    /// does which is kept elsewhere. Its owner and time to live are the session's; an owner that was
+    /// given to the client has to be the same.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LeaseLost`](crate::ErrorKind::LeaseLost) where the
+    /// session has ended or is not known.
+    pub async fn acquire_detached_in(self, session: SessionId) -> Result<LeaseReply, Error> {
+        let is_owner_given = self.client.is_owner_given();
+        let bound = self.change(|spec| {
+            spec.session = Some(session);
+            spec.owner = spec.owner.take().filter(|_| is_owner_given);
+        });
+        bound.acquire_detached().await
     }
 
     /// A lock that its holder may enter again and again; see [`Reentrant`].

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::{LockName, Owner};
+use fence_protocol::{Invalid, LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
-use crate::{BearerToken, Election, Error, FencedStore, LockRequest, Locks, config};
+use crate::{
+    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder,
+    Sessions, config, ids,
+};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -18,8 +21,11 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     locks: Locks,
+    sessions: Sessions,
     store: FencedStore,
     owner: Owner,
+    is_owner_given: bool,
+    incarnation: Owner,
     lock_server: String,
     fenced_store: String,
     background: Background,
@@ -33,8 +39,8 @@ impl Client {
     }
 
     /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_STORE`
-    /// (`http://127.0.0.1:7421`), `FENCE_OWNER` (`user@host:pid`) and `FENCE_AUTH_FILE`, the file with
-    /// the bearer token (none).
+    /// (`http://127.0.0.1:7421`), `FENCE_OWNER` (`user@host:pid`), `FENCE_INCARNATION` (a random
+    /// id of this process) and `FENCE_AUTH_FILE`, the file with the bearer token (none).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that cannot be used.
@@ -48,6 +54,9 @@ impl Client {
         }
         if let Some(owner) = config::variable("FENCE_OWNER") {
             builder = builder.owner(owner);
+        }
+        if let Some(incarnation) = config::variable("FENCE_INCARNATION") {
+            builder = builder.incarnation(incarnation);
         }
         if let Some(file) = config::variable("FENCE_AUTH_FILE") {
             builder = builder.auth(BearerToken::from_file(file)?);
@@ -66,6 +75,21 @@ impl Client {
         Election::new(self.lock(name))
     }
 
+    /// Begins a session, under whose one heartbeat any number of locks is held; nothing is sent yet.
+    pub fn session(&self) -> SessionBuilder {
+        SessionBuilder::new(self.clone())
+    }
+
+    /// What happens to the locks whose names begin with `prefix`; with an empty one also to sessions.
+    pub fn events(&self, prefix: impl AsRef<str>) -> Events {
+        Events::under(self.inner.locks.endpoint().clone(), prefix.as_ref())
+    }
+
+    /// What happens to one lock.
+    pub fn events_of(&self, lock: &LockName) -> Events {
+        Events::of(self.inner.locks.endpoint().clone(), lock)
+    }
+
     /// The guard's objects. Every operation takes a lease.
     pub fn objects(&self) -> &FencedStore {
         &self.inner.store
@@ -76,9 +100,24 @@ impl Client {
         &self.inner.locks
     }
 
+    /// The calls about sessions, one to one, for tools.
+    pub fn sessions(&self) -> &Sessions {
+        &self.inner.sessions
+    }
+
     /// Who this client says it is.
     pub fn owner(&self) -> &Owner {
         &self.inner.owner
+    }
+
+    /// Whether somebody chose that: the default is another one in every process.
+    pub(crate) fn is_owner_given(&self) -> bool {
+        self.inner.is_owner_given
+    }
+
+    /// Which life of its owner this client is.
+    pub fn incarnation(&self) -> &Owner {
+        &self.inner.incarnation
     }
 
     /// The address of the lock server.
@@ -110,6 +149,7 @@ pub struct ClientBuilder {
     lock_server: String,
     fenced_store: String,
     owner: Option<String>,
+    incarnation: Option<String>,
     auth: Option<BearerToken>,
 }
 
@@ -119,6 +159,7 @@ impl Default for ClientBuilder {
             lock_server: config::DEFAULT_LOCK_SERVER.to_owned(),
             fenced_store: config::DEFAULT_FENCED_STORE.to_owned(),
             owner: None,
+            incarnation: None,
             auth: None,
         }
     }
@@ -143,6 +184,16 @@ impl ClientBuilder {
         self
     }
 
+    /// Which life of the owner this client is, for [takeovers](LockRequest::takeover): a text of 1 to
+    /// 256 bytes that every restart changes, as a boot id, the UID of a pod or the id of a container.
+    /// By default a random id that is made once for the process, and is the same for all its clients.
+    ///
+    /// One that does *not* change lets two lives pass for one: the second then waits for the first.
+    pub fn incarnation(mut self, incarnation: impl Into<String>) -> Self {
+        self.incarnation = Some(incarnation.into());
+        self
+    }
+
     /// What tells both servers who asks, where they have an access file; none by default.
     pub fn auth(mut self, token: BearerToken) -> Self {
         self.auth = Some(token);
@@ -152,20 +203,31 @@ impl ClientBuilder {
     /// The client. Connects to nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address or an owner that cannot be
-    /// used.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address, an owner or an incarnation
+    /// that cannot be used.
     pub fn build(self) -> Result<Client, Error> {
         let http = transport::http_client(self.auth.as_ref())?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
         let fenced_store = Endpoint::new(http, &self.fenced_store)?;
+        let is_owner_given = self.owner.is_some();
         let owner = self.owner.map_or_else(|| Ok(config::default_owner()), Owner::new)?;
+        let incarnation = match self.incarnation {
+            Some(text) => Owner::new(&text).map_err(|_| {
+                let rule = "must be 1 to 256 bytes without control characters";
+                Invalid::new("incarnation", text, rule)
+            })?,
+            None => ids::incarnation(),
+        };
         Ok(Client {
             inner: Arc::new(Inner {
                 lock_server: lock_server.base().to_owned(),
                 fenced_store: fenced_store.base().to_owned(),
+                sessions: Sessions::new(lock_server.clone()),
                 locks: Locks::new(lock_server),
                 store: FencedStore::new(fenced_store, owner.clone()),
                 owner,
+                is_owner_given,
+                incarnation,
                 background: Background::default(),
             }),
         })

@@ -15,14 +15,27 @@ pub fn variable(name: &str) -> Option<String> {
 
 /// Who this process is, for people to read: `user@host:pid`.
 pub fn default_owner() -> Owner {
+    owner(&format!("{}:{}", account(), std::process::id()))
+}
+
+/// Who this and every other process of the same user on the same machine is: `user@host`. A name
+/// that a restart keeps, for [takeovers](crate::LockRequest::takeover).
+pub fn stable_owner() -> Owner {
+    owner(&account())
+}
+
+fn owner(text: &str) -> Owner {
+    Owner::new(text).unwrap_or_else(|_| unreachable!("60 printable characters are an owner"))
+}
+
+fn account() -> String {
     let user = variable("USER").or_else(|| variable("LOGNAME"));
     let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     // A long name of a machine must not push out the process id.
     let short =
         |text: String| text.chars().filter(|c| !c.is_control()).take(24).collect::<String>();
-    let text = format!("{}@{}:{}", short(user), short(host), std::process::id());
-    Owner::new(text).unwrap_or_else(|_| unreachable!("60 printable characters are an owner"))
+    format!("{}@{}", short(user), short(host))
 }
 
 #[cfg(test)]
@@ -34,5 +47,7 @@ mod tests {
         let owner = default_owner();
         assert!(owner.as_str().contains('@'), "{owner}");
         assert!(owner.as_str().ends_with(&format!(":{}", std::process::id())), "{owner}");
+        let stable = stable_owner();
+        assert_eq!(format!("{stable}:{}", std::process::id()), owner.as_str());
     }
 }

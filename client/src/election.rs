@@ -1,5 +1,6 @@
 //! Leader election: an election is a lock, and its leader is who holds it.
 
+mod observer;
 mod patience;
 
 use std::ops::Deref;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use fence_protocol::wire::lock::{HolderReply, LockState};
 use fence_protocol::{LeaseId, Owner, Token};
 
+pub use self::observer::{Observed, Observer};
 use self::patience::{Next, Patience};
 use crate::{Error, Lease, LockRequest, clock, ids};
 
@@ -113,6 +115,17 @@ impl Election {
         let shown = self.request.client().locks().show(lock).await?;
         let holder = shown.holder.filter(|_| shown.state == LockState::Held);
         Ok(holder.map(Leader::from))
+    }
+}
+
+impl Election {
+    /// Watches who leads: now, and whenever it changes.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) for the name, or where the server keeps no events,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server cannot be reached.
+    pub async fn observe(&self) -> Result<Observer, Error> {
+        Observer::new(self.clone()).await
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fence_protocol::wire::fence::Outcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, Invalid, Problem, Token, duration};
+use serde::Deserialize;
 
 /// What went wrong. [`kind`](Error::kind) says what to do next, `Display` what happened.
 #[derive(Clone)]
@@ -30,6 +31,14 @@ pub enum ErrorKind {
         holder: Option<HolderInfo>,
         /// When it is worth trying again.
         retry_after: Option<Duration>,
+    },
+    /// Another lease holds the lock, and it is not one that may be taken over: wait your turn, or
+    /// stop, as `why` says.
+    TakeoverRefused {
+        /// Why not, where the server said so in a word that is known here.
+        why: Option<NoTakeover>,
+        /// Who holds the lock, where the server said so.
+        holder: Option<HolderInfo>,
     },
     /// The lease can no longer be trusted: stop the work that it protected.
     LeaseLost {
@@ -56,6 +65,20 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// Why a lock may not be taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum NoTakeover {
+    /// Another owner holds it: acquire without a takeover and wait your turn.
+    OtherOwner,
+    /// Its holder gave no incarnation: name its lease
+    /// ([`takeover_of`](crate::LockRequest::takeover_of)), or wait.
+    NoIncarnation,
+    /// A later incarnation of this owner holds it: this process is the old one, and must stop.
+    WasTakenOver,
+}
+
 /// How it is known that a lease can no longer be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -80,6 +103,10 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deadline => f.write_str("0.8 of its time to live passed without a renewal"),
+            Self::Ended(EndReason::Superseded) => f.write_str(
+                "the lock server has ended it: superseded by a later incarnation of its owner, or by \
+                 the next holder",
+            ),
             Self::Ended(reason) => write!(f, "the lock server has ended it: {}", reason.as_str()),
             Self::NoProgress { within } => {
                 write!(f, "no progress was reported for {}", duration::show(*within))
@@ -163,6 +190,14 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
     match problem.code {
         Code::LockHeld => ErrorKind::Contended { holder: problem.extension("holder"), retry_after },
         Code::LeaseLost => ErrorKind::LeaseLost { reason: LostReason::Ended(end_reason(problem)) },
+        Code::TakeoverRefused => ErrorKind::TakeoverRefused {
+            why: problem.extension("why"),
+            holder: problem.extension("holder"),
+        },
+        // Every lease of it has ended.
+        Code::SessionEnded | Code::SessionUnknown => {
+            ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::SessionEnded) }
+        }
         // The hint of a collision is the one of a stale token: stop, and never repeat it.
         Code::StaleToken | Code::TokenCollision => {
             ErrorKind::Stale { mark: problem.extension("mark") }
@@ -242,6 +277,16 @@ mod tests {
         let stale = Problem::new(Code::StaleToken, "x").with("mark", 34);
         assert_eq!(kind(stale), ErrorKind::Stale { mark: Token::new(34).ok() });
         assert_eq!(kind(Problem::new(Code::WrongLock, "x")), ErrorKind::Invalid);
+        let later = Problem::new(Code::TakeoverRefused, "x").with("why", "was-taken-over");
+        let refused = |why| ErrorKind::TakeoverRefused { why, holder: None };
+        assert_eq!(kind(later), refused(Some(NoTakeover::WasTakenOver)));
+        let new_word = Problem::new(Code::TakeoverRefused, "x").with("why", "full-moon");
+        assert_eq!(kind(new_word), refused(None));
+        let ended = Problem::new(Code::SessionEnded, "x").with("reason", "blocked");
+        assert_eq!(
+            kind(ended),
+            ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::SessionEnded) }
+        );
         assert_eq!(kind(Problem::new(Code::OutcomeUnknown, "x")), ErrorKind::OutcomeUnknown);
     }
 

@@ -1,6 +1,8 @@
 //! The one place of this crate that makes random values.
 
-use fence_protocol::{LeaseId, SessionId};
+use std::sync::OnceLock;
+
+use fence_protocol::{LeaseId, Owner, SessionId};
 use uuid::Uuid;
 
 /// A fresh lease id: a random UUID.
@@ -21,6 +23,16 @@ pub fn session_id() -> SessionId {
             return id;
         }
     }
+}
+
+/// Which life of its owner this process is: a random id that is made once.
+pub fn incarnation() -> Owner {
+    static OF_THIS_PROCESS: OnceLock<Owner> = OnceLock::new();
+    let make = || {
+        let id = random_uuid().simple().to_string();
+        Owner::new(id).unwrap_or_else(|_| unreachable!("32 hexadecimal digits are a text"))
+    };
+    OF_THIS_PROCESS.get_or_init(make).clone()
 }
 
 /// A random number, for the jitter of repeats.

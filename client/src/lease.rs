@@ -2,12 +2,9 @@
 
 mod above_marks;
 mod renewal;
-mod state;
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use fence_protocol::wire::lock::LeaseReply;
@@ -15,11 +12,11 @@ use fence_protocol::{LeaseId, LockName, Token};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
-use self::state::State;
 use crate::acquire::Spec;
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Told};
 use crate::timing::Window;
+use crate::trust::{self, Trust};
 use crate::{Client, Error, ErrorKind, FencedStore, LostReason, Warning, tasks};
 
 /// A lock that is held.
@@ -33,7 +30,7 @@ pub struct Lease {
     client: Client,
     spec: Spec,
     grant: LeaseReply,
-    state: Arc<State>,
+    trust: Arc<Trust>,
     runtime: Handle,
     /// Dropping it stops the renewal.
     renewal: Option<DropGuard>,
@@ -46,10 +43,10 @@ impl Lease {
     /// A lease that was granted as `spec` asked for; must be called on a runtime.
     pub(crate) fn begin(client: Client, grant: LeaseReply, window: Window, spec: Spec) -> Self {
         let hold = Hold::new(spec.limits, clock::reading());
-        let state = Arc::new(State::new(grant.lock.clone(), window, hold));
+        let trust = Arc::new(Trust::new(&grant.lock, window, hold));
         let renewal = renewal::Renewal {
             locks: client.locks().clone(),
-            state: Arc::clone(&state),
+            trust: Arc::clone(&trust),
             lock: grant.lock.clone(),
             lease_id: grant.lease_id,
             ttl: spec.ttl,
@@ -59,7 +56,7 @@ impl Lease {
             client,
             spec,
             grant,
-            state,
+            trust,
             runtime: Handle::current(),
             renewal,
             released: false,
@@ -101,8 +98,8 @@ impl Lease {
     /// lost.
     pub fn remaining(&self) -> Duration {
         let now = clock::reading();
-        match self.state.lost(now) {
-            None => self.state.next_end(now).ends_at.since(now.at),
+        match self.trust.lost(now) {
+            None => self.trust.next_end(now).ends_at.since(now.at),
             Some(_) => Duration::ZERO,
         }
     }
@@ -111,7 +108,7 @@ impl Lease {
     /// its time to live, or sooner where [`progress_within`](crate::LockRequest::progress_within) or
     /// [`max_hold`](crate::LockRequest::max_hold) say so.
     pub fn deadline(&self) -> Moment {
-        self.state.next_end(clock::reading()).ends_at
+        self.trust.next_end(clock::reading()).ends_at
     }
 
     /// The work goes on. Where the lease was acquired with
@@ -121,24 +118,24 @@ impl Lease {
     /// # Errors
     /// [`ErrorKind::LeaseLost`] where it is lost: a report that comes too late brings nothing back.
     pub fn report_progress(&self) -> Result<(), Error> {
-        if self.state.progress(clock::reading()) { Ok(()) } else { self.check() }
+        if self.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
     }
 
     /// Tells when an end of this lease comes near; see
     /// [`warn_before`](crate::LockRequest::warn_before).
     pub fn warnings(&self) -> Warnings {
-        Warnings { state: Arc::clone(&self.state), told: Told::default() }
+        Warnings::new(Arc::clone(&self.trust))
     }
 
     /// What the last renewal allows, with the moments at which things are due.
     pub fn window(&self) -> Window {
-        self.state.window()
+        self.trust.window()
     }
 
     /// Whether this lease can be trusted now. Reads the clock, so that a process that has just
     /// been resumed gets the truth.
     pub fn is_live(&self) -> bool {
-        self.state.lost(clock::reading()).is_none()
+        self.trust.lost(clock::reading()).is_none()
     }
 
     /// Nothing, where this lease can be trusted now.
@@ -146,7 +143,7 @@ impl Lease {
     /// # Errors
     /// [`ErrorKind::LeaseLost`] where it cannot.
     pub fn check(&self) -> Result<(), Error> {
-        match self.state.lost(clock::reading()) {
+        match self.trust.lost(clock::reading()) {
             None => Ok(()),
             Some(reason) => Err(Error::lease_lost(self.lock(), reason)),
         }
@@ -157,8 +154,8 @@ impl Lease {
     ///
     /// A lease that was released or dropped counts as lost when its time has passed.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
-        let state = Arc::clone(&self.state);
-        async move { state.when_lost().await }
+        let trust = Arc::clone(&self.trust);
+        async move { trust.when_lost().await }
     }
 
     /// The guard's objects.
@@ -207,32 +204,24 @@ impl Lease {
 
     /// Drives `work` for as long as this lease can be trusted.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            if let Err(error) = self.check() {
-                return Poll::Ready(Err(error));
-            }
-            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(Error::lease_lost(self.lock(), reason)));
-            }
-            match work.as_mut().poll(context) {
-                Poll::Ready(value) => Poll::Ready(self.check().map(|()| value)),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await
+        let lost = self.lost();
+        let lost = async { Error::lease_lost(self.lock(), lost.await) };
+        trust::guard(|| self.check(), lost, work).await
     }
 }
 
-/// The warnings of a lease; see [`Lease::warnings`].
+/// The warnings of a lease or of a session; see [`Lease::warnings`].
 #[derive(Debug)]
 pub struct Warnings {
-    state: Arc<State>,
+    trust: Arc<Trust>,
     told: Told,
 }
 
 impl Warnings {
+    pub(crate) fn new(trust: Arc<Trust>) -> Self {
+        Self { trust, told: Told::default() }
+    }
+
     /// Resolves when the lease will be lost within the time that
     /// [`warn_before`](crate::LockRequest::warn_before) names, unless the work reports or a renewal
     /// succeeds. Each end is told of once, and again when it has moved.
@@ -240,7 +229,7 @@ impl Warnings {
     /// A renewal that fails is told of no earlier than when half of the trusted time is gone. Never
     /// resolves without `warn_before`, nor once the lease is lost. Cancel-safe.
     pub async fn next(&mut self) -> Warning {
-        let warning = self.state.when_near(&self.told).await;
+        let warning = self.trust.when_near(&self.told).await;
         self.told.note(warning);
         warning
     }
@@ -249,7 +238,7 @@ impl Warnings {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.renewal = None;
-        let ended = matches!(self.state.lost(clock::reading()), Some(LostReason::Ended(_)));
+        let ended = matches!(self.trust.lost(clock::reading()), Some(LostReason::Ended(_)));
         if self.released || ended {
             return;
         }

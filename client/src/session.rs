@@ -1,90 +1,168 @@
 //! Many locks under one heartbeat.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod count;
+mod heartbeat;
+mod lease;
+mod locks;
+mod state;
+
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{AcquireRequest, LeaseReply};
-use fence_protocol::wire::session::{SessionEndedReply, SessionReply, SessionRequest};
-use fence_protocol::{Code, LeaseId, LockName, Owner, SessionId, Token, Ttl};
-use reqwest::Method;
-use serde_json::json;
-use tokio::sync::watch;
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::wire::session::SessionRequest;
+use fence_protocol::{Invalid, LockName, Owner, SessionId, Ttl};
+use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
-use crate::locks::CALL_TIMEOUT;
-use crate::timing::{self, Window};
-use crate::transport::{Effect, Failure};
-use crate::{Client, Error, LostReason, clock, ids, tasks};
-
-/// The longest reply to the end of a session, in bytes.
-const REPLY_BYTES_MAX: usize = 64 << 10;
-/// How often a call is sent again whose reply was lost: its id makes that harmless.
-const ATTEMPTS_MAX: u32 = 3;
+pub use self::lease::{LeaseSet, SessionLease};
+pub use self::locks::{MAX_LOCKS, SessionLocks};
+use self::state::State;
+use crate::acquire::DEFAULT_PATIENCE;
+use crate::clock::{self, Moment};
+use crate::limits::{Hold, Limits};
+use crate::timing::Window;
+use crate::trust::{self, Trust};
+use crate::{Client, Error, ErrorKind, LostReason, Warnings, ids, tasks};
 
 /// A session at the lock server: one heartbeat in the background keeps every lease of it.
 ///
 /// Take it where a process holds more than one lock. Its leases are lost together, at the latest
-/// when 0.8 of its time to live have passed without a heartbeat that succeeded. Dropping it stops
-/// the heartbeat, so that the server ends it at its time; [`end`](Self::end) does it at once.
+/// when 0.8 of its time to live have passed without a heartbeat that succeeded. [`end`](Self::end)
+/// frees all of them in one step; dropping the session does it in the background.
+///
+/// ```no_run
+/// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
+/// use std::time::Duration;
+///
+/// let session = client.session().ttl(Duration::from_secs(15)).begin().await?;
+/// session
+///     .run(async |session| {
+///         let from_to = ["accounts/1", "accounts/2"];
+///         let held = session.locks(from_to).wait(Duration::from_secs(10)).acquire_all().await?;
+///         client.objects().put(&held[0], "accounts/1", "90").await?;
+///         client.objects().put(&held[1], "accounts/2", "110").await?;
+///         held.release().await
+///     })
+///     .await?
+/// # }
+/// ```
 #[derive(Debug)]
-#[must_use = "a session that is dropped gets no heartbeat any more"]
+#[must_use = "a session that is dropped is ended"]
 pub struct Session {
     client: Client,
     state: Arc<State>,
-    _heartbeat: DropGuard,
+    runtime: Handle,
+    /// Dropping it stops the heartbeat.
+    heartbeat: Option<DropGuard>,
+    ended: bool,
 }
 
-#[derive(Debug)]
-struct State {
-    id: SessionId,
-    owner: Owner,
-    window: Mutex<Window>,
-    lost: watch::Sender<Option<LostReason>>,
-}
-
-/// A lease that lives as long as its [`Session`].
-///
-/// It renews nothing itself. Dropping it keeps the lock until the session ends;
-/// [`release`](Self::release) gives it back.
+/// A session that is about to begin; see [`Client::session`].
 #[derive(Clone, Debug)]
-pub struct SessionLease {
+#[must_use = "nothing is sent before `begin`"]
+pub struct SessionBuilder {
     client: Client,
-    state: Arc<State>,
-    grant: LeaseReply,
+    ttl: Duration,
+    patience: Duration,
+    metadata: Option<serde_json::Value>,
+    limits: Limits,
+}
+
+impl SessionBuilder {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            ttl: Ttl::DEFAULT.duration(),
+            patience: DEFAULT_PATIENCE,
+            metadata: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// How long the session lives without a heartbeat: 15 s by default, at most a day. It is trusted
+    /// here for 0.8 of that, and a heartbeat is sent every third of it.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// For how long a server that cannot be reached is tried again: 5 s by default.
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Anything that people who look at the session should see.
+    pub fn metadata(self, metadata: serde_json::Value) -> Self {
+        Self { metadata: Some(metadata), ..self }
+    }
+
+    /// The work has to report within this time, again and again: see [`Session::report_progress`].
+    /// Where it does not, the session is lost, as by
+    /// [`LockRequest::progress_within`](crate::LockRequest::progress_within).
+    pub fn progress_within(mut self, limit: Duration) -> Self {
+        self.limits.progress_within = Some(limit);
+        self
+    }
+
+    /// The longest time for which the session may live, heartbeats and all. Then it is lost.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.limits.max_hold = Some(limit);
+        self
+    }
+
+    /// How long before the session will be lost [`Session::warnings`] tells. Must be less than the
+    /// other limits.
+    pub fn warn_before(mut self, time: Duration) -> Self {
+        self.limits.warn_before = Some(time);
+        self
+    }
+
+    /// Begins the session; must be called on a runtime. Its owner is the client's.
+    ///
+    /// A lost reply and a server that is not available are repeated with the same session id, so
+    /// that there is never more than one session.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not take,
+    /// [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
+    /// the server cannot be reached or does not answer.
+    ///
+    /// # Cancel safety
+    /// A session that was begun by a future that was dropped holds nothing, and ends at its time.
+    pub async fn begin(self) -> Result<Session, Error> {
+        self.limits.check()?;
+        let ttl = Ttl::try_from(self.ttl)?;
+        let request = SessionRequest {
+            ttl_ms: ttl,
+            owner: self.client.owner().clone(),
+            session_id: Some(ids::session_id()),
+            metadata: self.metadata,
+        };
+        let (sent_at, reply) = self.client.sessions().begin(&request, self.patience).await?;
+        // A server that answers with more time than was asked for is not believed.
+        let window = Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()));
+        let hold = Hold::new(self.limits, clock::reading());
+        let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
+        let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
+        let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
+        Ok(Session {
+            client: self.client,
+            state,
+            runtime: Handle::current(),
+            heartbeat: Some(tasks::spawn_until_dropped(heartbeat)),
+            ended: false,
+        })
+    }
 }
 
 impl Session {
-    /// Begins a session; must be called on a runtime.
+    /// Begins a session with this time to live; see [`Client::session`] for more than that.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a time to live that the server does not take,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) where it cannot be reached.
+    /// As [`SessionBuilder::begin`].
     pub async fn begin(client: &Client, ttl: Duration) -> Result<Self, Error> {
-        let request = SessionRequest {
-            ttl_ms: Ttl::try_from(ttl)?,
-            owner: client.owner().clone(),
-            session_id: Some(ids::session_id()),
-            metadata: None,
-        };
-        let mut attempt = 1;
-        let (sent_at, reply) = loop {
-            let sent_at = clock::now();
-            let endpoint = client.locks().endpoint();
-            match endpoint.post::<SessionReply>("/v1/sessions", &request, CALL_TIMEOUT).await {
-                Ok(reply) => break (sent_at, reply),
-                Err(Failure::NoReply(_)) if attempt < ATTEMPTS_MAX => attempt += 1,
-                Err(failure) => return Err(failure.into_error("begin a session", Effect::Changes)),
-            }
-        };
-        let state = Arc::new(State {
-            id: reply.session_id,
-            owner: reply.owner,
-            window: Mutex::new(Window::new(sent_at, reply.expires_in_ms.min(request.ttl_ms.ms()))),
-            lost: watch::channel(None).0,
-        });
-        let heartbeat = keep(client.clone(), Arc::clone(&state), request.ttl_ms);
-        let heartbeat = tasks::spawn_until_dropped(heartbeat);
-        Ok(Self { client: client.clone(), state, _heartbeat: heartbeat })
+        client.session().ttl(ttl).begin().await
     }
 
     /// The id of the session.
@@ -92,206 +170,147 @@ impl Session {
         self.state.id
     }
 
-    /// For how long its leases may be trusted if no heartbeat succeeds; zero once it is lost.
-    pub fn remaining(&self) -> Duration {
-        let remaining = self.state.window().remaining(clock::now());
-        if self.state.lost.borrow().is_some() { Duration::ZERO } else { remaining }
+    /// Whose it is, and all its leases.
+    pub fn owner(&self) -> &Owner {
+        &self.state.owner
     }
 
-    /// Waits until the session is lost, and with it every lease. Cancel-safe.
-    pub async fn lost(&self) -> Error {
-        let mut lost = self.state.lost.subscribe();
-        loop {
-            if let Err(error) = self.state.check(&self.state.id) {
-                return error;
-            }
-            tokio::select! {
-                _ = lost.changed() => {}
-                () = clock::sleep_until(self.state.window().deadline()) => {}
-            }
+    /// For how long its leases may be trusted from now on if no heartbeat succeeds; zero once it is
+    /// lost.
+    pub fn remaining(&self) -> Duration {
+        let now = clock::reading();
+        match self.state.trust.lost(now) {
+            None => self.state.trust.next_end(now).ends_at.since(now.at),
+            Some(_) => Duration::ZERO,
         }
     }
 
-    /// Acquires `lock`, waiting in its queue for up to `wait`.
+    /// Until when it may be trusted if no heartbeat succeeds and nothing is reported; as
+    /// [`Lease::deadline`](crate::Lease::deadline).
+    pub fn deadline(&self) -> Moment {
+        self.state.trust.next_end(clock::reading()).ends_at
+    }
+
+    /// What the last heartbeat allows, with the moments at which things are due.
+    pub fn window(&self) -> Window {
+        self.state.trust.window()
+    }
+
+    /// Nothing, where the session can be trusted now. Reads the clock.
     ///
     /// # Errors
-    /// [`Contended`](crate::ErrorKind::Contended) where it is held by another for longer,
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) where the session is lost,
-    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) where no reply came: what may have been
-    /// granted ends with the session.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) where it cannot.
+    pub fn check(&self) -> Result<(), Error> {
+        self.state.check(&format_args!("session {}", self.state.id))
+    }
+
+    /// The work goes on; as [`Lease::report_progress`](crate::Lease::report_progress).
+    ///
+    /// # Errors
+    /// [`LeaseLost`](ErrorKind::LeaseLost) where the session is lost: a report that comes too late
+    /// brings nothing back.
+    pub fn report_progress(&self) -> Result<(), Error> {
+        if self.state.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
+    }
+
+    /// Tells when an end of the session comes near; see [`SessionBuilder::warn_before`].
+    pub fn warnings(&self) -> Warnings {
+        Warnings::new(Arc::clone(&self.state.trust))
+    }
+
+    /// Waits until the session is lost, and with it every lease. Cancel-safe. That one lease is lost
+    /// and the session is not tells [`SessionLease::lost`].
+    pub async fn lost(&self) -> Error {
+        let reason = self.state.trust.when_lost().await;
+        Error::lease_lost(&format_args!("session {}", self.state.id), reason)
+    }
+
+    /// Begins to acquire these locks together; nothing is sent yet. Names that are not valid are
+    /// reported by [`SessionLocks::acquire_all`].
+    pub fn locks(&self, names: impl IntoIterator<Item: AsRef<str>>) -> SessionLocks<'_> {
+        let names: Result<Vec<LockName>, Invalid> =
+            names.into_iter().map(|name| LockName::new(name.as_ref())).collect();
+        SessionLocks::new(self, names)
+    }
+
+    /// Acquires one lock, waiting in its queue for up to `wait`.
     ///
     /// # Cancel safety
-    /// A waiting request that is dropped leaves the queue; a grant that it may have got lives as
-    /// long as the session.
+    /// As [`SessionLocks::acquire_all`].
+    ///
+    /// # Errors
+    /// As [`SessionLocks::acquire_all`].
     pub async fn acquire(
         &self,
         lock: impl AsRef<str>,
         wait: Duration,
     ) -> Result<SessionLease, Error> {
-        let lock = LockName::new(lock.as_ref())?;
-        self.state.check(&lock)?;
-        let request = AcquireRequest {
-            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-            owner: Some(self.state.owner.clone()),
-            lease_id: Some(ids::lease_id()),
-            session_id: Some(self.state.id),
-            ..AcquireRequest::default()
-        };
-        let mut attempt = 1;
-        let grant = loop {
-            match self.client.locks().acquire(&lock, &request).await {
-                Ok(grant) => break grant,
-                Err(Failure::NoReply(_)) if attempt < ATTEMPTS_MAX => attempt += 1,
-                Err(failure) => {
-                    if let Some(reason) = ended(&failure) {
-                        self.state.lose(reason);
-                        return Err(Error::lease_lost(&lock, reason));
-                    }
-                    return Err(failure.into_error(&format!("acquire {lock}"), Effect::Changes));
-                }
-            }
-        };
-        let lease =
-            SessionLease { client: self.client.clone(), state: Arc::clone(&self.state), grant };
-        // The wait may have outlasted the session.
-        lease.check()?;
-        Ok(lease)
+        let set = self.locks([lock]).wait(wait).acquire_all().await?;
+        let lease = set.into_iter().next();
+        lease.ok_or_else(|| Error::new(ErrorKind::Internal, "no lease for the one lock"))
     }
 
-    /// Ends the session and every lease of it; tells how many there were.
+    /// Ends the session and every lease of it in one step, and repeats that where the reply was
+    /// lost; tells how many leases there were.
     ///
     /// # Errors
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) where it had ended before,
-    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) where no reply came: it then ends at its
-    /// time.
-    pub async fn end(self) -> Result<usize, Error> {
-        let path = format!("/v1/sessions/{}", self.state.id);
-        let ended_here = LostReason::Ended(fence_protocol::wire::lock::EndReason::SessionEnded);
-        self.state.lose(ended_here);
-        match delete(&self.client, &path).await {
-            Ok(reply) => Ok(reply.lease_count),
-            Err(failure) => match ended(&failure) {
-                Some(reason) => Err(Error::lease_lost(&self.state.id, reason)),
-                None => Err(failure.into_error("end the session", Effect::Changes)),
-            },
+    /// [`LeaseLost`](ErrorKind::LeaseLost) where it had ended before: what was done under its leases
+    /// may overlap with other holders' work, unless the guard watched over it.
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
+    /// the server cannot be told; it then ends at its time.
+    pub async fn end(mut self) -> Result<usize, Error> {
+        // Dropping this future before its end leaves the rest to the background.
+        self.heartbeat = None;
+        let count = self.state.bonds().len();
+        self.state.trust.end(ENDED);
+        let result = self.client.sessions().end(self.state.id).await;
+        self.ended = true;
+        Ok(result?.map_or(count, |reply| reply.lease_count))
+    }
+
+    /// Does `work` while the session lives, then ends it. The work is dropped the moment the session
+    /// is lost, as by [`Lease::run`](crate::Lease::run); for one lease of it that is lost alone see
+    /// [`SessionLease::run`].
+    ///
+    /// # Errors
+    /// [`LeaseLost`](ErrorKind::LeaseLost) when the work was cancelled, and also when the work came
+    /// to its end but the session had not lasted until then. An end that the server could not be told
+    /// of is no error: the session ends by itself.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
+        let value = trust::guard(|| self.check(), self.lost(), work(&self)).await?;
+        let session = self.id();
+        match self.end().await {
+            Ok(_) => Ok(value),
+            Err(error) if matches!(error.kind(), ErrorKind::LeaseLost { .. }) => Err(error),
+            Err(error) => {
+                tracing::warn!(%session, %error, "the session was not ended; it ends by itself");
+                Ok(value)
+            }
         }
+    }
+
+    fn in_background(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.client.background().spawn_on(&self.runtime, task);
     }
 }
 
-impl State {
-    fn window(&self) -> Window {
-        *self.window.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// It ended, here or at the server.
+const ENDED: LostReason = LostReason::Ended(EndReason::SessionEnded);
 
-    /// Lost is for ever: the work has been told to stop.
-    fn lose(&self, reason: LostReason) {
-        self.lost.send_if_modified(|lost| {
-            let is_news = lost.is_none();
-            lost.get_or_insert(reason);
-            is_news
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.heartbeat = None;
+        // An `end` that was dropped before its end comes here too, and is repeated.
+        if self.ended {
+            return;
+        }
+        // Before the server lets anybody else have them.
+        self.state.trust.end(ENDED);
+        let (sessions, session) = (self.client.sessions().clone(), self.state.id);
+        self.in_background(async move {
+            if let Err(error) = sessions.end(session).await {
+                tracing::debug!(%session, %error, "a dropped session was not ended");
+            }
         });
-    }
-
-    fn check(&self, what: &impl std::fmt::Display) -> Result<(), Error> {
-        if !self.window().is_live(clock::now()) {
-            self.lose(LostReason::Deadline);
-        }
-        let lost = *self.lost.borrow();
-        lost.map_or(Ok(()), |reason| Err(Error::lease_lost(what, reason)))
-    }
-
-    fn extend(&self, window: Window) {
-        // A heartbeat that comes too late brings nothing back.
-        if self.check(&self.id).is_ok() {
-            *self.window.lock().unwrap_or_else(PoisonError::into_inner) = window;
-        }
-    }
-}
-
-/// Sends heartbeats at a third of the time to live until the session is lost.
-async fn keep(client: Client, state: Arc<State>, ttl: Ttl) {
-    let path = format!("/v1/sessions/{}/heartbeat", state.id);
-    let mut attempt = 0;
-    while state.check(&state.id).is_ok() {
-        if attempt == 0 {
-            clock::sleep_until(state.window().renew_at()).await;
-        } else {
-            tokio::time::sleep(timing::pause(attempt, ids::random())).await;
-        }
-        let sent_at = clock::now();
-        let timeout = state.window().renewal_timeout(sent_at);
-        let endpoint = client.locks().endpoint();
-        match endpoint.post::<SessionReply>(&path, &json!({}), timeout).await {
-            Ok(reply) => {
-                // A server that answers with more time than was asked for is not believed.
-                state.extend(Window::new(sent_at, reply.expires_in_ms.min(ttl.ms())));
-                attempt = 0;
-            }
-            Err(failure) => {
-                if let Some(reason) = ended(&failure) {
-                    return state.lose(reason);
-                }
-                let (session, reason) = (state.id, failure.reason());
-                tracing::warn!(%session, attempt, "a heartbeat failed: {reason}");
-                attempt += 1;
-            }
-        }
-    }
-}
-
-async fn delete(client: &Client, path: &str) -> Result<SessionEndedReply, Failure> {
-    let endpoint = client.locks().endpoint();
-    let request = endpoint.request(Method::DELETE, path, CALL_TIMEOUT);
-    endpoint.send(request, REPLY_BYTES_MAX).await?.json()
-}
-
-/// Whether the server says that the session has ended.
-fn ended(failure: &Failure) -> Option<LostReason> {
-    let session_ended = fence_protocol::wire::lock::EndReason::SessionEnded;
-    match failure {
-        Failure::Refused(problem, _)
-            if matches!(problem.code, Code::SessionEnded | Code::SessionUnknown) =>
-        {
-            Some(LostReason::Ended(session_ended))
-        }
-        _ => None,
-    }
-}
-
-impl SessionLease {
-    /// The fencing token: higher than that of every grant of this lock before.
-    pub fn token(&self) -> Token {
-        self.grant.token
-    }
-
-    /// The lock.
-    pub fn lock(&self) -> &LockName {
-        &self.grant.lock
-    }
-
-    /// The id of this grant.
-    pub fn lease_id(&self) -> LeaseId {
-        self.grant.lease_id
-    }
-
-    /// The value of the `Fencing-Token` header.
-    pub fn fencing_token(&self) -> &str {
-        &self.grant.fencing_token
-    }
-
-    /// Whether it can be trusted now: as long as its session can.
-    ///
-    /// # Errors
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) where it cannot.
-    pub fn check(&self) -> Result<(), Error> {
-        self.state.check(&self.grant.lock)
-    }
-
-    /// Gives the lock back; the session and its other leases live on.
-    ///
-    /// # Errors
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) where it had ended before.
-    pub async fn release(self) -> Result<(), Error> {
-        self.client.locks().release(&self.grant.lock, self.grant.lease_id).await
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem};
-use reqwest::header::{AUTHORIZATION, HeaderMap, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -147,6 +147,30 @@ impl Endpoint {
         self.send(request, JSON_BYTES_MAX).await?.json()
     }
 
+    /// Begins to read a stream of events, which may have no end; the caller bounds how long that
+    /// takes.
+    pub(crate) async fn open_stream(
+        &self,
+        path: &str,
+        last_event_id: Option<&str>,
+    ) -> Result<Response, Failure> {
+        const STREAM: &str = "text/event-stream";
+        let mut request = self.http.get(format!("{}{path}", self.base)).header(ACCEPT, STREAM);
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = request.send().await.map_err(|error| self.no_response(&error))?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response, JSON_BYTES_MAX).await);
+        }
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if kind.is_none_or(|kind| !kind.starts_with(STREAM)) {
+            let kind = kind.unwrap_or("nothing").to_owned();
+            return Err(Failure::NoReply(format!("{} answers {kind} and no events", self.base)));
+        }
+        Ok(response)
+    }
+
     /// Sends a request and reads the whole reply, at most `bytes_max` of it.
     pub(crate) async fn send(
         &self,
@@ -154,12 +178,21 @@ impl Endpoint {
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
         let response = request.send().await.map_err(|error| self.no_response(&error))?;
-        let status = response.status();
+        if !response.status().is_success() {
+            return Err(self.refusal(response, bytes_max).await);
+        }
         let headers = response.headers().clone();
         let body = read(response, bytes_max).await?;
-        if status.is_success() {
-            return Ok(Reply { headers, body });
-        }
+        Ok(Reply { headers, body })
+    }
+
+    /// What an error reply says, at most `bytes_max` of it.
+    async fn refusal(&self, response: Response, bytes_max: usize) -> Failure {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = match read(response, bytes_max).await {
+            Ok(body) => body,
+            Err(failure) => return failure,
+        };
         let retry_after = headers
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
@@ -168,7 +201,7 @@ impl Endpoint {
         if headers.get(IDEMPOTENCY_REPLAYED).is_some_and(|value| value == "true") {
             problem = problem.with(REPLAYED, true);
         }
-        Err(Failure::Refused(Box::new(problem), retry_after))
+        Failure::Refused(Box::new(problem), retry_after)
     }
 
     fn no_response(&self, error: &reqwest::Error) -> Failure {

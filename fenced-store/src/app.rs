@@ -19,6 +19,7 @@ use crate::observe::Observer;
 use crate::proxy::{self, ProxyError};
 use crate::redis_port::{Front, Listening, PortSettings};
 use crate::refusals::Refusals;
+use crate::report::Reporter;
 use crate::service::Guard;
 use crate::settings::{Backend, Settings};
 use crate::store::{self, FenceStore, Fences, OpenError};
@@ -96,6 +97,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         fences,
         objects,
         refusals: Refusals::default(),
+        reporter: settings.report.map(|options| Reporter::start(options, kit)),
         counters,
         observer,
         fronts: Mutex::default(),

@@ -8,11 +8,13 @@ use clap::Parser;
 use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
 use fence_protocol::wire::fence::Mode;
+use service_kit::access::secret::authorization;
 use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
 use crate::redis_port::PortSettings;
+use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
@@ -53,6 +55,15 @@ pub struct Config {
     /// Who may do what on --listen; the other ports know their clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
+    /// A lock server of this namespace, http://HOST:PORT, that is told what the fence refuses, so that
+    /// it is seen where people ask about a lock; may be repeated, and the first that answers is told.
+    /// No operation waits for it.
+    #[arg(long, value_name = "URL")]
+    pub report_to: Vec<ReportUrl>,
+    /// The file with the bearer token that refusals are reported with, where the lock server has an
+    /// access file; it needs the right "report *" there.
+    #[arg(long, value_name = "FILE")]
+    pub report_auth_file: Option<PathBuf>,
     /// Whether what the fence refuses is refused (enforce), or counted, logged and done all the
     /// same (observe), to see who would be refused before anybody is.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
@@ -122,6 +133,8 @@ pub struct Config {
 
 /// Redis' own limit of one argument (`proto-max-bulk-len`), in bytes.
 const REDIS_BULK_MAX: usize = 512 << 20;
+/// How many lock servers may be named to report to.
+const REPORT_TO_MAX: usize = 16;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -152,10 +165,11 @@ impl Config {
         let redis_port = keep(self.redis_port(), &mut problems);
         let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
         let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
+        let report = keep(self.report().map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
-        match (backend, keys, rules, redis_port, access) {
-            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some(access)) => {
+        match (backend, keys, rules, redis_port, access.zip(report)) {
+            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some((access, report))) => {
                 Ok(Settings {
                     listen: self.listen,
                     backend,
@@ -173,6 +187,7 @@ impl Config {
                     },
                     redis_port,
                     access,
+                    report,
                 })
             }
             _ => Err(SettingsError(problems)),
@@ -221,6 +236,22 @@ impl Config {
             max_buffer_bytes: self.max_redis_buffer_bytes,
             max_connections: self.listener.options().max_connections,
         }))
+    }
+
+    fn report(&self) -> Result<Option<ReportOptions>, String> {
+        let auth = self.report_auth_file.as_deref().map(authorization).transpose();
+        let auth = auth.map_err(|error| format!("--report-auth-file {error}"))?;
+        match self.report_to.len() {
+            0 if auth.is_some() => {
+                Err("--report-auth-file is of no use without --report-to http://HOST:PORT"
+                    .to_owned())
+            }
+            0 => Ok(None),
+            1..=REPORT_TO_MAX => Ok(Some(ReportOptions { urls: self.report_to.clone(), auth })),
+            count => Err(format!(
+                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} are told"
+            )),
+        }
     }
 
     fn is_proxy(&self) -> bool {
@@ -320,6 +351,11 @@ mod tests {
                 "above 536870912",
             ),
             ("--store memory: --unsigned --fail-at nowhere=stop", "no point"),
+            ("--store memory: --unsigned --report-to redis://x", "must begin with http://"),
+            (
+                "--store memory: --unsigned --report-to http://x --report-auth-file /nonexistent/r",
+                "/nonexistent/r cannot be",
+            ),
             ("--store memory: --unsigned --mode watch", "must be enforce or observe"),
             (
                 "--store memory: --unsigned --access-file /nonexistent/a",

@@ -19,6 +19,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_port;
 pub mod refusals;
+pub mod report;
 pub mod rules;
 pub mod service;
 pub mod settings;

@@ -15,6 +15,7 @@ use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
 use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
+use crate::report::Reporter;
 use crate::rules::Protection;
 use crate::store::{
     Effect, FenceStore, Fences, First, Once, Operation, Outcome, StoreError, StoreReport,
@@ -34,6 +35,8 @@ pub struct Guard {
     pub objects: Option<Arc<dyn FenceStore>>,
     /// What was refused.
     pub refusals: Refusals,
+    /// Who tells a lock server of it, by option.
+    pub reporter: Option<Reporter>,
     /// What is counted.
     pub counters: Counters,
     /// What observe mode lets pass.
@@ -313,6 +316,9 @@ impl Guard {
             owner: asked.owner.clone(),
             at_ms: self.kit.clock.monotonic_ms(),
         };
+        if let Some(reporter) = &self.reporter {
+            reporter.refused(&fence.lock, &refused);
+        }
         self.refusals.note(&fence.lock, refused);
     }
 

@@ -9,6 +9,7 @@ use service_kit::listener::ListenOptions;
 
 use crate::proxy::Upstream;
 use crate::redis_port::PortSettings;
+use crate::report::ReportOptions;
 use crate::rules::Rules;
 use crate::store::StoreUrl;
 use crate::store::redis::RedisOptions;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub redis: RedisOptions,
     /// The port for Redis' own protocol; only before a Redis.
     pub redis_port: Option<PortSettings>,
+    /// The lock servers that are told what is refused.
+    pub report: Option<ReportOptions>,
 }
 
 impl Settings {
@@ -72,6 +75,7 @@ impl Settings {
             listener: ListenOptions::default(),
             redis: RedisOptions::default(),
             redis_port: None,
+            report: None,
         }
     }
 }

@@ -18,7 +18,7 @@ mod stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::wire::event::{Event, EventKind, ToldOfLock};
 use fence_protocol::wire::lock::EndedReply;
 use fence_protocol::{LeaseId, LockName};
 use prometheus_client::metrics::counter::Counter;
@@ -34,7 +34,7 @@ use crate::store::{LockStore, StoreOptions, StoreUrl};
 
 pub use self::observe::Observed;
 pub use self::ring::EventId;
-pub(crate) use self::stream::Reader;
+pub(crate) use self::stream::{Reader, Watched};
 
 /// How many leases are followed to their end; of more than that, expiries are not told.
 const FOLLOWED_MAX: usize = 50_000;
@@ -42,6 +42,8 @@ const FOLLOWED_MAX: usize = 50_000;
 const OUTBOX: usize = 16_384;
 /// The events of a lock that are shown with it.
 const SHOWN: usize = 50;
+/// The refusals of a lock that are shown with it.
+const REFUSALS_SHOWN: usize = 16;
 
 /// How much is remembered, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,17 +215,18 @@ impl Events {
         }
     }
 
-    /// The newest events of a lock, newest first.
-    pub(crate) fn of_lock(&self, lock: &LockName) -> Vec<Event> {
-        let entries = self.state().ring.newest(SHOWN, |event| event.lock.as_ref() == Some(lock));
-        entries.iter().map(|entry| self.aged(entry)).collect()
-    }
-
-    /// The event with its age.
-    fn aged(&self, entry: &Entry) -> Event {
-        let mut event = Event::clone(&entry.event);
-        event.ms_ago = u64::try_from(self.now_ms() - entry.at_ms).unwrap_or(0);
-        event
+    /// What is remembered of a lock, or of one lease on it.
+    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> ToldOfLock {
+        let is_meant = |event: &Event| lease_id.is_none() || event.lease_id == lease_id;
+        let (events, refusals, gap) = {
+            let ring = &self.state().ring;
+            let refusals = ring.refusals(lock, REFUSALS_SHOWN, is_meant);
+            (ring.of_lock(lock, SHOWN, is_meant), refusals, ring.gap())
+        };
+        let now_ms = self.now_ms();
+        let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
+        let gap = gap.map(|entry| entry.aged(now_ms));
+        ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
     }
 
     fn now_ms(&self) -> i64 {

@@ -1,14 +1,18 @@
 //! Bearer tokens, rights, limits and the audit log, over real processes.
 
 mod audit;
+mod commands;
 mod groups;
 mod limits;
 mod reload;
 mod rights;
+mod sessions;
+mod tenants;
 
 use std::path::{Path, PathBuf};
 
-use fence_protocol::Code;
+use fence_protocol::wire::session::SessionReply;
+use fence_protocol::{Code, SessionId};
 use fence_tests::api::{Api, Reply, encode};
 use fence_tests::key_file::text;
 use fence_tests::servers::{Server, Setup};
@@ -23,7 +27,8 @@ struct Site {
 }
 
 impl Site {
-    /// Three principals: one with a part of the names, one who may look, one who administers.
+    /// Principals: two that share a part of the names, one with another part, one who may look, one
+    /// who administers.
     fn new() -> Self {
         Self::with("")
     }
@@ -41,8 +46,10 @@ impl Site {
             format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [{allow}]\n{more}\n")
         };
         entry("team", "\"use team/*\"", limits)
+            + &entry("rival", "\"use team/*\"", "")
+            + &entry("other", "\"use other/*\"", "")
             + &entry("eye", "\"read *\"", "")
-            + &entry("ops", "\"read *\", \"revoke *\", \"floor *\"", "")
+            + &entry("ops", "\"read *\", \"revoke *\", \"block *\", \"floor *\"", "")
     }
 
     fn path(&self) -> PathBuf {
@@ -108,6 +115,24 @@ impl As {
     async fn lock(&self, lock: &str, verb: &str, body: &Value) -> Reply {
         let path = format!("/v1/locks/{}/{verb}", encode(lock));
         self.send(Method::POST, &path, &body.to_string()).await
+    }
+
+    /// `POST /v1/sessions`.
+    async fn create(&self, body: &Value) -> Reply {
+        self.send(Method::POST, "/v1/sessions", &body.to_string()).await
+    }
+
+    /// A new session.
+    async fn begin(&self, ttl_ms: u64) -> SessionReply {
+        self.create(&json!({"owner": "worker", "ttl_ms": ttl_ms})).await.expect(200).read()
+    }
+
+    async fn beat(&self, session: SessionId) -> Reply {
+        self.send(Method::POST, &format!("/v1/sessions/{session}/heartbeat"), "").await
+    }
+
+    async fn end(&self, session: SessionId) -> Reply {
+        self.send(Method::DELETE, &format!("/v1/sessions/{session}"), "").await
     }
 
     async fn acquire(&self, lock: &str) -> Reply {

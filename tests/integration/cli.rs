@@ -1,5 +1,7 @@
 //! The `fence` command over real servers: what it prints is true, and its exit codes are honest.
 
+mod sessions;
+
 use fence_protocol::Code;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
@@ -33,7 +35,7 @@ fn fence(locks: &str, guard: &str, args: &[&str]) -> Process {
 }
 
 /// `fence serve` on ports of the system's choice, and the tour that it prints.
-async fn serve() -> (Process, String, String) {
+pub(crate) async fn serve() -> (Process, String, String) {
     let mut command = command(fence_tests::binaries::path("fence"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
     let mut process = Process::spawn("fence serve", command);

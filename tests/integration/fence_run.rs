@@ -1,6 +1,8 @@
 //! `fence run`: the command runs while the lock is held, and never after.
 
 mod limits;
+mod several;
+mod takeover;
 
 use std::path::PathBuf;
 

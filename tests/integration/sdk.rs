@@ -3,6 +3,8 @@
 mod below_the_marks;
 mod lost_replies;
 mod sessions;
+mod takeover;
+mod together;
 
 use std::time::Duration;
 

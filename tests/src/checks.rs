@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fence_protocol::LeaseId;
+
 use crate::history::{Action, Granted, Operation, Outcome};
 
 /// L1: tokens are unique, and a grant that was answered before another was asked for has the
-/// smaller token. Over all locks together, as embedded and redis promise.
+/// smaller token. Over all locks together, as embedded and redis promise. Of several answers to one
+/// id the first counts: that is the grant, and the others repeat it.
 ///
 /// # Errors
 /// The two grants that break it.
@@ -19,7 +22,7 @@ pub fn tokens_rise(grants: &[Granted]) -> Result<(), String> {
             _ => {}
         }
     }
-    let mut by_end: Vec<&Granted> = grants.iter().collect();
+    let mut by_end: Vec<&Granted> = first_answers(grants);
     by_end.sort_by_key(|grant| grant.span.returned_ns);
     let mut by_begin = by_end.clone();
     by_begin.sort_by_key(|grant| grant.span.invoked_ns);
@@ -38,13 +41,40 @@ pub fn tokens_rise(grants: &[Granted]) -> Result<(), String> {
     Ok(())
 }
 
+fn first_answers(grants: &[Granted]) -> Vec<&Granted> {
+    let mut first: HashMap<LeaseId, &Granted> = HashMap::new();
+    for grant in grants {
+        let known = first.entry(grant.lease).or_insert(grant);
+        if grant.span.invoked_ns < known.span.invoked_ns {
+            *known = grant;
+        }
+    }
+    first.into_values().collect()
+}
+
+/// L3: an id is granted once. Whoever asks again with it gets the same token.
+///
+/// # Errors
+/// The two answers that break it.
+pub fn one_grant_an_id(grants: &[Granted]) -> Result<(), String> {
+    let mut seen: HashMap<LeaseId, &Granted> = HashMap::new();
+    for grant in grants {
+        let first = *seen.entry(grant.lease).or_insert(grant);
+        if (first.token, &first.lock) != (grant.token, &grant.lock) {
+            return Err(format!("one id, two grants: {first:?} and {grant:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// L2: the times in which two leases of one lock certainly lived at once. A lease certainly lives
-/// from its answer until its time to live, counted from before it was asked for, is over or its
-/// release began. Only for runs in which nobody renewed or revoked.
+/// from its answer until its time to live, counted from before it was asked for or was last renewed,
+/// is over or its release began. Only for runs in which nobody revoked.
 pub fn overlaps(grants: &[Granted]) -> Vec<String> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, &Granted)>> = BTreeMap::new();
     for grant in grants {
-        let expiry = grant.span.invoked_ns + grant.ttl_ms * 1_000_000;
+        let asked = grant.span.invoked_ns + grant.ttl_ms * 1_000_000;
+        let expiry = grant.kept_ns.map_or(asked, |kept| kept.max(asked));
         let end = grant.released_ns.map_or(expiry, |released| released.min(expiry));
         if grant.span.returned_ns < end {
             let entry = (grant.span.returned_ns, end, grant);

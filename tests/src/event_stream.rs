@@ -20,10 +20,21 @@ impl EventStream {
     /// # Panics
     /// Where the answer is not a stream.
     pub async fn open(base: &str, query: &str, last_id: &str) -> Self {
+        Self::open_as(base, query, last_id, "").await
+    }
+
+    /// The same with the value of an `Authorization` header; empty for none.
+    ///
+    /// # Panics
+    /// Where the answer is not a stream.
+    pub async fn open_as(base: &str, query: &str, last_id: &str, authorization: &str) -> Self {
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let mut request = client.get(format!("{base}/v1/events{query}"));
         if !last_id.is_empty() {
             request = request.header("last-event-id", last_id);
+        }
+        if !authorization.is_empty() {
+            request = request.header("authorization", authorization);
         }
         let response = soon("the stream", request.send()).await.expect("an answer");
         assert_eq!(response.status().as_u16(), 200, "{response:?}");

@@ -36,6 +36,8 @@ pub struct Granted {
     pub span: Span,
     /// Before the holder began to release it, where it did.
     pub released_ns: Option<u64>,
+    /// Until when the last renewal, or heartbeat of its session, that was answered keeps it.
+    pub kept_ns: Option<u64>,
 }
 
 /// An operation at the guard.
@@ -128,6 +130,18 @@ impl History {
         let now = self.now_ns();
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
             grant.released_ns.get_or_insert(now);
+        }
+    }
+
+    /// Notes that the lease was live when a call that began at `invoked_ns` was carried out, and is
+    /// so for `ttl_ms` from then.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn kept(&self, lease: LeaseId, invoked_ns: u64, ttl_ms: u64) {
+        let until_ns = invoked_ns + ttl_ms * 1_000_000;
+        for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
+            grant.kept_ns = grant.kept_ns.max(Some(until_ns));
         }
     }
 

@@ -34,5 +34,7 @@ pub mod redis_writes;
 pub mod resp_client;
 pub mod seed;
 pub mod servers;
+pub mod session_client;
+pub mod session_load;
 pub mod upstream;
 pub mod wait;

@@ -48,8 +48,8 @@ The token is shown once, on standard error, or written to --secret-file; it is k
 struct New {
     /// Who it is for: 1 to 64 of A-Z a-z 0-9 . _ -
     name: String,
-    /// A right: verbs (read, acquire, write; use for these three; revoke, block, floor) and a name,
-    /// a prefix or *; may be repeated [default: 'use NAME/*']
+    /// A right: verbs (read, acquire, write; use for these three; report; revoke, block, floor) and a
+    /// name, a prefix or *; may be repeated [default: 'use NAME/*']
     #[arg(long, value_name = "RIGHT")]
     allow: Vec<String>,
     /// Write the token to this new file, for its owner alone

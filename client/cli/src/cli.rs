@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve};
+use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -29,6 +29,9 @@ Examples:
   fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
   fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
   fence lock show jobs/nightly                     who holds it, who waits, how the last ones ended
+  fence lock explain jobs/nightly                  the same in sentences, and what guards refused
+  fence lock watch jobs/                           what happens to them, as it happens
+  fence session block 4c0e… --reason 'runs away'   it can renew no more, and ends at its time
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
   fence auth new ci --secret-file ci.secret        a bearer token, for servers that ask who it is
   fence doctor                                     judges an installation
@@ -47,6 +50,7 @@ pub(crate) enum Command {
     Run(run::Args),
     Elect(elect::Args),
     Lock(lock::Args),
+    Session(session::Args),
     Object(object::Args),
     Auth(auth::Args),
     Doctor(doctor::Args),

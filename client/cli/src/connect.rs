@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{BearerToken, Client, Error};
+use fence_client::{BearerToken, Client, ClientBuilder, Error};
 use fence_protocol::wire::lock::MAX_WAIT_MS;
 use fence_protocol::{Invalid, duration};
 
@@ -35,6 +35,10 @@ pub(crate) struct Connect {
 
 impl Connect {
     pub(crate) fn client(&self) -> Result<Client, Error> {
+        self.builder()?.build()
+    }
+
+    pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
         let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.store);
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
@@ -42,7 +46,7 @@ impl Connect {
         if let Some(file) = &self.auth_file {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
-        builder.build()
+        Ok(builder)
     }
 }
 

@@ -1,6 +1,8 @@
 //! `fence elect`: runs a command while this candidate is the leader, and stands again when it was
 //! deposed.
 
+mod observe;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -38,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "command")]
     observe: bool,
 
+    /// With --observe: go on, and print every change of leader until Ctrl-C
+    #[arg(long, requires = "observe")]
+    follow: bool,
+
     /// The command and its arguments
     #[arg(required_unless_present = "observe", last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -58,6 +64,7 @@ Examples:
   fence elect --name web/leader --ttl 5s --metadata '{\"url\":\"http://10.0.0.7:80\"}' -- ./lead.sh
   fence elect --name web/leader --observe
   fence elect --name web/leader --observe --output json
+  fence elect --name web/leader --observe --follow
 
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
   76 the office was lost after the command had been told to end,
@@ -72,6 +79,9 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
 pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let election = election(&args, &client);
+    if args.observe && args.follow {
+        return observe::follow(&args, &election).await;
+    }
     if args.observe {
         return observe(&args, &election).await;
     }

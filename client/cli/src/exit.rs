@@ -87,7 +87,7 @@ impl From<Invalid> for Failure {
 
 fn code_of(kind: &ErrorKind) -> u8 {
     match kind {
-        ErrorKind::Contended { .. } => code::NOT_ACQUIRED,
+        ErrorKind::Contended { .. } | ErrorKind::TakeoverRefused { .. } => code::NOT_ACQUIRED,
         ErrorKind::LeaseLost { .. } => code::LOST,
         ErrorKind::Stale { .. } | ErrorKind::Precondition => code::REFUSED,
         ErrorKind::Unavailable => code::UNAVAILABLE,

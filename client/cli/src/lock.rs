@@ -1,15 +1,17 @@
 //! `fence lock`: the lock server's calls, one by one.
 
+mod explain;
 mod print;
+mod watch;
 
 use std::time::Duration;
 
 use clap::Subcommand;
-use fence_client::Client;
-use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl, duration};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
+use crate::identity::Identity;
 use crate::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
@@ -21,7 +23,9 @@ use crate::output::Output;
 Examples:
   fence lock acquire orders/42 --ttl 30s --output json
   fence lock show orders/42
-  fence lock list --prefix orders/")]
+  fence lock explain orders/42 --lease 67e55044-10b1-426f-9247-bb680e5fe0c8
+  fence lock list --prefix orders/
+  fence lock watch orders/")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +41,11 @@ enum Command {
     Release(Release),
     /// Shows who holds a lock, who waits, and how the last leases ended
     Show(Show),
+    /// Explains a lock in sentences: who holds it, who waits, how the last ones ended, what was
+    /// refused, and what became of a lease
+    Explain(explain::Explain),
+    /// Prints what happens to locks, as it happens
+    Watch(watch::Watch),
     /// Lists the locks that are held
     List(List),
     /// Takes a lock away: seals the guards and ends every live lease, or one of several
@@ -49,8 +58,12 @@ Examples:
   fence lock acquire orders/42
   fence lock acquire orders/42 --ttl 1m --wait 30s --output json | jq -r .fencing_token
   fence lock acquire orders/42 --ttl 1m --output json | jq -r .fencing_credential   for Redis clients
+  fence lock acquire orders/42 --owner billing --takeover --incarnation \"$POD_UID\"
+  fence lock acquire orders/42 --owner billing --takeover-of 67e55044-10b1-426f-9247-bb680e5fe0c8
+  fence lock acquire orders/42 --session 8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1
 
-Exit code 75 when another holds the lock for longer than the wait.")]
+Exit code 75 when another holds the lock for longer than the wait, or it may not be taken over;
+76 when the session has ended.")]
 struct Acquire {
     /// The lock
     lock: String,
@@ -63,6 +76,12 @@ struct Acquire {
     /// The token must exceed this one, which a guard has seen
     #[arg(long, value_name = "TOKEN")]
     min_token: Option<Token>,
+    /// The lease lives as long as this session, as `fence session create` printed it, and --ttl says
+    /// nothing
+    #[arg(long, value_name = "SESSION")]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    identity: Identity,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -180,6 +199,8 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
             let reply = args.connect.client()?.locks().show(&args.lock).await?;
             args.output.print(&reply, print::lock)?;
         }
+        Command::Explain(args) => return explain::explain(args).await,
+        Command::Watch(args) => return watch::watch(args).await,
         Command::List(args) => {
             let client = args.connect.client()?;
             let page = client.locks().list(&args.prefix, args.after.as_ref(), args.limit).await?;
@@ -199,11 +220,15 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
 }
 
 async fn acquire(args: Acquire) -> Result<(), Failure> {
-    let client: Client = args.connect.client()?;
+    let client = args.identity.of_session(&args.connect, args.session.is_some())?;
     let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
+    request = args.identity.of(request);
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }
-    let reply = request.acquire_detached().await?;
+    let reply = match args.session {
+        Some(session) => request.acquire_detached_in(session).await?,
+        None => request.acquire_detached().await?,
+    };
     args.output.print(&reply, print::lease)
 }

@@ -9,12 +9,14 @@ mod demo;
 mod doctor;
 mod elect;
 mod exit;
+mod identity;
 mod lock;
 mod object;
 mod output;
 mod readable;
 mod run;
 mod serve;
+mod session;
 mod table;
 
 use std::process::ExitCode;
@@ -90,6 +92,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Run(args) => run::run(args).await,
         Command::Elect(args) => elect::elect(args).await,
         Command::Lock(args) => lock::lock(args).await,
+        Command::Session(args) => session::session(args).await,
         Command::Object(args) => object::object(args).await,
         Command::Auth(args) => auth::auth(args),
         Command::Doctor(args) => doctor::doctor(args).await,

@@ -1,6 +1,7 @@
 //! `fence run`: holds a lock while a command runs, and ends it before the lock can pass on.
 
 mod ending;
+pub(crate) mod held;
 pub(crate) mod helper;
 pub(crate) mod holding;
 mod job;
@@ -12,15 +13,20 @@ mod terminal;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use fence_client::{ErrorKind, LockRequest};
+use fence_client::{Client, ErrorKind, LockRequest};
 use fence_protocol::duration;
 
+use self::held::Held;
 use self::holding::{GIVE_BACK, Options, Outcome};
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
+use crate::identity::Identity;
 use crate::readable::readable;
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
+///
+/// Several locks (--lock A --lock B) are held by one session: all of them or none, under one
+/// heartbeat. The command is ended where one of them is lost.
 ///
 /// The command runs in a process group of its own. TERM, INT, HUP, QUIT, USR1 and USR2 are passed
 /// on to that group at all times, stdin is its own, and its exit code becomes this one's. When the
@@ -35,13 +41,16 @@ use crate::readable::readable;
 /// The command finds FENCE_LOCK, FENCE_TOKEN, FENCE_LEASE_ID, FENCE_HEADER (the value of the
 /// Fencing-Token header), FENCE_CREDENTIAL (the same as a password for the guard's Redis port) and
 /// FENCE_DEADLINE_MS (when the lease would be lost without a renewal, in milliseconds on the clock
-/// of /proc/uptime) in its environment.
+/// of /proc/uptime) in its environment. FENCE_LEASES has the same of every lock as JSON: [{"lock",
+/// "token", "lease_id", "header", "credential"}, …] in the order of --lock. Of several locks the
+/// other variables tell of the first, but for FENCE_CREDENTIAL, which is that of all of them, and
+/// FENCE_SESSION_ID.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The lock to hold
-    #[arg(long, short = 'l', value_name = "NAME")]
-    lock: String,
+    /// The lock to hold; up to 64 of them where it is repeated
+    #[arg(long, short = 'l', required = true, value_name = "NAME")]
+    lock: Vec<String>,
 
     /// How long to wait while another holds the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
@@ -55,6 +64,9 @@ pub(crate) struct Args {
     options: Options,
 
     #[command(flatten)]
+    identity: Identity,
+
+    #[command(flatten)]
     connect: Connect,
 }
 
@@ -62,6 +74,9 @@ const EXAMPLES: &str = "\
 Examples:
   fence run --lock jobs/nightly -- ./nightly.sh
   fence run --lock jobs/nightly --wait 5m --ttl 30s -- make report
+  fence run --lock accounts/1 --lock accounts/2 --wait 10s -- ./transfer.sh
+  fence run --lock jobs/mail --takeover -- ./mailer.sh           under a service manager
+  fence run --lock jobs/mail --owner mail --takeover-of $DEAD_LEASE -- ./mailer.sh
   fence run --lock jobs/import --progress-within 30s --max-hold 1h -- sh -c \\
     'for file in inbox/*; do ./import \"$file\"; echo >&$FENCE_PROGRESS_FD; done'
   fence run --lock orders/42 -- sh -c \\
@@ -73,23 +88,63 @@ Exit codes: the command's own, or 128 and the number of the signal that ended it
 
 /// Acquires, runs, releases; the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
+    if args.lock.len() > 1 && args.identity.takeover_of.is_some() {
+        return Err(Failure::usage("--takeover-of names one lease, and takes one --lock with it"));
+    }
+    let client = args.identity.client(&args.connect)?;
     let mut signals = holding::listen(&args.options)?;
-    let acquire = request(&args, client.lock(&args.lock)).acquire();
-    let lease = tokio::select! {
+    let acquired = tokio::select! {
         biased;
         signal = signals.next() => {
-            // The acquire is dropped, and with it a grant that may be on its way.
-            client.drained(GIVE_BACK).await;
-            let message = format!("{} while waiting for {}", signals::name(signal), args.lock);
-            return Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message));
+            let locks = args.lock.join(", ");
+            let message = format!("{} while waiting for {locks}", signals::name(signal));
+            Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
         }
-        acquired = acquire => acquired.map_err(|error| not_acquired(&args, error))?,
+        acquired = acquire(&args, &client) => acquired,
     };
-    match holding::hold(&args.options, &args.command, &client, lease, &mut signals).await? {
+    let held = match acquired {
+        Ok(held) => held,
+        Err(failure) => {
+            // The acquire was dropped, and with it a grant that may be on its way.
+            client.drained(GIVE_BACK).await;
+            return Err(failure);
+        }
+    };
+    match holding::hold(&args.options, &args.command, &client, held, &mut signals).await? {
         Outcome::Ended(code) => Ok(code),
         Outcome::Lost { message, .. } => Err(Failure::new(code::LOST, message)),
     }
+}
+
+async fn acquire(args: &Args, client: &Client) -> Result<Held, Failure> {
+    let [lock] = &args.lock[..] else {
+        return together(args, client).await;
+    };
+    let request = args.identity.of(request(args, client.lock(lock)));
+    let lease = request.acquire().await.map_err(|error| not_acquired(args, lock, error))?;
+    Ok(lease.into())
+}
+
+/// Several locks by one session.
+async fn together(args: &Args, client: &Client) -> Result<Held, Failure> {
+    let options = &args.options;
+    let mut session = client.session().ttl(options.ttl);
+    if let Some(limit) = options.progress_within {
+        session = session.progress_within(limit);
+    }
+    if let Some(limit) = options.max_hold {
+        session = session.max_hold(limit);
+    }
+    if let Some(time) = options.warn_before {
+        session = session.warn_before(time);
+    }
+    let session = session.begin().await?;
+    let mut locks = session.locks(&args.lock).wait(args.wait);
+    if args.identity.takeover {
+        locks = locks.takeover();
+    }
+    let leases = locks.acquire_all().await?;
+    Ok(Held::Several(Box::new(session), leases))
 }
 
 fn request(args: &Args, request: LockRequest) -> LockRequest {
@@ -108,7 +163,7 @@ fn request(args: &Args, request: LockRequest) -> LockRequest {
 }
 
 /// A lock that is held is the expected case, and gets words for people.
-fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
+fn not_acquired(args: &Args, lock: &str, error: fence_client::Error) -> Failure {
     let ErrorKind::Contended { holder, .. } = error.kind() else {
         return error.into();
     };
@@ -121,8 +176,7 @@ fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
         )
     });
     let message = format!(
-        "{} is held{holder}; waited {}. Wait for longer with --wait",
-        args.lock,
+        "{lock} is held{holder}; waited {}. Wait for longer with --wait",
         duration::show(args.wait)
     );
     Failure::new(code::NOT_ACQUIRED, message)

@@ -4,10 +4,13 @@ mod folder;
 mod tour;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use clap::Parser as _;
+use fenced_store::report::ReportOptions;
+use service_kit::access::{Grant, secret};
 use service_kit::redis_link::{RedisTarget, without_password};
 use service_kit::{Kit, signals};
 
@@ -30,6 +33,7 @@ Examples:
   fence serve                                   prints a tour with curl to paste
   fence serve --dir ./fencepost                 keeps leases, objects and keys
   fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
+  fence serve --access-file access.toml         who asks must have a bearer token: see fence auth
   fence serve --redis redis://127.0.0.1:6379    Redis clients connect to 127.0.0.1:6380
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
@@ -57,6 +61,14 @@ pub(crate) struct Args {
     /// Which lock protects which resource; may be repeated
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     rule: Vec<String>,
+
+    /// The file of who may do what (see fence auth); without it, everybody may do everything
+    #[arg(long, value_name = "FILE")]
+    access_file: Option<PathBuf>,
+
+    /// The file to which acts of administration and refusals are appended, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
 
     /// A TOML file with settings, by the names of the flags
     #[arg(long, value_name = "FILE")]
@@ -108,30 +120,42 @@ async fn start(
             Some(url) => url.clone(),
             None => format!("embedded:{}", folder.path().join(part).display()),
         };
-        vec![
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut line = vec![
             program.to_owned(),
             format!("--listen={listen}"),
             format!("--store={store}"),
-            format!("--token-key-file={}", keys.display()),
-        ]
+            flag("token-key-file", &keys),
+        ];
+        line.extend(args.access_file.iter().map(|path| flag("access-file", path)));
+        line.extend(args.audit_log.iter().map(|path| flag("audit-log", path)));
+        line
     };
     if let Some(url) = &args.redis {
         let _: RedisTarget =
             url.parse().map_err(|error| Failure::usage(format!("--redis: {error}")))?;
     }
-    let locks = lock_server::config::Config::try_parse_from(common("l", args.listen, "locks"))
+    let mut locks = lock_server::config::Config::try_parse_from(common("l", args.listen, "locks"))
         .map_err(|error| Failure::internal(error.to_string()))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
     let rules = args.rule.iter().map(|rule| format!("--rule={rule}"));
     let port = args.redis.is_some().then(|| format!("--redis-listen={}", args.redis_listen));
     let guard = common("g", args.store_listen, "objects").into_iter().chain(rules).chain(port);
-    let guard = fenced_store::config::Config::try_parse_from(guard)
+    let mut guard = fenced_store::config::Config::try_parse_from(guard)
         .map_err(|error| bad_rule(&error))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
+    // The guard reports to the lock server, which knows it by a bearer token that is kept nowhere.
+    let secret = secret::generate();
+    let auth = HeaderValue::from_str(&format!("Bearer {secret}"))
+        .map_err(|error| Failure::internal(error.to_string()))?;
+    let right: Grant = "report *".parse().map_err(Failure::internal)?;
+    locks.access = locks.access.and("(guard)", &secret, right);
     let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
     let locks = locks.bind().await.map_err(cannot_start)?;
+    let url = locks.addr().and_then(|addr| format!("http://{addr}").parse().ok());
+    guard.report = url.map(|url| ReportOptions { urls: vec![url], auth: Some(auth) });
     let guard = fenced_store::app::build(guard, guard_kit).await.map_err(cannot_start)?;
     Ok((locks, guard.bind().await.map_err(cannot_start)?))
 }
@@ -157,11 +181,12 @@ fn announce(
         return Err(Failure::internal("a listener does not know its address"));
     };
     let (locks, api) = (format!("http://{locks}"), format!("http://{api}"));
+    let who = args.access_file.as_deref();
     let text = match (&args.redis, guard.redis_addr()) {
         (Some(redis), Some(port)) => {
-            tour::redis(&locks, &api, port, &without_password(redis), folder)
+            tour::redis(&locks, &api, port, &without_password(redis), folder, who)
         }
-        _ => tour::text(&locks, &api, folder),
+        _ => tour::text(&locks, &api, folder, who),
     };
     emit(text.as_bytes())
 }

@@ -4,15 +4,15 @@ use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
-use super::Spec;
 use super::plan::{Knowledge, Plan, Step, knowledge};
+use super::{Spec, Takeover};
 use crate::clock::{self, Moment};
 use crate::timing::Window;
 use crate::transport::{Effect, Failure};
 use crate::{Client, Error, ErrorKind, ids};
 
 /// Acquires what `spec` says: the grant, and for how long it may be trusted.
-pub(super) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
+pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let mut plan = Plan::new(clock::now(), spec.wait, spec.patience);
     let mut claim = Claim::new(client, &spec.lock);
     loop {
@@ -49,10 +49,18 @@ async fn attempt(
     let request = AcquireRequest {
         ttl_ms: spec.ttl,
         wait_ms: plan.wait_ms(sent_at),
-        owner: Some(client.owner().clone()),
+        owner: spec.owner.clone(),
         lease_id: Some(claim.lease_id),
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
+        session_id: spec.session,
+        // Always, so that a later life of this owner can take the lock over.
+        incarnation: Some(client.incarnation().clone()),
+        takeover: spec.takeover == Takeover::EarlierSelf,
+        takeover_of: match spec.takeover {
+            Takeover::Of(lease_id) => Some(lease_id),
+            Takeover::Never | Takeover::EarlierSelf => None,
+        },
         ..AcquireRequest::default()
     };
     let before = std::mem::replace(&mut claim.maybe_granted, true);
@@ -61,7 +69,8 @@ async fn attempt(
         claim.maybe_granted = before || knowledge(failure) == Knowledge::Unknown;
     })?;
     let window = window_of(sent_at, &reply, spec);
-    if window.is_worn(clock::now()) {
+    // A lease of a session is trusted for as long as the session is.
+    if spec.session.is_none() && window.is_worn(clock::now()) {
         confirm(client, spec, reply).await
     } else {
         Ok((reply, window))

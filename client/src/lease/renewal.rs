@@ -6,16 +6,16 @@ use std::sync::Arc;
 use fence_protocol::wire::lock::RenewRequest;
 use fence_protocol::{Code, LeaseId, LockName, Ttl};
 
-use super::state::State;
 use crate::clock;
 use crate::error::end_reason;
 use crate::timing::{self, Window};
 use crate::transport::Failure;
+use crate::trust::Trust;
 use crate::{Locks, LostReason, ids};
 
 pub(super) struct Renewal {
     pub(super) locks: Locks,
-    pub(super) state: Arc<State>,
+    pub(super) trust: Arc<Trust>,
     pub(super) lock: LockName,
     pub(super) lease_id: LeaseId,
     pub(super) ttl: Ttl,
@@ -24,7 +24,7 @@ pub(super) struct Renewal {
 impl Renewal {
     /// Keeps the lease until it is lost. The caller stops it by dropping the future.
     pub(super) async fn keep(self) {
-        let lost = self.state.when_lost();
+        let lost = self.trust.when_lost();
         tokio::select! {
             biased;
             _ = lost => {}
@@ -34,11 +34,11 @@ impl Renewal {
 
     async fn renew_for_ever(&self) {
         loop {
-            clock::sleep_until(self.state.window().renew_at()).await;
+            clock::sleep_until(self.trust.window().renew_at()).await;
             let mut attempt = 1;
             while let Err(failure) = self.renew().await {
                 if let Some(reason) = ended(&failure) {
-                    return self.state.lose(reason);
+                    return self.trust.lose(reason);
                 }
                 self.report(attempt, &failure);
                 tokio::time::sleep(timing::pause(attempt, ids::random())).await;
@@ -49,7 +49,7 @@ impl Renewal {
 
     /// The first failure is news; its repeats are not.
     fn report(&self, attempt: u32, failure: &Failure) {
-        let remaining_ms = self.state.window().remaining(clock::now()).as_millis();
+        let remaining_ms = self.trust.window().remaining(clock::now()).as_millis();
         let (lock, reason) = (&self.lock, failure.reason());
         if attempt == 1 {
             tracing::warn!(%lock, remaining_ms, "a renewal failed, trying again: {reason}");
@@ -60,13 +60,13 @@ impl Renewal {
 
     async fn renew(&self) -> Result<(), Failure> {
         let sent_at = clock::now();
-        let timeout = self.state.window().renewal_timeout(sent_at);
+        let timeout = self.trust.window().renewal_timeout(sent_at);
         let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await?;
         // A server that answers with more time than was asked for is not believed.
         let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
         // Where this comes too late, the lease is lost and whoever waits for that is awake.
-        self.state.extend(window, clock::reading());
+        self.trust.extend(window, clock::reading());
         Ok(())
     }
 }

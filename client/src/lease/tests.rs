@@ -1,6 +1,8 @@
 //! Leases whose server cannot be reached any more.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use fence_protocol::Ttl;
 
@@ -37,15 +39,8 @@ fn orphaned_under(ttl_ms: u64, store: &str, limits: Limits) -> Lease {
         waited_ms: 0,
     };
     let window = Window::new(clock::now(), ttl_ms);
-    let spec = Spec {
-        lock: grant.lock.clone(),
-        ttl: Ttl::from_ms(ttl_ms).unwrap(),
-        wait: Duration::ZERO,
-        patience: Duration::ZERO,
-        min_token: None,
-        metadata: None,
-        limits,
-    };
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
+    let spec = Spec { ttl, limits, ..Spec::new(&client, grant.lock.clone()) };
     Lease::begin(client, grant, window, spec)
 }
 

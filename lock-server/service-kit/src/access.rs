@@ -16,6 +16,7 @@ mod ledger;
 mod list;
 mod rights;
 pub mod secret;
+mod sessions;
 
 pub use caller::{Caller, Hold, Waiting};
 pub use gate::{Gate, Need};

@@ -61,9 +61,7 @@ pub fn operational_routes(kit: &Kit) -> Router {
 }
 
 async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
-    let verbose = query.as_deref().is_some_and(|query| {
-        query.split('&').any(|part| part.split('=').next() == Some("verbose"))
-    });
+    let verbose = is_verbose(query.as_deref());
     let report = kit.health.report(kit.tasks.is_shutting_down());
     let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let text = match (report.ready, verbose) {
@@ -72,6 +70,12 @@ async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
         (false, false) => report.failing_text(),
     };
     (status, text).into_response()
+}
+
+/// Whether `/readyz` is asked for every check: they name files and addresses.
+pub(crate) fn is_verbose(query: Option<&str>) -> bool {
+    query
+        .is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")))
 }
 
 async fn version(State(kit): State<Kit>) -> Json<serde_json::Value> {

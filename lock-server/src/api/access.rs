@@ -1,6 +1,8 @@
 //! Which right each request needs.
 
+use axum::extract::Query;
 use axum::http::Method;
+use serde::Deserialize;
 use service_kit::access::{Asked, Need, Verb};
 
 /// What a request needs; what is not named here nobody may do.
@@ -8,17 +10,21 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
     let lock = || asked.param("lock").as_bytes().to_vec();
     let whole = Vec::new;
     match (asked.method, asked.route) {
-        (&Method::GET, "/v1/locks" | "/v1/events") => Need::Under(Verb::Read, asked.prefix()),
+        (&Method::GET, "/v1/locks") => Need::Under(Verb::Read, asked.prefix()),
+        (&Method::GET, "/v1/events") => match watched(asked) {
+            Some(lock) => Need::Name(Verb::Read, lock.into_bytes()),
+            None => Need::Under(Verb::Read, asked.prefix()),
+        },
         // Which locks stands in the body; each is checked there.
         (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
-        (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Write),
+        (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Report),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
         (
             &Method::POST,
             "/v1/locks/{lock}/acquire" | "/v1/locks/{lock}/renew" | "/v1/locks/{lock}/release",
         ) => Need::Name(Verb::Acquire, lock()),
         (&Method::POST, "/v1/locks/{lock}/revoke") => Need::Name(Verb::Revoke, lock()),
-        // A session has no name. Its id is known to whoever made it; its locks are checked when
+        // A session has no name, but a principal, whom the handler knows; its locks are checked when
         // they are acquired.
         (&Method::GET, "/v1/sessions") => Need::Under(Verb::Read, whole()),
         (&Method::GET, "/v1/sessions/{id}") => Need::Somewhere(Verb::Read),
@@ -27,6 +33,17 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
         (&Method::POST, "/v1/sessions/{id}/block") => Need::Under(Verb::Block, whole()),
         _ => Need::Unmapped,
     }
+}
+
+/// The one lock whose events are asked for. Where the query cannot be read, the handler will not read
+/// it either.
+fn watched(asked: &Asked<'_>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Watch {
+        lock: Option<String>,
+    }
+    let watch = Query::<Watch>::try_from_uri(asked.uri);
+    watch.ok().and_then(|Query(watch)| watch.lock)
 }
 
 #[cfg(test)]
@@ -70,6 +87,10 @@ mod tests {
             ("get", "/v1/locks", "", Need::Under(Verb::Read, Vec::new())),
             ("get", "/v1/locks", "prefix=a%2F", Need::Under(Verb::Read, b"a/".to_vec())),
             ("get", "/v1/locks", "prefix=a&prefix=", Need::Under(Verb::Read, Vec::new())),
+            ("get", "/v1/events", "prefix=a%2F", Need::Under(Verb::Read, b"a/".to_vec())),
+            ("get", "/v1/events", "lock=a%2Fb", Need::Name(Verb::Read, b"a/b".to_vec())),
+            ("get", "/v1/events", "lock=a&lock=b", Need::Under(Verb::Read, Vec::new())),
+            ("get", "/v1/events", "", Need::Under(Verb::Read, Vec::new())),
             ("post", "/v1/sessions/{id}/block", "", Need::Under(Verb::Block, Vec::new())),
             ("delete", "/v1/locks/{lock}", "", Need::Unmapped),
             ("post", "/v1/new", "", Need::Unmapped),

@@ -11,7 +11,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
-use super::{Service, error};
+use super::{Service, error, sessions};
 use crate::counters::Operation;
 use crate::rules::tokens;
 use crate::store::{Acquire, Mode, Takeover};
@@ -35,7 +35,9 @@ pub(super) async fn acquire(
     ApiJson(request): ApiJson<AcquireRequest>,
 ) -> Result<Json<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
-    let request = with_owner(&service, request).await?;
+    let (caller, owner) =
+        within_session(&service, caller, request.session_id, request.owner).await?;
+    let request = AcquireRequest { owner, ..request };
     let acquire = check(&service, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
@@ -116,21 +118,26 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     })
 }
 
-/// A lease of a session is its owner's, who need not say so again.
-async fn with_owner(service: &Service, request: AcquireRequest) -> Result<AcquireRequest, Reject> {
-    match (request.session_id, &request.owner) {
-        (Some(session), None) => {
-            let owner = Some(owner_of(service, session).await?);
-            Ok(AcquireRequest { owner, ..request })
+/// A lease of a session is that owner's, who need not say so again, and its principal's alone.
+pub(super) async fn within_session(
+    service: &Service,
+    caller: Caller,
+    session: Option<SessionId>,
+    owner: Option<Owner>,
+) -> Result<(Caller, Option<Owner>), Reject> {
+    let Some(session) = session else { return Ok((caller, owner)) };
+    let owner = match owner {
+        Some(owner) => {
+            sessions::own(service, &caller, session).await?;
+            owner
         }
-        _ => Ok(request),
-    }
-}
-
-/// Whose session it is.
-pub(super) async fn owner_of(service: &Service, session: SessionId) -> Result<Owner, Reject> {
-    let shown = service.store.show_session(session).await;
-    Ok(shown.map_err(super::sessions::reject)?.owner)
+        None => {
+            let shown = service.store.look_session(session).await.map_err(sessions::reject)?;
+            sessions::mine(&caller, &shown)?;
+            shown.owner
+        }
+    };
+    Ok((caller.within(Some(session)), Some(owner)))
 }
 
 /// Who asks where nobody says so.

@@ -30,10 +30,13 @@ pub(super) async fn acquire_all(
     for wish in &request.locks {
         caller.may(Verb::Acquire, wish.lock.as_str())?;
     }
+    let (session, owner) = (request.session_id, request.owner);
+    let (caller, owner) = acquire::within_session(&service, caller, session, owner).await?;
+    let request = AcquireAllRequest { owner, ..request };
     let made_up = request.lease_id.is_none();
     let (lease_id, wait_ms) = (request.lease_id, request.wait_ms);
     let lease_id = lease_id.unwrap_or_else(service_kit::ids::lease_id);
-    let parts = check(&service, request, lease_id).await?;
+    let parts = check(&service, request, lease_id)?;
     let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();
     let _waits = (wait_ms > 0).then(|| caller.wait()).transpose()?;
     let holds = hold(&caller, &parts, made_up)?;
@@ -80,7 +83,7 @@ fn check_locks(locks: &[LockWish]) -> Result<(), Reject> {
     }
 }
 
-async fn check(
+fn check(
     service: &Service,
     request: AcquireAllRequest,
     lease_id: LeaseId,
@@ -94,10 +97,9 @@ async fn check(
         modes.push(acquire::mode(*mode, *size).map_err(|text| of_lock(lock, text))?);
         acquire::check_min_token(service, *min_token).map_err(|text| of_lock(lock, text))?;
     }
-    let owner = match (request.owner, request.session_id) {
-        (Some(owner), _) => owner,
-        (None, Some(session)) => acquire::owner_of(service, session).await?,
-        (None, None) => acquire::anonymous()?,
+    let owner = match request.owner {
+        Some(owner) => owner,
+        None => acquire::anonymous()?,
     };
     let parts = request.locks.into_iter().zip(modes).map(|(wish, mode)| Acquire {
         lock_delay_ms: service.lock_delay_ms(&wish.lock),

@@ -7,16 +7,18 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use fence_protocol::Code;
 use fence_protocol::wire::event::{
     Event, EventKind, REFUSALS_MAX, RefusalsReply, RefusalsReport, ReportedRefusal,
 };
+use fence_protocol::{Code, LockName};
+use futures_util::StreamExt as _;
+use futures_util::future::ready;
 use serde::Deserialize;
 use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiQuery, Reject, Result};
 
 use super::{Service, error, inspect};
-use crate::events::{EventId, Reader};
+use crate::events::{EventId, Reader, Watched};
 
 /// What a browser, or any client of such a stream, sends to resume it.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -26,27 +28,48 @@ const LAST_EVENT_ID: &str = "last-event-id";
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Watch {
     prefix: String,
+    lock: Option<LockName>,
 }
 
-/// The events of locks whose names begin with a prefix, from now or from `Last-Event-ID` on.
+impl Watch {
+    fn watched(self) -> Result<Watched> {
+        match self.lock {
+            Some(_) if !self.prefix.is_empty() => {
+                Err(error::invalid("prefix and lock exclude each other: name one of them"))
+            }
+            Some(lock) => Ok(Watched::Lock(lock)),
+            None => inspect::check_prefix(&self.prefix).map(|()| Watched::Under(self.prefix)),
+        }
+    }
+}
+
+/// The events of one lock, or of those whose names begin with a prefix, from now or from `Last-Event-ID` on.
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiQuery(watch): ApiQuery<Watch>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    inspect::check_prefix(&watch.prefix)?;
+    let watched = watch.watched()?;
     let seen = headers.get(LAST_EVENT_ID).map(|value| event_id(value.as_bytes())).transpose()?;
     if !service.events.is_on() {
         let detail = "this server keeps no events (--event-history 0)";
         return Err(Reject::new(Code::NotOffered, detail));
     }
-    let Some(reader) = Reader::new(&service.events, watch.prefix, seen).await else {
+    // Before the readers of all are counted: nobody is to take the places of the others.
+    let waiting = caller.wait()?;
+    let Some(reader) = Reader::new(&service.events, watched.clone(), seen).await else {
         let detail = "the readers of events: the limit is reached (--max-event-readers)";
         return Err(Reject::new(Code::LimitReached, detail).retry_after(1));
     };
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::from_stream(reader.into_stream())).into_response())
+    // A stream has no end of its own, so it ends where a change of the access file takes the right.
+    let stream = reader.into_stream().take_while(move |_| {
+        let _counts = &waiting;
+        ready(caller.may_still(Verb::Read, watched.scope()))
+    });
+    Ok((headers, Body::from_stream(stream)).into_response())
 }
 
 fn event_id(bytes: &[u8]) -> Result<EventId> {
@@ -63,13 +86,21 @@ pub(super) async fn refusals(
     caller: Caller,
     ApiJson(report): ApiJson<RefusalsReport>,
 ) -> Result<Json<RefusalsReply>> {
+    if !service.events.is_on() {
+        let detail = "this server keeps no events (--event-history 0), so that nobody would see it";
+        return Err(Reject::new(Code::NotOffered, detail));
+    }
     let taken = report.refusals.len();
     if taken > REFUSALS_MAX {
         let text = format!("{taken} refusals are too many for one report: at most {REFUSALS_MAX}");
         return Err(error::invalid(text));
     }
+    if report.dropped > 0 {
+        // The gap is told to the readers of every lock.
+        caller.may_all(Verb::Report)?;
+    }
     for refusal in &report.refusals {
-        caller.may(Verb::Write, refusal.lock.as_str())?;
+        caller.may(Verb::Report, refusal.lock.as_str())?;
     }
     for refusal in report.refusals {
         service.events.tell(refused(refusal));
@@ -87,5 +118,6 @@ fn refused(refusal: ReportedRefusal) -> Event {
     let mut event = event.text(refusal.operation);
     (event.token, event.mark, event.owner) =
         (Some(refusal.token), Some(refusal.mark), refusal.owner);
+    event.late_ms = (refusal.ms_ago > 0).then_some(refusal.ms_ago);
     event
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use fence_protocol::LockName;
 use fence_protocol::wire::event::ExplainedLock;
 use fence_protocol::wire::lock::LockPage;
+use fence_protocol::{LeaseId, LockName};
 use serde::Deserialize;
 use service_kit::problem::{ApiPath, ApiQuery, Reject};
 
@@ -16,14 +16,22 @@ use crate::store::ListQuery;
 /// How many locks a page holds at most.
 const PAGE_MAX: usize = 1_000;
 
-/// One lock, and what happened to it lately.
+/// The query of one lock.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Asker {
+    lease_id: Option<LeaseId>,
+}
+
+/// One lock, and what happened to it lately, or to one lease on it.
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
     ApiPath(lock): ApiPath<LockName>,
+    ApiQuery(asker): ApiQuery<Asker>,
 ) -> Result<Json<ExplainedLock>, Reject> {
     let now = service.store.show(&lock).await;
     let now = now.map_err(|refusal| error::reject(&lock, refusal))?;
-    Ok(Json(ExplainedLock { now, events: service.events.of_lock(&lock) }))
+    Ok(Json(ExplainedLock { now, told: service.events.of_lock(&lock, asker.lease_id) }))
 }
 
 /// The query of a listing.

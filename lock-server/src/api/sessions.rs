@@ -1,4 +1,9 @@
 //! `/v1/sessions`: a heartbeat keeps every lease that is bound to a session.
+//!
+//! Where there is an access file, a session belongs to the principal that began it: nobody else
+//! heartbeats, ends or uses it. The store keeps whose it is, so that every server before it and every
+//! later life of this one knows. It never changes while the session lives, so it is asked for once and
+//! then remembered for as long as the session lives at least: a heartbeat stays one step of the store.
 
 use std::sync::Arc;
 
@@ -9,7 +14,7 @@ use fence_protocol::wire::session::{
 };
 use fence_protocol::{Code, SessionId};
 use serde::Deserialize;
-use service_kit::access::Caller;
+use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiPath, ApiQuery, Reject};
 
 use super::{Service, acquire, error};
@@ -22,6 +27,7 @@ const PAGE_MAX: usize = 1_000;
 /// Begins a session. A repeat with the same `session_id` is harmless.
 pub(super) async fn create(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiJson(request): ApiJson<SessionRequest>,
 ) -> Result<Json<SessionReply>, Reject> {
     service.check_ttl(request.ttl_ms)?;
@@ -30,27 +36,83 @@ pub(super) async fn create(
         owner: request.owner,
         ttl: request.ttl_ms,
         metadata: acquire::metadata(request.metadata.as_ref())?,
+        principal: caller.name().map(ToOwned::to_owned),
     };
+    let id = new.session_id;
+    let is_new = caller.begin_session(id, new.ttl.ms())?;
     let result = service.store.create_session(new).await;
-    finish(&service, Operation::CreateSession, result)
+    let is_certain = !matches!(result, Err(StoreError::Unknown(_)));
+    if result.is_err() && is_new && is_certain {
+        caller.ended_session(id);
+    }
+    if let Err(StoreError::Session(SessionRefusal { why: NoSession::OtherOwner(_), .. })) = &result
+    {
+        // Who that is, is told to nobody else.
+        own(&service, &caller, id).await?;
+    }
+    let reply = finish(&service, Operation::CreateSession, result)?;
+    mine(&caller, &reply)?;
+    Ok(reply)
 }
 
 /// Gives the session, and every lease of it, its time again.
 pub(super) async fn heartbeat(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(session): ApiPath<SessionId>,
 ) -> Result<Json<SessionReply>, Reject> {
+    own(&service, &caller, session).await?;
     let result = service.store.heartbeat(session).await;
-    finish(&service, Operation::Heartbeat, result)
+    forget_ended(&caller, &result);
+    let reply = finish(&service, Operation::Heartbeat, result)?;
+    mine(&caller, &reply)?;
+    Ok(reply)
 }
 
 /// Ends the session and its leases.
 pub(super) async fn end(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(session): ApiPath<SessionId>,
 ) -> Result<Json<SessionEndedReply>, Reject> {
+    own(&service, &caller, session).await?;
     let result = service.store.end_session(session).await;
+    if result.is_ok() {
+        caller.ended_session(session);
+    }
+    forget_ended(&caller, &result);
     finish(&service, Operation::EndSession, result)
+}
+
+/// Refuses the session of somebody else. One that does not live is nobody's: the store says so.
+pub(super) async fn own(service: &Service, caller: &Caller, id: SessionId) -> Result<(), Reject> {
+    if caller.owns_session(id) {
+        return Ok(());
+    }
+    match service.store.look_session(id).await {
+        Ok(session) => mine(caller, &session),
+        Err(StoreError::Session(_)) => Ok(()),
+        Err(error) => Err(reject(error)),
+    }
+}
+
+/// Takes down that a session is the caller's, and refuses what is told of another one's.
+pub(super) fn mine(caller: &Caller, session: &SessionReply) -> Result<(), Reject> {
+    let id = session.session_id;
+    let verdict = caller.is_session_of(id, session.principal.as_deref());
+    match verdict {
+        Ok(()) => caller.kept_session(id, session.expires_in_ms),
+        Err(_) => caller.ended_session(id),
+    }
+    verdict
+}
+
+fn forget_ended<T>(caller: &Caller, result: &Result<T, StoreError>) {
+    if let Err(StoreError::Session(SessionRefusal { session_id, why })) = result
+        && matches!(why, NoSession::Unknown | NoSession::Ended(_))
+    {
+        caller.ended_session(*session_id);
+    }
 }
 
 /// Refuses heartbeats from now on, and writes down why. What the session holds stays its own until
@@ -75,12 +137,17 @@ pub(super) async fn block(
     Ok(reply)
 }
 
-/// One session with its leases.
+/// One session with its leases, to whoever began it, and to whoever may read everything.
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     ApiPath(session): ApiPath<SessionId>,
 ) -> Result<Json<SessionReply>, Reject> {
-    service.store.show_session(session).await.map(Json).map_err(reject)
+    let shown = service.store.show_session(session).await.map_err(reject)?;
+    if caller.may_all(Verb::Read).is_err() {
+        mine(&caller, &shown)?;
+    }
+    Ok(Json(shown))
 }
 
 /// The query of a listing.

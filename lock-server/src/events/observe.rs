@@ -214,6 +214,10 @@ impl SessionStore for Observed {
         self.store.show_session(session).await
     }
 
+    async fn look_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+        self.store.look_session(session).await
+    }
+
     async fn list_sessions(
         &self,
         after: Option<SessionId>,

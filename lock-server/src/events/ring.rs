@@ -1,5 +1,7 @@
 //! The events that are remembered: a bounded list with ordered ids. Pure.
 
+mod index;
+
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName};
+
+use self::index::Index;
 
 /// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,
 /// `1795-3`; without Redis the first part is when the server started.
@@ -47,6 +51,15 @@ pub(super) struct Entry {
     pub(super) at_ms: i64,
 }
 
+impl Entry {
+    /// The event with its age.
+    pub(super) fn aged(&self, now_ms: i64) -> Event {
+        let mut event = Event::clone(&self.event);
+        event.ms_ago = u64::try_from(now_ms - self.at_ms).unwrap_or(0);
+        event
+    }
+}
+
 /// The last events, oldest first. Places in it are absolute, so that a reader can tell how far it
 /// has come although entries are forgotten at the other end.
 #[derive(Debug)]
@@ -58,6 +71,7 @@ pub(super) struct Ring {
     /// The id before the first entry.
     before: EventId,
     last: EventId,
+    index: Index,
 }
 
 /// Where a reader begins.
@@ -72,15 +86,18 @@ pub(super) struct Start {
 impl Ring {
     /// Remembers `capacity` events; those up to `before` are not known.
     pub(super) fn new(capacity: usize, before: EventId) -> Self {
-        Self { entries: VecDeque::new(), first: 0, capacity, before, last: before }
+        let (entries, index) = (VecDeque::new(), Index::default());
+        Self { entries, first: 0, capacity, before, last: before, index }
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
         self.last = entry.id.unwrap_or(self.last);
+        self.index.push(&entry.event, self.first + self.entries.len() as u64);
         self.entries.push_back(entry);
         while self.entries.len() > self.capacity
             && let Some(forgotten) = self.entries.pop_front()
         {
+            self.index.forget(&forgotten.event, self.first);
             self.first += 1;
             self.before = forgotten.id.unwrap_or(self.before);
         }
@@ -113,15 +130,42 @@ impl Ring {
         Some(self.entries.iter().skip(skip).take(count).cloned().collect())
     }
 
-    /// The newest entries that `wanted` takes, newest first, at most `count`.
-    pub(super) fn newest(&self, count: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Entry> {
-        self.entries
-            .iter()
-            .rev()
-            .filter(|entry| wanted(&entry.event))
-            .take(count)
-            .cloned()
-            .collect()
+    /// The newest entries of a lock that `wanted` takes, newest first, at most `count`.
+    pub(super) fn of_lock(
+        &self,
+        lock: &LockName,
+        count: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Vec<Entry> {
+        self.at(self.index.of_lock(lock), count, wanted)
+    }
+
+    /// The same of its refusals alone.
+    pub(super) fn refusals(
+        &self,
+        lock: &LockName,
+        count: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Vec<Entry> {
+        self.at(self.index.refusals(lock), count, wanted)
+    }
+
+    /// The newest gap among the events of all locks.
+    pub(super) fn gap(&self) -> Option<Entry> {
+        self.at(self.index.gap().into_iter(), 1, |_| true).pop()
+    }
+
+    fn at(
+        &self,
+        places: impl Iterator<Item = u64>,
+        count: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Vec<Entry> {
+        let entry = |place: u64| {
+            let at = usize::try_from(place.checked_sub(self.first)?).ok()?;
+            self.entries.get(at)
+        };
+        places.filter_map(entry).filter(|entry| wanted(&entry.event)).take(count).cloned().collect()
     }
 }
 
@@ -217,6 +261,41 @@ mod tests {
             assert!(start.has_gap, "{seen}");
             assert_eq!(seqs(&ring, start), [6, 7, 8, 9]);
         }
+    }
+
+    /// What is found by lock is what a look at everything finds, and nothing of a lock that is
+    /// forgotten stays.
+    #[test]
+    fn a_locks_events_are_found_without_looking_at_all() {
+        use EventKind::{Gap, Granted, Refused};
+        let lock = |n: u64| LockName::new(&format!("l{n}")).unwrap();
+        let mut ring = Ring::new(8, id(0));
+        for seq in 1..=100 {
+            let kind = if seq % 3 == 0 { Refused } else { Granted };
+            let mut event = Event::new(kind).lock(&lock(seq * seq % 7));
+            if seq % 25 == 0 {
+                event = Event::new(Gap);
+            }
+            ring.push(Entry { id: Some(id(seq)), event: Arc::new(event), at_ms: 0 });
+            let scan = |wanted: &dyn Fn(&Event) -> bool| {
+                let found = ring.entries.iter().rev().filter(|entry| wanted(&entry.event));
+                found.filter_map(|entry| entry.id).collect::<Vec<_>>()
+            };
+            let ids = |entries: Vec<Entry>| {
+                entries.into_iter().filter_map(|entry| entry.id).collect::<Vec<_>>()
+            };
+            for n in 0..7 {
+                let is_of = |event: &Event| event.lock == Some(lock(n));
+                assert_eq!(ids(ring.of_lock(&lock(n), 99, |_| true)), scan(&is_of));
+                let is_refusal = |event: &Event| is_of(event) && event.kind == Refused;
+                assert_eq!(ids(ring.refusals(&lock(n), 99, |_| true)), scan(&is_refusal));
+                let one: Vec<_> = scan(&is_of).into_iter().take(1).collect();
+                assert_eq!(ids(ring.of_lock(&lock(n), 1, |_| true)), one);
+            }
+            let gaps = scan(&|event| event.kind == Gap);
+            assert_eq!(ring.gap().and_then(|entry| entry.id), gaps.first().copied());
+        }
+        assert!(ring.index.lock_count() <= 8);
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
 use futures_util::Stream;
+use service_kit::access::Scope;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::Events;
-use super::ring::{Entry, EventId};
+use super::ring::EventId;
 
 /// How often something is sent when nothing happens, so that both ends know that the other lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -21,11 +23,40 @@ const PIECE: usize = 64;
 /// How long a reader that comes from another server may wait for this one to have read as far.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// A reader of the events of locks with a prefix.
+/// What a reader wants to hear of.
+#[derive(Clone, Debug)]
+pub(crate) enum Watched {
+    /// This lock.
+    Lock(LockName),
+    /// All whose names begin so; where it is empty, also sessions and the whole namespace.
+    Under(String),
+}
+
+impl Watched {
+    /// What one must have the right to.
+    pub(crate) fn scope(&self) -> Scope<'_> {
+        match self {
+            Self::Lock(lock) => Scope::Name(lock.as_str().as_bytes()),
+            Self::Under(prefix) => Scope::Under(prefix.as_bytes()),
+        }
+    }
+
+    /// A gap is for all.
+    fn wants(&self, event: &Event) -> bool {
+        match (self, &event.lock) {
+            (Self::Lock(lock), Some(told)) => lock == told,
+            (Self::Under(prefix), Some(told)) => told.as_str().starts_with(prefix),
+            (Self::Under(prefix), None) if prefix.is_empty() => true,
+            (_, None) => event.kind == EventKind::Gap,
+        }
+    }
+}
+
+/// A reader of events.
 pub(crate) struct Reader {
     events: Events,
     news: watch::Receiver<()>,
-    prefix: String,
+    watched: Watched,
     place: u64,
     is_over: bool,
     /// What is sent before anything else.
@@ -38,7 +69,7 @@ impl Reader {
     /// many.
     pub(crate) async fn new(
         events: &Events,
-        prefix: String,
+        watched: Watched,
         seen: Option<EventId>,
     ) -> Option<Self> {
         let permit = events.inner.readers.clone().try_acquire_owned().ok()?;
@@ -64,7 +95,7 @@ impl Reader {
         Some(Self {
             events: events.clone(),
             news,
-            prefix,
+            watched,
             place: start.place,
             is_over: false,
             greeting: Some(greeting),
@@ -117,20 +148,13 @@ impl Reader {
                 return None;
             }
             self.place += entries.len() as u64;
-            for entry in entries.iter().filter(|entry| self.wants(entry)) {
-                render(&mut text, entry.id, &self.events.aged(entry));
+            let now_ms = self.events.now_ms();
+            for entry in entries.iter().filter(|entry| self.watched.wants(&entry.event)) {
+                render(&mut text, entry.id, &entry.aged(now_ms));
             }
             if !text.is_empty() {
                 return Some(text);
             }
-        }
-    }
-
-    /// What concerns no lock is for those who read everything; a gap is for all.
-    fn wants(&self, entry: &Entry) -> bool {
-        match &entry.event.lock {
-            Some(lock) => lock.as_str().starts_with(&self.prefix),
-            None => self.prefix.is_empty() || entry.event.kind == EventKind::Gap,
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct Session {
     pub ttl: Ttl,
     /// A JSON text for people.
     pub metadata: Option<String>,
+    /// Whose it is by the access file.
+    pub principal: Option<String>,
     /// When it began.
     pub created_at_ms: u64,
     /// How often it was renewed.
@@ -50,6 +52,7 @@ impl Session {
             owner: new.owner,
             ttl: new.ttl,
             metadata: new.metadata,
+            principal: new.principal,
             created_at_ms: now_ms,
             heartbeats: 0,
             blocked: None,
@@ -123,6 +126,7 @@ impl Session {
                 .map(|(lock, lease_id)| SessionLease { lock: lock.clone(), lease_id: *lease_id })
                 .collect(),
             metadata: self.metadata.as_deref().and_then(|m| serde_json::from_str(m).ok()),
+            principal: self.principal.clone(),
         }
     }
 }
@@ -136,6 +140,8 @@ pub struct StoredSession {
     metadata: Option<String>,
     blocked: Option<Owner>,
     ended: Option<SessionEndReason>,
+    #[serde(default)]
+    principal: Option<String>,
 }
 
 impl Session {
@@ -150,6 +156,7 @@ impl Session {
                 State::Until(_) => None,
                 State::Ended(reason, _) => Some(reason),
             },
+            principal: self.principal.clone(),
         }
     }
 
@@ -159,6 +166,7 @@ impl Session {
             owner: stored.owner,
             ttl: stored.ttl_ms,
             metadata: stored.metadata,
+            principal: stored.principal,
             created_at_ms: now_ms,
             heartbeats: 0,
             blocked: stored.blocked,

@@ -56,6 +56,14 @@ pub trait SessionStore: Send + Sync + fmt::Debug + 'static {
     /// [`StoreError::Session`] where it has ended or is not known.
     async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError>;
 
+    /// One live session; its leases may be left out, so that it costs the same for any number.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`] where it has ended or is not known.
+    async fn look_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+        self.show_session(session).await
+    }
+
     /// Live sessions in the order of their ids, without their leases.
     async fn list_sessions(
         &self,
@@ -75,6 +83,8 @@ pub struct NewSession {
     pub ttl: Ttl,
     /// A JSON text for people.
     pub metadata: Option<String>,
+    /// Whose it is by the access file; the store keeps it, and judges nobody by it.
+    pub principal: Option<String>,
 }
 
 /// What a session does not allow.

@@ -4,6 +4,7 @@ use fence_protocol::Code;
 use fence_tests::api::Api;
 use fence_tests::process::{Process, command};
 use fence_tests::servers::Setup;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::{As, Site};
@@ -49,6 +50,41 @@ async fn administration_is_written_before_and_after_and_refusals_once() {
 }
 
 #[tokio::test]
+async fn the_guard_writes_the_same() {
+    let site = Site::new();
+    let guard = site.guard().await;
+    let (team, ops) = (As::new(&guard, "team"), As::new(&guard, "ops"));
+    ops.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::NotOffered);
+    team.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::Forbidden);
+    team.send(Method::PUT, "/v1/objects/other/a", "x").await.problem(Code::Forbidden);
+    let token = "7;lock=\"team/b\";lease=\"67e55044-10b1-426f-9247-bb680e5fe0c8\"";
+    let headers = [("authorization", team.bearer.as_str()), ("fencing-token", token)];
+    let wrong = team.api.send(Method::PUT, "/v1/objects/team/a", &headers, "x").await;
+    wrong.problem(Code::WrongLock);
+    Api::new(&guard.base).get("/v1/fences").await.problem(Code::Unauthorized);
+    let told: Vec<String> = site
+        .audit()
+        .iter()
+        .map(|line| {
+            let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+            ["service", "event", "phase", "principal", "verb", "code"].map(word).join(" ")
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "fenced-store admin asked ops floor -",
+            "fenced-store admin answered ops floor not-offered-by-store",
+            "fenced-store refused - team floor forbidden",
+            "fenced-store refused - team write forbidden",
+            "fenced-store refused - team write wrong-lock",
+            "fenced-store refused - - read unauthorized",
+        ]
+    );
+    assert_eq!(site.audit()[1]["notes"]["stated"], "5");
+}
+
+#[tokio::test]
 async fn what_cannot_be_written_down_is_not_done() {
     let site = Site::new();
     let server = site.lock_server().await;
@@ -60,7 +96,7 @@ async fn what_cannot_be_written_down_is_not_done() {
     ops.lock("team/a", "revoke", &revoke).await.problem(Code::StoreUnavailable);
     let held = json!({"lease_id": lease.lease_id});
     team.lock("team/a", "renew", &held).await.expect(200);
-    let ready = Api::new(&server.base).get("/readyz?verbose").await.expect(200);
+    let ready = team.get("/readyz?verbose").await.expect(200);
     assert!(String::from_utf8_lossy(&ready.body).contains("[!]audit-log"), "{ready:?}");
     std::fs::remove_dir(site.audit_path()).unwrap();
     ops.lock("team/a", "revoke", &revoke).await.expect(200);

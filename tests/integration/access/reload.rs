@@ -6,16 +6,26 @@ use fence_tests::wait::until_true;
 
 use super::{As, Site, assert_unknown};
 
-async fn readiness(api: &Api) -> String {
-    String::from_utf8_lossy(&api.get("/readyz?verbose").await.expect(200).body).into_owned()
+/// What somebody with no right to see others' entries is told.
+async fn readiness(known: &As) -> String {
+    let text = known.get("/readyz?verbose").await.expect(200).body;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(!text.contains("late") && !text.contains("steal"), "{text}");
+    text
+}
+
+async fn metric(known: &As, line: &str) -> bool {
+    String::from_utf8_lossy(&known.get("/metrics").await.expect(200).body).contains(line)
 }
 
 #[tokio::test]
 async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, late, api) =
-        (As::new(&server, "team"), As::new(&server, "late"), Api::new(&server.base));
+    let (team, late) = (As::new(&server, "team"), As::new(&server, "late"));
+    let eye = As::new(&server, "eye");
+    assert_unknown(&Api::new(&server.base).get("/readyz?verbose").await);
+    assert!(metric(&eye, "access_file_usable 1").await);
     assert_unknown(&late.acquire("team/b").await);
     team.acquire("team/a").await.lease();
 
@@ -30,27 +40,33 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     .await;
     assert_unknown(&team.acquire("team/c").await);
 
-    for (bad, reason) in [
+    let half = Site::file("");
+    let bad_files: [(&str, &str); 6] = [
         ("[principals.late]\nnonsense", "line 2"),
         ("", "names no principal"),
-        (&Site::file("").replace("sha256:", ""), "is not sha256:"),
-    ] {
+        (&half[..half.len() / 2], "line"),
+        (&half.replace("sha256:", ""), "is not sha256:"),
+        (&half.replace("use other", "steal other"), "\"steal\" is no verb"),
+        (&format!("{half}max-locks = -1\n"), "-1"),
+    ];
+    for (at, (bad, reason)) in bad_files.into_iter().enumerate() {
         site.write(bad);
-        until_true(reason, || async {
-            let text = readiness(&api).await;
-            text.contains("[!]access-file warning:") && text.contains(reason)
-        })
-        .await;
+        until_true(reason, || async { rejected(&site).len() == at + 1 }).await;
+        assert!(rejected(&site)[at].contains(reason), "{:?}", rejected(&site));
+        let text = readiness(&eye).await;
+        assert!(text.contains("[!]access-file warning:") && text.contains("the log says why"));
+        assert!(metric(&eye, "access_file_usable 0").await);
         late.get("/v1/locks/team%2Fa").await.expect(200);
         assert_unknown(&team.get("/v1/locks/team%2Fa").await);
         assert!(server.process.stderr().contains(reason), "the log says why");
     }
     std::fs::remove_file(site.path()).unwrap();
     until_true("the missing file to be told", || async {
-        readiness(&api).await.contains("cannot be read")
+        rejected(&site).last().is_some_and(|detail| detail.contains("cannot be read"))
     })
     .await;
     late.get("/v1/locks/team%2Fa").await.expect(200);
+    assert!(metric(&eye, "access_file_rejections_total 7").await);
 
     site.write(&Site::file(""));
     until_true("the good file to be in force", || async {
@@ -58,14 +74,24 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     })
     .await;
     assert_unknown(&late.get("/v1/locks/team%2Fa").await);
-    assert!(readiness(&api).await.contains("[+]access-file ok"));
+    assert!(readiness(&eye).await.contains("[+]access-file ok"));
+    assert!(metric(&eye, "access_file_usable 1").await);
+    assert!(metric(&eye, "access_file_loads_total 2").await);
     let phases: Vec<String> = site
         .audit()
         .iter()
         .filter(|line| line["event"] == "access-file")
         .map(|line| line["phase"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(phases, ["loaded", "rejected", "rejected", "rejected", "rejected", "loaded"]);
+    let expected: Vec<&str> =
+        ["loaded"].into_iter().chain(["rejected"; 7]).chain(["loaded"]).collect();
+    assert_eq!(phases, expected);
+}
+
+/// Why files were rejected, by the audit log.
+fn rejected(site: &Site) -> Vec<String> {
+    let lines = site.audit().into_iter().filter(|line| line["phase"] == "rejected");
+    lines.map(|line| line["detail"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
 fn hash(name: &str) -> String {

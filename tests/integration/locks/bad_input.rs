@@ -1,8 +1,11 @@
 //! Bad input to lock-server: one clear error each, and nothing is lost.
 
 use fence_protocol::{Code, LeaseId};
+use fence_tests::api::{Api, Locks};
+use fence_tests::key_file::session_id;
 use fence_tests::raw_http::{connect, exchange, read_reply, status};
 use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::until_true;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -143,13 +146,155 @@ async fn bad_bodies() {
     witness.check().await;
 }
 
+/// To the byte, for leases and for sessions.
 #[tokio::test]
 async fn metadata_is_bounded() {
     let witness = Witness::new().await;
-    let body: Value = json!({"metadata": "x".repeat(40_000)});
-    let reply = witness.server.locks().acquire("bad", body).await;
-    assert!(matches!(reply.status, 400 | 413), "{reply:?}");
+    let locks = witness.server.locks();
+    // With its quotes it has 4096 bytes.
+    let most = "x".repeat(4_094);
+    for (text, shown) in [
+        (format!("{most}y"), "4097 bytes"),
+        ("ä".repeat(2_048), "4098 bytes"),
+        ("\u{1}".repeat(700), "4202 bytes"),
+        ("x".repeat(40_000), "40002 bytes"),
+    ] {
+        for (path, owner) in [("/v1/locks/bad/acquire", "a"), ("/v1/sessions", "a")] {
+            let reply = locks.0.post(path, &json!({"metadata": text, "owner": owner})).await;
+            let detail = reply.problem(Code::PayloadTooLarge).detail;
+            assert!(detail.contains(shown) && detail.contains("4096"), "{path}: {detail}");
+        }
+    }
+    assert!(locks.show("bad").await.holder.is_none());
+    assert_eq!(sessions(&locks.0).await, [] as [Value; 0]);
+    let begun = locks.0.post("/v1/sessions", &json!({"owner": "a", "metadata": most})).await;
+    assert_eq!(begun.expect(200).json()["metadata"], most);
     witness.check().await;
+}
+
+/// Live sessions, as they are listed.
+async fn sessions(api: &Api) -> Vec<Value> {
+    let page = api.get("/v1/sessions").await.expect(200).json();
+    page["sessions"].as_array().unwrap().clone()
+}
+
+async fn begin(api: &Api, body: Value) -> String {
+    let reply = api.post("/v1/sessions", &body).await.expect(200).json();
+    reply["session_id"].as_str().unwrap().to_owned()
+}
+
+/// Everything that can be asked of a session which does not serve.
+async fn refused_session(locks: &Locks, id: &str, code: Code) {
+    let path = format!("/v1/sessions/{id}");
+    locks.0.post(&format!("{path}/heartbeat"), &json!({})).await.problem(code);
+    for ask in [
+        json!({"session_id": id}),
+        json!({"session_id": id, "owner": "worker"}),
+        json!({"session_id": id, "owner": "worker", "wait_ms": 1_000}),
+        json!({"session_id": id, "owner": "worker", "incarnation": "2", "takeover": true}),
+    ] {
+        let problem = locks.acquire("bad", ask).await.problem(code);
+        assert_eq!(problem.extension::<String>("session_id").as_deref(), Some(id), "{problem:?}");
+        assert!(problem.detail.contains(id), "{problem:?}");
+    }
+    if code != Code::SessionBlocked {
+        locks.0.get(&path).await.problem(code);
+        locks.0.send(Method::DELETE, &path, &[], "").await.problem(code);
+        locks.0.post(&format!("{path}/block"), &json!({"reason": "r"})).await.problem(code);
+    }
+}
+
+#[tokio::test]
+async fn sessions_that_do_not_serve() {
+    let witness = Witness::new().await;
+    let locks = witness.server.locks();
+    let api = &locks.0;
+    let worker = |ttl_ms: u64| json!({"owner": "worker", "ttl_ms": ttl_ms});
+    let lives = begin(api, worker(60_000)).await;
+
+    refused_session(&locks, &session_id().to_string(), Code::SessionUnknown).await;
+
+    let ended = begin(api, worker(60_000)).await;
+    api.send(Method::DELETE, &format!("/v1/sessions/{ended}"), &[], "").await.expect(200);
+    refused_session(&locks, &ended, Code::SessionEnded).await;
+    let again = json!({"owner": "worker", "session_id": ended});
+    api.post("/v1/sessions", &again).await.problem(Code::SessionEnded);
+
+    let expired = begin(api, worker(150)).await;
+    until_true("the session to expire", || async {
+        api.get(&format!("/v1/sessions/{expired}")).await.status != 200
+    })
+    .await;
+    refused_session(&locks, &expired, Code::SessionEnded).await;
+
+    let blocked = begin(api, worker(60_000)).await;
+    let path = format!("/v1/sessions/{blocked}/block");
+    api.post(&path, &json!({"reason": "moved"})).await.expect(200);
+    refused_session(&locks, &blocked, Code::SessionBlocked).await;
+
+    for ttl_ms in [json!(0), json!(99), json!(3_600_001), json!(86_400_001), json!(-1), json!("1s")]
+    {
+        let problem = api.post("/v1/sessions", &json!({"owner": "worker", "ttl_ms": ttl_ms})).await;
+        let detail = problem.problem(Code::InvalidRequest).detail;
+        assert!(detail.contains(ttl_ms.to_string().trim_matches('"')), "{ttl_ms}: {detail}");
+    }
+    for id in ["nope", "00000000-0000-0000-0000-000000000000"] {
+        let path = format!("/v1/sessions/{id}/heartbeat");
+        api.post(&path, &json!({})).await.problem(Code::InvalidRequest);
+        let ask = json!({"session_id": id});
+        locks.acquire("bad", ask).await.problem(Code::InvalidRequest);
+    }
+
+    // Nothing is held or waits, and the two that live are as they were.
+    let bad = locks.show("bad").await;
+    assert!(bad.holder.is_none() && bad.queue_length == 0, "{bad:?}");
+    let mut left: Vec<String> = sessions(api)
+        .await
+        .iter()
+        .map(|one| one["session_id"].as_str().unwrap().to_owned())
+        .collect();
+    left.sort();
+    let mut expected = [lives.clone(), blocked];
+    expected.sort();
+    assert_eq!(left, expected);
+    let beat = api.post(&format!("/v1/sessions/{lives}/heartbeat"), &json!({})).await.expect(200);
+    assert_eq!(
+        (beat.json()["heartbeats"].as_u64(), beat.json()["lease_count"].as_u64()),
+        (Some(1), Some(0))
+    );
+    witness.check().await;
+}
+
+#[tokio::test]
+async fn takeovers_of_another_owner() {
+    let witness = Witness::new().await;
+    let locks = witness.server.locks();
+    let own = json!({"owner": "billing", "incarnation": "1", "ttl_ms": 60_000});
+    let held = locks.acquire("theirs", own).await.lease();
+    for (ask, why) in [
+        (json!({"owner": "shipping", "incarnation": "2", "takeover": true}), "other-owner"),
+        (json!({"owner": "shipping", "takeover_of": held.lease_id}), "other-owner"),
+        (json!({"owner": "Billing", "incarnation": "2", "takeover": true}), "other-owner"),
+    ] {
+        let problem = locks.acquire("theirs", ask).await.problem(Code::TakeoverRefused);
+        assert_eq!(problem.extension::<String>("why").as_deref(), Some(why), "{problem:?}");
+        assert_eq!(problem.extension::<Value>("holder").unwrap()["owner"], "billing");
+    }
+    // Whoever is ready to wait waits, as everybody does.
+    let patient =
+        json!({"owner": "shipping", "incarnation": "2", "takeover": true, "wait_ms": 200});
+    locks.acquire("theirs", patient).await.problem(Code::LockHeld);
+    // A session of another owner does not lend its name.
+    let session = begin(&locks.0, json!({"owner": "billing"})).await;
+    let ask = json!({"owner": "shipping", "session_id": session, "takeover_of": held.lease_id});
+    locks.acquire("theirs", ask).await.problem(Code::SessionConflict);
+    // Nobody was left in the queue, and the holder still holds.
+    assert_eq!(locks.show("theirs").await.queue_length, 0);
+    assert_eq!(locks.renew("theirs", held.lease_id).await.lease().token, held.token);
+    locks.release("theirs", held.lease_id).await.expect(200);
+    let next = locks.grant("next", 1_000).await;
+    assert_eq!(next.token.get(), held.token.get() + 1, "refused requests spent tokens");
+    assert_eq!(locks.renew("witness", witness.lease).await.lease().token.get(), witness.token);
 }
 
 #[tokio::test]

@@ -84,10 +84,14 @@ async fn who_waits_is_told_and_who_leaves() {
     let locks = server.locks();
     let first = locks.grant("q/1", 60_000).await;
     let mut stream = EventStream::open(&server.base, "?prefix=q/", "").await;
+    let mut one = EventStream::open(&server.base, "?lock=q/1", "").await;
     locks.grant("other", 60_000).await;
+    locks.grant("q/1/2", 60_000).await;
+    assert_eq!(stream.next().await.kind, Granted, "of q/1/2");
     let ask = json!({"wait_ms": 300, "owner": "impatient"});
     locks.acquire("q/1", ask).await.problem(Code::LockHeld);
     assert_eq!(stream.kinds(2).await, [Queued, Left], "and nothing of the other lock");
+    assert_eq!(one.kinds(2).await, [Queued, Left], "and nothing of the locks below it");
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
         own.acquire("q/1", json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await.lease()
@@ -168,7 +172,8 @@ async fn a_slow_reader_is_cut_with_a_marker() {
 async fn bad_input_is_refused_with_the_value() {
     let server = Setup::lock_server("memory:").args(&["--max-event-readers", "1"]).start().await;
     let api = server.locks().0;
-    for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red"] {
+    for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red", "?lock=a//b", "?lock=a&prefix=a"]
+    {
         api.get(&format!("/v1/events{bad}")).await.problem(Code::InvalidRequest);
     }
     for bad in ["x", "", "1", "-1-1", "1-1-1"] {
@@ -181,23 +186,42 @@ async fn bad_input_is_refused_with_the_value() {
     drop(reader);
     let off = Setup::lock_server("memory:").args(&["--event-history", "0"]).start().await;
     off.locks().0.get("/v1/events").await.problem(Code::NotOffered);
-    assert!(explained(&off.locks(), "a").await.events.is_empty());
+    assert!(explained(&off.locks(), "a").await.told.events.is_empty());
+    let report = json!({"refusals": []});
+    off.locks().0.post("/v1/refusals", &report).await.problem(Code::NotOffered);
+    off.locks().0.get("/v1/locks/a?lease_id=x").await.problem(Code::InvalidRequest);
 }
 
 #[tokio::test]
 async fn reported_refusals_are_explained() {
     let server = super::memory().await;
     let locks = server.locks();
+    let mine = lease_id();
     let refusal = |n: u64| {
-        json!({"lock": "a", "token": n, "lease_id": lease_id(), "mark": 99,
-               "operation": "PUT a: stale-token", "owner": "late"})
+        let lease_id = if n == 7 { mine } else { lease_id() };
+        json!({"lock": "a", "token": n, "lease_id": lease_id, "mark": 99,
+               "operation": "PUT a: stale-token", "owner": "late", "ms_ago": n})
     };
     let report = json!({"refusals": [refusal(7), refusal(8)], "dropped": 3});
     assert_eq!(locks.0.post("/v1/refusals", &report).await.expect(200).json()["taken"], 2);
-    let explained = explained(&locks, "a").await;
-    let tokens: Vec<_> = explained.events.iter().map(|event| event.token.unwrap().get()).collect();
+    let told = explained(&locks, "a").await.told;
+    let tokens: Vec<_> = told.events.iter().map(|event| event.token.unwrap().get()).collect();
     assert_eq!(tokens, [8, 7], "newest first");
-    assert_eq!((explained.events[0].kind, explained.events[0].mark.unwrap().get()), (Refused, 99));
+    assert_eq!(told.refusals, told.events);
+    let newest = &told.events[0];
+    assert_eq!((newest.kind, newest.mark.unwrap().get()), (Refused, 99));
+    assert_eq!((newest.late_ms, newest.happened_ms_ago()), (Some(8), newest.ms_ago + 8));
+    assert_eq!(told.gap.unwrap().missed, Some(3));
+    // What else happens to the lock pushes out no refusal, and one may ask for one's own.
+    for _ in 0..30 {
+        let lease = locks.grant("a", 60_000).await;
+        locks.release("a", lease.lease_id).await.expect(200);
+    }
+    let told = explained(&locks, "a").await.told;
+    assert_eq!((told.events.len(), told.refusals.len()), (50, 2));
+    let own = explained(&locks, &format!("a?lease_id={mine}")).await.told;
+    assert_eq!((own.events.len(), own.refusals.len()), (1, 1));
+    assert_eq!(own.refusals[0].lease_id, Some(mine));
     let many: Vec<_> = (1..=65).map(refusal).collect();
     locks.0.post("/v1/refusals", &json!({"refusals": many})).await.problem(Code::InvalidRequest);
     let odd = json!({"refusals": [{"lock": "a"}]});

@@ -4,7 +4,9 @@ mod at_the_guard;
 mod limits;
 
 use fence_protocol::wire::event::EventKind;
-use fence_protocol::wire::lock::{HolderInfo, LeaseMode, LeaseReply, LeasesReply, LockState};
+use fence_protocol::wire::lock::{
+    EndReason, HolderInfo, LeaseMode, LeaseReply, LeasesReply, LockState,
+};
 use fence_protocol::{Code, FencingToken, LeaseId, Token};
 use fence_tests::api::{Api, Locks, Reply};
 use fence_tests::event_stream::EventStream;
@@ -17,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use super::memory;
+use super::witness::Witness;
 
 async fn all(api: &Api, body: &Value) -> Reply {
     api.post("/v1/acquire", body).await
@@ -58,6 +61,7 @@ on_every_store! {
     several_locks_are_acquired_as_one
     a_session_holds_a_group
     events_tell_of_every_lock
+    those_who_share_a_lock_are_followed_one_by_one
 }
 
 async fn readers_share_and_a_writer_waits_its_turn(server: &Server) {
@@ -242,6 +246,23 @@ async fn events_tell_of_every_lock(server: &Server) {
     assert_eq!(seen, ends);
 }
 
+/// One who shares a lock and was renewed lives, also where another one is the oldest.
+async fn those_who_share_a_lock_are_followed_one_by_one(server: &Server) {
+    let locks = server.locks();
+    let mut stream = EventStream::open(&server.base, "", "").await;
+    locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": 60_000})).await.lease();
+    let second = locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": 400})).await.lease();
+    let longer = json!({"lease_id": second.lease_id, "ttl_ms": 60_000});
+    locks.0.post("/v1/locks/f/a/renew", &longer).await.expect(200);
+    // Its end tells that the time at which the second one would have ended is over.
+    locks.grant("f/clock", 800).await;
+    assert_eq!(stream.kinds(3).await, [EventKind::Granted; 3]);
+    assert_eq!(stream.next().await.kind, EventKind::Expired);
+    locks.release("f/a", second.lease_id).await.expect(200);
+    let released = stream.next().await;
+    assert_eq!((released.kind, released.token), (EventKind::Released, Some(second.token)));
+}
+
 async fn send_and_stay(server: &Server, body: &Value) -> tokio::net::TcpStream {
     let body = body.to_string();
     let mut stream = raw_http::connect(&server.base).await;
@@ -309,6 +330,27 @@ async fn grants_that_reached_nobody_are_taken_back() {
     drop(stream);
     locks.release("lost/busy", busy.lease_id).await.expect(200);
     until_idle(&locks, &["lost/c", "lost/busy"]).await;
+}
+
+/// The client hangs up between the grants and the reply, which a guard that is slow to be sealed
+/// holds back: no lease stays under an id that nobody was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_whose_reply_never_left_are_taken_back() {
+    let guard = Witness::start().await;
+    let args = ["--guard", guard.base.as_str(), "--seal", "unsaid/=required"];
+    let server = Setup::lock_server("memory:").args(&args).start().await;
+    let locks = server.locks();
+    guard.hold();
+    let body = json!({"ttl_ms": 3_600_000, "locks": [{"lock": "unsaid/a"}, {"lock": "unsaid/b"}]});
+    let stream = send_and_stay(&server, &body).await;
+    guard.asked().await;
+    for lock in ["unsaid/a", "unsaid/b"] {
+        assert_eq!(locks.show(lock).await.lease_count, 1);
+    }
+    drop(stream);
+    until_idle(&locks, &["unsaid/a", "unsaid/b"]).await;
+    let history = locks.show("unsaid/b").await.history;
+    assert_eq!(history[0].reason, EndReason::Released);
 }
 
 /// A signed header each, for its own lock and no other.

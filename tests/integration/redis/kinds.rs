@@ -125,7 +125,7 @@ async fn a_group_is_refused_as_a_whole() {
     );
     let (session_id, owner) = (session_id(), Owner::new("shared").unwrap());
     let ttl = Ttl::from_ms(LONG_MS).unwrap();
-    let new = NewSession { session_id, owner, ttl, metadata: None };
+    let new = NewSession { session_id, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
     let bound = |part| Acquire { session: Some(session_id), ..part };
     let outcome = store.acquire_all(group(&["d", "e", "f"]).into_iter().map(bound).collect()).await;

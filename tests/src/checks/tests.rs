@@ -14,6 +14,7 @@ fn grant(token: u64, invoked_ns: u64, returned_ns: u64) -> Granted {
         ttl_ms: 1,
         span: Span { invoked_ns, returned_ns },
         released_ns: None,
+        kept_ns: None,
     }
 }
 
@@ -43,7 +44,10 @@ fn tokens_that_repeat_or_fall_are_found() {
     assert!(tokens_rise(&long_ago).is_err());
     let same = grant(4, 0, 1);
     let repeat = Granted { span: Span { invoked_ns: 5, returned_ns: 6 }, ..same.clone() };
-    assert!(tokens_rise(&[same, repeat]).is_ok());
+    assert!(tokens_rise(&[same.clone(), repeat.clone()]).is_ok());
+    // A repeat is answered with the old token, however many others were granted since.
+    assert!(tokens_rise(&[same.clone(), grant(5, 2, 3), repeat]).is_ok());
+    assert!(tokens_rise(&[same, grant(3, 2, 3)]).is_err());
 }
 
 #[test]
@@ -51,8 +55,22 @@ fn two_lives_at_once_are_found() {
     let first = grant(1, 0, 10);
     assert_eq!(overlaps(&[first.clone(), grant(2, 20, 30)]).len(), 1);
     assert!(overlaps(&[first.clone(), grant(2, 20, 1_000_001)]).is_empty());
+    let kept = Granted { kept_ns: Some(2_000_000), ..first.clone() };
+    assert_eq!(overlaps(&[kept.clone(), grant(2, 20, 1_000_001)]).len(), 1);
+    let let_go = Granted { released_ns: Some(15), ..kept };
+    assert!(overlaps(&[let_go, grant(2, 20, 1_000_001)]).is_empty());
     let released = Granted { released_ns: Some(15), ..first };
     assert!(overlaps(&[released, grant(2, 20, 30)]).is_empty());
+}
+
+#[test]
+fn an_id_with_two_tokens_is_found() {
+    let first = grant(1, 0, 10);
+    assert!(one_grant_an_id(&[first.clone(), first.clone(), grant(2, 20, 30)]).is_ok());
+    let again = Granted { token: 2, ..first.clone() };
+    assert!(one_grant_an_id(&[first.clone(), again]).is_err());
+    let elsewhere = Granted { lock: "b".to_owned(), ..first.clone() };
+    assert!(one_grant_an_id(&[first, elsewhere]).is_err());
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod queue;
 mod revoking;
 mod sessions;
 mod takeover;
+mod takeover_races;
 
 pub use basics::*;
 pub use delays::*;
@@ -33,6 +34,7 @@ pub use queue::*;
 pub use revoking::*;
 pub use sessions::*;
 pub use takeover::*;
+pub use takeover_races::*;
 
 /// The store under test, shared by the tasks of a case.
 pub type Store = Arc<dyn LockStore>;
@@ -119,14 +121,15 @@ async fn until_queued(store: &Store, lock: &str, length: usize) {
 /// A request that waits in a task of its own.
 type Waiting = JoinHandle<Result<Grant, StoreError>>;
 
-/// Starts a request that must wait, and returns when it has its place in the queue.
+/// Starts a request that must wait, and returns when it has its place in the queue; or its answer,
+/// where what it should wait for was over before.
 async fn enqueue(store: &Store, request: Acquire) -> Waiting {
     let (lock, lease) = (request.lock.clone(), request.lease_id);
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request).await });
     until_true("a place in the queue", || async {
         let state = store.show(&lock).await.expect("show");
-        state.queue.iter().any(|waiter| waiter.lease_id == lease)
+        waiting.is_finished() || state.queue.iter().any(|waiter| waiter.lease_id == lease)
     })
     .await;
     waiting
@@ -186,6 +189,12 @@ macro_rules! lock_store_suite {
             a_named_lease_is_taken_over
             a_waiting_life_takes_over_once
             a_takeover_without_a_token_changes_nothing
+            one_of_many_supervisors_takes_over
+            supervisors_that_wait_are_granted_in_turn
+            a_takeover_races_a_release
+            a_takeover_races_an_expiry
+            a_takeover_races_the_end_of_the_session
+            a_takeover_in_many_copies_is_one_grant
             shared_leases_live_side_by_side
             a_writer_is_not_overtaken_by_readers
             a_stream_of_readers_starves_no_writer
@@ -236,6 +245,7 @@ macro_rules! lock_store_suite {
             a_revocation_lets_the_queue_in
             minted_tokens_rise_with_the_granted
             a_session_is_created_once
+            a_session_keeps_its_principal
             a_heartbeat_keeps_every_lease
             the_end_of_a_session_frees_its_leases_together
             an_expired_session_wakes_the_waiters

@@ -1,5 +1,6 @@
 //! `fence bench guard`: fenced writes and reads of small objects, or the Redis port.
 
+use fence_client::BearerToken;
 use serde::Deserialize;
 
 use super::load::{self, Client};
@@ -32,6 +33,10 @@ pub(super) struct Args {
     /// A guard that is running, with the same keys [default: one of the benchmark's own]
     #[arg(long, value_name = "URL", requires = "server")]
     store: Option<String>,
+    /// The file with the bearer token, where the running servers ask who it is; its principal needs
+    /// the right "use bench/*"
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<std::path::PathBuf>,
     /// Measure the Redis port, before this Redis (no password) or one of the benchmark's own. What is
     /// written there is deleted at the end
     #[arg(
@@ -65,9 +70,10 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
             (args.server.as_deref().unwrap_or_default(), args.store.as_deref().unwrap_or_default())
         }
     };
+    let auth = load::auth(args.auth_file.as_deref())?;
     let mut writers = Vec::new();
     for number in 0..args.load.clients() {
-        let writer = Writer::open(locks, guard, number).await;
+        let writer = Writer::open(locks, guard, auth.as_ref(), number).await;
         writers.push(writer.map_err(|error| Failure::new(code::UNAVAILABLE, error))?);
     }
     let mut side = Side::new("fenced-store");
@@ -92,9 +98,14 @@ struct Writer {
 }
 
 impl Writer {
-    async fn open(locks: &str, guard: &str, number: u16) -> Result<Self, String> {
+    async fn open(
+        locks: &str,
+        guard: &str,
+        auth: Option<&BearerToken>,
+        number: u16,
+    ) -> Result<Self, String> {
         let name = format!("bench%2Fguard-{}-{number}", std::process::id());
-        let mut locks = http::Connection::open(locks).await?;
+        let mut locks = http::Connection::open(locks, auth).await?;
         let path = format!("/v1/locks/{name}/acquire");
         let headers = "content-type: application/json\r\n";
         let (status, body) = locks.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await?;
@@ -103,7 +114,7 @@ impl Writer {
         }
         let granted: Granted = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         Ok(Self {
-            connection: http::Connection::open(guard).await?,
+            connection: http::Connection::open(guard, auth).await?,
             path: format!("/v1/objects/{name}"),
             header: format!("fencing-token: {}\r\n", granted.fencing_token),
         })

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use fence_client::BearerToken;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -9,19 +10,26 @@ use tokio::net::TcpStream;
 pub(super) struct Connection {
     stream: TcpStream,
     host: String,
+    /// The line that says who asks; empty where nobody wants to know.
+    authorization: String,
     out: Vec<u8>,
     received: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects to `http://HOST:PORT`.
-    pub(super) async fn open(url: &str) -> Result<Self, String> {
+    /// Connects to `http://HOST:PORT`; `auth` says who asks, where the server wants to know.
+    pub(super) async fn open(url: &str, auth: Option<&BearerToken>) -> Result<Self, String> {
         let host = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let stream = TcpStream::connect(&host)
             .await
             .map_err(|error| format!("{url} cannot be reached: {error}"))?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        Ok(Self { stream, host, out: Vec::new(), received: Vec::with_capacity(4096) })
+        let header = auth.map(BearerToken::header);
+        let value = header.as_ref().and_then(|value| value.to_str().ok());
+        let authorization =
+            value.map(|value| format!("authorization: {value}\r\n")).unwrap_or_default();
+        let (out, received) = (Vec::new(), Vec::with_capacity(4096));
+        Ok(Self { stream, host, authorization, out, received })
     }
 
     /// Sends a request and returns the status and the body.
@@ -35,8 +43,9 @@ impl Connection {
         self.out.clear();
         write!(
             self.out,
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n{headers}\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\n{}content-length: {}\r\n{headers}\r\n",
             self.host,
+            self.authorization,
             body.len()
         )
         .map_err(|error| error.to_string())?;

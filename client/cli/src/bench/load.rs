@@ -1,8 +1,10 @@
 //! Many clients in one thread, each doing one thing after the other until time is up.
 
 use std::future::Future;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fence_client::BearerToken;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 
@@ -30,6 +32,11 @@ impl Measured {
 pub(super) trait Client {
     /// Does the measured thing for the `number`th time.
     fn once(&mut self, number: u64) -> impl Future<Output = Result<(), String>>;
+}
+
+/// Who asks: the bearer token in the file of `--auth-file`.
+pub(super) fn auth(file: Option<&Path>) -> Result<Option<BearerToken>, Failure> {
+    Ok(file.map(BearerToken::from_file).transpose()?)
 }
 
 /// Runs every client for `time`.

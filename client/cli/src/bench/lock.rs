@@ -1,6 +1,6 @@
 //! `fence bench lock`: acquire and release of locks that nobody else wants.
 
-use fence_client::ids;
+use fence_client::{BearerToken, ids};
 use fence_protocol::{LeaseId, Namespace};
 use lock_server::store::redis::raw::RawCommands;
 use service_kit::redis_link::RedisTarget;
@@ -31,6 +31,10 @@ pub(super) struct Args {
     /// A lock server that is running [default: one of the benchmark's own]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
+    /// The file with the bearer token, where the running server asks who it is; its principal needs
+    /// the right "use bench/*"
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<std::path::PathBuf>,
     /// A Redis (no password) to measure raw, and for the benchmark's own server
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
@@ -49,11 +53,12 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
         None => Some(Server::start("lock-server", args.redis.as_deref()).await?),
     };
     let url = own.as_ref().map_or(args.server.as_deref().unwrap_or_default(), |own| &own.url);
+    let auth = load::auth(args.auth_file.as_deref())?;
     let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
     let mut served = Vec::new();
     let mut direct = Vec::new();
     for number in 0..args.load.clients() {
-        served.push(Served::open(url, number).await.map_err(unreachable)?);
+        served.push(Served::open(url, auth.as_ref(), number).await.map_err(unreachable)?);
     }
     if let Some(redis) = &args.redis {
         let target: RedisTarget =
@@ -90,8 +95,8 @@ struct Served {
 }
 
 impl Served {
-    async fn open(url: &str, client: u16) -> Result<Self, String> {
-        Ok(Self { connection: http::Connection::open(url).await?, client })
+    async fn open(url: &str, auth: Option<&BearerToken>, client: u16) -> Result<Self, String> {
+        Ok(Self { connection: http::Connection::open(url, auth).await?, client })
     }
 
     async fn post(&mut self, lock: &str, verb: &str, body: &str) -> Result<(), String> {

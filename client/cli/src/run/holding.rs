@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use fence_client::{Client, ErrorKind, Lease};
+use fence_client::{Client, ErrorKind};
 use fence_protocol::duration;
 use rustix::process::Signal;
 
+use super::held::Held;
 use super::signals::{self, Signals};
 use super::supervise::{self, Ended};
 use super::{job, progress};
@@ -73,18 +74,19 @@ pub(crate) fn listen(options: &Options) -> Result<Signals, Failure> {
     Signals::listen(options.progress_within.map(|_| progress::SIGNAL))
 }
 
-/// Runs the command under the lease and gives the lock back.
+/// Runs the command under what is held and gives it back.
 pub(crate) async fn hold(
     options: &Options,
     command: &[OsString],
     client: &Client,
-    lease: Lease,
+    held: impl Into<Held>,
     signals: &mut Signals,
 ) -> Result<Outcome, Failure> {
+    let held = held.into();
     if options.verbose {
-        say(&format!("fence: holding {} with token {}", lease.lock(), lease.token()));
+        say(&format!("fence: holding {}", held.tokens()));
     }
-    let outcome = run_under(options, command, client, lease, signals).await;
+    let outcome = run_under(options, command, client, held, signals).await;
     client.drained(GIVE_BACK).await;
     outcome
 }
@@ -93,49 +95,35 @@ async fn run_under(
     options: &Options,
     command: &[OsString],
     client: &Client,
-    lease: Lease,
+    held: Held,
     signals: &mut Signals,
 ) -> Result<Outcome, Failure> {
     // This process may have been stopped since the grant came: then nothing is started at all.
-    if let Err(error) = lease.check() {
+    if let Err(error) = held.check() {
         return Ok(Outcome::Lost { message: error.to_string(), was_told_to_end: false });
     }
     let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
-    let environment = environment(client, &lease);
+    let environment = held.environment(client);
     let job = job::Job::start(command, &environment, reports.as_ref())?;
-    let ended = supervise::supervise(job, &lease, signals, reports, options).await?;
-    let lock = lease.lock().clone();
+    let ended = supervise::supervise(job, &held, signals, reports, options).await?;
     if let Some(reason) = ended.lost {
         let message =
-            format!("the lease on {lock} was lost while the command ran: {reason}; {}", ended.what);
+            format!("{} while the command ran: {reason}; {}", held.lost_words(), ended.what);
         return Ok(lost(&ended, message));
     }
-    match lease.release().await {
-        Ok(()) if options.verbose => say(&format!("fence: released {lock}")),
+    let names = held.names();
+    match held.give_back().await {
+        Ok(()) if options.verbose => say(&format!("fence: released {names}")),
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::LeaseLost { .. }) => {
             let message = format!("the command ran beyond its lease: {error}; {}", ended.what);
             return Ok(lost(&ended, message));
         }
-        Err(error) => say(&format!("fence: {lock} is not released and expires by itself: {error}")),
+        Err(error) => say(&format!("fence: not released, expires by itself: {names}: {error}")),
     }
     Ok(Outcome::Ended(ended.code))
 }
 
 fn lost(ended: &Ended, message: String) -> Outcome {
     Outcome::Lost { message, was_told_to_end: ended.was_told_to_end }
-}
-
-fn environment(client: &Client, lease: &Lease) -> Vec<(&'static str, String)> {
-    vec![
-        ("FENCE_LOCK", lease.lock().to_string()),
-        ("FENCE_TOKEN", lease.token().to_string()),
-        ("FENCE_LEASE_ID", lease.lease_id().to_string()),
-        ("FENCE_HEADER", lease.fencing_token().to_owned()),
-        ("FENCE_CREDENTIAL", lease.fencing_credential().to_owned()),
-        ("FENCE_DEADLINE_MS", lease.deadline().ms().to_string()),
-        // So that the command talks to the servers that this one talks to.
-        ("FENCE_SERVER", client.lock_server().to_owned()),
-        ("FENCE_STORE", client.fenced_store().to_owned()),
-    ]
 }

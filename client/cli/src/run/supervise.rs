@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use fence_client::clock::{self, Moment};
-use fence_client::{ErrorKind, Lease, LostReason, Warning, Warnings};
+use fence_client::{ErrorKind, LostReason, Warning, Warnings};
 use fence_protocol::duration;
 use rustix::process::{Signal, kill_current_process_group};
 use tokio::signal::unix;
 
 use super::ending::kill_at;
+use super::held::Held;
 use super::holding::Options;
 use super::job::{Exit, Job};
 use super::progress::{self, Reports};
@@ -58,7 +59,7 @@ struct Ending {
 
 struct Supervisor<'a> {
     job: Job,
-    lease: &'a Lease,
+    held: &'a Held,
     options: &'a Options,
     reports: Option<Reports>,
     warnings: Warnings,
@@ -71,7 +72,7 @@ struct Supervisor<'a> {
 /// Runs until the command has ended; when the lease is lost, until its whole group has.
 pub(super) async fn supervise(
     job: Job,
-    lease: &Lease,
+    held: &Held,
     signals: &mut Signals,
     reports: Option<Reports>,
     options: &Options,
@@ -81,10 +82,10 @@ pub(super) async fn supervise(
     let terminal = Terminal::give_to(job.group());
     let mut all = Supervisor {
         job,
-        lease,
+        held,
         options,
         reports,
-        warnings: lease.warnings(),
+        warnings: held.warnings(),
         was_told_to_end: false,
         terminal,
         ending: None,
@@ -97,8 +98,7 @@ pub(super) async fn supervise(
         all.check_lease();
         match event {
             Event::Forward(signal) => all.forward(signal),
-            // One that comes too late changes nothing, and then the lease's end is the next event.
-            Event::Progress => drop(lease.report_progress()),
+            Event::Progress => held.report_progress(),
             Event::Warned(warning) => all.warn(warning),
             Event::Resumed => all.resume(),
             Event::LeaseLost => {}
@@ -126,7 +126,7 @@ impl Supervisor<'_> {
         let kill_time = self.ending.filter(|ending| !ending.killed).map(|ending| ending.kill_at);
         tokio::select! {
             biased;
-            _ = self.lease.lost(), if self.ending.is_none() => Event::LeaseLost,
+            () = self.held.lost(), if self.ending.is_none() => Event::LeaseLost,
             () = until(kill_time) => Event::KillTime,
             _ = children.recv() => Event::ChildChanged,
             _ = resumes.recv() => Event::Resumed,
@@ -139,17 +139,17 @@ impl Supervisor<'_> {
     /// Passes a signal on, unless it is the command's own report.
     fn forward(&mut self, signal: Signal) {
         if self.reports.is_some() && signal == progress::SIGNAL {
-            return drop(self.lease.report_progress());
+            return self.held.report_progress();
         }
         self.was_told_to_end |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.job.signal(signal);
     }
 
     fn warn(&self, warning: Warning) {
-        let (lock, why) = (self.lease.lock(), about(warning.reason));
+        let (locks, why) = (self.held.names(), about(warning.reason));
         let left = warning.ends_at.since(clock::now()).as_millis();
         let left = readable(u64::try_from(left).unwrap_or(u64::MAX));
-        say(&format!("fence: the lease on {lock} will be lost in {left}: {why}"));
+        say(&format!("fence: the lease on {locks} will be lost in {left}: {why}"));
         if let Some(signal) = self.options.warn_signal {
             // What a script has just started knows nothing of warnings, and would die of it.
             self.job.signal_leader(signal);
@@ -158,7 +158,7 @@ impl Supervisor<'_> {
 
     /// Begins to end the group when the lease can no longer be trusted.
     fn check_lease(&mut self) {
-        let Err(error) = self.lease.check() else {
+        let Err(error) = self.held.check() else {
             return;
         };
         let ErrorKind::LeaseLost { reason } = *error.kind() else {
@@ -168,13 +168,13 @@ impl Supervisor<'_> {
             return;
         }
         let now = clock::now();
-        let kill_at = kill_at(now, self.lease.window(), reason, self.options.grace);
+        let kill_at = kill_at(now, self.held.window(), reason, self.options.grace);
         self.ending = Some(Ending { reason, kill_at, killed: false });
         if kill_at <= now {
             return self.kill();
         }
         tracing::warn!(
-            lock = %self.lease.lock(), %reason, grace_ms = kill_at.since(now).as_millis(),
+            locks = %self.held.names(), %reason, grace_ms = kill_at.since(now).as_millis(),
             "the lease is lost; ending the command"
         );
         self.job.signal(Signal::TERM);
@@ -241,7 +241,7 @@ impl Supervisor<'_> {
     /// The lock is given back next, and what was killed should be gone by then. Some never are: what
     /// ended and has nobody to take note of it stays a member.
     async fn await_the_last(&self) {
-        let until = clock::now().plus_ms(LAST_MS_MAX).min(self.lease.window().kill_by());
+        let until = clock::now().plus_ms(LAST_MS_MAX).min(self.held.window().kill_by());
         while self.job.has_members() && clock::now() < until {
             tokio::time::sleep(EMPTY_CHECK).await;
         }

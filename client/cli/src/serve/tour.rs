@@ -1,11 +1,13 @@
 //! What `fence serve` prints: where things are, and a tour to paste.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use super::folder::Folder;
 
 /// The addresses come first, a line each, for programs that wait for them.
-pub(super) fn text(locks: &str, guard: &str, folder: &Folder) -> String {
+pub(super) fn text(locks: &str, guard: &str, folder: &Folder, who: Option<&Path>) -> String {
+    let (known, auth) = bearer(who);
     let fate = if folder.is_temporary() { " (deleted at the end; --dir DIR keeps it)" } else { "" };
     format!(
         r#"lock-server listening on {locks}
@@ -14,28 +16,42 @@ everything is kept in {dir}{fate}
 
 Paste this into another terminal, line by line:
 
-  header() {{ sed 's/.*"fencing_token":"//; s/".$//; s/\\//g'; }}
+{known}  header() {{ sed 's/.*"fencing_token":"//; s/".$//; s/\\//g'; }}
 
   # A worker takes the lock for two seconds, and then stalls.
-  OLD=$(curl -s {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | header)
+  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | header)
   sleep 3
 
   # The lease is over, so the next one gets the lock, with a higher token, and writes.
-  NEW=$(curl -s {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | header)
-  curl -si -X PUT {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW" -d 'new'
+  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | header)
+  curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW" -d 'new'
 
   # The first one wakes up and writes, too late: 412, and nothing is changed.
-  curl -si -X PUT {guard}/v1/objects/orders/42 -H "Fencing-Token: $OLD" -d 'old'; echo
-  curl -s {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW"; echo
+  curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -H "Fencing-Token: $OLD" -d 'old'; echo
+  curl -s{auth} {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW"; echo
 
   # The lock is held: 423. A write without a token: 428.
-  curl -si {locks}/v1/locks/orders/42/acquire -d '{{}}'; echo
-  curl -si -X PUT {guard}/v1/objects/orders/42 -d 'whoever'; echo
+  curl -si{auth} {locks}/v1/locks/orders/42/acquire -d '{{}}'; echo
+  curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -d 'whoever'; echo
 
 Ctrl-C ends it.
 "#,
         dir = folder.path().display(),
     )
+}
+
+/// How to become known, and what each request then carries; both empty where nobody asks.
+fn bearer(access_file: Option<&Path>) -> (String, &'static str) {
+    let Some(file) = access_file else { return Default::default() };
+    let known = format!(
+        r#"  # Who asks must be in {file}, as this makes somebody:
+  #   fence auth new me --allow 'use orders/*' --secret-file me.secret >> {file}
+  BEARER=$(cat me.secret)
+
+"#,
+        file = file.display(),
+    );
+    (known, r#" -H "Authorization: Bearer $BEARER""#)
 }
 
 /// The same before a Redis, for redis-cli.
@@ -45,7 +61,9 @@ pub(super) fn redis(
     port: SocketAddr,
     redis: &str,
     folder: &Folder,
+    who: Option<&Path>,
 ) -> String {
+    let (known, auth) = bearer(who);
     format!(
         r#"lock-server listening on {locks}
 fenced-store listening on {guard}
@@ -54,15 +72,15 @@ leases and marks are kept in {redis}, the keys that sign tokens in {dir}
 
 Paste this into another terminal, line by line:
 
-  credential() {{ sed 's/.*"fencing_credential":"//; s/".*//'; }}
+{known}  credential() {{ sed 's/.*"fencing_credential":"//; s/".*//'; }}
 
   # A worker takes the lock for two seconds, writes, and then stalls. Its token is its password.
-  OLD=$(curl -s {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | credential)
+  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | credential)
   redis-cli --no-auth-warning -u redis://fence:$OLD@{port} SET orders/42 first
   sleep 3
 
   # The lease is over, so the next one gets the lock, with a higher token, and writes.
-  NEW=$(curl -s {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | credential)
+  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | credential)
   redis-cli --no-auth-warning -u redis://fence:$NEW@{port} SET orders/42 new
 
   # The first one wakes up and writes, too late: its login is FENCED, and without a token it may not.

@@ -51,6 +51,10 @@ pub struct Event {
     /// For people: the refused operation, why a session was blocked, why there is a gap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// How long before it was told it happened, in milliseconds; of a refusal, which a guard cannot
+    /// always report at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_ms: Option<u64>,
     /// How long ago it was told, in milliseconds, when this was sent.
     #[serde(default)]
     pub ms_ago: u64,
@@ -73,8 +77,14 @@ impl Event {
             mark: None,
             missed: None,
             text: None,
+            late_ms: None,
             ms_ago: 0,
         }
+    }
+
+    /// How long ago it happened, in milliseconds, when this was sent.
+    pub fn happened_ms_ago(&self) -> u64 {
+        self.ms_ago.saturating_add(self.late_ms.unwrap_or(0))
     }
 
     /// About this lock.
@@ -95,12 +105,17 @@ impl Event {
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         let mut text = text.into();
-        if text.len() > TEXT_BYTES_MAX {
-            let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
-            text.truncate(end.unwrap_or(0));
-        }
+        cut(&mut text, TEXT_BYTES_MAX);
         self.text = Some(text);
         self
+    }
+}
+
+/// Cuts a text at the last character that ends within `bytes_max`.
+pub fn cut(text: &mut String, bytes_max: usize) {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
     }
 }
 
@@ -196,10 +211,24 @@ pub struct ExplainedLock {
     /// What the store knows now.
     #[serde(flatten)]
     pub now: LockReply,
-    /// The events of the lock that this server remembers, newest first, at most 50. Refusals that
-    /// guards reported are among them.
+    /// What this server remembers.
+    #[serde(flatten)]
+    pub told: ToldOfLock,
+}
+
+/// What a server remembers of a lock, or of one lease on it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToldOfLock {
+    /// The newest events, newest first, at most 50. Refusals are among them.
     #[serde(default)]
     pub events: Vec<Event>,
+    /// The newest refusals that guards reported, newest first, at most 16: those too that so many
+    /// other events have followed that they are not in `events`.
+    #[serde(default)]
+    pub refusals: Vec<Event>,
+    /// The newest gap, where events of any lock may be missing; absent where nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<Event>,
 }
 
 /// `POST /v1/refusals`: what a guard refused.
@@ -230,6 +259,9 @@ pub struct ReportedRefusal {
     /// Who, where the caller said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
+    /// How long ago, in milliseconds, when the report was sent.
+    #[serde(default)]
+    pub ms_ago: u64,
 }
 
 /// The reply to a report.

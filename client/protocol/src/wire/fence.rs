@@ -108,7 +108,7 @@ pub struct FencePage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<LockName>,
     /// The highest mark of the whole namespace, whatever the page shows; absent where no token has
-    /// been seen. A lock server whose tokens are not above it grants nothing that the guard takes.
+    /// been seen, and for those who may not read the whole namespace. A lock server whose tokens are not above it grants nothing that the guard takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest_mark: Option<Token>,
 }

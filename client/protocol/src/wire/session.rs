@@ -49,6 +49,10 @@ pub struct SessionReply {
     /// What its client wanted people to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
+    /// Whose it is by the server's access file, where there was one when it began: nobody else may
+    /// use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
 }
 
 /// A lease of a session.

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use fence_protocol::{Code, LeaseId, LockName};
+use fence_protocol::{Code, LeaseId, LockName, SessionId};
 
-use super::ledger::{Full, Ledger};
+use super::file::AccessFile;
+use super::ledger::{Full, Ledger, Life};
 use super::list::Principal;
 use super::rights::{Scope, Verb};
+use super::secret::SecretHash;
 use crate::clock::Clock;
 use crate::problem::Reject;
 
@@ -22,26 +24,37 @@ const NOTES_MAX: usize = 8;
 /// Without an access file everybody is the same and may do everything: all methods then let pass.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    known: Option<Known>,
+    pub(super) known: Option<Arc<Known>>,
+    /// Leases that are asked for live as long as this one.
+    session: Option<SessionId>,
     notes: Arc<Mutex<BTreeMap<&'static str, String>>>,
 }
 
 /// Somebody whom the access file names.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Known {
     pub(super) principal: Arc<Principal>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) file: AccessFile,
+    pub(super) hash: SecretHash,
 }
 
 impl Caller {
     pub(super) fn known(known: Known) -> Self {
-        Self { known: Some(known), notes: Arc::default() }
+        Self { known: Some(Arc::new(known)), ..Self::default() }
     }
 
     /// The name in the access file; none without one.
     pub fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|known| known.principal.name.as_str())
+    }
+
+    /// The same caller; the leases that it asks for are bound to `session`, which is its own, and
+    /// count as long as that lives.
+    #[must_use]
+    pub fn within(self, session: Option<SessionId>) -> Self {
+        Self { session, ..self }
     }
 
     /// Adds a word to the line of the audit log that this request may get, such as the reason of a
@@ -63,6 +76,25 @@ impl Caller {
     /// 403.
     pub fn may(&self, verb: Verb, name: &str) -> Result<(), Reject> {
         self.check(verb, Scope::Name(name.as_bytes()))
+    }
+
+    /// Whether the caller may do this with every name there is.
+    ///
+    /// # Errors
+    /// 403.
+    pub fn may_all(&self, verb: Verb) -> Result<(), Reject> {
+        self.check(verb, Scope::Under(b""))
+    }
+
+    /// Whether the access file that is in force now still lets the caller do this. For replies that
+    /// go on and on: a change of the file ends them too.
+    pub fn may_still(&self, verb: Verb, scope: Scope<'_>) -> bool {
+        self.known.as_ref().is_none_or(|known| {
+            known.file.find(&known.hash).is_some_and(|(principal, _)| {
+                let is_same = principal.name == known.principal.name;
+                is_same && principal.may(verb, scope)
+            })
+        })
     }
 
     pub(super) fn check(&self, verb: Verb, scope: Scope<'_>) -> Result<(), Reject> {
@@ -96,8 +128,8 @@ impl Caller {
     /// Makes room for a lease that is about to be asked for.
     ///
     /// Say with [`Hold::granted`] or [`Hold::refused`] how it ended. Where neither is said, the
-    /// request was given up and the lease may be held: it counts for `ttl_ms`, unless `taken_back`
-    /// says that somebody ends such a lease.
+    /// request was given up and the lease may be held: it counts for `ttl_ms`, or as long as the
+    /// session of [`Caller::within`], unless `taken_back` says that somebody ends such a lease.
     ///
     /// # Errors
     /// 429 with `Retry-After` where the caller holds as many locks as it may.
@@ -110,13 +142,19 @@ impl Caller {
     ) -> Result<Hold, Reject> {
         let Some(known) = self.limited() else { return Ok(Hold(None)) };
         let (key, now_ms) = ((lock.clone(), lease), known.clock.monotonic_ms());
-        let until_ms = now_ms.saturating_add(ttl_ms);
+        let until = Life::Until(now_ms.saturating_add(ttl_ms));
+        let life = self.session.map_or(until, Life::Of);
         let limits = &known.principal.limits;
         let is_new = known
             .ledger
-            .reserve(limits, key.clone(), now_ms, until_ms)
+            .reserve(limits, key.clone(), now_ms, life)
             .map_err(|full| known.reject(full))?;
-        Ok(Hold(Some(Reserved { known: known.clone(), key, frees: is_new && taken_back, is_new })))
+        Ok(Hold(Some(Reserved {
+            known: Arc::clone(known),
+            key,
+            frees: is_new && taken_back,
+            is_new,
+        })))
     }
 
     /// A lease was renewed and lives for another `ttl_ms`.
@@ -134,11 +172,11 @@ impl Caller {
     }
 
     /// The caller, where its locks are counted.
-    fn limited(&self) -> Option<&Known> {
+    fn limited(&self) -> Option<&Arc<Known>> {
         self.known.as_ref().filter(|known| known.principal.limits.locks.is_some())
     }
 
-    /// Counts the request among those that wait, until what is returned is dropped.
+    /// Counts the request among those that wait, or that are answered for long, until what is returned is dropped.
     ///
     /// # Errors
     /// 429 with `Retry-After` where as many wait as may.
@@ -155,7 +193,7 @@ impl Known {
         self.ledger.keep(&self.principal.limits, key, now_ms, now_ms.saturating_add(ttl_ms));
     }
 
-    fn reject(&self, full: Full) -> Reject {
+    pub(super) fn reject(&self, full: Full) -> Reject {
         let Full { what, limit, retry_after_ms } = full;
         let detail = format!("{}: {what}: the limit is {limit}", self.principal.name);
         Reject::new(Code::LimitReached, detail)
@@ -192,7 +230,7 @@ pub struct Hold(Option<Reserved>);
 
 #[derive(Debug)]
 struct Reserved {
-    known: Known,
+    known: Arc<Known>,
     key: (LockName, LeaseId),
     /// Whether the room is free again when nothing is said.
     frees: bool,

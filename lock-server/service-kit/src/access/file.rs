@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
 use super::audit::{AuditLog, Line};
 use super::ledger::Ledger;
 use super::list::{AccessList, Principal};
@@ -27,6 +30,16 @@ const CHECK: &str = "access-file";
 #[derive(Clone, Debug)]
 pub struct AccessFile {
     inner: Arc<Inner>,
+    /// Somebody whom the file need not name.
+    own: Option<Arc<Own>>,
+}
+
+/// A part of this process, which asks as everybody else does.
+#[derive(Debug)]
+struct Own {
+    hash: SecretHash,
+    principal: Arc<Principal>,
+    ledger: Arc<Ledger>,
 }
 
 #[derive(Debug)]
@@ -35,6 +48,36 @@ struct Inner {
     /// The text that was read at start.
     first: String,
     loaded: RwLock<Loaded>,
+    figures: Figures,
+}
+
+/// What is counted of the file.
+#[derive(Debug, Default)]
+struct Figures {
+    usable: Gauge,
+    loads: Counter,
+    rejections: Counter,
+}
+
+impl Figures {
+    fn register(&self, kit: &Kit) {
+        self.usable.set(1);
+        let (usable, loads) = (self.usable.clone(), self.loads.clone());
+        let rejections = self.rejections.clone();
+        kit.metrics.registry(|registry| {
+            registry.register(
+                "access_file_usable",
+                "1 while the access file as it is now is in force, 0 while an earlier one is",
+                usable,
+            );
+            registry.register("access_file_loads", "Changes of the access file taken over", loads);
+            registry.register(
+                "access_file_rejections",
+                "Changes of the access file that could not be used",
+                rejections,
+            );
+        });
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,11 +108,22 @@ impl AccessFile {
         let first = read(path).map_err(refuse)?;
         let list = AccessList::parse(&first).map_err(|error| refuse(error.to_string()))?;
         let loaded = RwLock::new(Loaded::default().replaced(list));
-        Ok(Self { inner: Arc::new(Inner { path: path.to_owned(), first, loaded }) })
+        let inner = Inner { path: path.to_owned(), first, loaded, figures: Figures::default() };
+        Ok(Self { inner: Arc::new(inner), own: None })
+    }
+
+    /// The same file, and one more principal who has this bearer token.
+    pub(super) fn and(self, secret: &str, principal: Principal) -> Self {
+        let (hash, principal) = (SecretHash::of(secret), Arc::new(principal));
+        let own = Own { hash, principal, ledger: Arc::default() };
+        Self { own: Some(Arc::new(own)), ..self }
     }
 
     /// Whose token this is, with the account of what it uses.
     pub(super) fn find(&self, hash: &SecretHash) -> Option<(Arc<Principal>, Arc<Ledger>)> {
+        if let Some(own) = self.own.as_ref().filter(|own| own.hash == *hash) {
+            return Some((Arc::clone(&own.principal), Arc::clone(&own.ledger)));
+        }
         let loaded = self.inner.loaded.read().unwrap_or_else(PoisonError::into_inner);
         let principal = loaded.list.find(hash)?;
         let ledger = loaded.ledgers.get(&principal.name)?;
@@ -81,6 +135,7 @@ impl AccessFile {
     pub(super) async fn watch(self, kit: Kit, audit: Option<AuditLog>) {
         let shutdown = kit.tasks.shutdown_token();
         kit.health.set(CHECK, Status::Ok);
+        self.inner.figures.register(&kit);
         let mut judged = Ok(self.inner.first.clone());
         let mut seen = judged.clone();
         let mut looks = tokio::time::interval(LOOK_EVERY);
@@ -113,15 +168,18 @@ impl AccessFile {
                 let mut loaded = self.inner.loaded.write().unwrap_or_else(PoisonError::into_inner);
                 *loaded = loaded.replaced(list);
                 kit.health.set(CHECK, Status::Ok);
+                self.inner.figures.usable.set(1);
+                self.inner.figures.loads.inc();
                 tracing::info!(%path, principals = count, "the access file was loaded again");
                 ("loaded", format!("{path}: {count} principals"))
             }
             Err(error) => {
-                let text = format!(
-                    "{path} cannot be used, so what it said before stays in force: {error}"
-                );
-                tracing::error!("{text}");
-                kit.health.set(CHECK, Status::Warn(text));
+                let text = format!("{path} cannot be used, so what it said before stays in force");
+                tracing::error!("{text}: {error}");
+                self.inner.figures.usable.set(0);
+                self.inner.figures.rejections.inc();
+                // Why has names and rights in it, and readiness is for all who are known.
+                kit.health.set(CHECK, Status::Warn(format!("{text}; the log says why")));
                 ("rejected", format!("{path}: {error}"))
             }
         };

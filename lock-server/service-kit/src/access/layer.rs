@@ -75,8 +75,8 @@ impl fmt::Debug for Layer {
 }
 
 /// Puts `gate`, which was started, around every route that is there. `map` says what a request
-/// needs; `/livez` and `/readyz` are for everybody, and `/version`, `/metrics` and `/openapi.json`
-/// for everybody who is known. Without an access file and an audit log the router stays as it is.
+/// needs; `/livez` and `/readyz` are for everybody, and `/readyz?verbose`, `/version`, `/metrics` and
+/// `/openapi.json` for everybody who is known. Without an access file and an audit log the router stays as it is.
 pub fn protect(
     router: Router,
     gate: Gate,
@@ -98,6 +98,7 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
     let asked = Asked::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
     let need = match asked.route {
+        "/readyz" if crate::kit::is_verbose(parts.uri.query()) => Need::Known,
         "/livez" | "/readyz" => Need::Public,
         "/version" | "/metrics" | "/openapi.json" => Need::Known,
         _ => (layer.map)(&asked),

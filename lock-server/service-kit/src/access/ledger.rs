@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::{LeaseId, LockName, SessionId};
 
 use super::list::Limits;
 
@@ -23,6 +23,26 @@ pub(super) struct Full {
 
 type Key = (LockName, LeaseId);
 
+/// From how many sessions on those that are over are looked for.
+const SESSIONS_KEPT: usize = 1_024;
+
+/// Until when a lease counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Until then, in monotonic milliseconds.
+    Until(u64),
+    /// As long as this session does.
+    Of(SessionId),
+}
+
+/// A session that is known here.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    until_ms: u64,
+    /// The store said that it is the principal's. Before that, somebody merely asked for it.
+    is_own: bool,
+}
+
 /// The account of one principal at one server. It outlives a reload of the file.
 #[derive(Debug, Default)]
 pub(super) struct Ledger(Mutex<State>);
@@ -33,7 +53,38 @@ struct State {
     bucket: Option<(u64, u64)>,
     waiters: u32,
     /// Until when each lease lives at the longest.
-    leases: HashMap<Key, u64>,
+    leases: HashMap<Key, Life>,
+    sessions: HashMap<SessionId, Seen>,
+    /// How many sessions there may be before those that are over are looked for.
+    sessions_kept: usize,
+}
+
+impl State {
+    /// When a lease ends that nobody renews, and whose session gets no heartbeat.
+    fn end_of(&self, life: Life) -> u64 {
+        match life {
+            Life::Until(until_ms) => until_ms,
+            Life::Of(id) => self.sessions.get(&id).map_or(0, |seen| seen.until_ms),
+        }
+    }
+
+    fn forget_leases(&mut self, now_ms: u64) {
+        let mut leases = std::mem::take(&mut self.leases);
+        leases.retain(|_, life| self.end_of(*life) > now_ms);
+        self.leases = leases;
+    }
+
+    fn forget_sessions(&mut self, now_ms: u64) {
+        self.sessions.retain(|_, seen| seen.until_ms > now_ms);
+        self.sessions_kept = SESSIONS_KEPT.max(self.sessions.len() * 2);
+    }
+
+    /// Every entry is looked at only after as many came, so this costs each of them the same.
+    fn tidy_sessions(&mut self, now_ms: u64) {
+        if self.sessions.len() >= self.sessions_kept.max(SESSIONS_KEPT) {
+            self.forget_sessions(now_ms);
+        }
+    }
 }
 
 impl Ledger {
@@ -76,42 +127,95 @@ impl Ledger {
         state.waiters = state.waiters.saturating_sub(1);
     }
 
-    /// Makes room for a lease before it is asked for, until `until_ms`; whether it is a new one.
+    /// Makes room for a lease before it is asked for; whether it is a new one.
     pub(super) fn reserve(
         &self,
         limits: &Limits,
         key: Key,
         now_ms: u64,
-        until_ms: u64,
+        life: Life,
     ) -> Result<bool, Full> {
         let Some(limit) = limits.locks else { return Ok(false) };
         let mut state = self.state();
-        if let Some(until) = state.leases.get_mut(&key) {
-            *until = (*until).max(until_ms);
+        if let Some(known) = state.leases.get_mut(&key) {
+            // A repeat does not move a lease into a session or out of one.
+            if let (Life::Until(known), Life::Until(until_ms)) = (known, life) {
+                *known = (*known).max(until_ms);
+            }
             return Ok(false);
         }
         let room = usize::try_from(limit).unwrap_or(usize::MAX);
         if state.leases.len() >= room {
-            state.leases.retain(|_, until| *until > now_ms);
+            state.forget_leases(now_ms);
         }
         if state.leases.len() >= room {
-            let next = state.leases.values().min().copied().unwrap_or(now_ms);
-            let retry_after_ms = next.saturating_sub(now_ms).max(1);
+            let ends = state.leases.values().map(|life| state.end_of(*life));
+            let retry_after_ms = ends.min().unwrap_or(now_ms).saturating_sub(now_ms).max(1);
             return Err(Full { what: "locks held", limit, retry_after_ms });
         }
-        state.leases.insert(key, until_ms);
+        state.leases.insert(key, life);
         Ok(true)
     }
 
-    /// A lease lives until `until_ms`. Leases that a server has not granted itself count too, from
-    /// their first renewal here; a renewal is never refused.
+    /// A lease lives until `until_ms`; one that is bound to a session, as long as that does. Leases
+    /// that a server has not granted itself count too, from their first renewal here; a renewal is
+    /// never refused.
     pub(super) fn keep(&self, limits: &Limits, key: Key, now_ms: u64, until_ms: u64) {
         let Some(limit) = limits.locks else { return };
         let mut state = self.state();
-        if state.leases.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-            state.leases.retain(|_, until| *until > now_ms);
+        if matches!(state.leases.get(&key), Some(Life::Of(_))) {
+            return;
         }
-        state.leases.insert(key, until_ms);
+        if state.leases.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+            state.forget_leases(now_ms);
+        }
+        state.leases.insert(key, Life::Until(until_ms));
+    }
+
+    /// Makes room for a session before it is asked for; whether it is a new one.
+    pub(super) fn reserve_session(
+        &self,
+        limits: &Limits,
+        id: SessionId,
+        now_ms: u64,
+        until_ms: u64,
+    ) -> Result<bool, Full> {
+        let mut state = self.state();
+        if state.sessions.get(&id).is_some_and(|seen| seen.until_ms > now_ms) {
+            return Ok(false);
+        }
+        let room = limits
+            .sessions
+            .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        if state.sessions.len() >= room {
+            state.forget_sessions(now_ms);
+        }
+        if let Some(limit) = limits.sessions.filter(|_| state.sessions.len() >= room) {
+            let next = state.sessions.values().map(|seen| seen.until_ms).min().unwrap_or(now_ms);
+            let retry_after_ms = next.saturating_sub(now_ms).max(1);
+            return Err(Full { what: "sessions", limit, retry_after_ms });
+        }
+        state.tidy_sessions(now_ms);
+        state.sessions.insert(id, Seen { until_ms, is_own: false });
+        Ok(true)
+    }
+
+    /// The store says that a session is the principal's and lives until `until_ms`. Sessions that
+    /// began at another server count too, from their first use here.
+    pub(super) fn keep_session(&self, id: SessionId, now_ms: u64, until_ms: u64) {
+        let mut state = self.state();
+        state.tidy_sessions(now_ms);
+        state.sessions.insert(id, Seen { until_ms, is_own: true });
+    }
+
+    /// A session has ended, or is not the principal's; its leases count no more.
+    pub(super) fn end_session(&self, id: SessionId) {
+        self.state().sessions.remove(&id);
+    }
+
+    /// Whether the store said that a session is the principal's, for a time that is not over.
+    pub(super) fn owns_session(&self, id: SessionId, now_ms: u64) -> bool {
+        self.state().sessions.get(&id).is_some_and(|seen| seen.is_own && seen.until_ms > now_ms)
     }
 
     /// A lease has ended.
@@ -122,7 +226,12 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use super::Life::{Of, Until};
     use super::*;
+
+    fn session(number: u128) -> SessionId {
+        format!("{number:08x}-0000-4000-8000-000000000000").parse().unwrap()
+    }
 
     fn key(lock: &str, lease: u128) -> Key {
         let id = format!("{:08x}-0000-4000-8000-000000000000", lease);
@@ -150,19 +259,26 @@ mod tests {
     fn leases_count_until_they_end() {
         let limits = Limits { locks: Some(2), ..Limits::default() };
         let ledger = Ledger::default();
-        assert_eq!(ledger.reserve(&limits, key("a", 1), 0, 100), Ok(true));
-        assert_eq!(ledger.reserve(&limits, key("b", 2), 0, 200), Ok(true));
-        assert_eq!(ledger.reserve(&limits, key("b", 2), 0, 200), Ok(false), "a repeat is no third");
-        let full = ledger.reserve(&limits, key("c", 3), 0, 100).unwrap_err();
+        assert_eq!(ledger.reserve(&limits, key("a", 1), 0, Until(100)), Ok(true));
+        assert_eq!(ledger.reserve(&limits, key("b", 2), 0, Until(200)), Ok(true));
+        assert_eq!(
+            ledger.reserve(&limits, key("b", 2), 0, Until(200)),
+            Ok(false),
+            "a repeat is no third"
+        );
+        let full = ledger.reserve(&limits, key("c", 3), 0, Until(100)).unwrap_err();
         assert_eq!((full.what, full.retry_after_ms), ("locks held", 100));
         ledger.keep(&limits, key("a", 1), 0, 300);
-        assert!(ledger.reserve(&limits, key("c", 3), 100, 400).is_err(), "a was renewed");
-        assert!(ledger.reserve(&limits, key("c", 3), 200, 400).is_ok(), "b has expired");
+        assert!(ledger.reserve(&limits, key("c", 3), 100, Until(400)).is_err(), "a was renewed");
+        assert!(ledger.reserve(&limits, key("c", 3), 200, Until(400)).is_ok(), "b has expired");
         ledger.end(&key("a", 1));
-        assert!(ledger.reserve(&limits, key("d", 4), 200, 400).is_ok());
+        assert!(ledger.reserve(&limits, key("d", 4), 200, Until(400)).is_ok());
         ledger.keep(&limits, key("e", 5), 200, 400);
         ledger.end(&key("c", 3));
-        assert!(ledger.reserve(&limits, key("f", 6), 200, 400).is_err(), "the renewed one counts");
+        assert!(
+            ledger.reserve(&limits, key("f", 6), 200, Until(400)).is_err(),
+            "the renewed one counts"
+        );
     }
 
     #[test]
@@ -173,5 +289,64 @@ mod tests {
         assert_eq!(ledger.wait(&limits).unwrap_err().limit, 1);
         ledger.waited();
         ledger.wait(&limits).unwrap();
+    }
+    #[test]
+    fn sessions_count_until_they_end() {
+        let limits = Limits { sessions: Some(2), ..Limits::default() };
+        let ledger = Ledger::default();
+        let reserve = |n, now_ms, until_ms| {
+            ledger.reserve_session(&limits, session(n), now_ms, until_ms).map_err(|full| full.what)
+        };
+        assert_eq!([reserve(1, 0, 100), reserve(2, 0, 200)], [Ok(true), Ok(true)]);
+        assert_eq!(reserve(2, 0, 200), Ok(false), "a repeat is no third");
+        assert_eq!(reserve(3, 99, 300), Err("sessions"));
+        ledger.keep_session(session(1), 50, 150);
+        assert_eq!(reserve(3, 100, 300), Err("sessions"), "a heartbeat came");
+        assert_eq!(reserve(3, 150, 300), Ok(true), "1 has expired");
+        ledger.end_session(session(2));
+        assert_eq!(reserve(4, 150, 300), Ok(true));
+        ledger.keep_session(session(5), 150, 300);
+        ledger.end_session(session(3));
+        assert_eq!(reserve(6, 150, 300), Err("sessions"), "one of another server counts");
+    }
+
+    /// Asking for a session of somebody else does not make it one's own, whatever came of it.
+    #[test]
+    fn only_the_store_says_whose_a_session_is() {
+        let ledger = Ledger::default();
+        ledger.reserve_session(&Limits::default(), session(1), 0, 100).unwrap();
+        assert!(!ledger.owns_session(session(1), 0));
+        ledger.keep_session(session(1), 0, 100);
+        assert!(ledger.owns_session(session(1), 99) && !ledger.owns_session(session(1), 100));
+        ledger.reserve_session(&Limits::default(), session(1), 100, 200).unwrap();
+        assert!(!ledger.owns_session(session(1), 100), "it may be another one's by now");
+    }
+
+    #[test]
+    fn leases_of_a_session_count_as_long_as_it_does() {
+        let limits = Limits { locks: Some(1), ..Limits::default() };
+        let ledger = Ledger::default();
+        ledger.keep_session(session(1), 0, 100);
+        let reserve = |lock, now_ms, life| {
+            ledger.reserve(&limits, key(lock, 1), now_ms, life).map_err(|full| full.retry_after_ms)
+        };
+        assert_eq!(reserve("a", 0, Of(session(1))), Ok(true));
+        ledger.keep(&limits, key("a", 1), 0, 1);
+        assert_eq!(reserve("a", 0, Until(1)), Ok(false));
+        assert_eq!(reserve("b", 50, Until(60)), Err(50), "its own time says nothing");
+        ledger.keep_session(session(1), 90, 190);
+        assert_eq!(reserve("b", 150, Until(160)), Err(40), "a heartbeat keeps it");
+        assert_eq!(reserve("b", 190, Until(300)), Ok(true), "the session is over");
+        assert_eq!(reserve("b", 190, Of(session(2))), Ok(false));
+        assert_eq!(reserve("c", 190, Until(200)), Err(110), "a repeat does not move a lease");
+    }
+
+    #[test]
+    fn sessions_that_are_over_are_forgotten() {
+        let ledger = Ledger::default();
+        for number in 0..10_000_u64 {
+            ledger.keep_session(session(u128::from(number)), number, number + 10);
+        }
+        assert!(ledger.state().sessions.len() <= SESSIONS_KEPT);
     }
 }

@@ -42,8 +42,10 @@ pub struct Principal {
 pub struct Limits {
     /// Leases held.
     pub locks: Option<u32>,
-    /// Requests that wait for a lock.
+    /// Requests that wait for a lock, and streams of events.
     pub waiters: Option<u32>,
+    /// Sessions.
+    pub sessions: Option<u32>,
     /// Requests a second; a burst of as many is let through.
     pub requests_per_second: Option<u32>,
 }
@@ -67,6 +69,7 @@ struct PrincipalText {
     allow: Vec<String>,
     max_locks: Option<u32>,
     max_waiters: Option<u32>,
+    max_sessions: Option<u32>,
     max_requests_per_second: Option<u32>,
 }
 
@@ -154,6 +157,7 @@ impl AccessList {
         let limits = Limits {
             locks: text.max_locks,
             waiters: text.max_waiters,
+            sessions: text.max_sessions,
             requests_per_second: text.max_requests_per_second,
         };
         if limits.requests_per_second == Some(0) {
@@ -201,7 +205,10 @@ mod tests {
 
     #[test]
     fn principals_are_found_by_their_tokens() {
-        let ci = file(&["one", "two"], "allow = [\"use ci/*\", \"read *\"]\nmax-locks = 5");
+        let ci = file(
+            &["one", "two"],
+            "allow = [\"use ci/*\", \"read *\"]\nmax-locks = 5\nmax-sessions = 2",
+        );
         let ops = file(&["three"], "allow = [\"revoke *\"]");
         let text = format!("# people\n[principals.ci]\n{ci}[principals.\"ops.eu\"]\n{ops}");
         let list = AccessList::parse(&text).unwrap();
@@ -214,7 +221,7 @@ mod tests {
         assert!(!ci.may(Verb::Acquire, Scope::Name(b"cd/a")));
         assert!(ci.may(Verb::Read, Scope::Name(b"cd/a")));
         assert!(!ci.may(Verb::Revoke, Scope::Name(b"ci/a")));
-        assert_eq!(ci.limits, Limits { locks: Some(5), ..Limits::default() });
+        assert_eq!(ci.limits, Limits { locks: Some(5), sessions: Some(2), ..Limits::default() });
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub enum Verb {
     Acquire,
     /// Change objects, and seal.
     Write,
+    /// Report to a lock server what a guard refused. For guards.
+    Report,
     /// End the lease of another. For administrators.
     Revoke,
     /// Block a session. For administrators.
@@ -25,8 +27,15 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb, administrators' last.
-    pub const ALL: [Self; 6] =
-        [Self::Read, Self::Acquire, Self::Write, Self::Revoke, Self::Block, Self::Floor];
+    pub const ALL: [Self; 7] = [
+        Self::Read,
+        Self::Acquire,
+        Self::Write,
+        Self::Report,
+        Self::Revoke,
+        Self::Block,
+        Self::Floor,
+    ];
 
     /// The word in the file.
     pub fn as_str(self) -> &'static str {
@@ -34,6 +43,7 @@ impl Verb {
             Self::Read => "read",
             Self::Acquire => "acquire",
             Self::Write => "write",
+            Self::Report => "report",
             Self::Revoke => "revoke",
             Self::Block => "block",
             Self::Floor => "floor",
@@ -50,10 +60,15 @@ impl Verb {
         matches!(self, Self::Block | Self::Floor)
     }
 
-    /// What `word` stands for: itself, or, for `use`, everything that is not administration.
+    /// Whether it is for those who use locks and objects.
+    fn is_use(self) -> bool {
+        matches!(self, Self::Read | Self::Acquire | Self::Write)
+    }
+
+    /// What `word` stands for: itself, or, for `use`, what locks and objects are used by.
     fn named(word: &str) -> Option<Vec<Self>> {
         if word == "use" {
-            return Some(Self::ALL.into_iter().filter(|verb| !verb.is_admin()).collect());
+            return Some(Self::ALL.into_iter().filter(|verb| verb.is_use()).collect());
         }
         Self::ALL.into_iter().find(|verb| verb.as_str() == word).map(|verb| vec![verb])
     }
@@ -224,7 +239,7 @@ mod tests {
     #[test]
     fn use_has_no_verb_of_administrators() {
         for verb in Verb::ALL {
-            assert_eq!(allows("use *", verb, Scope::Name(b"a")), !verb.is_admin(), "{verb}");
+            assert_eq!(allows("use *", verb, Scope::Name(b"a")), verb.is_use(), "{verb}");
         }
     }
 
@@ -271,7 +286,7 @@ mod tests {
             if let Ok(grant) = text.parse::<Grant>() {
                 for verb in Verb::ALL {
                     let named = text.contains(verb.as_str())
-                        || (text.contains("use") && !verb.is_admin());
+                        || (text.contains("use") && verb.is_use());
                     prop_assert!(named || !grant.allows(verb, Scope::Somewhere), "{} {}", text, verb);
                 }
             }

@@ -10,6 +10,7 @@ mod groups;
 mod histories;
 mod kinds;
 mod sessions;
+mod structure;
 mod takeovers;
 
 fn lock(name: &str) -> LockName {

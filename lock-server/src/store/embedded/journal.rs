@@ -163,6 +163,8 @@ fn make_tables(write: &WriteTransaction, begins_at: u64) -> Result<(), Cause> {
 }
 
 #[cfg(test)]
+mod old_files;
+#[cfg(test)]
 mod tests {
     use fence_protocol::{LeaseId, Owner, Ttl};
     use service_kit::clock::ManualClock;

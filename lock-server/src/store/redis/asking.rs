@@ -200,7 +200,12 @@ impl RedisStore {
             .run(&self.inner.scripts.abandon, |command| {
                 name_locks(command, &locks, request.lease_id);
             })
-            .await?;
+            .await
+            .map_err(|error| match error {
+                // It waits in Redis still, and may be granted before anybody sees to it.
+                StoreError::Unavailable(reason) => StoreError::Unknown(reason),
+                error => error,
+            })?;
         let answer = answer.of(request.lease_id, &self.inner.options.limits).into_grants();
         answer.map_err(|error| match error {
             // The script names the lock where there are several.

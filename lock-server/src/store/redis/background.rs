@@ -15,6 +15,8 @@ use super::{RedisStore, judge, millis, reply};
 /// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
 /// away, which nobody is in a hurry for.
 const IDLE_SWEEP: Duration = Duration::from_secs(5);
+/// How soon more of them are looked at, and nobody waits, where one look was not enough.
+const BACKLOG_SWEEP: Duration = Duration::from_millis(20);
 /// How often they are looked at while somebody waits, in case the server that should have handed
 /// a lock over died.
 const WAITING_SWEEP: Duration = Duration::from_secs(1);
@@ -151,13 +153,15 @@ async fn sweep(store: &RedisStore) {
 }
 
 fn pause(store: &RedisStore, due_ms: Option<u64>) -> Duration {
-    if store.inner.waiting.is_empty() {
-        return IDLE_SWEEP;
+    let now_ms = store.inner.clock.monotonic_ms();
+    let in_ms = due_ms.map(|due_ms| due_ms.saturating_sub(now_ms));
+    match in_ms {
+        Some(0) if store.inner.waiting.is_empty() => BACKLOG_SWEEP,
+        _ if store.inner.waiting.is_empty() => IDLE_SWEEP,
+        // The clock here may be in another part of its millisecond than Redis' is.
+        Some(in_ms) => Duration::from_millis(in_ms + 1).min(WAITING_SWEEP),
+        None => WAITING_SWEEP,
     }
-    let Some(due_ms) = due_ms else { return WAITING_SWEEP };
-    let in_ms = due_ms.saturating_sub(store.inner.clock.monotonic_ms());
-    // The clock here may be in another part of its millisecond than Redis' is.
-    Duration::from_millis(in_ms + 1).min(WAITING_SWEEP)
 }
 
 /// Waiters ask again whenever Redis came back: it may have forgotten them.

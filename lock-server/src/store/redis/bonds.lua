@@ -8,12 +8,12 @@ local function make_bonds()
   local known, bonds = {}, {}
 
   local function take_in(id, raw)
-    local owner, ttl, created, expires, beats, blocked, ended, metadata =
-      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '(.*)$')
+    local owner, ttl, created, expires, beats, blocked, ended, metadata, principal =
+      string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 7) .. '([^\t]*)\t?(.*)$')
     known[id] = owner and {
       id = id, owner = owner, ttl = tonumber(ttl), created = tonumber(created),
       expires = tonumber(expires), beats = tonumber(beats), blocked = blocked, ended = ended,
-      metadata = metadata,
+      metadata = metadata, principal = principal,
     } or false
   end
 

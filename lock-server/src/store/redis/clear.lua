@@ -4,7 +4,7 @@
 local function save_session(session)
   local raw = table.concat({
     session.owner, int(session.ttl), int(session.created), int(session.expires),
-    int(session.beats), session.blocked, session.ended, session.metadata,
+    int(session.beats), session.blocked, session.ended, session.metadata, session.principal,
   }, '\t')
   local key, list = prefix .. 'S:' .. session.id, prefix .. 'sessions'
   if session.ended == '' then

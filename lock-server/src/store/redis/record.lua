@@ -27,17 +27,19 @@ local function kind_of(mode)
   return (mode == 'x' or mode == 's') and 'l' or mode
 end
 
--- A holder is `handed` from the hand-over until somebody shows that the grant arrived; `claim` is
--- until when that must happen, where another server's waiter has it. Only a handed grant may be
--- taken back because its waiter is gone.
+-- A holder is `handed`, to the server that it waited at, from the hand-over until somebody shows that
+-- the grant arrived; `claim` is until when that must happen, where another server's waiter has it.
+-- Only a handed grant may be taken back because its waiter is gone, and only by that server: an older
+-- try of the same request may have waited at another.
 local function parse(line)
   local key, token, ttl, granted, expires, renewals, claim, delay, owner, incarnation, session,
     metadata = string.match(line, '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)'
     .. '\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
   return {
     key = key, line = line, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
-    expires = tonumber(expires), renewals = tonumber(renewals), claim = tonumber(claim),
-    handed = claim ~= '', delay = tonumber(delay), owner = owner, incarnation = incarnation,
+    expires = tonumber(expires), renewals = tonumber(renewals),
+    claim = claim ~= '' and tonumber(string.match(claim, '^%d+')) or nil,
+    handed = claim ~= '' and string.match(claim, ':(.*)$'), delay = tonumber(delay), owner = owner, incarnation = incarnation,
     session = session, metadata = metadata, closed = string.byte(key) == 42,
   }
 end
@@ -45,7 +47,7 @@ end
 local function pack(holder)
   return holder.key .. '\t' .. holder.token .. '\t' .. holder.ttl .. '\t' .. holder.granted .. '\t'
     .. holder.expires .. '\t' .. holder.renewals .. '\t'
-    .. (holder.claim or (holder.handed and 'h' or '')) .. '\t' .. holder.delay .. '\t'
+    .. (holder.handed and (holder.claim or 'h') .. ':' .. holder.handed or '') .. '\t' .. holder.delay .. '\t'
     .. holder.owner .. '\t' .. holder.incarnation .. '\t' .. holder.session .. '\t'
     .. holder.metadata
 end
@@ -345,7 +347,7 @@ local function grant(record, request)
     return nil
   end
   request.key, request.token, request.granted, request.renewals = request.lease, token, now, 0
-  request.expires, request.handed = now + request.ttl, request.server ~= nil
+  request.expires, request.handed = now + request.ttl, request.server
   request.claim = request.handed and request.server ~= me and now + claim_ms or nil
   if request.session ~= '' then
     local session = bonds().session_of(request.session)

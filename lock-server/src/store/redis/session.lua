@@ -2,8 +2,9 @@
 --
 -- ARGV[8] session  [9] verb  [10] owner, reason of a block, or how many to clear away
 -- ARGV[11] ttl, ms  [12] metadata, a JSON text or empty  [13] most sessions
+-- ARGV[14] whose it is by the access file, or empty
 --
--- Post:  LIVE id owner ttl expires_in age heartbeats blocked bonds metadata lock lease ...
+-- Post:  LIVE id owner ttl expires_in age heartbeats blocked bonds metadata principal lock lease ...
 --                             it lives; the leases where it was shown
 --        GONE bonds left      it has ended with so many bonds, of which so many are to be cleared away
 --        SESSION why id ...   it does not live, or does not allow it; nothing changed
@@ -15,18 +16,23 @@ local function live()
   return {
     'LIVE', id, session.owner, int(session.ttl), int(session.expires - now),
     int(math.max(now - session.created, 0)), int(session.beats), session.blocked,
-    int(redis.call('SCARD', members)), session.metadata,
+    int(redis.call('SCARD', members)), session.metadata, session.principal,
   }
 end
 
 if verb == 'create' and not session then
+  local due = redis.call('ZSCORE', prefix .. 'sessions', id)
+  if due then
+    -- It was forgotten before all that was bound to it was cleared away. That must not live again.
+    return reply({ 'SESSION', 'ended', id, due == '0' and 'ended' or 'expired' })
+  end
   if redis.call('ZCARD', prefix .. 'sessions') >= tonumber(ARGV[13]) then
     return reply({ 'SESSION', 'many', id })
   end
   local ttl = tonumber(ARGV[11])
   session = {
     id = id, owner = ARGV[10], ttl = ttl, created = now, expires = now + ttl, beats = 0,
-    blocked = '', ended = '', metadata = ARGV[12],
+    blocked = '', ended = '', metadata = ARGV[12], principal = ARGV[14],
   }
   save_session(session)
   return reply(live())

@@ -30,6 +30,7 @@ impl RedisStore {
                 command.arg(new.map_or(0, |new| new.ttl.ms()));
                 command.arg(new.and_then(|new| new.metadata.as_deref()).unwrap_or_default());
                 command.arg(limit);
+                command.arg(new.and_then(|new| new.principal.as_deref()).unwrap_or_default());
             })
             .await?;
         match answer {
@@ -104,6 +105,10 @@ impl SessionStore for RedisStore {
 
     async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
         self.live(session, "show", "", None).await
+    }
+
+    async fn look_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
+        self.live(session, "look", "", None).await
     }
 
     async fn list_sessions(

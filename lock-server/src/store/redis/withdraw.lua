@@ -3,7 +3,7 @@
 -- ARGV[8] lock  [9] lease  [10...] the other locks of a request for several
 --
 -- Post:  FREE   it waits at this server no more, and holds nothing; or it holds a grant that arrived
---               (it was asked for again, or renewed)
+--               (it was asked for again, or renewed) or that was handed to another server
 local lease, locks = ARGV[9], { ARGV[8] }
 for at = 10, #ARGV do
   locks[#locks + 1] = ARGV[at]
@@ -14,7 +14,7 @@ local unheard, arrived = {}, false
 for _, lock in ipairs(locks) do
   local record = record_of(lock)
   local holder = find(record, lease)
-  if holder and holder.handed then
+  if holder and holder.handed == me then
     unheard[#unheard + 1] = { record, holder }
   end
   arrived = arrived or (holder and not holder.handed)

@@ -211,6 +211,7 @@ async fn ask(store: &Store, history: &History, lock: &str) -> Grant {
         ttl_ms: LONG_MS,
         span: history.since(invoked_ns),
         released_ns: None,
+        kept_ns: None,
     });
     grant
 }
@@ -252,6 +253,8 @@ async fn reopened_session(store: &Store, round: u64) {
         let holder = store.show(&lock).await.unwrap().holder.expect("a bound lease");
         assert_eq!((holder.session_id, session.lease_count), (Some(session.session_id), 3));
         let beat = store.heartbeat(session.session_id).await.unwrap();
+        let before = format!("round.{}", round - 1);
+        assert_eq!(beat.principal, Some(before), "whose it is outlives the process too");
         assert!(beat.expires_in_ms > 0 && beat.expires_in_ms <= LONG_MS);
         store.end_session(session.session_id).await.unwrap();
         let late = store.renew(&lock, holder.lease_id, None).await;
@@ -264,6 +267,7 @@ async fn reopened_session(store: &Store, round: u64) {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(LONG_MS).unwrap(),
         metadata: None,
+        principal: Some(format!("round.{round}")),
     };
     let session = store.create_session(new).await.unwrap().session_id;
     let bound = Acquire { session: Some(session), ..request("reopened/bound", LONG_MS, 0) };

@@ -67,6 +67,7 @@ pub async fn a_delay_closes_the_lock_after_a_session(store: &Store) {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(LONG_MS).unwrap(),
         metadata: None,
+        principal: None,
     };
     let session = store.create_session(new).await.unwrap().session_id;
     for lock in ["delay/session/a", "delay/session/b"] {

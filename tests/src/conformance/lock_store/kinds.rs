@@ -174,6 +174,7 @@ pub(super) async fn note(store: &Store, history: &History, asked: Acquire) -> Le
         token: grant.token.get(),
         ttl_ms: LONG_MS,
         span: history.since(invoked_ns),
+        kept_ns: None,
         released_ns: None,
     });
     grant.lease_id

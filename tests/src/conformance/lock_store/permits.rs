@@ -81,6 +81,7 @@ pub async fn a_session_holds_several_permits_of_one_lock(store: &Store) {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(LONG_MS).unwrap(),
         metadata: None,
+        principal: None,
     };
     let session = store.create_session(new).await.unwrap().session_id;
     let bound = |wait_ms| Acquire { session: Some(session), ..permit("several", 3, wait_ms) };

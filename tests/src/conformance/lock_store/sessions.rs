@@ -16,6 +16,7 @@ fn new_session(ttl_ms: u64) -> NewSession {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(ttl_ms).expect("a time to live"),
         metadata: Some(r#"{"pod":7}"#.to_owned()),
+        principal: None,
     }
 }
 
@@ -56,12 +57,43 @@ pub async fn a_session_is_created_once(store: &Store) {
     store.heartbeat(new.session_id).await.unwrap();
     let again = store.create_session(new.clone()).await.unwrap();
     assert_eq!((again.heartbeats, again.metadata.unwrap()["pod"].as_u64()), (1, Some(7)));
+    assert_eq!(first.principal, None);
     let theirs = NewSession { owner: owner("somebody else"), ..new.clone() };
     assert_eq!(why(store.create_session(theirs).await), NoSession::OtherOwner(new.owner.clone()));
     store.end_session(new.session_id).await.unwrap();
     let ended = NoSession::Ended(SessionEndReason::Ended);
     assert_eq!(why(store.create_session(new).await), ended);
     assert_eq!(why(store.heartbeat(session_id()).await), NoSession::Unknown);
+}
+
+/// Whose a session is stays as it was said at its beginning, in every answer; with metadata or
+/// without. The store keeps it and judges nobody by it.
+pub async fn a_session_keeps_its_principal(store: &Store) {
+    for metadata in [None, Some(r#"{"pod":"a\tb"}"#.to_owned())] {
+        let new = NewSession {
+            principal: Some("team.eu-1".to_owned()),
+            metadata: metadata.clone(),
+            ..new_session(LONG_MS)
+        };
+        let id = new.session_id;
+        let theirs = NewSession { principal: Some("other".to_owned()), ..new.clone() };
+        let replies = [
+            store.create_session(new).await.unwrap(),
+            store.create_session(theirs).await.unwrap(),
+            store.heartbeat(id).await.unwrap(),
+            store.look_session(id).await.unwrap(),
+            store.show_session(id).await.unwrap(),
+            store.block_session(id, owner("why")).await.unwrap(),
+            store.list_sessions(None, 1).await.unwrap().sessions.remove(0),
+        ];
+        for reply in replies {
+            assert_eq!(reply.principal.as_deref(), Some("team.eu-1"));
+            let metadata = metadata.as_deref().map(|text| serde_json::from_str(text).unwrap());
+            assert_eq!(reply.metadata, metadata);
+        }
+        store.end_session(id).await.unwrap();
+        assert_eq!(why(store.look_session(id).await), NoSession::Ended(SessionEndReason::Ended));
+    }
 }
 
 /// Leases outlive their own time to live many times over, on heartbeats alone; then the session

@@ -134,7 +134,7 @@ struct Granted {
 /// A lease on `lock`, in the form that goes into a password.
 async fn credential(locks: &str, lock: &str) -> Result<String, Failure> {
     let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
-    let mut connection = http::Connection::open(locks).await.map_err(unreachable)?;
+    let mut connection = http::Connection::open(locks, None).await.map_err(unreachable)?;
     let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
     let headers = "content-type: application/json\r\n";
     let reply = connection.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await;

@@ -71,7 +71,7 @@ fn the_leases_of_an_ended_session_leave_their_locks_closed() {
     let mut machine = machine();
     let session_id = SessionId::new(uuid_of(900)).unwrap();
     let (owner, ttl) = (Owner::new("worker").unwrap(), Ttl::from_ms(100).unwrap());
-    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None };
+    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None, principal: None };
     machine.create_session(0, new).unwrap();
     let bound = Acquire { owner, session: Some(session_id), ..ask("a", 1, 0) };
     granted(machine.acquire(0, delayed(bound, 40)));

@@ -222,7 +222,7 @@ fn the_session_of_a_group_has_room_for_all_or_refuses() {
     let mut machine = Machine::new(0, Limits { session_leases: 3, ..Limits::default() });
     let session_id = SessionId::new(uuid_of(900)).unwrap();
     let (owner, ttl) = (Owner::new("worker").unwrap(), Ttl::from_ms(100).unwrap());
-    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None };
+    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None, principal: None };
     machine.create_session(0, new).unwrap();
     let bound = |names: &[&str], number| -> Vec<Acquire> {
         let bind = |part| Acquire { owner: owner.clone(), session: Some(session_id), ..part };

@@ -204,6 +204,7 @@ fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, ste
                     owner: Owner::new(format!("worker-{session}")).unwrap(),
                     ttl: Ttl::from_ms(SESSION_MS).unwrap(),
                     metadata: None,
+                    principal: None,
                 };
                 machine.create_session(now_ms, new).unwrap();
                 oracle.sessions[owner].1 = now_ms + SESSION_MS;

@@ -128,7 +128,7 @@ fn a_session_may_hold_one_lock_several_times() {
     let session_id = fence_protocol::SessionId::new(uuid_of(900)).unwrap();
     let owner = Owner::new("worker").unwrap();
     let ttl = Ttl::from_ms(200).unwrap();
-    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None };
+    let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None, principal: None };
     machine.create_session(0, new).unwrap();
     for number in 1..=3 {
         let bound = Acquire { session: Some(session_id), ..permit("a", number, 3, 0) };

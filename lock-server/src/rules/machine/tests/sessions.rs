@@ -15,7 +15,8 @@ fn session() -> SessionId {
 
 fn new(ttl_ms: u64) -> NewSession {
     let owner = Owner::new("worker").unwrap();
-    NewSession { session_id: session(), owner, ttl: Ttl::from_ms(ttl_ms).unwrap(), metadata: None }
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
+    NewSession { session_id: session(), owner, ttl, metadata: None, principal: None }
 }
 
 fn bound(name: &str, number: u128, wait_ms: u64) -> Acquire {

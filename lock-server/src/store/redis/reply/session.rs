@@ -34,8 +34,10 @@ pub(super) const MANY: &str = "sessions live or remembered";
 
 /// A live session.
 pub(super) fn live(fields: &[&str]) -> Result<SessionReply, Invalid> {
-    let [id, owner, ttl, expires_in, age, beats, blocked, bonds, metadata, leases @ ..] = fields
-    else {
+    let [id, owner, ttl, expires_in, age, beats, blocked, bonds, rest @ ..] = fields else {
+        return Err(Invalid::new("session", fields.join(" "), "is too short"));
+    };
+    let [metadata, principal, leases @ ..] = rest else {
         return Err(Invalid::new("session", fields.join(" "), "is too short"));
     };
     Ok(SessionReply {
@@ -49,6 +51,7 @@ pub(super) fn live(fields: &[&str]) -> Result<SessionReply, Invalid> {
         lease_count: count(bonds)?,
         leases: leases.chunks_exact(2).map(lease).collect::<Result<_, _>>()?,
         metadata: serde_json::from_str(metadata).ok(),
+        principal: Some(*principal).filter(|name| !name.is_empty()).map(ToOwned::to_owned),
     })
 }
 

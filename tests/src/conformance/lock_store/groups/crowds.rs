@@ -15,6 +15,7 @@ fn note(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64)
             token: grant.token.get(),
             ttl_ms: LONG_MS,
             span: history.since(invoked_ns),
+            kept_ns: None,
             released_ns: None,
         });
     }

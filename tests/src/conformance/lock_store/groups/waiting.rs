@@ -160,6 +160,7 @@ async fn session(store: &Store) -> SessionId {
         owner: owner("conformance"),
         ttl: Ttl::from_ms(LONG_MS).unwrap(),
         metadata: None,
+        principal: None,
     };
     store.create_session(new).await.unwrap().session_id
 }

@@ -1,20 +1,23 @@
-//! What is known of a lease: until when it may be trusted, or why it may not.
+//! What is known of a lease, or of a session: until when it may be trusted, or why it may not.
 
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
-use fence_protocol::LockName;
 use tokio::sync::watch;
 
 use crate::clock::{self, Reading};
 use crate::limits::{Hold, Told};
 use crate::timing::Window;
-use crate::{LostReason, Warning};
+use crate::{Error, LostReason, Warning};
 
-/// Shared by the lease and its renewal. Lost is for ever: no renewal brings a lease back, because
-/// the work that it protected has been told to stop.
+/// Shared by the lease and its renewal, or by a session, its heartbeat and its leases. Lost is for
+/// ever: no renewal brings a lease back, because the work that it protected has been told to stop.
 #[derive(Debug)]
-pub(super) struct State {
-    lock: LockName,
+pub(crate) struct Trust {
+    what: String,
     known: Mutex<Known>,
     changed: watch::Sender<Option<LostReason>>,
 }
@@ -26,27 +29,29 @@ struct Known {
     lost: Option<LostReason>,
 }
 
-impl State {
-    pub(super) fn new(lock: LockName, window: Window, hold: Hold) -> Self {
+impl Trust {
+    /// `what` names it in the log: a lock, or a session.
+    pub(crate) fn new(what: impl fmt::Display, window: Window, hold: Hold) -> Self {
         let (changed, _) = watch::channel(None);
-        Self { lock, known: Mutex::new(Known { window, hold, lost: None }), changed }
+        let what = what.to_string();
+        Self { what, known: Mutex::new(Known { window, hold, lost: None }), changed }
     }
 
     fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
         act(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn window(&self) -> Window {
+    pub(crate) fn window(&self) -> Window {
         self.known(|known| known.window)
     }
 
     /// When the lease is lost if nothing happens until then.
-    pub(super) fn next_end(&self, now: Reading) -> Warning {
+    pub(crate) fn next_end(&self, now: Reading) -> Warning {
         self.known(|known| known.hold.next_end(known.window, now))
     }
 
     /// The work goes on at `now`; `false` where that comes too late.
-    pub(super) fn progress(&self, now: Reading) -> bool {
+    pub(crate) fn progress(&self, now: Reading) -> bool {
         if self.lost(now).is_some() {
             return false;
         }
@@ -57,7 +62,7 @@ impl State {
     }
 
     /// Why the lease cannot be trusted at `now`; `None` where it can.
-    pub(super) fn lost(&self, now: Reading) -> Option<LostReason> {
+    pub(crate) fn lost(&self, now: Reading) -> Option<LostReason> {
         let (lost, is_news) = self.known(|known| {
             let end = known.hold.next_end(known.window, now);
             let is_news = known.lost.is_none() && end.ends_at <= now.at;
@@ -66,14 +71,15 @@ impl State {
             }
             (known.lost, is_news)
         });
-        if is_news {
-            self.announce(lost);
+        if let Some(reason) = lost.filter(|_| is_news) {
+            tracing::warn!(what = %self.what, %reason, "the lease is lost");
+            self.changed.send_replace(lost);
         }
         lost
     }
 
     /// The lease got a new window; `false` where that comes too late, at `now`.
-    pub(super) fn extend(&self, window: Window, now: Reading) -> bool {
+    pub(crate) fn extend(&self, window: Window, now: Reading) -> bool {
         if self.lost(now).is_some() {
             return false;
         }
@@ -86,27 +92,28 @@ impl State {
     }
 
     /// The lease cannot be trusted any more. The first reason stays.
-    pub(super) fn lose(&self, reason: LostReason) {
-        let is_news = self.known(|known| {
-            let is_news = known.lost.is_none();
-            known.lost.get_or_insert(reason);
-            is_news
-        });
-        if is_news {
-            self.announce(Some(reason));
+    pub(crate) fn lose(&self, reason: LostReason) {
+        if self.end(reason) {
+            tracing::warn!(what = %self.what, %reason, "the lease is lost");
         }
     }
 
-    fn announce(&self, lost: Option<LostReason>) {
-        if let Some(reason) = lost {
-            tracing::warn!(lock = %self.lock, %reason, "the lease is lost");
+    /// It is given up on this side, which is no news for anybody; whether it was live until now.
+    pub(crate) fn end(&self, reason: LostReason) -> bool {
+        let was_live = self.known(|known| {
+            let was_live = known.lost.is_none();
+            known.lost.get_or_insert(reason);
+            was_live
+        });
+        if was_live {
+            self.changed.send_replace(Some(reason));
         }
-        self.changed.send_replace(lost);
+        was_live
     }
 
     /// Waits until the lease is lost. Watches the clock itself, because the renewal may have ended
     /// with a lease that was dropped.
-    pub(super) async fn when_lost(&self) -> LostReason {
+    pub(crate) async fn when_lost(&self) -> LostReason {
         let mut changed = self.changed.subscribe();
         loop {
             let now = clock::reading();
@@ -123,7 +130,7 @@ impl State {
 
     /// Waits until the next end is so near that it is to be warned of. For ever where nobody asked
     /// for warnings, and once the lease is lost.
-    pub(super) async fn when_near(&self, told: &Told) -> Warning {
+    pub(crate) async fn when_near(&self, told: &Told) -> Warning {
         loop {
             let now = clock::reading();
             let next = self.known(|known| known.hold.warn_at(known.window, now, told));
@@ -137,6 +144,31 @@ impl State {
             clock::sleep_until(at).await;
         }
     }
+}
+
+/// Drives `work` for as long as `check` says that it may go on; `lost` wakes it when that is over.
+///
+/// The clock is read before each step of the work, so that a process that was stopped past its
+/// deadline does not go on for even one step.
+pub(crate) async fn guard<T>(
+    check: impl Fn() -> Result<(), Error>,
+    lost: impl Future<Output = Error>,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    poll_fn(|context| {
+        if let Err(error) = check() {
+            return Poll::Ready(Err(error));
+        }
+        if let Poll::Ready(error) = lost.as_mut().poll(context) {
+            return Poll::Ready(Err(error));
+        }
+        match work.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(check().map(|()| value)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -156,12 +188,12 @@ mod tests {
         Window::new(Moment::from_ms(ms), 1000)
     }
 
-    fn state() -> State {
+    fn state() -> Trust {
         under(Limits::default())
     }
 
-    fn under(limits: Limits) -> State {
-        State::new(LockName::new("a").unwrap(), window(0), Hold::new(limits, at(0)))
+    fn under(limits: Limits) -> Trust {
+        Trust::new("a", window(0), Hold::new(limits, at(0)))
     }
 
     #[test]
@@ -228,7 +260,7 @@ mod tests {
         let now = clock::reading();
         let state = |ttl_ms| {
             let hold = Hold::new(Limits::default(), now);
-            State::new(LockName::new("a").unwrap(), Window::new(now.at, ttl_ms), hold)
+            Trust::new("a", Window::new(now.at, ttl_ms), hold)
         };
         let (state, short) = (state(86_400_000), state(20));
         tokio::join!(

@@ -1,0 +1,56 @@
+//! `fence elect --observe --follow`: every change of leader, as it happens.
+
+use fence_client::{Election, Leader, Observed};
+use serde::Serialize;
+use service_kit::signals;
+
+use super::Args;
+use crate::exit::{Failure, code};
+use crate::output::{Format, emit, say};
+use crate::readable::readable;
+
+/// Prints who leads until it is told to end; the exit code.
+pub(super) async fn follow(args: &Args, election: &Election) -> Result<u8, Failure> {
+    tokio::select! {
+        biased;
+        () = signals::terminated() => Ok(code::OK),
+        failed = print(args, election) => failed,
+    }
+}
+
+async fn print(args: &Args, election: &Election) -> Result<u8, Failure> {
+    let mut observer = election.observe().await?;
+    loop {
+        let leader = match observer.next().await? {
+            Observed::Leader(leader) => Some(leader),
+            Observed::Nobody => None,
+            Observed::Unknown(error) => {
+                say(&format!("fence: who leads is not known now: {error}"));
+                continue;
+            }
+            _ => continue,
+        };
+        emit(line(args, leader.as_ref())?.as_bytes())?;
+    }
+}
+
+/// What programs read: a line a change.
+#[derive(Serialize)]
+struct Line<'a> {
+    leader: Option<&'a Leader>,
+}
+
+fn line(args: &Args, leader: Option<&Leader>) -> Result<String, Failure> {
+    let line = match (args.output.format, leader) {
+        (Format::Json, leader) => serde_json::to_string(&Line { leader })
+            .map_err(|error| Failure::internal(format!("no JSON: {error}")))?,
+        (Format::Table, None) => format!("nobody leads {}", args.name),
+        (Format::Table, Some(leader)) => {
+            let about = leader.metadata.as_ref().map(|data| format!("  {data}"));
+            let held = readable(leader.held_ms);
+            let (owner, token, about) = (&leader.owner, leader.token, about.unwrap_or_default());
+            format!("{owner} leads {}  token {token}  since {held}{about}", args.name)
+        }
+    };
+    Ok(line + "\n")
+}

@@ -1,0 +1,60 @@
+//! `fence lock explain`: what is known of a lock, in sentences.
+
+mod ending;
+mod own;
+mod text;
+
+use fence_protocol::wire::event::{ExplainedLock, ToldOfLock};
+use fence_protocol::{LeaseId, LockName};
+
+use crate::connect::Connect;
+use crate::exit::{Failure, code};
+use crate::output::Output;
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence lock explain orders/42
+  fence lock explain orders/42 --lease 67e55044-10b1-426f-9247-bb680e5fe0c8
+  fence lock explain orders/42 --output json | jq .refusals
+
+What guards refused is known where they report it (fenced-store --report-to).
+Exit code 1 where nothing is remembered of the lease.")]
+pub(super) struct Explain {
+    /// The lock
+    lock: LockName,
+    /// What became of this lease, and of what was done with it
+    #[arg(long, value_name = "ID")]
+    lease: Option<LeaseId>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// A lease that somebody asks about, and what is remembered of it.
+#[derive(Debug)]
+struct Asked {
+    lease_id: LeaseId,
+    told: ToldOfLock,
+}
+
+/// Asks and tells; the exit code.
+pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
+    let client = args.connect.client()?;
+    let explained = client.locks().explain(&args.lock, None).await?;
+    let Some(lease_id) = args.lease else {
+        args.output.print(&explained, |explained| text::text(explained, None))?;
+        return Ok(code::OK);
+    };
+    let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
+    let asked = Asked { lease_id, told: own.told.clone() };
+    args.output.print(&own, |_| text::text(&explained, Some(&asked)))?;
+    let is_known = own::is_known(&explained, &asked);
+    Ok(if is_known { code::OK } else { code::NOTHING })
+}
+
+/// The lock's holder, where it is this lease.
+fn is_holder(explained: &ExplainedLock, lease_id: LeaseId) -> bool {
+    explained.now.holder.as_ref().is_some_and(|holder| holder.lease_id == lease_id)
+}

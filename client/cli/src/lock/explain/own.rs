@@ -1,0 +1,103 @@
+//! What became of the lease that somebody asks about, and what to do.
+
+use fence_protocol::Token;
+use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
+
+use super::ending::Ending;
+use super::text::{grant, refusals};
+use super::{Asked, is_holder};
+use crate::readable::readable;
+
+/// Whether anything is remembered of it.
+pub(super) fn is_known(explained: &ExplainedLock, asked: &Asked) -> bool {
+    is_holder(explained, asked.lease_id)
+        || place(explained, asked).is_some()
+        || !asked.told.events.is_empty()
+        || Ending::of(explained, &asked.told.events, asked.lease_id).is_some()
+}
+
+/// In the queue, from 1.
+fn place(explained: &ExplainedLock, asked: &Asked) -> Option<usize> {
+    let at = explained.now.queue.iter().position(|waiter| waiter.lease_id == asked.lease_id);
+    at.map(|at| at + 1)
+}
+
+/// The lines about it.
+pub(super) fn lines(explained: &ExplainedLock, asked: &Asked) -> Vec<String> {
+    let mut lines = vec![format!("Your lease, {}:", asked.lease_id)];
+    let ending = Ending::of(explained, &asked.told.events, asked.lease_id);
+    if is_holder(explained, asked.lease_id) {
+        lines.push("  It holds the lock.".to_owned());
+        lines.extend(refused(asked));
+        lines.extend(mark_above(asked));
+    } else if let Some(place) = place(explained, asked) {
+        let all = explained.now.queue_length;
+        lines.push(format!("  It waits, at place {place} of {all}, and has no token yet."));
+    } else if let Some(ending) = ending {
+        lines.push(format!("  It {}is over: {}.", named(ending.token), ending.sentence()));
+        lines.extend(successor(explained, ending.token));
+        lines.extend(refused(asked));
+        lines.push(
+            "  Stop the work that it protected. Acquire the lock anew, and read before you write."
+                .to_owned(),
+        );
+    } else if let Some(event) = asked.told.events.first() {
+        lines.push(format!("  {}", last_heard(event)));
+        lines.extend(refused(asked));
+    } else {
+        lines.push(format!(
+            "  Nothing is remembered of it: it never was a lease on {}, or that is too long ago.",
+            explained.now.lock
+        ));
+    }
+    lines
+}
+
+fn named(token: Option<Token>) -> String {
+    token.map(|token| format!("had token {token} and ")).unwrap_or_default()
+}
+
+/// Who came after it.
+fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> {
+    let token = token?;
+    let is_later = |event: &&Event| event.kind == EventKind::Granted && event.token > Some(token);
+    let told = explained.told.events.iter().filter(is_later).min_by_key(|event| event.token);
+    if let Some(event) = told {
+        let (owner, ago) = (event.owner.as_ref()?, readable(event.ms_ago));
+        return Some(format!("  The next holder was {}, {ago} ago.", grant(owner, event.token?)));
+    }
+    let holder = explained.now.holder.as_ref().filter(|holder| holder.info.token > token)?;
+    let (owner, ago) = (&holder.info.owner, readable(holder.info.held_ms));
+    Some(format!("  {} has held the lock for {ago} now.", grant(owner, holder.info.token)))
+}
+
+fn refused(asked: &Asked) -> Vec<String> {
+    if asked.told.refusals.is_empty() {
+        return vec!["  Nothing of yours was refused, as far as guards have reported.".to_owned()];
+    }
+    let mut lines = vec!["  Refused, and so not applied:".to_owned()];
+    lines.extend(refusals(&asked.told.refusals).map(|line| format!("  {line}")));
+    lines
+}
+
+/// A live lease that is refused has a token below what the guard has seen: somebody issued higher
+/// ones before.
+fn mark_above(asked: &Asked) -> Option<String> {
+    let mark = asked.told.refusals.iter().filter_map(|event| event.mark).max()?;
+    Some(format!(
+        "  The guard has seen token {mark}. Release the lease, and acquire with --min-token {mark}: \
+         the lock server may have lost its memory."
+    ))
+}
+
+fn last_heard(event: &Event) -> String {
+    let ago = readable(event.happened_ms_ago());
+    match event.kind {
+        EventKind::Queued => format!("It began to wait {ago} ago, and is not in the queue now."),
+        EventKind::Left => format!("It waited, and left the queue {ago} ago without a grant."),
+        EventKind::Refused => format!(
+            "A guard refused it {ago} ago. How it ended is not remembered; it does not hold the lock."
+        ),
+        _ => format!("It was {} {ago} ago, and does not hold the lock now.", event.kind.as_str()),
+    }
+}

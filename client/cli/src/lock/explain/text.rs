@@ -1,0 +1,161 @@
+//! The sentences about a lock.
+
+use fence_protocol::wire::event::{Event, ExplainedLock};
+use fence_protocol::wire::lock::{HolderReply, LockReply};
+use fence_protocol::{Code, Owner, Token};
+
+use super::ending::Ending;
+use super::{Asked, own};
+use crate::readable::readable;
+
+/// How many of those who wait are named.
+const WAITERS: usize = 10;
+
+/// All of it.
+pub(super) fn text(explained: &ExplainedLock, asked: Option<&Asked>) -> String {
+    let mut lines = state(&explained.now);
+    lines.push(queue(&explained.now));
+    lines.extend(endings(explained));
+    lines.extend(told(explained));
+    match asked {
+        Some(asked) => {
+            lines.push(String::new());
+            lines.extend(own::lines(explained, asked));
+        }
+        None => lines.extend(meaning(explained)),
+    }
+    lines.join("\n") + "\n"
+}
+
+/// `worker-1 (token 7)`.
+pub(super) fn grant(owner: &Owner, token: Token) -> String {
+    format!("{owner} (token {token})")
+}
+
+fn state(now: &LockReply) -> Vec<String> {
+    let lock = &now.lock;
+    let Some(holder) = &now.holder else { return vec![format!("{lock} is free.")] };
+    let HolderReply { info, renewals, session_id, metadata, .. } = holder;
+    let (owner, held) = (grant(&info.owner, info.token), readable(info.held_ms));
+    let mut lines = vec![format!("{lock} is held by {owner}, for {held} now.")];
+    let expires = readable(info.expires_in_ms);
+    lines.push(match (session_id, renewals) {
+        (Some(session), _) => format!(
+            "It lives as long as session {session}, which ends in {expires} without a heartbeat."
+        ),
+        (None, 0) => format!("It was not renewed yet, and expires in {expires} unless it is."),
+        (None, 1) => format!("It was renewed once, and expires in {expires} unless it is again."),
+        (None, n) => {
+            format!("It was renewed {n} times, and expires in {expires} unless it is again.")
+        }
+    });
+    lines.extend(metadata.as_ref().map(|metadata| format!("Its holder says: {metadata}")));
+    lines
+}
+
+fn queue(now: &LockReply) -> String {
+    let named: Vec<String> = now
+        .queue
+        .iter()
+        .take(WAITERS)
+        .map(|waiter| format!("{} for {}", waiter.owner, readable(waiter.waiting_ms)))
+        .collect();
+    let more = match now.queue_length.saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    match now.queue_length {
+        0 => "Nobody waits.".to_owned(),
+        1 => format!("One waits: {}{more}.", named.join(", ")),
+        count => format!("{count} wait: {}{more}.", named.join(", ")),
+    }
+}
+
+fn endings(explained: &ExplainedLock) -> Vec<String> {
+    let line = |ending: Ending<'_>| {
+        let who = match (ending.owner, ending.token) {
+            (Some(owner), Some(token)) => grant(owner, token),
+            (_, Some(token)) => format!("token {token}"),
+            _ => "a lease that was never granted".to_owned(),
+        };
+        format!("  {who}: {}", ending.sentence())
+    };
+    let mut lines: Vec<String> = Ending::all(explained).map(line).collect();
+    if !lines.is_empty() {
+        lines.splice(0..0, [String::new(), "How the last ones ended, newest first:".to_owned()]);
+    }
+    lines
+}
+
+fn told(explained: &ExplainedLock) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !explained.told.refusals.is_empty() {
+        lines.extend([String::new(), "What guards refused, newest first:".to_owned()]);
+        lines.extend(refusals(&explained.told.refusals));
+    }
+    if let Some(gap) = &explained.told.gap {
+        let missed =
+            gap.missed.map(|count| format!("{count} events at least, ")).unwrap_or_default();
+        let (text, ago) =
+            (gap.text.as_deref().unwrap_or("events are missing"), readable(gap.ms_ago));
+        lines.push(String::new());
+        lines.push(format!("Not all is known here: {text} ({missed}{ago} ago)."));
+    }
+    lines
+}
+
+/// A line for each, the same one after the other as one.
+pub(super) fn refusals(refused: &[Event]) -> impl Iterator<Item = String> {
+    let same = |a: &Event, b: &Event| {
+        (a.lease_id, a.token, a.mark, &a.text) == (b.lease_id, b.token, b.mark, &b.text)
+    };
+    refused.chunk_by(same).map(|group| {
+        let event = &group[0];
+        let number = |token: Option<Token>| token.map_or("?".to_owned(), |token| token.to_string());
+        let owner = event.owner.as_ref().map(|owner| format!(" of {owner}")).unwrap_or_default();
+        let times = match group.len() {
+            1 => String::new(),
+            count => format!(", {count} times"),
+        };
+        format!(
+            "  {} ago{times}: {} (token {}{owner} met the mark {})",
+            readable(event.happened_ms_ago()),
+            event.text.as_deref().unwrap_or("an operation"),
+            number(event.token),
+            number(event.mark),
+        )
+    })
+}
+
+/// What whoever asks should make of it.
+fn meaning(explained: &ExplainedLock) -> Vec<String> {
+    let now = &explained.now;
+    let mut lines = vec![String::new()];
+    lines.push(match (&now.holder, now.queue_length) {
+        (None, _) => {
+            "Whoever acquires it gets it at once, with a higher token than any before.".to_owned()
+        }
+        (Some(_), 0) => {
+            "Whoever acquires it now is next, when it is released or expires.".to_owned()
+        }
+        (Some(_), n) => format!("Whoever acquires it now waits behind {n}."),
+    });
+    let collides = |event: &Event| {
+        let text = event.text.as_deref().unwrap_or_default();
+        text.ends_with(Code::TokenCollision.as_str())
+    };
+    if explained.told.refusals.iter().any(collides) {
+        lines.push(
+            "Two leases presented one token. That must not happen: look at the lineage of the lock \
+             server's store before anything else."
+                .to_owned(),
+        );
+    } else if !explained.told.refusals.is_empty() {
+        lines.push(
+            "Somebody went on after the lock had passed on. What was refused was not applied; ask \
+             with --lease what became of one."
+                .to_owned(),
+        );
+    }
+    lines
+}

@@ -1,0 +1,189 @@
+//! `fence session`: the lock server's calls about sessions, one by one.
+
+mod print;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use fence_client::Error;
+use fence_protocol::wire::session::SessionRequest;
+use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
+
+use crate::connect::Connect;
+use crate::exit::{Failure, code};
+use crate::output::Output;
+
+/// Creates, heartbeats, ends, shows, lists and blocks sessions
+///
+/// A session is a process that says now and then that it is alive; its leases live as long as it
+/// does. One that is created here gets no heartbeat but those that you send. Programs are better
+/// served by the SDK, and scripts by `fence run` with several --lock.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  session=$(fence session create --owner web-1 --ttl 1m --output json | jq -r .session_id)
+  fence lock acquire orders/42 --session $session
+  fence session heartbeat $session
+  fence session end $session")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Begins a session and prints it
+    Create(Create),
+    /// Gives a session, and every lease of it, its full time again
+    Heartbeat(One),
+    /// Ends a session and frees all its locks together
+    End(One),
+    /// Shows a session and its leases
+    Show(One),
+    /// Lists the sessions that live
+    List(List),
+    /// Refuses the heartbeats of a session, for an operator: it ends when its time has passed
+    Block(Block),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence session create
+  fence session create --owner web-1 --ttl 1m --metadata '{\"pod\":7}' --output json")]
+struct Create {
+    /// How long the session lives without a heartbeat
+    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
+    ttl: Duration,
+    /// What people who look at the session should see, as JSON
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    metadata: Option<serde_json::Value>,
+    /// The id, a random UUID: a repeat with the same id gets the same session [default: a new one]
+    #[arg(long, value_name = "SESSION")]
+    id: Option<SessionId>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example, with each of heartbeat, end and show:
+  fence session heartbeat 8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1
+
+Exit codes: 76 the session has ended, is not known, or is blocked (heartbeat); stop the work that
+its leases protected. For show, 1 where it is not known.")]
+struct One {
+    /// The session, as `create` printed it
+    session: SessionId,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fence session list
+  fence session list --limit 20 --output json | jq -r '.sessions[].owner'")]
+struct List {
+    /// Only ids after this one
+    #[arg(long, value_name = "SESSION")]
+    after: Option<SessionId>,
+    /// How many at most
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  fence session block 8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1 --reason 'runs away, INC-1234'
+
+Nothing is pulled from under the holder: it can no longer renew, stops when its time is over, and
+only then are its locks free. To end one lease now: fence lock revoke.")]
+struct Block {
+    /// The session
+    session: SessionId,
+    /// Why, for the audit log and for the session itself
+    #[arg(long, value_name = "TEXT")]
+    reason: Owner,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
+}
+
+/// Does what was asked; the exit code.
+pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
+    match args.command {
+        Command::Create(args) => create(args).await?,
+        Command::Heartbeat(args) => {
+            let sent = args.connect.client()?.sessions().heartbeat(args.session).await;
+            args.output.print(&sent.map_err(over)?, print::session)?;
+        }
+        Command::End(args) => {
+            let client = args.connect.client()?;
+            if let Some(reply) = client.sessions().end(args.session).await? {
+                args.output.print(&reply, print::ended)?;
+            }
+        }
+        Command::Show(args) => {
+            let shown = args.connect.client()?.sessions().show(args.session).await;
+            args.output.print(&shown.map_err(nothing)?, print::session)?;
+        }
+        Command::List(args) => {
+            let client = args.connect.client()?;
+            let page = client.sessions().list(args.after, args.limit).await?;
+            args.output.print(&page, print::page)?;
+        }
+        Command::Block(args) => {
+            let client = args.connect.client()?;
+            let reply = client.sessions().block(args.session, args.reason).await?;
+            args.output.print(&reply, print::session)?;
+        }
+    }
+    Ok(code::OK)
+}
+
+async fn create(args: Create) -> Result<(), Failure> {
+    let client = args.connect.client()?;
+    let request = SessionRequest {
+        ttl_ms: Ttl::try_from(args.ttl)?,
+        owner: client.owner().clone(),
+        session_id: args.id,
+        metadata: args.metadata,
+    };
+    let reply = client.sessions().create(&request).await?;
+    args.output.print(&reply, print::session)
+}
+
+fn is(error: &Error, code: Code) -> bool {
+    error.problem().is_some_and(|problem| problem.code == code)
+}
+
+/// A session whose heartbeats are refused is as good as lost.
+fn over(error: Error) -> Failure {
+    if is(&error, Code::SessionBlocked) {
+        return Failure::new(code::LOST, error.to_string());
+    }
+    error.into()
+}
+
+/// For whoever only looks, a session that is not known is no loss.
+fn nothing(error: Error) -> Failure {
+    if is(&error, Code::SessionUnknown) {
+        return Failure::new(code::NOTHING, error.to_string());
+    }
+    error.into()
+}

@@ -1,0 +1,249 @@
+//! Who leads, told as it changes.
+
+use std::time::Duration;
+
+use fence_protocol::wire::event::{Event, EventKind};
+use fence_protocol::{LockName, Token};
+
+use super::{Election, Leader};
+use crate::clock::Moment;
+use crate::events::is_passing;
+use crate::{Error, EventStream, Told, clock};
+
+/// Between two tries to ask who leads.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How often the server is asked although nothing was heard: it does not promise to tell of every
+/// expiry.
+const LOOK_EVERY_MS: u64 = 60_000;
+
+/// What an observer sees.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Observed {
+    /// This one leads.
+    Leader(Leader),
+    /// Nobody leads.
+    Nobody,
+    /// The lock server cannot be asked: whoever led may have been followed by another.
+    Unknown(Error),
+}
+
+/// Watches an election. Stands for nothing and costs the candidates nothing.
+#[derive(Debug)]
+pub struct Observer {
+    election: Election,
+    lock: LockName,
+    stream: EventStream,
+    office: Office,
+    /// Whether the server is to be asked, because what was heard is not all.
+    must_look: bool,
+    /// When it is asked in any case.
+    look_at: Moment,
+    /// The grant of a leader of whom nothing was told yet.
+    elected: Option<Box<Event>>,
+}
+
+impl Observer {
+    pub(super) async fn new(election: Election) -> Result<Self, Error> {
+        let lock = election.request.lock_name()?.clone();
+        // Before the first look, so that nothing happens in between.
+        let stream = election.request.client().events_of(&lock).open().await?;
+        let office = Office::default();
+        let look_at = clock::now();
+        Ok(Self { election, lock, stream, office, must_look: true, look_at, elected: None })
+    }
+
+    /// Who leads: at first now, then whenever it changes. A server that cannot be reached is told
+    /// once, and who leads is told again when it can.
+    ///
+    /// Terms that were short are told too, where the server remembers them; who leads is true when it
+    /// was told by the server, and may not be now.
+    ///
+    /// Cancel-safe: nothing is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// As [`Events::open`](crate::Events::open), but for a server that cannot be reached.
+    pub async fn next(&mut self) -> Result<Observed, Error> {
+        loop {
+            if self.elected.is_some() {
+                return Ok(Observed::Leader(self.introduced().await?));
+            }
+            if self.must_look {
+                if let Some(observed) = self.look().await? {
+                    return Ok(observed);
+                }
+                continue;
+            }
+            let told = tokio::select! {
+                biased;
+                told = self.stream.next() => told?,
+                () = clock::sleep_until(self.look_at) => {
+                    self.must_look = true;
+                    continue;
+                }
+            };
+            match told {
+                Told::Broken(error) if self.office.is_known => return Ok(self.unknown(error)),
+                Told::Broken(_) => {}
+                Told::Resumed => self.must_look = true,
+                Told::Event { event, .. } => match self.office.hear(&self.lock, &event) {
+                    Heard::Nothing => {}
+                    Heard::Elected => self.elected = Some(event),
+                    Heard::Vacant => return Ok(Observed::Nobody),
+                    Heard::NotAll => self.must_look = true,
+                },
+            }
+        }
+    }
+
+    /// Asks the server; what is news.
+    async fn look(&mut self) -> Result<Option<Observed>, Error> {
+        match self.election.leader().await {
+            Ok(leader) => {
+                self.must_look = false;
+                self.look_at = clock::now().plus_ms(LOOK_EVERY_MS);
+                let is_news = self.office.see(leader.as_ref().map(|leader| leader.token));
+                Ok(is_news.then(|| leader.map_or(Observed::Nobody, Observed::Leader)))
+            }
+            Err(error) if is_passing(&error) && self.office.is_known => {
+                Ok(Some(self.unknown(error)))
+            }
+            Err(error) if is_passing(&error) => {
+                tokio::time::sleep(AGAIN).await;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unknown(&mut self, error: Error) -> Observed {
+        self.office.is_known = false;
+        Observed::Unknown(error)
+    }
+
+    /// The leader that was elected, with what only the lock says of it, where it is still in office.
+    async fn introduced(&mut self) -> Result<Leader, Error> {
+        let shown = match self.election.leader().await {
+            Ok(shown) => shown,
+            Err(error) if is_passing(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let heard = self.elected.take().and_then(|event| Leader::heard(&event));
+        let is_same = |leader: &Leader| heard.as_ref().is_none_or(|h| h.token == leader.token);
+        match (shown.filter(is_same), heard) {
+            (Some(leader), _) | (None, Some(leader)) => Ok(leader),
+            // `hear` takes no grant without these.
+            (None, None) => unreachable!("a grant names its owner, its lease and its token"),
+        }
+    }
+}
+
+impl Leader {
+    fn heard(event: &Event) -> Option<Self> {
+        Some(Self {
+            owner: event.owner.clone()?,
+            token: event.token?,
+            lease_id: event.lease_id?,
+            held_ms: event.happened_ms_ago(),
+            metadata: None,
+        })
+    }
+}
+
+/// What an event says of the office.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Elected,
+    Vacant,
+    NotAll,
+}
+
+/// Who is in office, as far as was told. Pure.
+#[derive(Clone, Copy, Debug, Default)]
+struct Office {
+    leader: Option<Token>,
+    /// The latest term that was heard of.
+    latest: Option<Token>,
+    is_known: bool,
+}
+
+impl Office {
+    /// Who the server says leads; whether that is news.
+    fn see(&mut self, leader: Option<Token>) -> bool {
+        let is_news = !self.is_known || leader != self.leader;
+        *self = Self { leader, latest: leader.max(self.latest), is_known: true };
+        is_news
+    }
+
+    /// The order of events may be another than that of tokens: the end of a term may be heard after
+    /// the next one's begin, and of a term that a look has told of already.
+    fn hear(&mut self, lock: &LockName, event: &Event) -> Heard {
+        if event.kind == EventKind::Gap && event.lock.as_ref().is_none_or(|known| known == lock) {
+            return Heard::NotAll;
+        }
+        if event.lock.as_ref() != Some(lock) || event.token.is_none() {
+            return Heard::Nothing;
+        }
+        if event.kind == EventKind::Granted && event.token > self.latest {
+            if event.owner.is_none() || event.lease_id.is_none() {
+                return Heard::NotAll;
+            }
+            (self.leader, self.latest) = (event.token, event.token);
+            return Heard::Elected;
+        }
+        if event.kind.is_end() && event.token == self.leader {
+            self.leader = None;
+            return Heard::Vacant;
+        }
+        Heard::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::Owner;
+
+    use super::*;
+
+    fn event(kind: EventKind, lock: &str, token: u64) -> Event {
+        let mut event = Event::new(kind).lock(&LockName::new(lock).unwrap());
+        event.token = Token::new(token).ok();
+        event.owner = Owner::new("a").ok();
+        event.lease_id = Some(crate::ids::lease_id());
+        event
+    }
+
+    fn hear(office: &mut Office, kind: EventKind, token: u64) -> Heard {
+        office.hear(&LockName::new("a").unwrap(), &event(kind, "a", token))
+    }
+
+    #[test]
+    fn each_term_is_told_once_whatever_the_order() {
+        use EventKind::{Expired, Granted, Released, Superseded};
+        let mut office = Office::default();
+        assert!(office.see(Token::new(4).ok()), "the first look is news");
+        assert!(!office.see(Token::new(4).ok()));
+        assert_eq!(hear(&mut office, Granted, 4), Heard::Nothing, "it was seen");
+        assert_eq!(hear(&mut office, Released, 3), Heard::Nothing, "it ended before");
+        assert_eq!(hear(&mut office, Granted, 5), Heard::Elected);
+        assert_eq!(hear(&mut office, Superseded, 4), Heard::Nothing, "heard late");
+        assert_eq!(hear(&mut office, Expired, 5), Heard::Vacant);
+        assert_eq!(hear(&mut office, Expired, 5), Heard::Nothing);
+        assert_eq!(hear(&mut office, Granted, 5), Heard::Nothing, "that term is over");
+    }
+
+    #[test]
+    fn others_say_nothing_and_a_gap_asks_for_a_look() {
+        let (mut office, lock) = (Office::default(), LockName::new("a").unwrap());
+        office.see(None);
+        let granted = event(EventKind::Granted, "a/b", 9);
+        assert_eq!(office.hear(&lock, &granted), Heard::Nothing);
+        assert_eq!(office.hear(&lock, &event(EventKind::Gap, "a/b", 9)), Heard::Nothing);
+        for gap in [Event::new(EventKind::Gap), event(EventKind::Gap, "a", 9)] {
+            assert_eq!(office.hear(&lock, &gap), Heard::NotAll);
+        }
+        office.is_known = false;
+        assert!(office.see(None), "what was not known is told again");
+    }
+}

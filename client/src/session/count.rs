@@ -1,0 +1,111 @@
+//! Whether the server counts the leases that this side expects: pure rules.
+
+/// What this side expects at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) count: usize,
+    epoch: u64,
+}
+
+/// What the last comparison said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Difference {
+    epoch: u64,
+    /// How many more the server counts.
+    surplus: isize,
+}
+
+/// The comparisons of a session.
+///
+/// The server may count more than is known here: a grant whose request was dropped and that is not
+/// given back yet. That is no reason to look at every lease again and again, but it must not hide
+/// the loss of one either. So a surplus is taken for explained only when every lease was seen to
+/// live, and only until something changes on this side. To count less than is expected is never
+/// explained: some lease is lost, or a request is still on its way.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    epoch: u64,
+    last: Difference,
+    explained: Difference,
+}
+
+impl Count {
+    /// This side holds or awaits something else than before.
+    pub(super) fn change(&mut self) {
+        self.epoch += 1;
+    }
+
+    pub(super) fn expect(&self, count: usize) -> Expected {
+        Expected { count, epoch: self.epoch }
+    }
+
+    /// Whether the leases should be looked at, as the server counts `counted` where `expected` was
+    /// expected before it was asked.
+    pub(super) fn is_doubtful(&mut self, counted: usize, expected: Expected) -> bool {
+        let whole = |count: usize| isize::try_from(count).unwrap_or(isize::MAX);
+        let surplus = whole(counted).saturating_sub(whole(expected.count));
+        self.last = Difference { epoch: expected.epoch, surplus };
+        let is_same_epoch = self.explained.epoch == expected.epoch;
+        surplus != if is_same_epoch { self.explained.surplus } else { 0 }
+    }
+
+    /// Every lease was seen to live.
+    pub(super) fn explain(&mut self) {
+        if self.last.epoch == self.epoch && self.last.surplus > 0 {
+            self.explained = self.last;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_expected_is_no_reason_to_look() {
+        let mut count = Count::default();
+        let expected = count.expect(3);
+        assert!(!count.is_doubtful(3, expected));
+        assert!(count.is_doubtful(2, expected));
+    }
+
+    #[test]
+    fn a_surplus_is_looked_into_once_and_hides_no_loss() {
+        let mut count = Count::default();
+        let expected = count.expect(2);
+        assert!(count.is_doubtful(3, expected));
+        // Somebody may not have answered: until all are seen to live, it stays a reason.
+        assert!(count.is_doubtful(3, expected));
+        count.explain();
+        assert!(!count.is_doubtful(3, expected));
+        // One of ours is lost, and the unknown one is still there.
+        assert!(count.is_doubtful(2, expected));
+        // After any change on this side it is looked into anew.
+        count.change();
+        let expected = count.expect(3);
+        assert!(!count.is_doubtful(3, expected));
+        assert!(count.is_doubtful(4, expected));
+    }
+
+    #[test]
+    fn too_few_are_never_explained() {
+        let mut count = Count::default();
+        // Of two, one is a request that the server has not seen yet.
+        let expected = count.expect(2);
+        assert!(count.is_doubtful(1, expected));
+        count.explain();
+        // It arrived, and the other one is lost.
+        assert!(count.is_doubtful(1, expected));
+    }
+
+    #[test]
+    fn a_look_that_was_overtaken_explains_nothing() {
+        let mut count = Count::default();
+        let expected = count.expect(1);
+        assert!(count.is_doubtful(2, expected));
+        count.change();
+        count.explain();
+        let expected = count.expect(1);
+        assert!(count.is_doubtful(2, expected));
+    }
+}

@@ -1,0 +1,112 @@
+//! The heartbeat of a session, and the look at its leases when the server counts others.
+//!
+//! The heartbeat says whether the session lives. That one lease of it was revoked, or taken over by
+//! a later incarnation, it does not say: but it counts the leases, and where that count is not what
+//! this side expects, each lease is asked for. So a heartbeat costs one request however many leases
+//! there are, and a loss is noticed within a third of the time to live all the same.
+
+use std::sync::Arc;
+
+use fence_protocol::Code;
+use fence_protocol::wire::lock::{EndReason, RenewRequest};
+
+use super::ENDED;
+use super::state::{Bond, State};
+use crate::error::end_reason;
+use crate::locks::CALL_TIMEOUT;
+use crate::timing::{self, Window};
+use crate::transport::Failure;
+use crate::{Client, LostReason, clock, ids};
+
+/// Keeps the session until it is lost. The caller stops it by dropping the future.
+pub(super) async fn keep(client: Client, state: Arc<State>) {
+    tokio::select! {
+        biased;
+        _ = state.trust.when_lost() => {}
+        () = beat_for_ever(&client, &state) => {}
+        // Beside the heartbeat, and never before it: with many leases it takes its time.
+        () = look_when_in_doubt(&client, &state) => {}
+    }
+}
+
+async fn beat_for_ever(client: &Client, state: &State) {
+    loop {
+        clock::sleep_until(state.trust.window().renew_at()).await;
+        let mut attempt = 1;
+        while let Err(failure) = beat(client, state).await {
+            if is_over(&failure) {
+                return state.trust.lose(ENDED);
+            }
+            report(state, attempt, &failure);
+            tokio::time::sleep(timing::pause(attempt, ids::random())).await;
+            attempt = attempt.saturating_add(1);
+        }
+    }
+}
+
+async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
+    let expected = state.expected();
+    let sent_at = clock::now();
+    let timeout = state.trust.window().renewal_timeout(sent_at);
+    let reply = client.sessions().heartbeat_once(state.id, timeout).await?;
+    // A server that answers with more time than was asked for is not believed.
+    let window = Window::new(sent_at, reply.expires_in_ms.min(state.ttl.ms()));
+    // Where this comes too late, the session is lost and whoever waits for that is awake.
+    state.trust.extend(window, clock::reading());
+    state.compare(reply.lease_count, expected);
+    Ok(())
+}
+
+/// The first failure is news; its repeats are not.
+fn report(state: &State, attempt: u32, failure: &Failure) {
+    let remaining_ms = state.trust.window().remaining(clock::now()).as_millis();
+    let (session, reason) = (state.id, failure.reason());
+    if attempt == 1 {
+        tracing::warn!(%session, remaining_ms, "a heartbeat failed, trying again: {reason}");
+    } else {
+        tracing::debug!(%session, attempt, remaining_ms, "a heartbeat failed again: {reason}");
+    }
+}
+
+async fn look_when_in_doubt(client: &Client, state: &State) {
+    loop {
+        state.doubt.notified().await;
+        let mut all_live = true;
+        for bond in state.bonds() {
+            all_live &= look(client, state, &bond).await;
+        }
+        if all_live {
+            state.explain();
+        }
+    }
+}
+
+/// Asks for one lease; whether it lives. Renewing a lease of a session changes nothing.
+async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
+    let request = RenewRequest { lease_id: bond.grant.lease_id, ttl_ms: None };
+    match client.locks().renew_once(&bond.grant.lock, &request, CALL_TIMEOUT).await {
+        Ok(_) => true,
+        Err(Failure::Refused(problem, _)) if problem.code == Code::LeaseLost => {
+            match end_reason(&problem) {
+                EndReason::SessionEnded => state.trust.lose(ENDED),
+                reason => state.let_go(bond, LostReason::Ended(reason)),
+            }
+            false
+        }
+        Err(failure) => {
+            let (lock, reason) = (&bond.grant.lock, failure.reason());
+            tracing::debug!(%lock, "a lease of a session was not looked at: {reason}");
+            false
+        }
+    }
+}
+
+/// Whether the server says that the session has ended.
+fn is_over(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(problem, _) => {
+            matches!(problem.code, Code::SessionEnded | Code::SessionUnknown)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,136 @@
+//! What a session and its leases share: the trust in all of them, and what is known of each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use fence_protocol::wire::lock::{EndReason, LeaseReply};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
+use tokio::sync::{Notify, watch};
+
+use super::count::{Count, Expected};
+use crate::trust::Trust;
+use crate::{Error, LostReason, clock};
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) id: SessionId,
+    pub(super) owner: Owner,
+    pub(super) ttl: Ttl,
+    pub(super) trust: Arc<Trust>,
+    held: Mutex<Held>,
+    /// One lease alone was lost.
+    pub(super) changed: watch::Sender<()>,
+    /// The server counts other leases than this side does.
+    pub(super) doubt: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bonds: BTreeMap<(LockName, LeaseId), Arc<Bond>>,
+    waits: usize,
+    count: Count,
+}
+
+/// One lease of a session.
+#[derive(Debug)]
+pub(super) struct Bond {
+    pub(super) grant: LeaseReply,
+    /// How it was lost without its session, or that it was given back.
+    over: OnceLock<LostReason>,
+}
+
+/// A request that waits, for as long as this lives.
+pub(super) struct Waiting<'a>(&'a State);
+
+impl State {
+    pub(super) fn new(id: SessionId, owner: Owner, ttl: Ttl, trust: Trust) -> Self {
+        Self {
+            id,
+            owner,
+            ttl,
+            trust: Arc::new(trust),
+            held: Mutex::default(),
+            changed: watch::channel(()).0,
+            doubt: Notify::new(),
+        }
+    }
+
+    fn held<T>(&self, act: impl FnOnce(&mut Held) -> T) -> T {
+        act(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Nothing, where the session can be trusted now; `what` names what cannot in the error.
+    pub(super) fn check(&self, what: &impl std::fmt::Display) -> Result<(), Error> {
+        let lost = self.trust.lost(clock::reading());
+        lost.map_or(Ok(()), |reason| Err(Error::lease_lost(what, reason)))
+    }
+
+    /// The same of one lease.
+    pub(super) fn check_bond(&self, bond: &Bond) -> Result<(), Error> {
+        let lock = &bond.grant.lock;
+        self.check(lock)?;
+        bond.over.get().map_or(Ok(()), |reason| Err(Error::lease_lost(lock, *reason)))
+    }
+
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.held(|held| {
+            held.waits += 1;
+            held.count.change();
+        });
+        Waiting(self)
+    }
+
+    pub(super) fn hold(&self, grant: LeaseReply) -> Arc<Bond> {
+        let key = (grant.lock.clone(), grant.lease_id);
+        let bond = Arc::new(Bond { grant, over: OnceLock::new() });
+        self.held(|held| {
+            held.bonds.insert(key, Arc::clone(&bond));
+            held.count.change();
+        });
+        bond
+    }
+
+    /// This lease is over, and the others are not.
+    pub(super) fn let_go(&self, bond: &Bond, reason: LostReason) {
+        let key = (bond.grant.lock.clone(), bond.grant.lease_id);
+        let is_news = bond.over.set(reason).is_ok();
+        self.held(|held| {
+            held.bonds.remove(&key);
+            held.count.change();
+        });
+        if is_news && reason != LostReason::Ended(EndReason::Released) {
+            tracing::warn!(lock = %bond.grant.lock, %reason, "a lease of a session is lost");
+        }
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn bonds(&self) -> Vec<Arc<Bond>> {
+        self.held(|held| held.bonds.values().cloned().collect())
+    }
+
+    /// How many leases and requests the server should count, as far as is known here.
+    pub(super) fn expected(&self) -> Expected {
+        self.held(|held| held.count.expect(held.bonds.len() + held.waits))
+    }
+
+    /// The server counts so many where this side had expected so many before it asked.
+    pub(super) fn compare(&self, counted: usize, expected: Expected) {
+        if self.held(|held| held.count.is_doubtful(counted, expected)) {
+            self.doubt.notify_one();
+        }
+    }
+
+    /// Every lease was seen to live.
+    pub(super) fn explain(&self) {
+        self.held(|held| held.count.explain());
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.held(|held| {
+            held.waits = held.waits.saturating_sub(1);
+            held.count.change();
+        });
+    }
+}

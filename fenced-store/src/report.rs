@@ -1,0 +1,290 @@
+//! Tells a lock server what was refused, so that whoever lost a lock finds out what of theirs was
+//! refused where they ask about the lock.
+//!
+//! It is for people: no operation waits for it or fails because of it. What finds no room is counted,
+//! and the next report says how many that were.
+
+mod batch;
+mod send;
+mod url;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fence_protocol::wire::event::{ReportedRefusal, TEXT_BYTES_MAX, cut};
+use fence_protocol::{Code, LockName};
+use http::HeaderValue;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use service_kit::Kit;
+use service_kit::health::Status;
+use tokio::sync::mpsc;
+
+use self::batch::Batches;
+use self::send::{Failed, Sender};
+use crate::refusals::Refused;
+
+pub use self::url::ReportUrl;
+
+/// How many refusals may wait to be reported; more are counted and dropped.
+const QUEUE: usize = 1_024;
+/// The shortest time between two reports: a holder that does not stop cannot fill a lock server's
+/// memory of events by itself.
+const BETWEEN: Duration = Duration::from_millis(200);
+/// How often an empty report shows that the lock server would take one.
+const IDLE: Duration = Duration::from_secs(15);
+/// The pauses between two tries: the first, and the longest.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// How long the last reports may take when the guard ends.
+const LAST: Duration = Duration::from_secs(1);
+/// The name in `/readyz?verbose`.
+const CHECK: &str = "refusal-reports";
+
+/// Which lock servers are told, and how they know the guard.
+#[derive(Clone, Debug)]
+pub struct ReportOptions {
+    /// Servers of the same namespace; where the first does not answer, the next is told.
+    pub urls: Vec<ReportUrl>,
+    /// The `Authorization` header, where they have an access file.
+    pub auth: Option<HeaderValue>,
+}
+
+/// Takes refusals to be reported. Never waits.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    queue: mpsc::Sender<Waiting>,
+    figures: Figures,
+}
+
+/// A refusal that was not reported yet.
+#[derive(Debug)]
+struct Waiting {
+    refusal: ReportedRefusal,
+    /// When, on the monotonic clock, in milliseconds.
+    at_ms: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Figures {
+    /// Dropped and not told yet.
+    dropped: Arc<AtomicU64>,
+    reported: Counter,
+    unreported: Counter,
+    failed: Counter,
+    waiting: Gauge,
+}
+
+impl Figures {
+    fn new(kit: &Kit) -> Self {
+        let figures = Self::default();
+        let Self { reported, unreported, failed, waiting, .. } = figures.clone();
+        kit.metrics.registry(|registry| {
+            let text = "Refusals that a lock server has taken";
+            registry.register("fence_refusals_reported", text, reported);
+            let text = "Refusals that no lock server was told of";
+            registry.register("fence_refusals_unreported", text, unreported);
+            let text = "Reports of refusals that no lock server took";
+            registry.register("fence_refusal_reports_failed", text, failed);
+            registry.register("fence_refusals_waiting", "Refusals to be reported", waiting);
+        });
+        figures
+    }
+
+    fn drop(&self, count: u64) {
+        self.dropped.fetch_add(count, Ordering::Relaxed);
+        self.unreported.inc_by(count);
+    }
+}
+
+impl Reporter {
+    /// Begins to report; ends at shutdown.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(options: ReportOptions, kit: &Kit) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let figures = Figures::new(kit);
+        let worker = Worker {
+            sender: Sender::new(options),
+            batches: Batches::default(),
+            tells_dropped: true,
+            figures: figures.clone(),
+            kit: kit.clone(),
+        };
+        kit.tasks.spawn(worker.run(waiting));
+        Self { queue, figures }
+    }
+
+    /// Takes a refusal.
+    pub fn refused(&self, lock: &LockName, refused: &Refused) {
+        let refusal = ReportedRefusal {
+            lock: lock.clone(),
+            token: refused.token,
+            lease_id: refused.lease,
+            mark: refused.mark,
+            operation: operation(&refused.operation, refused.code),
+            owner: refused.owner.clone(),
+            ms_ago: 0,
+        };
+        self.figures.waiting.inc();
+        if self.queue.try_send(Waiting { refusal, at_ms: refused.at_ms }).is_err() {
+            self.figures.waiting.dec();
+            self.figures.drop(1);
+        }
+    }
+}
+
+/// The operation and the code, within what an event may say: what is cut is the name of the key.
+fn operation(text: &str, code: Code) -> String {
+    let code = format!(": {code}");
+    let mut operation: String = text.chars().take(TEXT_BYTES_MAX).collect();
+    cut(&mut operation, TEXT_BYTES_MAX.saturating_sub(code.len()));
+    operation + &code
+}
+
+struct Worker {
+    sender: Sender,
+    batches: Batches,
+    /// Whether the guard may tell how many were dropped, which concerns every lock.
+    tells_dropped: bool,
+    figures: Figures,
+    kit: Kit,
+}
+
+impl Worker {
+    async fn run(mut self, mut queue: mpsc::Receiver<Waiting>) {
+        let stop = self.kit.tasks.shutdown_token();
+        let (mut pause, mut is_well) = (Duration::ZERO, false);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if self.batches.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    waiting = queue.recv() => match waiting {
+                        Some(waiting) => self.batches.push(waiting),
+                        None => return,
+                    },
+                    // An empty report is due: whether the lock server would take one shows before it
+                    // is needed, and as soon as it does again.
+                    () = tokio::time::sleep(if is_well { IDLE } else { Duration::ZERO }) => {}
+                }
+            }
+            self.take(&mut queue);
+            // What is on its way at the end is waited for, so that it is not told twice.
+            let last = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST).await;
+            };
+            is_well = tokio::select! {
+                biased;
+                is_well = self.report() => is_well,
+                () = last => break,
+            };
+            pause = if is_well { BETWEEN } else { longer(pause) };
+        }
+        self.take(&mut queue);
+        let all = async { while !self.batches.is_empty() && self.report().await {} };
+        let _ = tokio::time::timeout(LAST, all).await;
+    }
+
+    fn take(&mut self, queue: &mut mpsc::Receiver<Waiting>) {
+        while self.batches.has_room()
+            && let Ok(waiting) = queue.try_recv()
+        {
+            self.batches.push(waiting);
+        }
+    }
+
+    /// Sends the next batch, or an empty one; whether the lock server had an answer to it.
+    async fn report(&mut self) -> bool {
+        let dropped = match self.tells_dropped {
+            true => self.figures.dropped.load(Ordering::Relaxed),
+            false => 0,
+        };
+        let report = self.batches.next(dropped, self.kit.clock.monotonic_ms());
+        let taken = report.refusals.len();
+        let result = self.sender.send(&report).await;
+        let count = taken as u64;
+        match result {
+            Ok(()) => {
+                self.figures.dropped.fetch_sub(dropped, Ordering::Relaxed);
+                self.figures.reported.inc_by(count);
+                self.batches.taken(taken);
+                self.kit.health.set(CHECK, Status::Ok);
+            }
+            Err(Failed::Refused(why)) if dropped > 0 => {
+                tracing::debug!(why, "how many were dropped is not told any more");
+                self.tells_dropped = false;
+                return true;
+            }
+            Err(Failed::Refused(why)) if taken > 1 => {
+                tracing::debug!(why, "a report was refused; its refusals are reported one by one");
+                self.batches.one_by_one(taken);
+                return true;
+            }
+            Err(Failed::Refused(why)) => {
+                self.figures.failed.inc();
+                self.figures.drop(count);
+                self.batches.taken(taken);
+                // That was not what it was refused for.
+                self.tells_dropped = true;
+                self.warn(&why);
+                // Nothing was sent that could be wrong: the next empty report is not due at once.
+                if taken == 0 {
+                    return false;
+                }
+            }
+            Err(Failed::Unreachable(why)) => {
+                self.figures.failed.inc();
+                self.warn(&why);
+                return false;
+            }
+        }
+        self.figures.waiting.dec_by(i64::try_from(taken).unwrap_or(0));
+        true
+    }
+
+    fn warn(&self, why: &str) {
+        let text = format!(
+            "refusals are not reported: {why}. The guard refuses as ever; what it refuses is not \
+             seen at the lock server"
+        );
+        self.kit.health.set(CHECK, Status::Warn(text));
+    }
+}
+
+fn longer(pause: Duration) -> Duration {
+    let (first, longest) = AGAIN;
+    (pause * 2).clamp(first, longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_survives_whatever_the_key_is() {
+        let code = Code::StaleToken;
+        assert_eq!(operation("PUT a", code), "PUT a: stale-token");
+        for key in ["ä".repeat(9_999), "\\x00".repeat(9_999), format!("x{}", "😀".repeat(99))] {
+            let text = operation(&format!("PUT {key}"), code);
+            assert!(text.len() <= TEXT_BYTES_MAX && text.len() > TEXT_BYTES_MAX - 4, "{text}");
+            assert!(text.ends_with(": stale-token"), "{text}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let pauses: Vec<u64> = std::iter::successors(Some(BETWEEN), |pause| Some(longer(*pause)))
+            .map(|pause| pause.as_millis() as u64)
+            .take(7)
+            .collect();
+        assert_eq!(pauses, [200, 500, 1_000, 2_000, 4_000, 5_000, 5_000]);
+    }
+}

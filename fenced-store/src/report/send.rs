@@ -1,0 +1,125 @@
+//! One report to one lock server, or to the next where it does not answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fence_protocol::Problem;
+use fence_protocol::wire::event::RefusalsReport;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::{ReportOptions, ReportUrl};
+
+/// How long a lock server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an unused connection is kept; a server closes one after 75 s.
+const IDLE: Duration = Duration::from_secs(60);
+/// The longest reply that is read, in bytes.
+const REPLY_BYTES_MAX: usize = 16 * 1024;
+
+/// Why a report was not taken, with a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The same report would be refused again.
+    Refused(String),
+    /// Later it may be taken.
+    Unreachable(String),
+}
+
+/// Sends reports.
+#[derive(Debug)]
+pub(super) struct Sender {
+    options: ReportOptions,
+    http: Client<HttpConnector, Full<Bytes>>,
+    /// The one that answered last.
+    at: usize,
+}
+
+impl Sender {
+    pub(super) fn new(options: ReportOptions) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(IDLE)
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Self { options, http, at: 0 }
+    }
+
+    /// Sends to the one that answered last, then to the others in turn, until one answers. A report
+    /// whose answer was lost is told twice.
+    pub(super) async fn send(&mut self, report: &RefusalsReport) -> Result<(), Failed> {
+        let body = Bytes::from(serde_json::to_vec(report).unwrap_or_default());
+        let mut failures = Vec::new();
+        for _ in 0..self.options.urls.len() {
+            let url = &self.options.urls[self.at];
+            let sent = tokio::time::timeout(TIMEOUT, self.once(url, body.clone())).await;
+            let silence = || format!("{url} does not answer within {} s", TIMEOUT.as_secs());
+            match sent.unwrap_or_else(|_| Err(Failed::Unreachable(silence()))) {
+                Err(Failed::Unreachable(why)) => failures.push(why),
+                answered => return answered,
+            }
+            self.at = (self.at + 1) % self.options.urls.len();
+        }
+        // In the order of the settings, so that the text does not change with whose turn it is.
+        failures.sort();
+        Err(Failed::Unreachable(failures.join("; ")))
+    }
+
+    async fn once(&self, url: &ReportUrl, body: Bytes) -> Result<(), Failed> {
+        let unreachable =
+            |error: &dyn std::error::Error| Failed::Unreachable(format!("{url}: {}", last(error)));
+        let mut request = Request::post(format!("{}/v1/refusals", url.base()))
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("fenced-store/", env!("CARGO_PKG_VERSION")));
+        if let Some(auth) = &self.options.auth {
+            request = request.header(AUTHORIZATION, auth);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| unreachable(&error))?;
+        let reply = self.http.request(request).await.map_err(|error| unreachable(&error))?;
+        judge(url, reply).await
+    }
+}
+
+async fn judge(url: &ReportUrl, reply: Response<Incoming>) -> Result<(), Failed> {
+    let status = reply.status().as_u16();
+    // Read to its end, so that the connection can be used again.
+    let body = Limited::new(reply.into_body(), REPLY_BYTES_MAX).collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    if status == 200 {
+        return Ok(());
+    }
+    let problem = serde_json::from_slice::<Problem>(&body).ok();
+    let detail = problem.map_or_else(|| "is it a lock server?".to_owned(), |known| known.detail);
+    let detail: String = detail.chars().take(200).collect();
+    Err(verdict(status, format!("{url} answers {status}: {detail}")))
+}
+
+/// What would be refused again, and what time or an operator may mend.
+fn verdict(status: u16, text: String) -> Failed {
+    match status {
+        400 | 413 | 501 => Failed::Refused(text),
+        401 => Failed::Unreachable(format!(
+            "{text} (name a bearer token by --report-auth-file that has the right \"report *\" there)"
+        )),
+        403 => Failed::Refused(format!(
+            "{text} (the guard's bearer token needs the right \"report *\" there)"
+        )),
+        _ => Failed::Unreachable(text),
+    }
+}
+
+/// An error's last cause, which says most.
+fn last(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}

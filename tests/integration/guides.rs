@@ -1,0 +1,149 @@
+//! What a guide shows is what happens: its scripts are written to a folder, its commands are run one
+//! after the other in one shell, and what they print is compared.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use fence_tests::process::{Process, command};
+use tempfile::TempDir;
+
+const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
+/// What the shell prints before what the next command prints; no command prints this.
+const MARK: &str = "=== command ";
+
+/// A command of a page, and what it is said to print.
+#[derive(Debug)]
+struct Shown {
+    command: String,
+    prints: String,
+}
+
+/// The blocks of a page between fences, with what stands behind the opening one.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(String, String)> = None;
+    for line in page.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(kind)) => open = Some((kind.to_owned(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, text)), None) => writeln!(text, "{line}").unwrap(),
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// A script says in its second line what it is called.
+fn write_scripts(folder: &Path, blocks: &[(String, String)]) {
+    for (_, text) in blocks.iter().filter(|(kind, _)| kind == "sh") {
+        let name = text.lines().nth(1).and_then(|line| line.strip_prefix("# "));
+        let path = folder.join(name.unwrap_or_else(|| panic!("a script without a name:\n{text}")));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
+    let mut all: Vec<Shown> = Vec::new();
+    for (_, text) in blocks.iter().filter(|(kind, _)| kind == "console") {
+        for line in text.lines() {
+            match line.strip_prefix("$ ") {
+                Some(command) => {
+                    all.push(Shown { command: command.to_owned(), prints: String::new() });
+                }
+                None => {
+                    let last = all.last_mut().expect("a block begins with a command");
+                    writeln!(last.prints, "{line}").unwrap();
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What is the same in every run: ids, numbers and times are made equal, as is what is signed, and
+/// how wide a table is. A number alone in its line is an exit code and stays what it is. The shell's
+/// own notes on what was killed depend on the shell.
+fn essence(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.contains("Killed")).map(|line| {
+        let line = line.trim();
+        if line.bytes().all(|byte| byte.is_ascii_digit()) {
+            return line.to_owned();
+        }
+        line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+    });
+    // A time is a number and a unit, or two of both.
+    let text = lines.collect::<Vec<_>>().join("\n").replace("N ms", "TIME").replace("N s", "TIME");
+    text.replace("N m TIME", "TIME")
+}
+
+fn word(word: &str) -> &str {
+    if word.starts_with("fc1_") {
+        "CREDENTIAL"
+    } else if word.contains(";lock=") {
+        "HEADER"
+    } else if word.len() == 36 && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+    {
+        "ID"
+    } else if word.parse::<f64>().is_ok() && word != "0.8" {
+        "N"
+    } else {
+        word
+    }
+}
+
+/// Runs a guide from its beginning to its end.
+async fn run(page: &str) {
+    let text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
+    let blocks = blocks(&text);
+    let folder = TempDir::new().unwrap();
+    write_scripts(folder.path(), &blocks);
+    let shown = commands(&blocks);
+    assert!(shown.len() > 3, "{page} shows nothing");
+    let mut script = String::new();
+    for (index, one) in shown.iter().enumerate() {
+        writeln!(script, "echo '{MARK}{index}'\n{}", one.command).unwrap();
+    }
+    let (_server, locks, guard) = super::cli::serve().await;
+    let mut bash = command("bash");
+    bash.args(["-c", &format!("exec 2>&1\n{script}")]).current_dir(folder.path());
+    bash.env("FENCE_SERVER", locks).env("FENCE_STORE", guard).env("FENCE_LOG", "error");
+    let fence = fence_tests::binaries::path("fence");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(fence.parent().unwrap().to_owned());
+    let folders = folders.chain(std::env::split_paths(&path));
+    bash.env("PATH", std::env::join_paths(folders).unwrap());
+    let output = Process::spawn("bash", bash).ended().await;
+    let printed: Vec<&str> = output.stdout.split(MARK).skip(1).collect();
+    assert_eq!(printed.len(), shown.len(), "{output:?}");
+    for (one, printed) in shown.iter().zip(printed) {
+        let printed = printed.split_once('\n').map_or("", |(_, rest)| rest);
+        assert_eq!(
+            essence(printed),
+            essence(&one.prints),
+            "{page}: $ {}\n--- printed\n{printed}--- shown\n{}",
+            one.command,
+            one.prints
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn supervisors() {
+    run("supervisors.md").await;
+}
+
+#[test]
+fn a_page_that_says_something_else_is_noticed() {
+    let page = "```console\n$ a\ntoken 7\n76\n$ b\n```\n```sh\n#!/bin/sh\n# x.sh\n```\n";
+    let shown = commands(&blocks(page));
+    assert_eq!(shown.len(), 2);
+    assert_eq!((shown[0].command.as_str(), shown[0].prints.as_str()), ("a", "token 7\n76\n"));
+    assert_eq!(essence("token 8\n76\n"), essence(&shown[0].prints));
+    for other in ["token 7\n75\n", "tokens 7\n76\n", "token 7\n", "token 7\n76\nmore\n"] {
+        assert_ne!(essence(other), essence(&shown[0].prints), "{other}");
+    }
+    let table = "id  2f6c7a0e-9a0f-4d6c-b7f8-52a0c3c1b9ab  98 ms  2.9 s";
+    assert_eq!(essence(table), "id ID TIME TIME");
+}

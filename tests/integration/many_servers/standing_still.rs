@@ -1,0 +1,128 @@
+//! A lock server that stands still for a while, as a suspended machine does, and then goes on.
+
+use std::time::Duration;
+
+use fence_protocol::Code;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::lease_id;
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::{soon, until_true};
+use serde_json::json;
+
+const LONG_MS: u64 = 60_000;
+const LIVENESS: [&str; 4] = ["--liveness", "400ms", "--store-timeout", "500ms"];
+
+async fn two_servers(redis: &Redis) -> (Server, Server) {
+    let setup = Setup::lock_server(&redis.url()).args(&LIVENESS);
+    (setup.start().await, setup.start().await)
+}
+
+/// Its waiter gave up on it and asked another server, with the same id, and was granted there. What
+/// it does about its broken connection when it goes on takes that grant from nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_does_not_take_back_what_another_server_granted() {
+    let redis = Redis::start().await;
+    let (one, two) = two_servers(&redis).await;
+    let other = two.locks();
+    let held = other.grant("moved", LONG_MS).await;
+    let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+    let (first, asked) = (one.locks(), ask.clone());
+    let given_up = tokio::spawn(async move { first.try_acquire("moved", asked).await });
+    other.queue_of("moved", 1).await;
+    one.process.pause();
+    one.process.stopped().await;
+    given_up.abort();
+    let waiters = "{fence:default}:w:moved";
+    let lease = ask["lease_id"].as_str().unwrap().to_owned();
+    let before: String = redis.run(&["HGET", waiters, &lease]).await;
+    let (second, asked) = (two.locks(), ask.clone());
+    let again = tokio::spawn(async move { second.try_acquire("moved", asked).await });
+    // It moves in the queue, to the server that is alive.
+    until_true("the repeat to take its place over", || async {
+        let now: Option<String> = redis.run(&["HGET", waiters, &lease]).await;
+        now.is_none_or(|now| now.split('\t').next() != before.split('\t').next())
+    })
+    .await;
+    other.release("moved", held.lease_id).await.expect(200);
+    let granted = soon("the grant", again).await.unwrap().unwrap().lease();
+    one.process.resume();
+    // It hears that its connection broke, and has withdrawn by the time that it answers this.
+    until_true("the other server to go on", || async {
+        one.locks().0.get("/readyz").await.status == 200
+    })
+    .await;
+    for _ in 0..20 {
+        one.locks().show("moved").await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let holder = other.show("moved").await.holder.expect("an acknowledged lease was taken back");
+    assert_eq!(holder.lease_id, granted.lease_id);
+    let renewed = other.renew("moved", granted.lease_id).await.lease();
+    assert_eq!(renewed.token, granted.token);
+}
+
+/// While it stood still it was taken for dead and its waiters were passed over. When it goes on they
+/// wait again, and nobody waits for a lock that is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_waiters_wait_on() {
+    let redis = Redis::start().await;
+    let (one, two) = two_servers(&redis).await;
+    let other = two.locks();
+    let mut waiting = Vec::new();
+    let mut held = Vec::new();
+    for number in 0..10 {
+        let lock = format!("passed/{number}");
+        held.push(other.grant(&lock, LONG_MS).await);
+        let (locks, name) = (one.locks(), lock.clone());
+        waiting.push(tokio::spawn(async move {
+            let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+            locks.try_acquire(&name, ask).await
+        }));
+        other.queue_of(&lock, 1).await;
+    }
+    one.process.pause();
+    one.process.stopped().await;
+    until_true("it to count as dead", || async {
+        redis.run::<Vec<String>>(&["KEYS", "*}:s:*"]).await.is_empty()
+    })
+    .await;
+    for lease in &held {
+        other.release(lease.lock.as_str(), lease.lease_id).await.expect(200);
+        assert!(other.show(lease.lock.as_str()).await.holder.is_none());
+    }
+    one.process.resume();
+    for (lease, waiter) in held.iter().zip(waiting) {
+        let granted = soon("a waiter that was passed over", waiter).await.unwrap().unwrap().lease();
+        assert!(granted.token > lease.token);
+    }
+}
+
+/// Redis goes away while somebody waits, and is away when the patience ends. Whether the waiter is
+/// granted still is not known, and is not told as if nothing had been done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
+    let redis = Redis::start().await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    let store = format!("redis://{}", proxy.address());
+    let server = Setup::lock_server(&store).args(&LIVENESS).start().await;
+    let second = Setup::lock_server(&redis.url()).args(&LIVENESS).start().await;
+    let other = second.locks();
+    let held = other.grant("away", LONG_MS).await;
+    let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": 1_000});
+    let (locks, asked) = (server.locks(), ask.clone());
+    let waiting = tokio::spawn(async move { locks.acquire("away", asked).await });
+    other.queue_of("away", 1).await;
+    proxy.set(Fault::Refuse);
+    let answer = soon("the end of the patience", waiting).await.unwrap();
+    answer.problem(Code::OutcomeUnknown);
+    proxy.set(Fault::None);
+    other.release("away", held.lease_id).await.expect(200);
+    // The repeat finds out, and nobody is left who holds the lock without knowing it.
+    let repeat = other.acquire("away", ask).await;
+    assert!(matches!(repeat.status, 200 | 410), "{repeat:?}");
+    if repeat.status == 410 {
+        let next = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+        soon("the lock to be free", other.acquire("away", next)).await.lease();
+    }
+}

@@ -1,0 +1,298 @@
+//! What guards refuse is told where people ask about a lock: by real guards to real lock servers, and
+//! never at the expense of an answer.
+
+use fence_protocol::Code;
+use fence_protocol::wire::event::{EventKind, ExplainedLock};
+use fence_protocol::wire::lock::LeaseReply;
+use fence_tests::api::{Api, Guard, Locks, encode};
+use fence_tests::event_stream::EventStream;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::{lease_id, text, unsigned};
+use fence_tests::redis_server::Redis;
+use fence_tests::resp_client::RespClient;
+use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::{until, until_true};
+use http::Method;
+use serde_json::json;
+use service_kit::access::secret::SecretHash;
+use tempfile::TempDir;
+
+use crate::redis_port::bare_setup;
+
+async fn explained(locks: &Locks, lock: &str) -> ExplainedLock {
+    locks.0.get(&format!("/v1/locks/{}", encode(lock))).await.expect(200).read()
+}
+
+/// The refusals of a lock once there are so many; newest first.
+async fn refusals(
+    locks: &Locks,
+    lock: &str,
+    count: usize,
+) -> Vec<fence_protocol::wire::event::Event> {
+    until(&format!("{count} refusals of {lock}"), || async {
+        let told = explained(locks, lock).await.told;
+        (told.refusals.len() >= count).then_some(told.refusals)
+    })
+    .await
+}
+
+/// A guard before memory that reports to these.
+fn reporting(bases: &[&str]) -> Setup {
+    let setup = Setup::fenced_store("memory:");
+    bases.iter().fold(setup, |setup, base| setup.arg("--report-to").arg(base))
+}
+
+async fn metric(server: &Server, name: &str) -> u64 {
+    let body = Api::new(&server.base).get("/metrics").await.expect(200).body;
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+/// The line of the check, and that the guard is ready whatever it says.
+async fn readiness(guard: &Server) -> String {
+    let reply = Api::new(&guard.base).get("/readyz?verbose").await.expect(200);
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    text.lines().find(|line| line.contains("refusal-reports")).unwrap_or_default().to_owned()
+}
+
+async fn until_ready(guard: &Server, what: &str) {
+    until_true(what, || async { readiness(guard).await.contains(what) }).await;
+}
+
+/// The holder stalls past its lease, another writes, the first one's write is refused.
+async fn overtaken(locks: &Locks, guard: &Guard, lock: &str) -> (LeaseReply, LeaseReply) {
+    let acquire = async |owner: &str, ttl_ms: u64| {
+        let ask = json!({"owner": owner, "ttl_ms": ttl_ms, "wait_ms": 20_000});
+        locks.acquire(lock, ask).await.lease()
+    };
+    let old = acquire("stalled", 200).await;
+    let new = acquire("next", 60_000).await;
+    guard.put(lock, &new.fencing_token, "new").await.expect(201);
+    let headers = [("fencing-token", old.fencing_token.as_str()), ("fence-owner", "stalled")];
+    guard.with(Method::PUT, lock, &headers, "late").await.problem(Code::StaleToken);
+    (old, new)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
+    let server = super::locks::memory().await;
+    let guard = reporting(&[&server.base]).start().await;
+    let locks = server.locks();
+    let mut stream = EventStream::open(&server.base, "?prefix=orders/", "").await;
+    let (old, new) = overtaken(&locks, &guard.guard(), "orders/42").await;
+    let refused = refusals(&locks, "orders/42", 1).await.remove(0);
+    assert_eq!((refused.kind, refused.lease_id), (EventKind::Refused, Some(old.lease_id)));
+    assert_eq!((refused.token, refused.mark), (Some(old.token), Some(new.token)));
+    assert_eq!(refused.owner.unwrap().as_str(), "stalled");
+    assert_eq!(refused.text.as_deref(), Some("PUT orders/42: stale-token"));
+    let mut told = Vec::new();
+    // The end of a lease that nobody asked for may be told behind what came of it.
+    while !(told.contains(&EventKind::Refused) && told.contains(&EventKind::Expired)) {
+        told.push(stream.next().await.kind);
+    }
+    assert_eq!(told.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{told:?}");
+    assert_eq!(metric(&guard, "fence_refusals_reported_total").await, 1);
+    until_ready(&guard, "[+]refusal-reports ok").await;
+    // The asker's own, and nothing of others.
+    let path = format!("/v1/locks/orders%2F42?lease_id={}", new.lease_id);
+    let own: ExplainedLock = locks.0.get(&path).await.expect(200).read();
+    assert!(own.told.refusals.is_empty());
+    assert!(own.told.events.iter().all(|event| event.lease_id == Some(new.lease_id)), "{own:?}");
+    assert!(own.told.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
+}
+
+/// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells the
+/// same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
+    let (redis, data) = (Redis::start().await, Redis::start().await);
+    let setup = Setup::lock_server(&redis.url());
+    let servers = [setup.start().await, setup.start().await, setup.start().await];
+    let port = ["--redis-listen", "127.0.0.1:0", "--report-to", &servers[0].base];
+    let mut guard = Setup::fenced_store(&data.url()).args(&port).start().await;
+    let address = guard.redis_port().await;
+    let mut streams = Vec::new();
+    for server in &servers {
+        streams.push(EventStream::open(&server.base, "?prefix=a", "").await);
+    }
+    let old = servers[1].locks().grant("a", 60_000).await;
+    let mut stalled = RespClient::fenced(&address, &old.fencing_credential).await;
+    stalled.call(&["SET", "a", "1"]).await;
+    servers[2].locks().release("a", old.lease_id).await.expect(200);
+    let new = servers[0].locks().grant("a", 60_000).await;
+    let mut next = RespClient::fenced(&address, &new.fencing_credential).await;
+    next.call(&["SET", "a", "2"]).await;
+    let late = stalled.call(&["SET", "a", "late"]).await;
+    assert!(late.error().is_some_and(|error| error.starts_with("FENCED")), "{late:?}");
+    let mut ids = Vec::new();
+    for (server, stream) in servers.iter().zip(&mut streams) {
+        let refused = loop {
+            let event = stream.next().await;
+            if event.kind == EventKind::Refused {
+                break event;
+            }
+        };
+        assert_eq!((refused.lease_id, refused.mark), (Some(old.lease_id), Some(new.token)));
+        assert!(refused.text.unwrap().contains("Redis port"));
+        ids.push(stream.last_id.clone());
+        let told = refusals(&server.locks(), "a", 1).await;
+        assert_eq!((told.len(), told[0].token), (1, Some(old.token)));
+    }
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
+}
+
+/// A guard without its lock server is a guard, says what it cannot do, and does it once it can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
+    let port = fence_tests::ports::unused();
+    let address = format!("127.0.0.1:{port}");
+    let guard = reporting(&[&format!("http://{address}")]).start().await;
+    until_ready(&guard, "[!]refusal-reports warning: refusals are not reported: http://").await;
+    let (api, late) = (guard.guard(), lease_id());
+    api.put("a", &unsigned(9, "a", lease_id()), "new").await.expect(201);
+    // More than find room: 1024 wait, and one report is on its way.
+    let presented = unsigned(3, "a", late);
+    let count = 1_024 + 64 + 100;
+    for _ in 0..count {
+        api.put("a", &presented, "late").await.problem(Code::StaleToken);
+    }
+    assert_eq!(metric(&guard, "fence_refusals_reported_total").await, 0);
+    assert!(metric(&guard, "fence_refusal_reports_failed_total").await > 0);
+    let unreported = metric(&guard, "fence_refusals_unreported_total").await;
+    assert!(unreported > 0 && unreported <= 164, "{unreported}");
+    let server = Setup::lock_server("memory:").listen(address).start().await;
+    let locks = server.locks();
+    let told = refusals(&locks, "a", 16).await;
+    assert!(told.iter().all(|event| event.lease_id == Some(late)), "{told:?}");
+    until_true("all that waited", || async {
+        metric(&guard, "fence_refusals_reported_total").await == count - unreported
+    })
+    .await;
+    assert_eq!(explained(&locks, "a").await.told.gap.unwrap().missed, Some(unreported));
+    assert_eq!(metric(&guard, "fence_refusals_waiting").await, 0);
+    until_ready(&guard, "[+]refusal-reports ok").await;
+}
+
+/// A lock server that takes reports and never answers holds up nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_waits_for_a_report() {
+    let server = super::locks::memory().await;
+    let proxy = FaultProxy::before(&server.address()).await;
+    let guard = reporting(&[&format!("http://{}", proxy.address())]).start().await;
+    until_ready(&guard, "[+]refusal-reports ok").await;
+    proxy.set(Fault::Blackhole);
+    let api = guard.guard();
+    api.put("a", &unsigned(9, "a", lease_id()), "new").await.expect(201);
+    let late = unsigned(3, "a", lease_id());
+    let all = async {
+        for _ in 0..100 {
+            api.put("a", &late, "late").await.problem(Code::StaleToken);
+        }
+    };
+    fence_tests::wait::soon("a hundred refusals", all).await;
+    until_ready(&guard, "does not answer").await;
+    proxy.set(Fault::None);
+    proxy.cut();
+    refusals(&server.locks(), "a", 16).await;
+}
+
+/// A guard that is asked to end tells what it has refused before it does.
+#[tokio::test]
+async fn what_was_refused_last_is_told_before_the_end() {
+    let server = super::locks::memory().await;
+    let mut guard = reporting(&[&server.base]).start().await;
+    until_ready(&guard, "[+]refusal-reports ok").await;
+    let api = guard.guard();
+    api.put("a", &unsigned(9, "a", lease_id()), "new").await.expect(201);
+    for token in 1..=8 {
+        api.put("a", &unsigned(token, "a", lease_id()), "late").await.problem(Code::StaleToken);
+    }
+    guard.process.terminate();
+    assert_eq!(guard.process.ended().await.code, 0);
+    let told = refusals(&server.locks(), "a", 8).await;
+    let tokens: Vec<u64> = told.iter().filter_map(|event| Some(event.token?.get())).collect();
+    assert_eq!(tokens, [8, 7, 6, 5, 4, 3, 2, 1]);
+}
+
+#[tokio::test]
+async fn the_next_lock_server_is_told_where_the_first_is_dead() {
+    let server = super::locks::memory().await;
+    let dead = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let guard = reporting(&[&dead, &server.base]).start().await;
+    let (_, new) = overtaken(&server.locks(), &guard.guard(), "a").await;
+    assert_eq!(refusals(&server.locks(), "a", 1).await[0].mark, Some(new.token));
+    until_ready(&guard, "[+]refusal-reports ok").await;
+}
+
+/// What a guard has no right to report is dropped and counted, and holds up nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_reports_what_it_has_the_right_to() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str, content: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        text(&path).to_owned()
+    };
+    let entry = |name: &str, allow: &str| {
+        let hash = SecretHash::of(&format!("secret-of-{name}"));
+        format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [\"{allow}\"]\n")
+    };
+    let access =
+        entry("guard", "report jobs/*") + &entry("eye", "read *") + &entry("user", "use *");
+    let access = file("access.toml", access);
+    let setup = Setup::lock_server("memory:");
+    let server = setup.args(&["--access-file", &access]).start().await;
+    let secret = |name: &str| file(name, format!("secret-of-{name}\n"));
+    let guard = reporting(&[&server.base]);
+    let mine = guard.clone().args(&["--report-auth-file", &secret("guard")]).start().await;
+    let stale = async |api: &Guard, lock: &str| {
+        api.put(lock, &unsigned(9, lock, lease_id()), "new").await.expect(201);
+        api.put(lock, &unsigned(3, lock, lease_id()), "late").await.problem(Code::StaleToken);
+    };
+    let api = mine.guard();
+    for lock in ["other/1", "jobs/1", "other/2", "jobs/2"] {
+        stale(&api, lock).await;
+    }
+    let eye = async |lock: &str| {
+        let headers = [("authorization", "Bearer secret-of-eye")];
+        let path = format!("/v1/locks/{}", encode(lock));
+        let reply = Api::new(&server.base).send(Method::GET, &path, &headers, "").await;
+        reply.expect(200).read::<ExplainedLock>().told
+    };
+    for lock in ["jobs/1", "jobs/2"] {
+        until_true("the report", || async { eye(lock).await.refusals.len() == 1 }).await;
+    }
+    until_true("what was refused is counted", || async {
+        metric(&mine, "fence_refusals_unreported_total").await == 2
+    })
+    .await;
+    assert!(eye("other/1").await.refusals.is_empty());
+    // Whoever uses locks is not believed about them, and a guard without a token is told what to do.
+    for (arm, hint) in [("user", "report *"), ("", "--report-auth-file")] {
+        let mut setup = guard.clone();
+        if !arm.is_empty() {
+            setup = setup.args(&["--report-auth-file", &secret(arm)]);
+        }
+        let guard = setup.start().await;
+        until_ready(&guard, hint).await;
+        stale(&guard.guard(), "jobs/3").await;
+    }
+    assert!(eye("jobs/3").await.refusals.is_empty());
+}
+
+#[tokio::test]
+async fn bad_settings_are_refused_with_the_value() {
+    for (args, reason) in [
+        (&["--report-to", "redis://x"][..], "redis://x"),
+        (&["--report-auth-file", "/nonexistent/r"], "/nonexistent/r"),
+        (
+            &["--report-to", "http://127.0.0.1:1", "--report-auth-file", "/nonexistent/r"],
+            "/nonexist",
+        ),
+    ] {
+        let output = bare_setup("memory:").args(args).refused().await;
+        assert_eq!(output.code, 64, "{output:?}");
+        assert!(output.stderr.contains(reason), "{output:?}");
+    }
+}
