@@ -49,8 +49,9 @@ impl HalfEnded {
         let score: Option<String> = redis.run(&score).await;
         assert_eq!(score.as_deref(), Some("0"), "the session has not ended");
         let bonds = bonds(&redis, session).await;
-        let locks = bonds.iter().filter_map(|bond| bond.strip_prefix("h\t"));
-        let uncleared: Vec<String> = locks.map(str::to_owned).collect();
+        let leases_left = bonds.iter().filter_map(|bond| bond.strip_prefix("h\t"));
+        let lock_of = |bond: &str| bond.split('\t').next().map(str::to_owned);
+        let uncleared: Vec<String> = leases_left.filter_map(lock_of).collect();
         assert!(!uncleared.is_empty() && uncleared.len() < leases.len(), "{}", uncleared.len());
         Self { redis, server, session, leases, uncleared, _proxy: proxy }
     }
