@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use fence_tests::process::{Process, command};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
@@ -35,13 +36,16 @@ fn blocks(page: &str) -> Vec<(String, String)> {
 }
 
 /// A script says in its second line what it is called.
-fn write_scripts(folder: &Path, blocks: &[(String, String)]) {
+fn write_scripts(folder: &Path, blocks: &[(String, String)]) -> Vec<String> {
+    let mut names = Vec::new();
     for (_, text) in blocks.iter().filter(|(kind, _)| kind == "sh") {
         let name = text.lines().nth(1).and_then(|line| line.strip_prefix("# "));
         let path = folder.join(name.unwrap_or_else(|| panic!("a script without a name:\n{text}")));
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        names.extend(name.map(ToOwned::to_owned));
     }
+    names
 }
 
 fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
@@ -54,7 +58,10 @@ fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
                 }
                 None => {
                     let last = all.last_mut().expect("a block begins with a command");
-                    writeln!(last.prints, "{line}").unwrap();
+                    match line.strip_prefix("> ") {
+                        Some(more) => write!(last.command, "\n{more}").unwrap(),
+                        None => writeln!(last.prints, "{line}").unwrap(),
+                    }
                 }
             }
         }
@@ -62,14 +69,18 @@ fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
     all
 }
 
-/// What is the same in every run: ids, numbers and times are made equal, as is what is signed, and
-/// how wide a table is. A number alone in its line is an exit code and stays what it is. The shell's
-/// own notes on what was killed depend on the shell.
+/// What is the same in every run: ids, numbers, dates and times are made equal, as is what is signed,
+/// and how wide a table is. A number alone in its line is an exit code and stays what it is. The
+/// shell's own notes on what was killed depend on the shell.
 fn essence(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.contains("Killed")).map(|line| {
         let line = line.trim();
         if line.bytes().all(|byte| byte.is_ascii_digit()) {
             return line.to_owned();
+        }
+        if let Ok(mut json) = serde_json::from_str(line) {
+            even(&mut json);
+            return json.to_string();
         }
         line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
     });
@@ -78,8 +89,40 @@ fn essence(text: &str) -> String {
     text.replace("N m TIME", "TIME")
 }
 
+/// A reply of a server: numbers and what is made of them are other ones in every run.
+fn even(json: &mut Value) {
+    match json {
+        Value::Number(number) => *number = 0.into(),
+        Value::Array(items) => items.iter_mut().for_each(even),
+        Value::Object(members) => {
+            members.remove("request_id");
+            for (name, value) in members {
+                match name.as_str() {
+                    "fencing_token" | "fencing_credential" => *value = Value::Null,
+                    "detail" => *value = essence(value.as_str().unwrap_or_default()).into(),
+                    _ => even(value),
+                }
+            }
+        }
+        Value::String(text) => *text = word(text).to_owned(),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// Whether a word is a day, as `date -u +%F` prints it.
+fn is_date(word: &str) -> bool {
+    let parts: Vec<&str> = word.split('-').collect();
+    let digits = parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    digits && parts.iter().map(|part| part.len()).eq([4, 2, 2])
+}
+
 fn word(word: &str) -> &str {
-    if word.starts_with("fc1_") {
+    if is_date(word) {
+        "DATE"
+    } else if word.starts_with("pod-") {
+        // Of those that start at once, which one is first.
+        "POD"
+    } else if word.starts_with("fc1_") {
         "CREDENTIAL"
     } else if word.contains(";lock=") {
         "HEADER"
@@ -98,9 +141,12 @@ async fn run(page: &str) {
     let text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
     let blocks = blocks(&text);
     let folder = TempDir::new().unwrap();
-    write_scripts(folder.path(), &blocks);
+    let scripts = write_scripts(folder.path(), &blocks);
     let shown = commands(&blocks);
-    assert!(shown.len() > 3, "{page} shows nothing");
+    assert!(!shown.is_empty(), "{page} shows nothing");
+    for script in scripts {
+        assert!(text.contains(&format!("./{script}")), "{page} never runs {script}");
+    }
     let mut script = String::new();
     for (index, one) in shown.iter().enumerate() {
         writeln!(script, "echo '{MARK}{index}'\n{}", one.command).unwrap();
@@ -134,6 +180,31 @@ async fn supervisors() {
     run("supervisors.md").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cron_jobs() {
+    run("cron-jobs.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers() {
+    run("workers.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leader_election() {
+    run("leader-election.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrations() {
+    run("migrations.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_other_locks() {
+    run("from-other-locks.md").await;
+}
+
 #[test]
 fn a_page_that_says_something_else_is_noticed() {
     let page = "```console\n$ a\ntoken 7\n76\n$ b\n```\n```sh\n#!/bin/sh\n# x.sh\n```\n";
@@ -146,4 +217,12 @@ fn a_page_that_says_something_else_is_noticed() {
     }
     let table = "id  2f6c7a0e-9a0f-4d6c-b7f8-52a0c3c1b9ab  98 ms  2.9 s";
     assert_eq!(essence(table), "id ID TIME TIME");
+    assert_eq!(essence("{\"token\":7,\"a\":\"b\"}"), essence("{\"token\":8,\"a\":\"b\"}"));
+    assert_ne!(essence("{\"token\":7,\"a\":\"b\"}"), essence("{\"token\":7,\"a\":\"c\"}"));
+    assert_eq!(essence("of 2026-11-21"), essence("of 2027-01-01"));
+    let long = commands(&blocks("```console\n$ for i in 1; do\n> echo $i; done\n1\n```\n"));
+    assert_eq!(
+        (long[0].command.as_str(), long[0].prints.as_str()),
+        ("for i in 1; do\necho $i; done", "1\n")
+    );
 }
