@@ -2,7 +2,8 @@
 //!
 //! Invariants (docs/concepts/guarantees.md says what each costs and where it ends):
 //! - L1 per lock, every token is greater than every token issued before it;
-//! - L2 at most one live lease a lock, as the store's clock sees it;
+//! - L2 at most one live lease a lock, or those whose kind lets them share it, as the store's clock
+//!   sees it;
 //! - L3 one lease id, one grant;
 //! - L4 nothing acknowledged is forgotten by a restart of this server;
 //! - L5 where the store's memory may have been lost, no token is issued until L1 is certain again.
