@@ -5,7 +5,7 @@ mod plan;
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{LeaseReply, MAX_WAIT_MS};
+use fence_protocol::wire::lock::{LeaseMode, LeaseReply, MAX_WAIT_MS, PERMITS_MAX};
 use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 use crate::limits::Limits;
@@ -37,6 +37,9 @@ pub(crate) struct Spec {
     pub(crate) owner: Option<Owner>,
     pub(crate) takeover: Takeover,
     pub(crate) session: Option<SessionId>,
+    pub(crate) mode: LeaseMode,
+    /// Of a permit, and only there.
+    pub(crate) size: Option<u32>,
 }
 
 /// Whom the lock may be taken from.
@@ -64,12 +67,17 @@ impl Spec {
             owner: Some(client.owner().clone()),
             takeover: Takeover::Never,
             session: None,
+            mode: LeaseMode::Exclusive,
+            size: None,
         }
     }
 
     /// Refuses what could never be granted, before anything is sent.
     pub(crate) fn check(&self, client: &Client) -> Result<(), Error> {
         self.limits.check()?;
+        if self.takeover != Takeover::Never && !self.mode.is_exclusive() {
+            return Err(no_takeover_of(&self.lock, self.mode));
+        }
         if self.takeover != Takeover::Never && self.session.is_none() && !client.is_owner_given() {
             let message = format!(
                 "the lock {} cannot be taken over as {}: a takeover needs an owner that a restart \
@@ -82,6 +90,23 @@ impl Spec {
         }
         Ok(())
     }
+}
+
+/// Whoever takes a lock over has it alone.
+pub(crate) fn no_takeover_of(lock: &LockName, mode: LeaseMode) -> Error {
+    let message = format!(
+        "the lock {lock} cannot be taken over in mode {}: a takeover is for exclusive leases",
+        mode.as_str()
+    );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// A size that a semaphore can have.
+pub(crate) fn permits(size: u32) -> Result<u32, Invalid> {
+    if (1..=PERMITS_MAX).contains(&size) {
+        return Ok(size);
+    }
+    Err(Invalid::new("size", size.to_string(), format!("must be 1 to {PERMITS_MAX} permits")))
 }
 
 impl LockRequest {
@@ -137,6 +162,35 @@ impl LockRequest {
     /// tried again: 5 s by default.
     pub fn patience(self, patience: Duration) -> Self {
         self.change(|spec| spec.patience = patience)
+    }
+
+    /// Shares the lock with other shared leases: they keep writers out, but not each other.
+    ///
+    /// Nobody overtakes a writer that waits. A guard serves *one* of several live leases of a name,
+    /// the one with the highest token that it has seen: do not present the token of a shared lease
+    /// where its fellows present theirs. In place of [`permit`](Self::permit), where that was asked
+    /// for before.
+    pub fn shared(self) -> Self {
+        self.change(|spec| (spec.mode, spec.size) = (LeaseMode::Shared, None))
+    }
+
+    /// Acquires one of `size` permits, 1 to 1024: at most so many hold the lock at a time.
+    ///
+    /// Everybody names the same size; where others use the lock with another one, or as a lock that
+    /// is no semaphore, the answer is [`Invalid`](crate::ErrorKind::Invalid), with the code
+    /// `lock-kind-conflict` in its [`problem`](Error::problem). A permit bounds how many work, and
+    /// its token is for no guard; see [`shared`](Self::shared). In place of that, where it was asked
+    /// for before.
+    pub fn permit(mut self, size: u32) -> Self {
+        match permits(size) {
+            Ok(size) => {
+                self.change(|spec| (spec.mode, spec.size) = (LeaseMode::Permit, Some(size)))
+            }
+            Err(invalid) => {
+                self.spec = self.spec.and(Err(invalid));
+                self
+            }
+        }
     }
 
     /// The token of the grant must exceed this one: a guard has seen it.

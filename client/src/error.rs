@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::fence::Outcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
-use fence_protocol::{Code, Invalid, Problem, Token, duration};
+use fence_protocol::{Code, Invalid, LockName, Problem, Token, duration};
 use serde::Deserialize;
 
 /// What went wrong. [`kind`](Error::kind) says what to do next, `Display` what happened.
@@ -59,7 +59,7 @@ pub enum ErrorKind {
     Unavailable,
     /// Nobody knows whether it was done: repeat it under the same lease, or read first.
     OutcomeUnknown,
-    /// The request breaks a rule: correct it.
+    /// The request breaks a rule, or uses a lock as another kind than others do: correct it.
     Invalid,
     /// A defect, here or in the server: report it.
     Internal,
@@ -179,6 +179,12 @@ impl Error {
         }
     }
 
+    /// The lock that the server's refusal is about, where it said so: of several that were asked for
+    /// together, the one that stood in the way.
+    pub fn lock(&self) -> Option<LockName> {
+        self.problem().and_then(|problem| problem.extension("lock"))
+    }
+
     /// When it is worth trying again, where the server said so.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
@@ -213,6 +219,8 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
         | Code::ShuttingDown => ErrorKind::Unavailable,
         Code::OutcomeUnknown => ErrorKind::OutcomeUnknown,
         Code::Internal => ErrorKind::Internal,
+        // Two programs disagree about a lock: no repeat helps, and one of them has to change.
+        Code::LockKindConflict => ErrorKind::Invalid,
         Code::Unknown => by_status(problem.status),
         _ => ErrorKind::Invalid,
     }
@@ -277,6 +285,7 @@ mod tests {
         let stale = Problem::new(Code::StaleToken, "x").with("mark", 34);
         assert_eq!(kind(stale), ErrorKind::Stale { mark: Token::new(34).ok() });
         assert_eq!(kind(Problem::new(Code::WrongLock, "x")), ErrorKind::Invalid);
+        assert_eq!(kind(Problem::new(Code::LockKindConflict, "x")), ErrorKind::Invalid);
         let later = Problem::new(Code::TakeoverRefused, "x").with("why", "was-taken-over");
         let refused = |why| ErrorKind::TakeoverRefused { why, holder: None };
         assert_eq!(kind(later), refused(Some(NoTakeover::WasTakenOver)));

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use fence_protocol::wire::lock::{
-    AcquireRequest, EndReason, EndedReply, LeaseReply, LockPage, LockReply, ReleaseRequest,
-    RenewRequest, RevokeRequest, RevokedReply,
+    AcquireAllRequest, AcquireRequest, EndReason, EndedReply, LeaseReply, LeasesReply, LockPage,
+    LockReply, ReleaseRequest, RenewRequest, RevokeRequest, RevokedReply,
 };
 use fence_protocol::{LeaseId, LockName, Owner, Ttl};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -53,9 +53,21 @@ impl Locks {
         let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
         let reply: LeaseReply =
             self.endpoint.post(&path(lock, "/acquire"), request, timeout).await?;
-        if Some(reply.lease_id) != request.lease_id || reply.lock != *lock {
+        let is_same = Some(reply.lease_id) == request.lease_id && reply.mode == request.mode;
+        if !is_same || reply.lock != *lock {
             return Err(mixed_up(lock, &reply));
         }
+        Ok(reply)
+    }
+
+    /// One acquire of several, without repeats; waits as [`acquire`](Self::acquire).
+    pub(crate) async fn acquire_all(
+        &self,
+        request: &AcquireAllRequest,
+    ) -> Result<LeasesReply, Failure> {
+        let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
+        let reply: LeasesReply = self.endpoint.post("/v1/acquire", request, timeout).await?;
+        check_all(request, &reply)?;
         Ok(reply)
     }
 
@@ -189,10 +201,39 @@ impl Locks {
     }
 }
 
+/// Every lock was granted, as it was asked for, under this id, and each with a token of its own:
+/// they rise in the order of the request.
+fn check_all(request: &AcquireAllRequest, reply: &LeasesReply) -> Result<(), Failure> {
+    let (asked, granted) = (request.locks.len(), reply.leases.len());
+    if asked != granted {
+        let message = format!("asked for {asked} locks, and was answered with {granted} leases");
+        return Err(Failure::Unusable(Error::new(ErrorKind::Internal, message)));
+    }
+    for (wish, lease) in request.locks.iter().zip(&reply.leases) {
+        let is_same = Some(lease.lease_id) == request.lease_id && lease.mode == wish.mode;
+        if !is_same || lease.lock != wish.lock {
+            return Err(mixed_up(&wish.lock, lease));
+        }
+    }
+    match reply.leases.windows(2).find(|pair| pair[0].token >= pair[1].token) {
+        None => Ok(()),
+        Some(pair) => {
+            let (lock, token, before) = (&pair[1].lock, pair[1].token, pair[0].token);
+            let message =
+                format!("{lock} was granted token {token}, after {before} of one request");
+            Err(Failure::Unusable(Error::new(ErrorKind::Internal, message)))
+        }
+    }
+}
+
 /// A reply about something else than was asked cannot be trusted with anything.
 fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
-    let message =
-        format!("asked about {lock}, and was answered about {} {}", reply.lock, reply.lease_id);
+    let message = format!(
+        "asked about {lock}, and was answered about {} {} ({})",
+        reply.lock,
+        reply.lease_id,
+        reply.mode.as_str()
+    );
     Failure::Unusable(Error::new(ErrorKind::Internal, message))
 }
 
@@ -210,5 +251,39 @@ mod tests {
         let lock = LockName::new("orders/42").unwrap();
         assert_eq!(path(&lock, "/acquire"), "/v1/locks/orders%2F42/acquire");
         assert_eq!(path(&LockName::new("a.b_c-d:e").unwrap(), ""), "/v1/locks/a.b_c-d%3Ae");
+    }
+
+    /// A reply to a request for `a` (shared) and `b`, as `change` makes it.
+    fn answered(change: impl FnOnce(&mut serde_json::Value)) -> Result<(), Failure> {
+        let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+        let lease = |lock: &str, token: u64| {
+            serde_json::json!({"lock": lock, "lease_id": id, "token": token, "ttl_ms": 9,
+                "owner": "me", "waited_ms": 0, "fencing_credential": "c", "fencing_token": "f"})
+        };
+        let mut reply = serde_json::json!({"leases": [lease("a", 3), lease("b", 4)]});
+        reply["leases"][0]["mode"] = "shared".into();
+        change(&mut reply["leases"]);
+        let asked = serde_json::json!({"locks": [{"lock": "a", "mode": "shared"}, {"lock": "b"}],
+            "lease_id": id});
+        let reply = serde_json::from_value(reply).unwrap();
+        check_all(&serde_json::from_value(asked).unwrap(), &reply)
+    }
+
+    #[test]
+    fn a_reply_to_several_is_for_all_of_them_as_asked() {
+        answered(|_| {}).unwrap();
+        let other_id = "67e55044-10b1-426f-9247-bb680e5fe0c9";
+        let wrong: [fn(&mut serde_json::Value); 5] = [
+            |leases| drop(leases.as_array_mut().unwrap().pop()),
+            |leases| leases[1]["lock"] = "c".into(),
+            |leases| leases[1]["mode"] = "shared".into(),
+            |leases| leases[1]["token"] = 3.into(),
+            |leases| leases.as_array_mut().unwrap().reverse(),
+        ];
+        for change in wrong {
+            assert!(matches!(answered(change), Err(Failure::Unusable(_))));
+        }
+        let foreign = answered(|leases| leases[1]["lease_id"] = other_id.into());
+        assert!(matches!(foreign, Err(Failure::Unusable(_))));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::wire::session::SessionRequest;
-use fence_protocol::{Invalid, LockName, Owner, SessionId, Ttl};
+use fence_protocol::{Owner, SessionId, Ttl};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
@@ -225,12 +225,23 @@ impl Session {
         Error::lease_lost(&format_args!("session {}", self.state.id), reason)
     }
 
-    /// Begins to acquire these locks together; nothing is sent yet. Names that are not valid are
-    /// reported by [`SessionLocks::acquire_all`].
+    /// Begins to acquire these locks together, each for this session alone; nothing is sent yet.
+    /// Names that are not valid are reported by [`SessionLocks::acquire_all`].
     pub fn locks(&self, names: impl IntoIterator<Item: AsRef<str>>) -> SessionLocks<'_> {
-        let names: Result<Vec<LockName>, Invalid> =
-            names.into_iter().map(|name| LockName::new(name.as_ref())).collect();
-        SessionLocks::new(self, names)
+        names.into_iter().fold(self.group(), SessionLocks::exclusive)
+    }
+
+    /// Begins to acquire locks of several kinds together; nothing is sent yet.
+    ///
+    /// ```no_run
+    /// # async fn example(session: fence_client::Session) -> Result<(), fence_client::Error> {
+    /// // One of the two print jobs that may run at a time, and printer 3 for this one.
+    /// let held = session.group().permit("printers", 2).exclusive("printers/3").acquire_all().await?;
+    /// # held.release().await
+    /// # }
+    /// ```
+    pub fn group(&self) -> SessionLocks<'_> {
+        SessionLocks::new(self)
     }
 
     /// Acquires one lock, waiting in its queue for up to `wait`.

@@ -1,5 +1,6 @@
 //! `fence run`: the command runs while the lock is held, and never after.
 
+mod kinds;
 mod limits;
 mod several;
 mod takeover;

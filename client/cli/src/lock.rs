@@ -12,6 +12,7 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
 use crate::identity::Identity;
+use crate::kind::Kind;
 use crate::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
@@ -58,12 +59,14 @@ Examples:
   fence lock acquire orders/42
   fence lock acquire orders/42 --ttl 1m --wait 30s --output json | jq -r .fencing_token
   fence lock acquire orders/42 --ttl 1m --output json | jq -r .fencing_credential   for Redis clients
+  fence lock acquire report --shared --ttl 1m                     beside other readers
+  fence lock acquire licences --permits 5 --wait 1m               one of five at a time
   fence lock acquire orders/42 --owner billing --takeover --incarnation \"$POD_UID\"
   fence lock acquire orders/42 --owner billing --takeover-of 67e55044-10b1-426f-9247-bb680e5fe0c8
   fence lock acquire orders/42 --session 8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1
 
 Exit code 75 when another holds the lock for longer than the wait, or it may not be taken over;
-76 when the session has ended.")]
+76 when the session has ended, 64 also when the lock is in use as another kind.")]
 struct Acquire {
     /// The lock
     lock: String,
@@ -80,6 +83,8 @@ struct Acquire {
     /// nothing
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
+    #[command(flatten)]
+    kind: Kind,
     #[command(flatten)]
     identity: Identity,
     #[command(flatten)]
@@ -222,7 +227,7 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
 async fn acquire(args: Acquire) -> Result<(), Failure> {
     let client = args.identity.of_session(&args.connect, args.session.is_some())?;
     let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
-    request = args.identity.of(request);
+    request = args.kind.of(args.identity.of(request));
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }

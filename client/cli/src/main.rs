@@ -10,6 +10,7 @@ mod doctor;
 mod elect;
 mod exit;
 mod identity;
+mod kind;
 mod lock;
 mod object;
 mod output;

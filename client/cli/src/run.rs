@@ -21,12 +21,14 @@ use self::holding::{GIVE_BACK, Options, Outcome};
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
 use crate::identity::Identity;
+use crate::kind::Kind;
 use crate::readable::readable;
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///
 /// Several locks (--lock A --lock B) are held by one session: all of them or none, under one
-/// heartbeat. The command is ended where one of them is lost.
+/// heartbeat. They are granted in one step, and while this waits it holds none of them. --shared and
+/// --permits go for each. The command is ended where one of them is lost.
 ///
 /// The command runs in a process group of its own. TERM, INT, HUP, QUIT, USR1 and USR2 are passed
 /// on to that group at all times, stdin is its own, and its exit code becomes this one's. When the
@@ -64,6 +66,9 @@ pub(crate) struct Args {
     options: Options,
 
     #[command(flatten)]
+    kind: Kind,
+
+    #[command(flatten)]
     identity: Identity,
 
     #[command(flatten)]
@@ -75,6 +80,8 @@ Examples:
   fence run --lock jobs/nightly -- ./nightly.sh
   fence run --lock jobs/nightly --wait 5m --ttl 30s -- make report
   fence run --lock accounts/1 --lock accounts/2 --wait 10s -- ./transfer.sh
+  fence run --lock report --shared -- ./print-report.sh          beside other readers
+  fence run --lock licences --permits 5 --wait 5m -- ./build.sh  five at a time
   fence run --lock jobs/mail --takeover -- ./mailer.sh           under a service manager
   fence run --lock jobs/mail --owner mail --takeover-of $DEAD_LEASE -- ./mailer.sh
   fence run --lock jobs/import --progress-within 30s --max-hold 1h -- sh -c \\
@@ -84,7 +91,8 @@ Examples:
 
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
   75 the lock was not acquired, 76 the lease was lost while the command ran,
-  126 and 127 the command cannot be executed or is not there, 64 wrong usage, 69 no server";
+  126 and 127 the command cannot be executed or is not there, 69 no server,
+  64 wrong usage, or the lock is in use as another kind";
 
 /// Acquires, runs, releases; the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
@@ -120,8 +128,8 @@ async fn acquire(args: &Args, client: &Client) -> Result<Held, Failure> {
     let [lock] = &args.lock[..] else {
         return together(args, client).await;
     };
-    let request = args.identity.of(request(args, client.lock(lock)));
-    let lease = request.acquire().await.map_err(|error| not_acquired(args, lock, error))?;
+    let request = args.kind.of(args.identity.of(request(args, client.lock(lock))));
+    let lease = request.acquire().await.map_err(|error| not_acquired(args, error))?;
     Ok(lease.into())
 }
 
@@ -139,11 +147,12 @@ async fn together(args: &Args, client: &Client) -> Result<Held, Failure> {
         session = session.warn_before(time);
     }
     let session = session.begin().await?;
-    let mut locks = session.locks(&args.lock).wait(args.wait);
+    let none = session.group().wait(args.wait);
+    let mut locks = args.lock.iter().fold(none, |locks, lock| args.kind.one_more(locks, lock));
     if args.identity.takeover {
         locks = locks.takeover();
     }
-    let leases = locks.acquire_all().await?;
+    let leases = locks.acquire_all().await.map_err(|error| not_acquired(args, error))?;
     Ok(Held::Several(Box::new(session), leases))
 }
 
@@ -163,9 +172,13 @@ fn request(args: &Args, request: LockRequest) -> LockRequest {
 }
 
 /// A lock that is held is the expected case, and gets words for people.
-fn not_acquired(args: &Args, lock: &str, error: fence_client::Error) -> Failure {
+fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
     let ErrorKind::Contended { holder, .. } = error.kind() else {
         return error.into();
+    };
+    let lock = match error.lock() {
+        Some(lock) => lock.to_string(),
+        None => args.lock.join(", "),
     };
     let holder = holder.as_ref().map_or_else(String::new, |holder| {
         format!(

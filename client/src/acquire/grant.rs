@@ -1,6 +1,8 @@
 //! The attempts of one acquire.
 
-use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
+use std::time::Duration;
+
+use fence_protocol::wire::lock::{AcquireAllRequest, AcquireRequest, LeaseReply, RenewRequest};
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
@@ -13,25 +15,73 @@ use crate::{Client, Error, ErrorKind, ids};
 
 /// Acquires what `spec` says: the grant, and for how long it may be trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
-    let mut plan = Plan::new(clock::now(), spec.wait, spec.patience);
-    let mut claim = Claim::new(client, &spec.lock);
+    let plan = Plan::new(clock::now(), spec.wait, spec.patience);
+    let mut tries = Tries { plan, claim: Claim::new(client, vec![spec.lock.clone()]) };
     loop {
-        let failure = match attempt(client, spec, &plan, &mut claim).await {
+        match attempt(client, spec, &mut tries).await {
             Ok(granted) => {
-                claim.settle();
+                tries.claim.settle();
                 return Ok(granted);
             }
-            Err(failure) => failure,
+            Err(failure) => tries.failed(failure).await?,
+        }
+    }
+}
+
+/// Several locks for a session, all of them in one step.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) request: AcquireAllRequest,
+    pub(crate) wait: Duration,
+    pub(crate) patience: Duration,
+}
+
+/// Acquires all of them or none: the grants, in the order of the request.
+pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
+    let plan = Plan::new(clock::now(), group.wait, group.patience);
+    let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
+    let mut tries = Tries { plan, claim: Claim::new(client, locks) };
+    loop {
+        let request = AcquireAllRequest {
+            lease_id: Some(tries.claim.lease_id),
+            wait_ms: tries.plan.wait_ms(clock::now()),
+            ..group.request.clone()
         };
-        match plan.after(&failure, clock::now(), ids::random()) {
-            Step::Repeat(pause) => {
-                let (lock, lease_id, reason) = (&spec.lock, claim.lease_id, failure.reason());
-                tracing::debug!(%lock, %lease_id, "repeating the acquire: {reason}");
-                tokio::time::sleep(pause).await;
+        let before = tries.claim.ask();
+        match client.locks().acquire_all(&request).await {
+            Ok(reply) => {
+                tries.claim.settle();
+                return Ok(reply.leases);
             }
-            Step::Fresh => claim.renew_id(),
+            Err(failure) => {
+                tries.claim.learn(before, &failure);
+                tries.failed(failure).await?;
+            }
+        }
+    }
+}
+
+/// The attempts of one call.
+struct Tries<'a> {
+    plan: Plan,
+    claim: Claim<'a>,
+}
+
+impl Tries<'_> {
+    /// Pauses, or begins anew, as the plan says; the error where the call is over.
+    async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
+        match self.plan.after(&failure, clock::now(), ids::random()) {
+            Step::Repeat(pause) => {
+                let (lease_id, reason) = (self.claim.lease_id, failure.reason());
+                let what = self.claim.names();
+                tracing::debug!(%lease_id, "repeating the acquire of {what}: {reason}");
+                tokio::time::sleep(pause).await;
+                Ok(())
+            }
+            Step::Fresh => self.claim.renew_id().await,
             Step::GiveUp => {
-                return Err(failure.into_error(&format!("acquire {}", spec.lock), Effect::Changes));
+                let what = format!("acquire {}", self.claim.refusing(&failure));
+                Err(failure.into_error(&what, Effect::Changes))
             }
         }
     }
@@ -42,15 +92,14 @@ pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, 
 async fn attempt(
     client: &Client,
     spec: &Spec,
-    plan: &Plan,
-    claim: &mut Claim<'_>,
+    tries: &mut Tries<'_>,
 ) -> Result<(LeaseReply, Window), Failure> {
     let sent_at = clock::now();
     let request = AcquireRequest {
         ttl_ms: spec.ttl,
-        wait_ms: plan.wait_ms(sent_at),
+        wait_ms: tries.plan.wait_ms(sent_at),
         owner: spec.owner.clone(),
-        lease_id: Some(claim.lease_id),
+        lease_id: Some(tries.claim.lease_id),
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
         session_id: spec.session,
@@ -61,13 +110,12 @@ async fn attempt(
             Takeover::Of(lease_id) => Some(lease_id),
             Takeover::Never | Takeover::EarlierSelf => None,
         },
-        ..AcquireRequest::default()
+        mode: spec.mode,
+        size: spec.size,
     };
-    let before = std::mem::replace(&mut claim.maybe_granted, true);
+    let before = tries.claim.ask();
     let result = client.locks().acquire(&spec.lock, &request).await;
-    let reply = result.inspect_err(|failure| {
-        claim.maybe_granted = before || knowledge(failure) == Knowledge::Unknown;
-    })?;
+    let reply = result.inspect_err(|failure| tries.claim.learn(before, failure))?;
     let window = window_of(sent_at, &reply, spec);
     // A lease of a session is trusted for as long as the session is.
     if spec.session.is_none() && window.is_worn(clock::now()) {
@@ -105,38 +153,85 @@ fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
 }
 
 /// A lease id that may have been granted. Dropping it without [`settle`](Claim::settle) gives the
-/// grant back in the background, so that an acquire that failed or was dropped does not keep the
-/// lock until it expires. The release may arrive before the acquire: then the server remembers the
+/// grants back in the background, so that an acquire that failed or was dropped does not keep the
+/// locks until they expire. A release may arrive before the acquire: then the server remembers the
 /// id as ended.
 struct Claim<'a> {
     client: &'a Client,
-    lock: &'a LockName,
+    locks: Vec<LockName>,
     lease_id: LeaseId,
     maybe_granted: bool,
     runtime: Handle,
 }
 
 impl<'a> Claim<'a> {
-    fn new(client: &'a Client, lock: &'a LockName) -> Self {
+    fn new(client: &'a Client, locks: Vec<LockName>) -> Self {
         let runtime = Handle::current();
-        Self { client, lock, lease_id: ids::lease_id(), maybe_granted: false, runtime }
+        Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, runtime }
     }
 
-    fn renew_id(&mut self) {
+    /// The request is about to go out; what was known before.
+    fn ask(&mut self) -> bool {
+        std::mem::replace(&mut self.maybe_granted, true)
+    }
+
+    /// It failed so.
+    fn learn(&mut self, before: bool, failure: &Failure) {
+        self.maybe_granted = before || knowledge(failure) == Knowledge::Unknown;
+    }
+
+    /// The id has ended on one of the locks. Of several that were granted unheard, the others may
+    /// live on; they would stand in the way of the next request, which has another id.
+    async fn renew_id(&mut self) -> Result<(), Error> {
+        if self.maybe_granted && self.locks.len() > 1 {
+            for lock in &self.locks {
+                match self.client.locks().release(lock, self.lease_id).await {
+                    Err(error) if !matches!(error.kind(), ErrorKind::LeaseLost { .. }) => {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+        }
         self.lease_id = ids::lease_id();
         self.maybe_granted = false;
+        Ok(())
     }
 
     fn settle(&mut self) {
         self.maybe_granted = false;
     }
+
+    /// The locks, for people.
+    fn names(&self) -> String {
+        match &self.locks[..] {
+            [first, second, third, _, ..] => {
+                format!("{first}, {second}, {third} and {} more", self.locks.len() - 3)
+            }
+            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// The lock that stood in the way, where the server says which; otherwise all of them.
+    fn refusing(&self, failure: &Failure) -> String {
+        let lock: Option<LockName> = match failure {
+            Failure::Refused(problem, _) => problem.extension("lock"),
+            _ => None,
+        };
+        match lock {
+            Some(lock) if self.locks.len() > 1 => format!("{lock} (one of {})", self.names()),
+            _ => self.names(),
+        }
+    }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        if self.maybe_granted {
-            let (locks, lock, lease_id) =
-                (self.client.locks().clone(), self.lock.clone(), self.lease_id);
+        if !self.maybe_granted {
+            return;
+        }
+        for lock in std::mem::take(&mut self.locks) {
+            let (locks, lease_id) = (self.client.locks().clone(), self.lease_id);
             self.client.background().spawn_on(&self.runtime, async move {
                 if let Err(error) = locks.release(&lock, lease_id).await {
                     tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not given back");

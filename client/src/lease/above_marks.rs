@@ -30,7 +30,7 @@ impl Lease {
     ///   is above it again. Two lock servers issue tokens for one guard, or somebody forges them:
     ///   an operator has to look.
     /// - [`ErrorKind::Invalid`]: `refusal` is no refusal of this lease's token by a guard, or its mark
-    ///   is above what the lock server lets a client ask for.
+    ///   is above what the lock server lets a client ask for; or the lease is shared or a permit.
     /// - Otherwise as [`release`](Self::release) and [`LockRequest::acquire`]; after
     ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is given up too, and
     ///   ends by itself.
@@ -63,6 +63,7 @@ impl Lease {
     pub async fn reacquire_above(self, refusal: &Error) -> Result<Self, Error> {
         let mark = self.mark_above(refusal)?;
         self.check()?;
+        self.check_alone(mark)?;
         if self.is_above_marks {
             let message = format!(
                 "the lock {} was acquired above a guard's mark once, and its token {} is below the \
@@ -86,6 +87,23 @@ impl Lease {
         let mut lease = LockRequest::from_spec(client, spec).acquire().await?;
         lease.is_above_marks = true;
         Ok(lease)
+    }
+
+    /// Beside a shared lease or a permit, a higher mark is that of another holder, and nothing is
+    /// wrong with the lock server.
+    fn check_alone(&self, mark: Token) -> Result<(), Error> {
+        let mode = self.grant().mode;
+        if mode.is_exclusive() {
+            return Ok(());
+        }
+        let message = format!(
+            "token {} of lock {} ({}) is below the mark {mark} of another holder: a guard serves one \
+             of several leases, so acquire an exclusive one for what is guarded",
+            self.token(),
+            self.lock(),
+            mode.as_str()
+        );
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 
     /// The mark in a guard's refusal of this lease's own token.

@@ -39,8 +39,8 @@ pub(super) struct Bond {
     over: OnceLock<LostReason>,
 }
 
-/// A request that waits, for as long as this lives.
-pub(super) struct Waiting<'a>(&'a State);
+/// Requests that wait, one a lock, for as long as this lives.
+pub(super) struct Waiting<'a>(&'a State, usize);
 
 impl State {
     pub(super) fn new(id: SessionId, owner: Owner, ttl: Ttl, trust: Trust) -> Self {
@@ -72,12 +72,12 @@ impl State {
         bond.over.get().map_or(Ok(()), |reason| Err(Error::lease_lost(lock, *reason)))
     }
 
-    pub(super) fn wait(&self) -> Waiting<'_> {
+    pub(super) fn wait(&self, count: usize) -> Waiting<'_> {
         self.held(|held| {
-            held.waits += 1;
+            held.waits += count;
             held.count.change();
         });
-        Waiting(self)
+        Waiting(self, count)
     }
 
     pub(super) fn hold(&self, grant: LeaseReply) -> Arc<Bond> {
@@ -129,7 +129,7 @@ impl State {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.held(|held| {
-            held.waits = held.waits.saturating_sub(1);
+            held.waits = held.waits.saturating_sub(self.1);
             held.count.change();
         });
     }

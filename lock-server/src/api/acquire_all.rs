@@ -111,7 +111,7 @@ fn check(
         metadata: metadata.clone(),
         min_token: wish.min_token,
         session: request.session_id,
-        incarnation: None,
+        incarnation: request.incarnation.clone(),
         takeover: Takeover::Never,
         mode,
     });

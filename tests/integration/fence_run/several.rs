@@ -71,7 +71,7 @@ async fn all_or_nothing() {
     let held = site.locks.grant("z/1", 60_000).await;
     let output = code(site.run(&MORE, "touch ran")).await;
     assert_eq!(output.code, 75, "{output:?}");
-    assert!(output.stderr.contains("z/1"), "{}", output.stderr);
+    assert!(output.stderr.contains("z/1 is held by"), "{}", output.stderr);
     assert!(!site.file("ran").exists());
     for lock in ["job", "a/2"] {
         assert_eq!(site.locks.show(lock).await.state, LockState::Free, "{lock}");
@@ -84,15 +84,20 @@ async fn all_or_nothing() {
 }
 
 #[tokio::test]
-async fn ending_it_while_it_waits_frees_what_it_has() {
+async fn it_holds_nothing_while_it_waits_and_leaves_every_queue() {
     let site = Site::new().await;
     site.locks.grant("z/1", 60_000).await;
     let mut process = site.run(&[&MORE[..], &["--ttl", "60s", "--wait", "60s"]].concat(), "true");
     site.locks.queue_of("z/1", 1).await;
-    assert_eq!(site.locks.show("job").await.state, LockState::Held);
+    for lock in ["job", "a/2"] {
+        let shown = site.locks.show(lock).await;
+        assert_eq!((shown.state, shown.queue_length), (LockState::Free, 1), "{lock}");
+    }
     process.terminate();
     assert_eq!(process.ended().await.code, 143);
-    site.locks.queue_of("z/1", 0).await;
+    for lock in ALL {
+        site.locks.queue_of(lock, 0).await;
+    }
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
 }
 

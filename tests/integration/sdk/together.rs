@@ -58,7 +58,8 @@ async fn all_or_nothing() {
     let refused = session.locks(["a", "m", "z"]).acquire_all().await.unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::Contended { .. }), "{refused:?}");
     assert!(refused.to_string().contains("acquire m"), "{refused}");
-    until_true("what was acquired to be given back", || is_free(&client, "a")).await;
+    assert_eq!(refused.lock().unwrap().as_str(), "m");
+    assert!(is_free(&client, "a").await);
     assert!(is_free(&client, "z").await);
     theirs.release().await.unwrap();
     session.locks(["a", "m", "z"]).wait(WAIT).acquire_all().await.unwrap();
@@ -181,7 +182,11 @@ async fn what_is_dropped_is_given_back() {
         () = in_line => {}
     }
     drop(waiting);
-    until_true("the first lock to be given back", || is_free(&client, "a")).await;
+    until_true("the request to leave", || async {
+        client.locks().show(&b).await.unwrap().queue_length == 0
+    })
+    .await;
+    assert!(is_free(&client, "a").await);
     let held = session.locks(["c"]).acquire_all().await.unwrap();
     drop(session);
     assert!(held.check().is_err(), "trusted without a heartbeat");

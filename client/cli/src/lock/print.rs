@@ -1,14 +1,20 @@
 //! Leases and locks as tables.
 
 use fence_protocol::LockName;
-use fence_protocol::wire::lock::{HolderInfo, LeaseReply, LockPage, LockReply, RevokedReply};
+use fence_protocol::wire::lock::{
+    HolderInfo, HolderReply, LeaseMode, LeaseReply, LockPage, LockReply, LockState, RevokedReply,
+};
 
 use crate::readable::readable;
 use crate::table::{Facts, listing};
 
 pub(super) fn lease(reply: &LeaseReply) -> String {
-    Facts::new()
-        .fact("lock", &reply.lock)
+    let facts = Facts::new().fact("lock", &reply.lock);
+    let facts = match reply.mode {
+        LeaseMode::Exclusive => facts,
+        mode => facts.fact("mode", mode.as_str()),
+    };
+    facts
         .fact("token", reply.token)
         .fact("lease_id", reply.lease_id)
         .fact("owner", &reply.owner)
@@ -47,22 +53,69 @@ pub(super) fn revoked(lock: &LockName, reply: &RevokedReply) -> String {
 }
 
 pub(super) fn lock(reply: &LockReply) -> String {
-    let Some(holder) = &reply.holder else {
-        let text = Facts::new().fact("lock", &reply.lock).fact("state", "free").text();
-        return text + &history(reply);
+    let facts = Facts::new().fact("lock", &reply.lock).fact("state", state(reply));
+    let facts = match reply.size {
+        Some(size) => facts.fact("permits", format!("{} of {size} held", reply.lease_count)),
+        None => facts,
     };
-    let facts = Facts::new()
-        .fact("lock", &reply.lock)
-        .fact("state", "held")
+    let facts = match reply.delayed_ms {
+        Some(delayed_ms) => facts.fact("lock-delay", format!("{} to go", readable(delayed_ms))),
+        None => facts,
+    };
+    let held = match (&reply.holder, &reply.also_held[..]) {
+        (None, _) => facts.text(),
+        (Some(holder), []) => alone(facts, holder).fact("waiting", reply.queue_length).text(),
+        (Some(first), others) => {
+            let facts = facts.fact("holders", reply.lease_count);
+            facts.fact("waiting", reply.queue_length).text() + &together(reply, first, others)
+        }
+    };
+    held + &queue(reply) + &history(reply)
+}
+
+fn state(reply: &LockReply) -> &'static str {
+    match reply.state {
+        LockState::Free => "free",
+        LockState::Held => "held",
+        LockState::Delayed => "delayed",
+    }
+}
+
+/// The only holder.
+fn alone(facts: Facts, holder: &HolderReply) -> Facts {
+    let facts = match holder.mode {
+        LeaseMode::Exclusive => facts,
+        mode => facts.fact("mode", mode.as_str()),
+    };
+    let facts = facts
         .fact("owner", &holder.info.owner)
         .fact("token", holder.info.token)
         .fact("lease_id", holder.lease_id)
         .fact("held for", readable(holder.info.held_ms))
         .fact("expires in", readable(holder.info.expires_in_ms))
-        .fact("renewals", holder.renewals)
-        .fact("waiting", reply.queue_length);
-    let metadata = holder.metadata.iter().fold(facts, |facts, data| facts.fact("metadata", data));
-    metadata.text() + &queue(reply) + &history(reply)
+        .fact("renewals", holder.renewals);
+    holder.metadata.iter().fold(facts, |facts, data| facts.fact("metadata", data))
+}
+
+/// Several holders, the oldest first.
+fn together(reply: &LockReply, first: &HolderReply, others: &[HolderReply]) -> String {
+    let rows = std::iter::once(first).chain(others).map(|holder| {
+        [
+            holder.info.owner.to_string(),
+            holder.mode.as_str().to_owned(),
+            holder.info.token.to_string(),
+            readable(holder.info.held_ms),
+            readable(holder.info.expires_in_ms),
+            holder.lease_id.to_string(),
+        ]
+    });
+    let heading = ["HOLDS", "MODE", "TOKEN", "FOR", "EXPIRES IN", "LEASE"];
+    let mut text = format!("\n{}", listing(heading, rows));
+    let more = reply.lease_count.saturating_sub(others.len() + 1);
+    if more > 0 {
+        text.push_str(&format!("and {more} more\n"));
+    }
+    text
 }
 
 fn queue(reply: &LockReply) -> String {
@@ -70,9 +123,14 @@ fn queue(reply: &LockReply) -> String {
         return String::new();
     }
     let rows = reply.queue.iter().map(|waiter| {
-        [waiter.owner.to_string(), readable(waiter.waiting_ms), waiter.lease_id.to_string()]
+        [
+            waiter.owner.to_string(),
+            waiter.mode.as_str().to_owned(),
+            readable(waiter.waiting_ms),
+            waiter.lease_id.to_string(),
+        ]
     });
-    format!("\n{}", listing(["WAITS", "FOR", "LEASE"], rows))
+    format!("\n{}", listing(["WAITS", "MODE", "FOR", "LEASE"], rows))
 }
 
 fn history(reply: &LockReply) -> String {

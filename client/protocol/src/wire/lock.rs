@@ -103,6 +103,9 @@ pub struct AcquireAllRequest {
     /// The session that the leases live as long as.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// Which life of the owner asks, so that a later one can take the leases over one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Owner>,
 }
 
 /// One lock of several.
