@@ -95,6 +95,12 @@ impl App {
         let listener = listener::bind(self.listen).await?;
         Ok(Bound { app: self, listener })
     }
+
+    /// Takes an address that was bound before: for a process in which others have to know it before
+    /// this server can start.
+    pub fn on(self, listener: TcpListener) -> Bound {
+        Bound { app: self, listener }
+    }
 }
 
 impl Bound {

@@ -1,6 +1,7 @@
 //! The `fence` command over real servers: what it prints is true, and its exit codes are honest.
 
 mod kinds;
+mod serve;
 mod sessions;
 
 use fence_protocol::Code;

@@ -11,8 +11,10 @@ use axum::http::HeaderValue;
 use clap::Parser as _;
 use fenced_store::report::ReportOptions;
 use service_kit::access::{Grant, secret};
+use service_kit::listener::{self, DrainReport};
 use service_kit::redis_link::{RedisTarget, without_password};
 use service_kit::{Kit, signals};
+use tokio::task::JoinHandle;
 
 use crate::exit::{Failure, code};
 use crate::output::emit;
@@ -88,14 +90,14 @@ pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
     };
     let started = start(&args, &folder, &lock_kit, &guard_kit).await;
     let result = match started {
-        Ok((locks, guard)) => {
-            announce(&args, &folder, &locks, &guard)?;
+        Ok(Started { locks, guard, addresses }) => {
+            announce(&args, &folder, &addresses)?;
             let on_signal = stop.clone();
             let signal = lock_kit.tasks.spawn(async move {
                 signals::terminated().await;
                 on_signal();
             });
-            let _ = tokio::join!(locks.serve(), guard.serve());
+            let _ = tokio::join!(locks.serve(), guard);
             signal.abort();
             Ok(code::OK)
         }
@@ -113,7 +115,7 @@ async fn start(
     folder: &Folder,
     lock_kit: &Kit,
     guard_kit: &Kit,
-) -> Result<(lock_server::app::Bound, fenced_store::app::Bound), Failure> {
+) -> Result<Started, Failure> {
     let keys = folder.key_file()?;
     let common = |program: &str, listen: SocketAddr, part: &str| {
         let store = match &args.redis {
@@ -146,18 +148,60 @@ async fn start(
         .map_err(|error| bad_rule(&error))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
-    // The guard reports to the lock server, which knows it by a bearer token that is kept nowhere.
-    let secret = secret::generate();
-    let auth = HeaderValue::from_str(&format!("Bearer {secret}"))
-        .map_err(|error| Failure::internal(error.to_string()))?;
-    let right: Grant = "report *".parse().map_err(Failure::internal)?;
-    locks.access = locks.access.and("(guard)", &secret, right);
-    let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
-    let locks = locks.bind().await.map_err(cannot_start)?;
-    let url = locks.addr().and_then(|addr| format!("http://{addr}").parse().ok());
-    guard.report = url.map(|url| ReportOptions { urls: vec![url], auth: Some(auth) });
+    // Each of the two talks to the other: the guard reports what it refused, and the lock server
+    // seals. They know each other by bearer tokens that are kept nowhere.
+    let (as_guard, as_locks) = (Introduction::new("report *")?, Introduction::new("read,write *")?);
+    locks.access = locks.access.and("(guard)", &as_guard.secret, as_guard.right);
+    guard.access = guard.access.and("(lock-server)", &as_locks.secret, as_locks.right);
+    let listener = listener::bind(locks.listen).await.map_err(cannot_start)?;
+    let addr = listener.local_addr().map_err(cannot_start)?;
+    let url = format!("http://{addr}").parse()?;
+    guard.report = Some(ReportOptions { urls: vec![url], auth: Some(as_guard.header) });
     let guard = fenced_store::app::build(guard, guard_kit).await.map_err(cannot_start)?;
-    Ok((locks, guard.bind().await.map_err(cannot_start)?))
+    let guard = guard.bind().await.map_err(cannot_start)?;
+    let Some(api) = guard.addr() else {
+        return Err(Failure::internal("a listener does not know its address"));
+    };
+    let addresses = Addresses { locks: addr, api, redis: guard.redis_addr() };
+    let url = format!("http://{api}").parse().map_err(Failure::internal)?;
+    locks.store_options.guards = vec![url];
+    locks.store_options.guard_auth = Some(as_locks.header);
+    // The lock server asks the guard for its marks before it is complete, so the guard has to answer
+    // by then. What the guard reports meanwhile waits at the listener.
+    let guard = guard_kit.tasks.spawn(guard.serve());
+    let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
+    Ok(Started { locks: locks.on(listener), guard, addresses })
+}
+
+/// Both services, of which the guard is served already.
+struct Started {
+    locks: lock_server::app::Bound,
+    guard: JoinHandle<DrainReport>,
+    addresses: Addresses,
+}
+
+/// Where everything is served.
+struct Addresses {
+    locks: SocketAddr,
+    api: SocketAddr,
+    redis: Option<SocketAddr>,
+}
+
+/// How one of the services is known to the other.
+struct Introduction {
+    secret: String,
+    header: HeaderValue,
+    right: Grant,
+}
+
+impl Introduction {
+    fn new(right: &str) -> Result<Self, Failure> {
+        let secret = secret::generate();
+        let header = HeaderValue::from_str(&format!("Bearer {secret}"))
+            .map_err(|error| Failure::internal(error.to_string()))?;
+        let right = right.parse().map_err(Failure::internal)?;
+        Ok(Self { secret, header, right })
+    }
 }
 
 /// Rules are the only thing in the guard's settings that was typed here.
@@ -171,20 +215,13 @@ fn cannot_start(error: impl std::fmt::Display) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("cannot start: {error}"))
 }
 
-fn announce(
-    args: &Args,
-    folder: &Folder,
-    locks: &lock_server::app::Bound,
-    guard: &fenced_store::app::Bound,
-) -> Result<(), Failure> {
-    let (Some(locks), Some(api)) = (locks.addr(), guard.addr()) else {
-        return Err(Failure::internal("a listener does not know its address"));
-    };
+fn announce(args: &Args, folder: &Folder, addresses: &Addresses) -> Result<(), Failure> {
+    let Addresses { locks, api, redis } = addresses;
     let (locks, api) = (format!("http://{locks}"), format!("http://{api}"));
     let who = args.access_file.as_deref();
-    let text = match (&args.redis, guard.redis_addr()) {
-        (Some(redis), Some(port)) => {
-            tour::redis(&locks, &api, port, &without_password(redis), folder, who)
+    let text = match (&args.redis, *redis) {
+        (Some(url), Some(port)) => {
+            tour::redis(&locks, &api, port, &without_password(url), folder, who)
         }
         _ => tour::text(&locks, &api, folder, who),
     };
