@@ -1,10 +1,12 @@
 //! Both servers on a real Redis, and what may happen to it.
 
+mod differential;
 mod faults;
 mod guards;
 mod kinds;
 mod lineage;
 mod records;
+mod repeats;
 mod shared;
 mod verdicts;
 

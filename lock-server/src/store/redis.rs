@@ -183,7 +183,7 @@ impl RedisStore {
                 }
             };
             if !heard {
-                self.withdraw_later(locks, lease_id);
+                self.withdraw_later(locks, lease_id, None);
             }
         }
         Ok(answer)

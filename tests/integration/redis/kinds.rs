@@ -43,7 +43,7 @@ fn group(locks: &[&str]) -> Vec<Acquire> {
     locks.iter().map(|lock| Acquire { lease_id, ..request(lock, LONG_MS, LONG_MS) }).collect()
 }
 
-async fn queue_of(store: &Store, lock: &str, length: usize) {
+pub(super) async fn queue_of(store: &Store, lock: &str, length: usize) {
     until_true("the queue", || async {
         store.show(&name(lock)).await.unwrap().queue_length == length
     })
@@ -224,6 +224,28 @@ async fn a_dead_servers_group_is_passed_over() {
     let next = soon("the waiter", behind).await.unwrap().unwrap();
     assert_eq!(free.token.get(), first.token.get() + 1);
     assert_eq!(next.token.get(), first.token.get() + 2, "nobody was granted in between");
+}
+
+/// Whoever stands behind a dead server's group at a lock that is free, is granted when its server is
+/// known to be dead: nothing else happens at that lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_servers_group_holds_nobody_up() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("read", LONG_MS, wait_ms) };
+    one.acquire(shared(0)).await.unwrap();
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b", "read"])).await;
+    queue_of(&one, "b", 1).await;
+    let own = one.clone();
+    let behind = tokio::spawn(async move { own.acquire(request("b", LONG_MS, LONG_MS)).await });
+    queue_of(&one, "b", 2).await;
+    let (own, asked) = (one.clone(), shared(LONG_MS));
+    let reader = tokio::spawn(async move { own.acquire(asked).await });
+    queue_of(&one, "read", 2).await;
+    dying.shutdown_background();
+    soon("whoever is behind a dead group", behind).await.unwrap().unwrap();
+    soon("a reader behind a dead writer", reader).await.unwrap().unwrap();
 }
 
 /// A dead writer at the front does not keep readers out.

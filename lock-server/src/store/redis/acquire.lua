@@ -115,10 +115,8 @@ if not earlier then
   end
   place = redis.call('INCR', prefix .. 'seq')
 end
-request.since, request.group = earlier and earlier.since or int(now), ''
-if earlier then
-  request.mode = earlier.mode
-end
-queues().queue_up(record, request, place)
+request.since, request.group = int(now), ''
+-- A repeat waits as it was first asked: another session, say, would not know of it.
+queues().queue_up(record, earlier or request, place)
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[16])
 return reply({ 'QUEUED', int(queues().look_in(record)) })

@@ -9,7 +9,7 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 use service_kit::clock::Clock;
 
 use super::reply::{self, Answer};
-use super::waiting::{Place, Wake};
+use super::waiting::{Leaving, Place, Wake};
 use super::{RedisStore, millis};
 use crate::store::{Acquire, Grant, StoreError};
 
@@ -146,6 +146,7 @@ impl RedisStore {
         let began_ms = self.inner.clock.monotonic_ms();
         let deadline = tokio::time::sleep(Duration::from_millis(request.wait_ms));
         tokio::pin!(deadline);
+        place.others_left().await;
         let mut answer = self.ask(wish, true).await;
         let mut queued = false;
         loop {
@@ -170,14 +171,23 @@ impl RedisStore {
                         return self.waited(began_ms, Ok(vec![grant]));
                     }
                     Wake::Ask => answer = self.ask(wish, true).await,
+                    Wake::Over(refusal) => {
+                        place.settled();
+                        return Err(refusal);
+                    }
                 },
-                () = &mut deadline => {
-                    let last = self.abandon(wish).await;
-                    place.settled();
-                    return self.waited(began_ms, last);
-                }
+                () = &mut deadline => break,
             }
         }
+        let together = place.together();
+        let last = self.abandon(wish).await;
+        place.settled();
+        if let Err(refusal) = &last {
+            for other in together {
+                let _ = other.try_send(Wake::Over(refusal.clone()));
+            }
+        }
+        self.waited(began_ms, last)
     }
 
     fn waited(
@@ -216,9 +226,15 @@ impl RedisStore {
 
     /// Takes a waiter out of its queues whose caller is gone, or its grants back, unless a repeat has
     /// shown meanwhile that they arrived. Where Redis is away the leases' own time ends them.
-    pub(super) fn withdraw_later(&self, locks: Vec<LockName>, lease_id: LeaseId) {
+    pub(super) fn withdraw_later(
+        &self,
+        locks: Vec<LockName>,
+        lease_id: LeaseId,
+        leaving: Option<Leaving>,
+    ) {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
+            let _leaving = leaving;
             let withdrawn = store.run(&store.inner.scripts.withdraw, |command| {
                 name_locks(command, &locks, lease_id);
             });

@@ -126,7 +126,7 @@ fn hear_of(store: &RedisStore, text: &str) {
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
     if !store.inner.waiting.ask_again(&lock, lease_id) {
         let locks = fields.next().map_or_else(|| vec![lock], reply::locks);
-        store.withdraw_later(locks, lease_id);
+        store.withdraw_later(locks, lease_id, None);
     }
 }
 

@@ -189,6 +189,9 @@ local function make_queues()
       else
         local parts = gather(record, waiter)
         if not parts then
+          -- It keeps those behind it out, who would fit. Its server may die, and nothing else that
+          -- happens here would tell them.
+          record.look_at = now + claim_ms
           return
         end
         hand_to(waiter, parts)
@@ -277,6 +280,8 @@ local function reply(answer)
   for _, record in pairs(records) do
     if record.changed then
       save(record)
+    elseif record.look_at then
+      watch(record)
     end
   end
   return { answer, unpack(handed) }

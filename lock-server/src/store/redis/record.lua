@@ -297,6 +297,12 @@ local function record_of(lock, raw)
   return record
 end
 
+-- Has the sweep look at the record when something is due there.
+local function watch(record)
+  local at = record.unfinished and now or math.min(record.due, record.look_at or FAR)
+  redis.call('ZADD', prefix .. 'held', int(at), record.lock)
+end
+
 -- Writes the record. An idle one goes away by itself when its ended ids may be forgotten, one that
 -- somebody waits for not before the queue does.
 local function save(record)
@@ -332,8 +338,8 @@ local function save(record)
   else
     redis.call('SET', key, head .. body .. '\n' .. record.ended, 'PX', int(keep_ms))
   end
-  if record.count > 0 or record.unfinished then
-    redis.call('ZADD', prefix .. 'held', int(record.unfinished and now or record.due), record.lock)
+  if record.count > 0 or record.unfinished or record.look_at then
+    watch(record)
   elseif not record.fresh then
     redis.call('ZREM', prefix .. 'held', record.lock)
   end

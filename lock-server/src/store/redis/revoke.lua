@@ -24,7 +24,8 @@ if record.count == 0 then
   return reply({ 'FREE' })
 end
 for _, holder in ipairs(all(record)) do
-  if holder.closed then
+  -- One that was over before this step is in the list still.
+  if holder.closed and not holder.gone then
     drop(record, holder)
     touch(record)
   elseif not holder.gone then

@@ -16,6 +16,8 @@ pub(super) enum Wake {
     Granted { grant: Grant, shared: bool },
     /// Something happened: ask again.
     Ask,
+    /// The patience of a repeat with the same id was over first, and with it that of all.
+    Over(StoreError),
 }
 
 /// A grant comes at most once and a pending "ask again" says it all, so two places are enough.
@@ -27,11 +29,19 @@ pub(super) struct Waiting {
     state: Mutex<State>,
     /// Tells the sweeper that there is something to look at earlier than it thought.
     pub(super) sooner: Notify,
+    /// Tells who waits for the withdrawal of an earlier request with the same id.
+    left: Notify,
 }
+
+/// The lock that a request is known by, and its id.
+type Key = (LockName, LeaseId);
 
 #[derive(Debug, Default)]
 struct State {
-    listeners: HashMap<(LockName, LeaseId), Vec<Listener>>,
+    listeners: HashMap<Key, Vec<Listener>>,
+    /// How many withdrawals are under way. Whoever asks with the same id meanwhile would be withdrawn
+    /// with them, and perhaps after it was told of its grant.
+    leaving: HashMap<Key, usize>,
     count: usize,
     next_number: u64,
     look_at_ms: Option<u64>,
@@ -57,6 +67,19 @@ impl Waiting {
     /// Has whoever waits under this id ask again; `false` where nobody does.
     pub(super) fn ask_again(&self, lock: &LockName, lease_id: LeaseId) -> bool {
         self.tell(lock, lease_id, |_| Wake::Ask)
+    }
+
+    /// The withdrawal of a request is done.
+    fn has_left(&self, key: &Key) {
+        let mut state = self.state();
+        if let Some(count) = state.leaving.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                state.leaving.remove(key);
+            }
+        }
+        drop(state);
+        self.left.notify_waiters();
     }
 
     fn tell(&self, lock: &LockName, lease_id: LeaseId, wake: impl Fn(bool) -> Wake) -> bool {
@@ -141,6 +164,29 @@ impl<'a> Place<'a> {
         self.wakes.recv().await.unwrap_or(Wake::Ask)
     }
 
+    /// Waits until no earlier request with the same id is being withdrawn. Cancel-safe.
+    pub(super) async fn others_left(&self) {
+        let Some(lock) = self.locks.first() else { return };
+        let (key, waiting) = ((lock.clone(), self.lease_id), &self.store.inner.waiting);
+        loop {
+            let left = waiting.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            if !waiting.state().leaving.contains_key(&key) {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// Everybody here who waits under this id by now.
+    pub(super) fn together(&self) -> Vec<mpsc::Sender<Wake>> {
+        let Some(lock) = self.locks.first() else { return Vec::new() };
+        let state = self.store.inner.waiting.state();
+        let listeners = state.listeners.get(&(lock.clone(), self.lease_id));
+        listeners.into_iter().flatten().map(|listener| listener.wakes.clone()).collect()
+    }
+
     /// The request has its answer.
     pub(super) fn settled(&mut self) {
         self.settled = true;
@@ -161,14 +207,27 @@ impl Drop for Place<'_> {
         if !others {
             state.listeners.remove(&key);
         }
-        drop(state);
         let mut told = std::iter::from_fn(|| self.wakes.try_recv().ok());
-        if told.any(|wake| matches!(wake, Wake::Granted { shared: true, .. })) {
-            // Another caller has the same grant.
+        // Another caller has the same grant.
+        let shared = told.any(|wake| matches!(wake, Wake::Granted { shared: true, .. }));
+        if self.settled || others || shared {
             return;
         }
-        if !self.settled && !others {
-            self.store.withdraw_later(std::mem::take(&mut self.locks), self.lease_id);
-        }
+        *state.leaving.entry(key.clone()).or_default() += 1;
+        drop(state);
+        let leaving = Leaving { store: self.store.clone(), key };
+        self.store.withdraw_later(std::mem::take(&mut self.locks), self.lease_id, Some(leaving));
+    }
+}
+
+/// A withdrawal that is under way.
+pub(super) struct Leaving {
+    store: RedisStore,
+    key: Key,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.store.inner.waiting.has_left(&self.key);
     }
 }
