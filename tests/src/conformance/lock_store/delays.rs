@@ -198,7 +198,7 @@ pub async fn a_group_waits_for_a_delay(store: &Store) {
     }
 }
 
-/// What [`reopened`](super::reopened) leaves of kinds, groups and delays, and finds again.
+/// What [`reopened`] leaves of kinds, groups and delays, and finds again.
 pub(super) async fn left(store: &Store) {
     for number in 0..2 {
         let asked =
