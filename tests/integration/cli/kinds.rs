@@ -44,6 +44,11 @@ async fn every_reader_is_shown_with_its_lease() {
         assert_eq!((line[1], line[2]), ("shared", grant["token"].to_string().as_str()));
         assert_eq!(*line.last().unwrap(), grant["lease_id"].as_str().unwrap());
     }
+    let lease = two["lease_id"].as_str().unwrap();
+    let told = site.fence(&["lock", "explain", "doc", "--lease", lease]).await.stdout;
+    for shown in ["2 shared leases", "reader-1 (token", "reader-2 (token", "It holds the lock"] {
+        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+    }
     assert_eq!(site.fence(&["lock", "acquire", "doc"]).await.code, 75);
     let mut writer = fence(
         &site.locks.base,
@@ -68,6 +73,8 @@ async fn a_semaphore_is_shown_with_its_size() {
     site.grant(&["pool", "--permits", "3"]).await;
     let text = site.show("pool").await.stdout;
     assert_eq!(columns(&text, "permits"), ["permits", "2 of 3 held"]);
+    let told = site.fence(&["lock", "explain", "pool"]).await.stdout;
+    assert!(told.contains("2 of 3 permits") && told.contains("gets one at once"), "{told}");
     let other = site.fence(&["lock", "acquire", "pool", "--permits", "2"]).await;
     assert_eq!(other.code, 64, "{other:?}");
     assert!(other.stderr.contains("semaphore of size 3"), "{}", other.stderr);
@@ -89,4 +96,6 @@ async fn a_lock_that_is_closed_by_its_delay_says_so() {
     })
     .await;
     assert!(columns(&text, "lock-delay")[1].ends_with("to go"), "{text}");
+    let told = site.fence(&["lock", "explain", "slow/a"]).await.stdout;
+    assert!(told.contains("its lock-delay ends in") && !told.contains("is free"), "{told}");
 }

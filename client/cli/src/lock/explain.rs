@@ -54,7 +54,8 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
     Ok(if is_known { code::OK } else { code::NOTHING })
 }
 
-/// The lock's holder, where it is this lease.
+/// Whether the lock is held by this lease, perhaps beside others.
 fn is_holder(explained: &ExplainedLock, lease_id: LeaseId) -> bool {
-    explained.now.holder.as_ref().is_some_and(|holder| holder.lease_id == lease_id)
+    let now = &explained.now;
+    now.holder.iter().chain(&now.also_held).any(|holder| holder.lease_id == lease_id)
 }

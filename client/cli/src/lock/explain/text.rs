@@ -1,7 +1,7 @@
 //! The sentences about a lock.
 
 use fence_protocol::wire::event::{Event, ExplainedLock};
-use fence_protocol::wire::lock::{HolderReply, LockReply};
+use fence_protocol::wire::lock::{HolderReply, LeaseMode, LockReply};
 use fence_protocol::{Code, Owner, Token};
 
 use super::ending::Ending;
@@ -34,7 +34,17 @@ pub(super) fn grant(owner: &Owner, token: Token) -> String {
 
 fn state(now: &LockReply) -> Vec<String> {
     let lock = &now.lock;
-    let Some(holder) = &now.holder else { return vec![format!("{lock} is free.")] };
+    let Some(holder) = &now.holder else {
+        return vec![match now.delayed_ms.map(readable) {
+            Some(delayed) => {
+                format!("{lock} is held by nobody, and its lock-delay ends in {delayed}.")
+            }
+            None => format!("{lock} is free."),
+        }];
+    };
+    if now.lease_count > 1 {
+        return together(now, holder);
+    }
     let HolderReply { info, renewals, session_id, metadata, .. } = holder;
     let (owner, held) = (grant(&info.owner, info.token), readable(info.held_ms));
     let mut lines = vec![format!("{lock} is held by {owner}, for {held} now.")];
@@ -50,6 +60,26 @@ fn state(now: &LockReply) -> Vec<String> {
         }
     });
     lines.extend(metadata.as_ref().map(|metadata| format!("Its holder says: {metadata}")));
+    lines
+}
+
+/// Several who hold it, the oldest first.
+fn together(now: &LockReply, first: &HolderReply) -> Vec<String> {
+    let kind = match now.size {
+        Some(size) => format!("{} of {size} permits", now.lease_count),
+        None => format!("{} {} leases", now.lease_count, first.mode.as_str()),
+    };
+    let mut lines = vec![format!("{} is held by {kind}:", now.lock)];
+    let listed = std::iter::once(first).chain(&now.also_held).take(WAITERS);
+    lines.extend(listed.map(|HolderReply { info, .. }| {
+        let (owner, held) = (grant(&info.owner, info.token), readable(info.held_ms));
+        let expires = readable(info.expires_in_ms);
+        format!("  {owner}, for {held} now; expires in {expires} unless it is renewed.")
+    }));
+    let more = now.lease_count.saturating_sub(lines.len() - 1);
+    if more > 0 {
+        lines.push(format!("  And {more} more: fence lock show {} lists them.", now.lock));
+    }
     lines
 }
 
@@ -127,13 +157,28 @@ pub(super) fn refusals(refused: &[Event]) -> impl Iterator<Item = String> {
     })
 }
 
+/// Whether somebody who asks for a permit gets one at once.
+fn has_permits(now: &LockReply) -> bool {
+    let has_room = now.size.is_some_and(|size| now.lease_count < size as usize);
+    has_room && now.delayed_ms.is_none()
+}
+
 /// What whoever asks should make of it.
 fn meaning(explained: &ExplainedLock) -> Vec<String> {
     let now = &explained.now;
     let mut lines = vec![String::new()];
     lines.push(match (&now.holder, now.queue_length) {
+        (None, _) if now.delayed_ms.is_some() => {
+            "Nobody gets it before its lock-delay is over.".to_owned()
+        }
         (None, _) => {
             "Whoever acquires it gets it at once, with a higher token than any before.".to_owned()
+        }
+        (Some(_), 0) if has_permits(now) => {
+            "Whoever asks for a permit gets one at once.".to_owned()
+        }
+        (Some(first), 0) if first.mode == LeaseMode::Shared => {
+            "Whoever shares it too gets it at once; a writer waits for all of them.".to_owned()
         }
         (Some(_), 0) => {
             "Whoever acquires it now is next, when it is released or expires.".to_owned()
