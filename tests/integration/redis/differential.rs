@@ -20,7 +20,7 @@ async fn the_scripts_do_what_the_rules_say() {
     let url = redis.url();
     let mut rules = Side::open("rules", &["memory:"]).await;
     let mut scripts = Side::open("scripts", &[&url, &url]).await;
-    for round in 0..rounds(12, 600) {
+    for round in 0..rounds(20, 300) {
         let mut seed = seed.fork();
         let mut world = World::new(round, &mut seed);
         let mut log = Vec::new();

@@ -40,12 +40,7 @@ for _, part in ipairs(parts) do
   elseif holder and holder.owner ~= owner then
     return refuse(part, { 'CONFLICT', holder.owner })
   end
-  part.earlier = part.record.waiting and queues().waiter_of(part.lock, lease)
-  if part.earlier and part.earlier.owner ~= owner then
-    return refuse(part, { 'CONFLICT', part.earlier.owner })
-  end
   live = live + (holder and 1 or 0)
-  waiting = waiting + (part.earlier and 1 or 0)
   missing = missing or (not holder and part) or nil
 end
 if live == #parts then
@@ -64,10 +59,12 @@ elseif live > 0 then
   return refuse(missing, { 'LOST', 'superseded', '' })
 end
 for _, part in ipairs(parts) do
+  local earlier = part.record.waiting and queues().waiter_of(part.lock, lease)
   -- Another set of locks, or in another order, is another request.
-  if part.earlier and part.earlier.group ~= table.concat(names, ',') then
-    return refuse(part, { 'CONFLICT', owner })
+  if earlier and (earlier.owner ~= owner or earlier.group ~= table.concat(names, ',')) then
+    return refuse(part, { 'CONFLICT', earlier.owner })
   end
+  part.earlier, waiting = earlier, waiting + (earlier and 1 or 0)
 end
 for _, part in ipairs(parts) do
   if waiting == 0 and part.record.kind ~= '' and part.record.kind ~= kind_of(part.mode) then

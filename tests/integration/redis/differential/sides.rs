@@ -295,7 +295,9 @@ fn said(outcome: &Outcome) -> String {
         }
         // Which lock of several is named where none of them is to blame, is the store's own.
         Err(StoreError::Part { lock, refusal }) => match **refusal {
-            StoreError::Session(_) => format!("part: {}", said(&Err((**refusal).clone()))),
+            StoreError::Session(_) | StoreError::IdConflict { .. } => {
+                format!("part: {}", said(&Err((**refusal).clone())))
+            }
             _ => format!("part {lock}: {}", said(&Err((**refusal).clone()))),
         },
         Err(StoreError::Unknown(text)) => panic!("an unknown outcome: {text}"),

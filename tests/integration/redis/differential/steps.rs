@@ -52,12 +52,14 @@ impl World {
         &of[seed.below(of.len() as u64) as usize]
     }
 
-    fn mode(seed: &mut Seed) -> Mode {
-        match seed.below(12) {
-            0..5 => Mode::Exclusive,
-            5..9 => Mode::Shared,
-            9..11 => Mode::Permit { size: 2 },
-            _ => Mode::Permit { size: 3 },
+    /// Nearly always of the kind that the lock is used as.
+    fn mode(lock: &LockName, seed: &mut Seed) -> Mode {
+        let semaphore = lock.as_str().ends_with("b:1");
+        match (seed.below(24), semaphore) {
+            (0, _) => Mode::Permit { size: 3 },
+            (1, _) | (3.., true) => Mode::Permit { size: 2 },
+            (2, _) | (3..10, false) => Mode::Exclusive,
+            (_, false) => Mode::Shared,
         }
     }
 
@@ -71,10 +73,9 @@ impl World {
         let lock = Self::one(&self.locks, seed).clone();
         let mut request = Acquire::new(lock, self.leases[at], owner, ttl);
         request.wait_ms = wait_ms;
-        request.mode = Self::mode(seed);
-        if chance(seed, 3) {
-            request.session = Some(*Self::one(&self.sessions, seed));
-        }
+        request.mode = Self::mode(&request.lock, seed);
+        // A repeat names the session of the first try.
+        request.session = self.sessions.get(at % 5).copied();
         if chance(seed, 3) {
             let life = ["1", "2", "3"][seed.below(3) as usize];
             request.incarnation = Some(Owner::new(life).unwrap());
@@ -103,7 +104,7 @@ impl World {
         let mut parts = Vec::new();
         for _ in 0..2 + seed.below(locks.len() as u64 - 1) {
             let lock = locks.swap_remove(seed.below(locks.len() as u64) as usize);
-            let (mode, takeover) = (Self::mode(seed), Takeover::Never);
+            let (mode, takeover) = (Self::mode(&lock, seed), Takeover::Never);
             parts.push(Acquire { lock, mode, takeover, ..first.clone() });
         }
         parts
