@@ -53,6 +53,7 @@ use crate::{Client, Error, ErrorKind, LostReason, Warnings, ids, tasks};
 pub struct Session {
     client: Client,
     state: Arc<State>,
+    limits: Limits,
     runtime: Handle,
     /// Dropping it stops the heartbeat.
     heartbeat: Option<DropGuard>,
@@ -68,6 +69,7 @@ pub struct SessionBuilder {
     patience: Duration,
     metadata: Option<serde_json::Value>,
     limits: Limits,
+    limits_wait: bool,
 }
 
 impl SessionBuilder {
@@ -78,7 +80,14 @@ impl SessionBuilder {
             patience: DEFAULT_PATIENCE,
             metadata: None,
             limits: Limits::default(),
+            limits_wait: false,
         }
+    }
+
+    /// Progress and the longest hold count from [`Session::start_limits`] on, and not from the begin
+    /// of the session: for a session that first waits for its locks.
+    pub fn limits_wait(self) -> Self {
+        Self { limits_wait: true, ..self }
     }
 
     /// How long the session lives without a heartbeat: 15 s by default, at most a day. It is trusted
@@ -142,13 +151,15 @@ impl SessionBuilder {
         let (sent_at, reply) = self.client.sessions().begin(&request, self.patience).await?;
         // A server that answers with more time than was asked for is not believed.
         let window = Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()));
-        let hold = Hold::new(self.limits, clock::reading());
+        let first = if self.limits_wait { Limits::default() } else { self.limits };
+        let hold = Hold::new(first, clock::reading());
         let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
         let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
         let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
         Ok(Session {
             client: self.client,
             state,
+            limits: self.limits,
             runtime: Handle::current(),
             heartbeat: Some(tasks::spawn_until_dropped(heartbeat)),
             ended: false,
@@ -211,6 +222,11 @@ impl Session {
     /// brings nothing back.
     pub fn report_progress(&self) -> Result<(), Error> {
         if self.state.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
+    }
+
+    /// The limits of the session count from now on; see [`SessionBuilder::limits_wait`].
+    pub fn start_limits(&self) {
+        self.state.trust.limit(self.limits, clock::reading());
     }
 
     /// Tells when an end of the session comes near; see [`SessionBuilder::warn_before`].

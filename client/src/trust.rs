@@ -9,7 +9,7 @@ use std::task::Poll;
 use tokio::sync::watch;
 
 use crate::clock::{self, Reading};
-use crate::limits::{Hold, Told};
+use crate::limits::{Hold, Limits, Told};
 use crate::timing::Window;
 use crate::{Error, LostReason, Warning};
 
@@ -78,6 +78,17 @@ impl Trust {
         lost
     }
 
+    /// The limits count from `now`.
+    pub(crate) fn limit(&self, limits: Limits, now: Reading) {
+        self.known(|known| {
+            if known.lost.is_none() {
+                known.hold = Hold::new(limits, now);
+            }
+        });
+        // Whoever sleeps until a later end looks again.
+        self.changed.send_modify(|_| ());
+    }
+
     /// The lease got a new window; `false` where that comes too late, at `now`.
     pub(crate) fn extend(&self, window: Window, now: Reading) -> bool {
         if self.lost(now).is_some() {
@@ -133,15 +144,16 @@ impl Trust {
     pub(crate) async fn when_near(&self, told: &Told) -> Warning {
         loop {
             let now = clock::reading();
-            let next = self.known(|known| known.hold.warn_at(known.window, now, told));
-            let Some((at, warning)) = next.filter(|_| self.lost(now).is_none()) else {
+            if self.lost(now).is_some() {
                 return std::future::pending().await;
-            };
-            if at <= now.at {
-                return warning;
             }
-            // Ends only ever move to later: what is slept until now is never too long.
-            clock::sleep_until(at).await;
+            // At the next end it is lost, or that end has moved and is to be told of again.
+            let end = self.next_end(now).ends_at;
+            match self.known(|known| known.hold.warn_at(known.window, now, told)) {
+                Some((at, warning)) if at <= now.at => return warning,
+                Some((at, _)) => clock::sleep_until(at.min(end)).await,
+                None => clock::sleep_until(end).await,
+            }
         }
     }
 }
@@ -177,7 +189,6 @@ mod tests {
 
     use super::*;
     use crate::clock::Moment;
-    use crate::limits::Limits;
     use fence_protocol::wire::lock::EndReason;
 
     fn at(ms: u64) -> Reading {

@@ -108,7 +108,7 @@ async fn stand(
 ) -> Result<Lease, Failure> {
     let ended = tokio::select! {
         biased;
-        signal = signals.next() => told_to_end(args, signal),
+        signal = signals.next_end() => told_to_end(args, signal),
         elected = election.campaign() => return Ok(elected?.into_lease()),
     };
     // The candidate has left, and with it goes a grant that may be on its way.
@@ -120,7 +120,7 @@ async fn stand(
 async fn pause(args: &Args, signals: &mut Signals) -> Result<(), Failure> {
     tokio::select! {
         biased;
-        signal = signals.next() => Err(told_to_end(args, signal)),
+        signal = signals.next_end() => Err(told_to_end(args, signal)),
         () = tokio::time::sleep(BEFORE_STANDING_AGAIN) => Ok(()),
     }
 }

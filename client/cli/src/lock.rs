@@ -231,9 +231,13 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }
-    let reply = match args.session {
-        Some(session) => request.acquire_detached_in(session).await?,
-        None => request.acquire_detached().await?,
+    let granted = match args.session {
+        Some(session) => request.acquire_detached_in(session).await,
+        None => request.acquire_detached().await,
     };
-    args.output.print(&reply, print::lease)
+    if granted.is_err() {
+        // What may have been granted unheard is given back.
+        client.drained(crate::run::holding::GIVE_BACK).await;
+    }
+    args.output.print(&granted?, print::lease)
 }

@@ -146,13 +146,14 @@ async fn together(args: &Args, client: &Client) -> Result<Held, Failure> {
     if let Some(time) = options.warn_before {
         session = session.warn_before(time);
     }
-    let session = session.begin().await?;
+    let session = session.limits_wait().begin().await?;
     let none = session.group().wait(args.wait);
     let mut locks = args.lock.iter().fold(none, |locks, lock| args.kind.one_more(locks, lock));
     if args.identity.takeover {
         locks = locks.takeover();
     }
     let leases = locks.acquire_all().await.map_err(|error| not_acquired(args, error))?;
+    session.start_limits();
     Ok(Held::Several(Box::new(session), leases))
 }
 

@@ -134,8 +134,15 @@ pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
         }
         Command::End(args) => {
             let client = args.connect.client()?;
-            if let Some(reply) = client.sessions().end(args.session).await? {
-                args.output.print(&reply, print::ended)?;
+            match client.sessions().end(args.session).await? {
+                Some(reply) => args.output.print(&reply, print::ended)?,
+                // The reply of an earlier try was lost: how many leases it had is not known.
+                None => {
+                    let id = args.session;
+                    let ended = serde_json::json!({"session_id": id, "reason": "ended"});
+                    args.output
+                        .print(&ended, |_| format!("session_id  {id}\nended       ended\n"))?;
+                }
             }
         }
         Command::Show(args) => {

@@ -9,7 +9,7 @@ pub(super) struct Expected {
 
 /// What the last comparison said.
 #[derive(Clone, Copy, Debug, Default)]
-struct Difference {
+pub(super) struct Difference {
     epoch: u64,
     /// How many more the server counts.
     surplus: isize,
@@ -49,10 +49,16 @@ impl Count {
         surplus != if is_same_epoch { self.explained.surplus } else { 0 }
     }
 
-    /// Every lease was seen to live.
-    pub(super) fn explain(&mut self) {
-        if self.last.epoch == self.epoch && self.last.surplus > 0 {
-            self.explained = self.last;
+    /// What the last comparison said.
+    pub(super) fn last(&self) -> Difference {
+        self.last
+    }
+
+    /// Every lease was seen to live, in a look that began when `seen` was the last comparison: a
+    /// later one may count a loss that came behind the look.
+    pub(super) fn explain(&mut self, seen: Difference) {
+        if seen.epoch == self.epoch && seen.surplus > 0 {
+            self.explained = seen;
         }
     }
 }
@@ -76,7 +82,7 @@ mod tests {
         assert!(count.is_doubtful(3, expected));
         // Somebody may not have answered: until all are seen to live, it stays a reason.
         assert!(count.is_doubtful(3, expected));
-        count.explain();
+        count.explain(count.last());
         assert!(!count.is_doubtful(3, expected));
         // One of ours is lost, and the unknown one is still there.
         assert!(count.is_doubtful(2, expected));
@@ -93,7 +99,7 @@ mod tests {
         // Of two, one is a request that the server has not seen yet.
         let expected = count.expect(2);
         assert!(count.is_doubtful(1, expected));
-        count.explain();
+        count.explain(count.last());
         // It arrived, and the other one is lost.
         assert!(count.is_doubtful(1, expected));
     }
@@ -103,9 +109,22 @@ mod tests {
         let mut count = Count::default();
         let expected = count.expect(1);
         assert!(count.is_doubtful(2, expected));
+        let seen = count.last();
         count.change();
-        count.explain();
+        count.explain(seen);
         let expected = count.expect(1);
         assert!(count.is_doubtful(2, expected));
+    }
+
+    /// Two strangers, and while each lease is looked at one of ours is lost behind the look.
+    #[test]
+    fn a_look_explains_what_it_began_with() {
+        let mut count = Count::default();
+        let expected = count.expect(2);
+        assert!(count.is_doubtful(4, expected));
+        let seen = count.last();
+        assert!(count.is_doubtful(3, expected));
+        count.explain(seen);
+        assert!(count.is_doubtful(3, expected));
     }
 }

@@ -71,12 +71,13 @@ fn report(state: &State, attempt: u32, failure: &Failure) {
 async fn look_when_in_doubt(client: &Client, state: &State) {
     loop {
         state.doubt.notified().await;
+        let seen = state.last();
         let mut all_live = true;
         for bond in state.bonds() {
             all_live &= look(client, state, &bond).await;
         }
         if all_live {
-            state.explain();
+            state.explain(seen);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_protocol::{LeaseId, LockName, Token};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::state::{Bond, State};
 use crate::{Client, Error, ErrorKind, LostReason, trust};
@@ -91,8 +93,13 @@ impl SessionLease {
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
-        let value = trust::guard(|| self.check(), self.lost(), work(&self)).await?;
-        given_back(self.release().await).map(|()| value)
+        match trust::guard(|| self.check(), self.lost(), work(&self)).await {
+            Ok(value) => given_back(self.release().await).map(|()| value),
+            Err(error) => {
+                drop(self.start_release());
+                Err(error)
+            }
+        }
     }
 
     /// Gives the lock back, and repeats that where the reply was lost; the session and its other
@@ -100,10 +107,33 @@ impl SessionLease {
     ///
     /// # Errors
     /// As [`Lease::release`](crate::Lease::release).
+    ///
+    /// # Cancel safety
+    /// Once begun it goes on in the background, also where the future is dropped.
     pub async fn release(self) -> Result<(), Error> {
-        self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
-        self.client.locks().release(self.lock(), self.lease_id()).await
+        finished(self.start_release()).await
     }
+
+    fn start_release(self) -> Releasing {
+        self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
+        let (tell, told) = oneshot::channel();
+        let (client, bond) = (self.client.clone(), self.bond);
+        self.client.background().spawn_on(&Handle::current(), async move {
+            let grant = &bond.grant;
+            // Nobody may be waiting for it any more.
+            let _ = tell.send(client.locks().release(&grant.lock, grant.lease_id).await);
+        });
+        told
+    }
+}
+
+/// A release in the background.
+type Releasing = oneshot::Receiver<Result<(), Error>>;
+
+async fn finished(release: Releasing) -> Result<(), Error> {
+    let ended =
+        || Error::new(ErrorKind::OutcomeUnknown, "the runtime ended before the release did");
+    release.await.unwrap_or_else(|_| Err(ended()))
 }
 
 /// Only a lease that had ended before is an error: what cannot be told ends with the session.
@@ -174,8 +204,14 @@ impl LeaseSet {
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
-        let value = trust::guard(|| self.check(), self.lost(), work(&self)).await?;
-        self.release().await.map(|()| value)
+        match trust::guard(|| self.check(), self.lost(), work(&self)).await {
+            Ok(value) => self.release().await.map(|()| value),
+            Err(error) => {
+                // Those that are left would otherwise be held by nobody until the session ends.
+                self.leases.into_iter().for_each(|lease| drop(lease.start_release()));
+                Err(error)
+            }
+        }
     }
 
     /// Gives every lock back; the session and its other leases live on.
@@ -184,8 +220,10 @@ impl LeaseSet {
     /// [`LeaseLost`](ErrorKind::LeaseLost) where one had ended before; all of them were tried then.
     pub async fn release(self) -> Result<(), Error> {
         let mut result = Ok(());
-        for lease in self.leases {
-            let released = given_back(lease.release().await);
+        let each: Vec<Releasing> =
+            self.leases.into_iter().map(SessionLease::start_release).collect();
+        for release in each {
+            let released = given_back(finished(release).await);
             result = result.and(released);
         }
         result

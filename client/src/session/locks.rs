@@ -159,6 +159,11 @@ impl<'s> SessionLocks<'s> {
 
     /// For takeovers alone, which the server does for one lock at a time.
     async fn one_by_one(&self, wishes: &[LockWish]) -> Result<Vec<SessionLease>, Error> {
+        if !self.session.client.is_owner_given() {
+            let message = "a takeover needs an owner that a restart keeps; give one to the client \
+                           (ClientBuilder::owner, FENCE_OWNER)";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         if let Some(wish) = wishes.iter().find(|wish| !wish.mode.is_exclusive()) {
             return Err(no_takeover_of(&wish.lock, wish.mode));
         }

@@ -7,7 +7,7 @@ use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use tokio::sync::{Notify, watch};
 
-use super::count::{Count, Expected};
+use super::count::{Count, Difference, Expected};
 use crate::trust::Trust;
 use crate::{Error, LostReason, clock};
 
@@ -120,9 +120,14 @@ impl State {
         }
     }
 
-    /// Every lease was seen to live.
-    pub(super) fn explain(&self) {
-        self.held(|held| held.count.explain());
+    /// What the last comparison said.
+    pub(super) fn last(&self) -> Difference {
+        self.held(|held| held.count.last())
+    }
+
+    /// Every lease was seen to live, in a look that began when `seen` was the last comparison.
+    pub(super) fn explain(&self, seen: Difference) {
+        self.held(|held| held.count.explain(seen));
     }
 }
 

@@ -71,7 +71,12 @@ impl Held {
     pub(super) async fn give_back(self) -> Result<(), Error> {
         match self {
             Self::One(lease) => lease.release().await,
-            Self::Several(session, _) => session.end().await.map(drop),
+            Self::Several(session, leases) => {
+                // One that was lost alone since the last heartbeat shows only here.
+                let released = leases.release().await;
+                let ended = session.end().await.map(drop);
+                released.and(ended)
+            }
         }
     }
 

@@ -42,6 +42,8 @@ impl Job {
         let child = Command::new(helper::OWN_PROGRAM)
             .arg0("fence")
             .args(helper::arguments(command, reports))
+            // One of a run around this one does not hold these locks.
+            .env_remove("FENCE_SESSION_ID")
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .process_group(0)
             .spawn()

@@ -29,6 +29,17 @@ impl Signals {
             .map(Self)
     }
 
+    /// The next one that asks for the end: where no command runs, the others have nobody to go to.
+    /// Cancel-safe.
+    pub(crate) async fn next_end(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if !matches!(signal, Signal::USR1 | Signal::USR2) {
+                return signal;
+            }
+        }
+    }
+
     /// The next one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
