@@ -41,7 +41,10 @@ pub(super) async fn acquire(
     let acquire = check(&service, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
-    let hold = caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?;
+    let hold = match acquire.takeover {
+        Takeover::Never => caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?,
+        _ => caller.hold_instead(&lock, acquire.lease_id, counted_ms, made_up)?,
+    };
     let locks = vec![lock.clone()];
     let mut undelivered =
         made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id));
@@ -51,7 +54,9 @@ pub(super) async fn acquire(
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
     let result = sealed::one(&service, &lock, result).await;
-    if let Some(undelivered) = &mut undelivered {
+    // Whoever is told that the outcome is unknown has no id to ask again with.
+    let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
+    if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
     }
     account(hold, result.as_ref().map(|grant| grant.remaining_ms));
@@ -69,6 +74,7 @@ pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
     match remaining_ms {
         Ok(remaining_ms) => hold.granted(remaining_ms),
         Err(refused) if refused.is_unknown() => hold.unknown(),
+        Err(refused) if refused.has_no_lease() => hold.gone(),
         Err(_) => hold.refused(),
     }
 }

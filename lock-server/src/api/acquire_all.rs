@@ -47,7 +47,9 @@ pub(super) async fn acquire_all(
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
     let result = sealed::all(&service, &locks, result).await;
-    if let Some(undelivered) = &mut undelivered {
+    // Whoever is told that the outcome is unknown has no id to ask again with.
+    let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
+    if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
     }
     for (at, hold) in holds.into_iter().enumerate() {

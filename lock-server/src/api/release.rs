@@ -21,7 +21,7 @@ pub(super) async fn release(
     ApiJson(request): ApiJson<ReleaseRequest>,
 ) -> Result<Json<EndedReply>, Reject> {
     let result = service.store.release(&lock, request.lease_id).await;
-    if !matches!(result, Err(StoreError::Unknown(_) | StoreError::Unavailable(_))) {
+    if matches!(result, Ok(_) | Err(StoreError::Lost { .. })) {
         caller.ended(&lock, request.lease_id);
     }
     service.finish(Operation::Release, &lock, result).map(Json)

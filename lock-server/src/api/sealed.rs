@@ -25,6 +25,17 @@ impl Refused {
         }
     }
 
+    /// Whether it is certain that no lease has this id, whoever asked for it first. Of a request for
+    /// several locks it is not: others of them may have one.
+    pub(super) fn has_no_lease(&self) -> bool {
+        match self {
+            Self::Store(refusal) => {
+                matches!(refusal, StoreError::Lost { .. } | StoreError::Held { .. })
+            }
+            Self::Unsealed(unsealed) => unsealed.is_given_back,
+        }
+    }
+
     /// The problem; `store` makes that of a store's refusal.
     pub(super) fn reject(self, store: impl FnOnce(StoreError) -> Reject) -> Reject {
         match self {

@@ -7,6 +7,8 @@
 //! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of
 //! one of several permits, would shut the others out.
 
+mod sealed;
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,7 @@ use service_kit::health::Status;
 use service_kit::problem::Reject;
 use tokio::sync::{Semaphore, mpsc};
 
+use self::sealed::Sealed;
 use super::ASK_TIMEOUT;
 use super::seal::Standing;
 use super::sealer::{Cause, Sealer, Told, higher_mark};
@@ -89,6 +92,7 @@ pub(crate) struct Seals {
     later: mpsc::Sender<Later>,
     waiting: Gauge,
     dropped: Counter,
+    sealed: Arc<Mutex<Sealed>>,
     /// Why a guard was not sealed when it was last tried.
     problems: Arc<Mutex<BTreeMap<String, String>>>,
 }
@@ -110,6 +114,7 @@ impl Seals {
             later,
             waiting: Gauge::default(),
             dropped: Counter::default(),
+            sealed: Arc::default(),
             problems: Arc::default(),
         };
         seals.register();
@@ -176,13 +181,17 @@ impl Seals {
         let begun_ms = self.kit.clock.monotonic_ms();
         let shortest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).min();
         let patience = ASK_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
-        let seals = with(SealMode::Required).map(|(lock, grant)| {
+        let unsealed_yet = |(_, grant): &&(LockName, Grant)| !self.is_sealed(grant.token);
+        let seals = with(SealMode::Required).filter(unsealed_yet).map(|(lock, grant)| {
             self.sealer.seal(Cause::Required, (lock, grant.token, grant.lease_id), patience)
         });
         let told: Vec<Told> = join_all(seals).await.into_iter().flatten().collect();
         self.note(&told);
         if let Some(told) = unsealed(&told) {
             return Err(self.give_back(grants, told).await);
+        }
+        for (_, grant) in with(SealMode::Required) {
+            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).note(grant.token);
         }
         for (lock, grant) in with(SealMode::Lazy) {
             self.seal_later(lock, grant);
@@ -194,9 +203,14 @@ impl Seals {
         Ok(())
     }
 
+    fn is_sealed(&self, token: Token) -> bool {
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
+    }
+
     /// Ends leases that nobody was told of.
     async fn give_back(&self, grants: &[(LockName, Grant)], told: Vec<Told>) -> NotSealed {
-        let releases = grants.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
+        let untold = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
+        let releases = untold.map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
         let is_ended =
             |result: &Result<_, _>| matches!(result, Ok(_) | Err(StoreError::Lost { .. }));

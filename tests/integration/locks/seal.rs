@@ -161,16 +161,21 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     .await;
 }
 
-/// The same request again, while it is held.
+/// The same request again, while it is held: its holder was told, and a guard that has gone since is
+/// no reason to end its lease.
 #[tokio::test]
-async fn a_repeat_is_sealed_again_and_gets_the_same() {
-    let site = Site::new(Kind::Embedded, 1, REQUIRED).await;
+async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
+    let mut site = Site::new(Kind::Embedded, 1, REQUIRED).await;
     let body = json!({"lease_id": lease_id()});
     let first = site.locks().acquire("job", body.clone()).await.lease();
     site.writes(0, &first).await;
-    let again = site.locks().acquire("job", body).await.lease();
+    let again = site.locks().acquire("job", body.clone()).await.lease();
     assert_eq!(again.token, first.token);
     assert_eq!(mark(&site.guards[0].guard(), "job").await, Some(first.token.get()));
+    site.guards[0].process.kill();
+    let late = site.locks().acquire("job", body).await.lease();
+    assert_eq!(late.token, first.token);
+    assert_eq!(site.locks().show("job").await.state, LockState::Held);
 }
 
 /// A client that hangs up while the guards are sealed, without an id that it could ask with again.

@@ -140,6 +140,32 @@ impl Caller {
         ttl_ms: u64,
         taken_back: bool,
     ) -> Result<Hold, Reject> {
+        self.reserve(lock, lease, ttl_ms, taken_back, false)
+    }
+
+    /// As [`hold`](Self::hold) for a lease that takes the place of another of the caller's on this
+    /// lock: it needs no room beside that.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub fn hold_instead(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl_ms: u64,
+        taken_back: bool,
+    ) -> Result<Hold, Reject> {
+        self.reserve(lock, lease, ttl_ms, taken_back, true)
+    }
+
+    fn reserve(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl_ms: u64,
+        taken_back: bool,
+        takes_over: bool,
+    ) -> Result<Hold, Reject> {
         let Some(known) = self.limited() else { return Ok(Hold(None)) };
         let (key, now_ms) = ((lock.clone(), lease), known.clock.monotonic_ms());
         let until = Life::Until(now_ms.saturating_add(ttl_ms));
@@ -147,13 +173,14 @@ impl Caller {
         let limits = &known.principal.limits;
         let is_new = known
             .ledger
-            .reserve(limits, key.clone(), now_ms, life)
+            .reserve_beside(limits, key.clone(), now_ms, life, takes_over)
             .map_err(|full| known.reject(full))?;
         Ok(Hold(Some(Reserved {
             known: Arc::clone(known),
             key,
             frees: is_new && taken_back,
             is_new,
+            takes_over,
         })))
     }
 
@@ -235,12 +262,16 @@ struct Reserved {
     /// Whether the room is free again when nothing is said.
     frees: bool,
     is_new: bool,
+    takes_over: bool,
 }
 
 impl Hold {
     /// The lease lives for `ttl_ms`.
     pub fn granted(mut self, ttl_ms: u64) {
         if let Some(reserved) = self.0.take() {
+            if reserved.takes_over {
+                reserved.known.ledger.end_others(&reserved.key);
+            }
             reserved.known.keep(reserved.key, ttl_ms);
         }
     }
@@ -254,6 +285,13 @@ impl Hold {
 }
 
 impl Hold {
+    /// It is certain that there is no lease of that id any more, whoever asked for it first.
+    pub fn gone(mut self) {
+        if let Some(reserved) = self.0.take() {
+            reserved.known.ledger.end(&reserved.key);
+        }
+    }
+
     /// Nobody knows whether there is a lease: it counts until it would have expired.
     pub fn unknown(mut self) {
         self.0 = None;

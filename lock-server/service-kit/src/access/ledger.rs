@@ -128,12 +128,26 @@ impl Ledger {
     }
 
     /// Makes room for a lease before it is asked for; whether it is a new one.
+    #[cfg(test)]
     pub(super) fn reserve(
         &self,
         limits: &Limits,
         key: Key,
         now_ms: u64,
         life: Life,
+    ) -> Result<bool, Full> {
+        self.reserve_beside(limits, key, now_ms, life, false)
+    }
+
+    /// Makes room for a lease before it is asked for; whether it is a new one. One that takes over
+    /// is not counted beside those of its lock, whose places it takes once it is granted.
+    pub(super) fn reserve_beside(
+        &self,
+        limits: &Limits,
+        key: Key,
+        now_ms: u64,
+        life: Life,
+        takes_over: bool,
     ) -> Result<bool, Full> {
         let Some(limit) = limits.locks else { return Ok(false) };
         let mut state = self.state();
@@ -145,16 +159,26 @@ impl Ledger {
             return Ok(false);
         }
         let room = usize::try_from(limit).unwrap_or(usize::MAX);
+        let is_full = |state: &State| {
+            let is_replaced = |(lock, _): &&Key| takes_over && *lock == key.0;
+            let replaced = state.leases.keys().filter(is_replaced).count();
+            state.leases.len() - replaced >= room
+        };
         if state.leases.len() >= room {
             state.forget_leases(now_ms);
         }
-        if state.leases.len() >= room {
+        if is_full(&state) {
             let ends = state.leases.values().map(|life| state.end_of(*life));
             let retry_after_ms = ends.min().unwrap_or(now_ms).saturating_sub(now_ms).max(1);
             return Err(Full { what: "locks held", limit, retry_after_ms });
         }
         state.leases.insert(key, life);
         Ok(true)
+    }
+
+    /// Every lease of this lock but this one has ended.
+    pub(super) fn end_others(&self, key: &Key) {
+        self.state().leases.retain(|known, _| known.0 != key.0 || known == key);
     }
 
     /// A lease lives until `until_ms`; one that is bound to a session, as long as that does. Leases
@@ -348,5 +372,21 @@ mod tests {
             ledger.keep_session(session(u128::from(number)), number, number + 10);
         }
         assert!(ledger.state().sessions.len() <= SESSIONS_KEPT);
+    }
+
+    #[test]
+    fn a_takeover_needs_no_room_beside_what_it_replaces() {
+        let (ledger, limits) = (Ledger::default(), Limits { locks: Some(1), ..Limits::default() });
+        let beside = |lock, number, takes_over| {
+            let until = Until(1_000);
+            ledger.reserve_beside(&limits, key(lock, number), 0, until, takes_over).is_ok()
+        };
+        assert!(beside("a", 1, false) && !beside("a", 2, false));
+        assert!(!beside("b", 2, true), "it replaces nothing of the caller's");
+        assert!(beside("a", 2, true));
+        ledger.end_others(&key("a", 2));
+        assert!(!beside("b", 3, false), "the new one counts");
+        ledger.end(&key("a", 2));
+        assert!(beside("b", 3, false), "and nothing but that");
     }
 }
