@@ -248,7 +248,7 @@ impl Events {
         let Some(key) = event.lock.clone().zip(event.lease_id) else { return };
         if let Some(known) = self.state().deadlines.of(&key) {
             event.owner = event.owner.take().or_else(|| known.owner.clone());
-            let held_ms = now_ms.saturating_sub(known.granted_at_ms);
+            let held_ms = now_ms.saturating_sub(known.granted_at_ms) + known.before_ms;
             event.held_ms = event.held_ms.or(Some(held_ms));
         }
     }
@@ -266,7 +266,9 @@ impl Events {
 
     /// Remembers an event that was heard from Redis.
     fn hear(&self, id: EventId, event: Event, at_ms: i64, is_own: bool) {
-        self.push(self.state(), Some(id), event, at_ms, is_own);
+        let mut state = self.state();
+        state.told.is_news(&event);
+        self.push(state, Some(id), event, at_ms, is_own);
     }
 
     /// Tells this server's readers that something is missing here.
@@ -284,7 +286,10 @@ impl Events {
         at_ms: i64,
         is_own: bool,
     ) {
-        let is_due = state.deadlines.note(&event, self.inner.clock.monotonic_ms(), is_own);
+        // Two servers can tell an end before its grant.
+        let is_over = event.kind == EventKind::Granted && state.told.is_over(&event);
+        let is_due =
+            !is_over && state.deadlines.note(&event, self.inner.clock.monotonic_ms(), is_own);
         state.ring.push(Entry { id, event: Arc::new(event), at_ms });
         drop(state);
         self.inner.figures.told.inc();

@@ -20,7 +20,10 @@ pub(super) type Key = (LockName, LeaseId);
 pub(super) struct Followed {
     pub(super) token: Option<Token>,
     pub(super) owner: Option<Owner>,
+    /// When its grant was heard of.
     pub(super) granted_at_ms: u64,
+    /// How long before that it was granted.
+    pub(super) before_ms: u64,
     session: Option<SessionId>,
     due_ms: u64,
     /// What to add to a lease's time, where another server granted it.
@@ -79,6 +82,7 @@ impl Deadlines {
             token: event.token,
             owner: event.owner.clone(),
             granted_at_ms: now_ms,
+            before_ms: event.ms_ago,
             session: event.session_id,
             due_ms,
             patience_ms,

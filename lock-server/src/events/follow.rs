@@ -85,6 +85,9 @@ fn settle(events: &Events, key: &Key, shown: Result<LockReply, StoreError>) {
             let mut event = Event::new(EventKind::of_end(ended.reason));
             (event.token, event.owner) = (ended.token, ended.owner.clone());
             event.held_ms = Some(ended.held_ms);
+            if let Some(why) = &ended.why {
+                event = event.text(why.to_string());
+            }
             event
         }
         None => {

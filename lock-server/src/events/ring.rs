@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fence_protocol::wire::event::{Event, EventKind};
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::{LeaseId, LockName, Token};
 
 use self::index::Index;
 
@@ -182,6 +182,12 @@ impl Told {
         Self { known: HashSet::new(), by_age: VecDeque::new(), capacity }
     }
 
+    /// Whether the event tells of a lease whose end was told.
+    pub(super) fn is_over(&self, event: &Event) -> bool {
+        key_of(event)
+            .is_some_and(|(lease, lock, token, _)| self.known.contains(&(lease, lock, token, true)))
+    }
+
     /// Whether the event is news; notes it.
     pub(super) fn is_news(&mut self, event: &Event) -> bool {
         let Some(key) = key_of(event) else { return true };
@@ -198,16 +204,16 @@ impl Told {
     }
 }
 
-/// A lease, which its id alone does not name where several locks were acquired at once; and whether
-/// this is its end.
-pub(super) type Key = (LeaseId, Option<LockName>, bool);
+/// A lease, which its id alone does not name where several locks were acquired at once, or where an
+/// id that was forgotten is granted anew; and whether this is its end.
+pub(super) type Key = (LeaseId, Option<LockName>, Option<Token>, bool);
 
 /// What happens to a lease once: its grant, and its end.
 pub(super) fn key_of(event: &Event) -> Option<Key> {
     let is_end = event.kind.is_end();
     let once = is_end || event.kind == EventKind::Granted;
     let lease_id = event.lease_id.filter(|_| once)?;
-    Some((lease_id, event.lock.clone(), is_end))
+    Some((lease_id, event.lock.clone(), event.token, is_end))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Value, cmd};
 use async_trait::async_trait;
 use fence_protocol::wire::event::{Event, EventKind};
-use fence_protocol::{LockName, Namespace};
+use fence_protocol::{LockName, Namespace, Token};
 use service_kit::Kit;
 use service_kit::redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields,
@@ -168,7 +168,7 @@ impl StreamReader {
         read.arg("COUNT").arg(PAGE).arg("BLOCK").arg(BLOCK_MS);
         read.arg("STREAMS").arg(&self.keys.stream).arg(self.last.to_string());
         let entries = entries::of_read(self.link.call(&read).await?);
-        let is_all = entries.len() < PAGE;
+        let is_all = entries.len() < PAGE.min(self.events.inner.options.history / 4);
         let is_news = !entries.is_empty();
         for entry in entries {
             self.hear(entry, 0);
@@ -216,12 +216,14 @@ impl StreamWriter {
     async fn write(self, mut outbox: mpsc::Receiver<Event>) {
         let script = Script::new("shared.lua", include_str!("shared.lua"));
         let mut batch = Vec::with_capacity(BATCH);
+        // Of more than the stream keeps, the first would be gone before anybody can read them.
+        let most = BATCH.min((self.events.inner.options.history / 4).max(1));
         let mut pace = tokio::time::sleep(Duration::ZERO);
-        while outbox.recv_many(&mut batch, BATCH).await > 0 {
-            if batch.len() < BATCH {
+        while outbox.recv_many(&mut batch, most).await > 0 {
+            if batch.len() < most {
                 pace.await;
                 let more = std::iter::from_fn(|| outbox.try_recv().ok());
-                batch.extend(more.take(BATCH - batch.len()));
+                batch.extend(more.take(most - batch.len()));
             }
             pace = tokio::time::sleep(GATHER);
             let lost = self.events.inner.lost.swap(0, Ordering::Relaxed);
@@ -267,8 +269,9 @@ fn once(event: &Event) -> String {
     if event.kind == EventKind::Lineage {
         return format!("l:{}", event.text.as_deref().unwrap_or_default());
     }
-    key_of(event).map_or_else(String::new, |(lease_id, lock, is_end)| {
+    key_of(event).map_or_else(String::new, |(lease_id, lock, token, is_end)| {
         let lock = lock.as_ref().map(LockName::as_str).unwrap_or_default();
-        format!("{}:{lease_id}:{lock}", if is_end { "e" } else { "g" })
+        let token = token.map_or(0, Token::get);
+        format!("{}:{lease_id}:{lock}:{token}", if is_end { "e" } else { "g" })
     })
 }
