@@ -120,6 +120,39 @@ async fn one_lost_lease_ends_the_command() {
 
 /// An operator blocks the session of a command that ignores everything: it is gone before its locks
 /// are free.
+/// Before the next heartbeat nobody knows of it but the server, and it must not look like success.
+#[tokio::test]
+async fn one_that_was_lost_since_the_last_heartbeat_is_no_success() {
+    let site = Site::new().await;
+    let options = [&MORE[..], &["--ttl", "10m"]].concat();
+    let mut process = site.run(&options, "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done");
+    site.job_pid().await;
+    site.locks.revoke("z/1", "by the test").await.expect(200);
+    std::fs::write(site.file("go"), "").unwrap();
+    let output = process.ended().await;
+    assert_eq!(output.code, 76, "{output:?}");
+    assert!(all_free(&site).await);
+}
+
+/// The time for which it waits for its locks is not held time.
+#[tokio::test]
+async fn the_longest_hold_counts_from_the_grant() {
+    let site = Site::new().await;
+    let other = site.locks.grant("z/1", 600_000).await;
+    let options = [&MORE[..], &["--wait", "1m", "--ttl", "2s", "--max-hold", "2s"]].concat();
+    let mut process = site.run(&options, "echo ran");
+    until_true("a place in the queue", || async { site.locks.show("z/1").await.queue_length == 1 })
+        .await;
+    // Longer than the hold: the session's heartbeats show how much time has passed.
+    until_true("more than the longest hold", || async {
+        site.locks.show("z/1").await.queue.first().is_some_and(|waiter| waiter.waiting_ms > 2_500)
+    })
+    .await;
+    site.locks.release("z/1", other.lease_id).await.expect(200);
+    let output = process.ended().await;
+    assert_eq!((output.code, output.stdout.trim()), (0, "ran"), "{output:?}");
+}
+
 #[tokio::test]
 async fn a_blocked_session_ends_the_command_first() {
     let site = Site::new().await;
