@@ -266,6 +266,25 @@ mod tests {
         assert!(!state.extend(window(0), at(1)));
     }
 
+    /// All ends were told of, and then a renewal moves one: whoever waits hears of that.
+    #[tokio::test]
+    async fn an_end_that_moved_is_told_of_again() {
+        let now = clock::reading();
+        let limits = Limits { warn_before: Some(Duration::from_secs(60)), ..Limits::default() };
+        let old = Window::new(now.at, 1_000);
+        let trust = Trust::new("a", old, Hold::new(limits, now));
+        let mut told = Told::default();
+        told.note(Warning { ends_at: old.deadline(), reason: LostReason::Deadline });
+        // So old that it is near its end, which is seconds away all the same.
+        let renewed = Window::new(now.at.minus_ms(40_000), 60_000);
+        let near = tokio::time::timeout(Duration::from_secs(20), trust.when_near(&told));
+        let renewal = async { assert!(trust.extend(renewed, clock::reading())) };
+        // The wait is begun before the renewal comes.
+        let (warning, ()) = tokio::join!(biased; near, renewal);
+        let moved = Warning { ends_at: renewed.deadline(), reason: LostReason::Deadline };
+        assert_eq!(warning.expect("a warning"), moved);
+    }
+
     #[tokio::test]
     async fn waiting_sees_the_servers_word_and_the_clock() {
         let now = clock::reading();

@@ -330,6 +330,14 @@ mod tests {
             assert!(told.is_news(&event(EventKind::Granted, n)));
         }
         assert!(told.is_news(&event(EventKind::Granted, 1)), "the oldest made room");
+        // An id that was forgotten is granted anew, with another token.
+        let mut again = event(EventKind::Granted, 1);
+        again.token = Token::new(7).ok();
+        assert!(told.is_news(&again) && !told.is_news(&again) && !told.is_over(&again));
+        again.kind = EventKind::Expired;
+        assert!(told.is_news(&again));
+        again.kind = EventKind::Granted;
+        assert!(told.is_over(&again), "its end was told");
         // A group has one id and several leases.
         let of = |lock| event(EventKind::Granted, 9).lock(&LockName::new(lock).unwrap());
         assert!(told.is_news(&of("a")) && told.is_news(&of("b")) && !told.is_news(&of("a")));

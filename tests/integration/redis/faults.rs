@@ -49,6 +49,33 @@ async fn a_lost_reply_is_unknown_and_the_repeat_gets_the_same_grant() {
     .await;
 }
 
+/// Whoever gave no id cannot ask again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_without_an_id_leaves_no_lease() {
+    let redis = Redis::start().await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    let server = behind(&proxy).await;
+    let (locks, other) = (server.locks(), lock_server(&redis).await);
+    locks.grant("warm", 60_000).await;
+    proxy.set(Fault::DropReplies);
+    for (path, body) in [
+        ("/v1/locks/one/acquire", json!({"ttl_ms": 600_000})),
+        ("/v1/acquire", json!({"ttl_ms": 600_000, "locks": [{"lock": "a"}, {"lock": "b"}]})),
+    ] {
+        let reply = soon("an answer", locks.0.post(path, &body)).await;
+        assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
+    }
+    assert!(other.locks().show("one").await.holder.is_some(), "it was granted all the same");
+    proxy.set(Fault::None);
+    proxy.cut();
+    for lock in ["one", "a", "b"] {
+        until_true("the lease to be taken back", || async {
+            other.locks().show(lock).await.holder.is_none()
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_release_is_unknown_and_the_repeat_learns_it() {
     let redis = Redis::start().await;

@@ -48,6 +48,32 @@ async fn all_are_held_and_freed_together() {
     }
 }
 
+/// A release whose future is dropped goes on, and what a lost one leaves is given back: the session
+/// lives, and nobody has a handle on it any more.
+#[tokio::test]
+async fn nothing_is_held_without_a_handle() {
+    let site = Site::new().await;
+    let client = site.client();
+    let session = client.session().ttl(Duration::from_secs(600)).begin().await.unwrap();
+    let held = session.locks(["a", "z"]).acquire_all().await.unwrap();
+    tokio::select! {
+        biased;
+        released = held.release() => released.unwrap(),
+        () = std::future::ready(()) => {}
+    }
+    for lock in ["a", "z"] {
+        until_true("the release to go on", || is_free(&client, lock)).await;
+    }
+    let short = client.session().ttl(TTL).begin().await.unwrap();
+    let held = short.locks(["a", "z"]).acquire_all().await.unwrap();
+    let lock = LockName::new("a").unwrap();
+    client.locks().revoke(&lock, "by the test".parse().unwrap()).await.unwrap();
+    let ended = soon("the loss", held.run(async |_| std::future::pending::<()>().await)).await;
+    assert_eq!(*ended.unwrap_err().kind(), lost(EndReason::Revoked));
+    until_true("the other to be given back", || is_free(&client, "z")).await;
+    short.check().unwrap();
+}
+
 /// One of them is held by another: none is kept, and the session goes on without.
 #[tokio::test]
 async fn all_or_nothing() {

@@ -12,9 +12,7 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{
-    Acquire, ListQuery, LockStore, Mode, NewSession, StoreError, StoreOptions, Takeover,
-};
+use lock_server::store::{Acquire, ListQuery, LockStore, NewSession, StoreError, StoreOptions};
 use service_kit::Kit;
 use tokio::task::JoinSet;
 
@@ -43,20 +41,8 @@ fn owner(text: &str) -> Owner {
 }
 
 fn ask(number: usize, whose: &str, session: Option<SessionId>, wait_ms: u64) -> Acquire {
-    Acquire {
-        lock: name(number),
-        lease_id: lease_id(),
-        owner: owner(whose),
-        ttl: Ttl::from_ms(TTL_MS).unwrap(),
-        wait_ms,
-        metadata: None,
-        min_token: None,
-        session,
-        incarnation: None,
-        takeover: Takeover::Never,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
-    }
+    let ttl = Ttl::from_ms(TTL_MS).unwrap();
+    Acquire { wait_ms, session, ..Acquire::new(name(number), lease_id(), owner(whose), ttl) }
 }
 
 async fn begin(store: &Store) -> SessionId {

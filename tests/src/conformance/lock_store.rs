@@ -53,20 +53,8 @@ fn owner(text: &str) -> Owner {
 }
 
 fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
-    Acquire {
-        lock: name(lock),
-        lease_id: lease_id(),
-        owner: owner("conformance"),
-        ttl: Ttl::from_ms(ttl_ms).expect("a time to live"),
-        wait_ms,
-        metadata: None,
-        min_token: None,
-        session: None,
-        incarnation: None,
-        takeover: Takeover::Never,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
-    }
+    let ttl = Ttl::from_ms(ttl_ms).expect("a time to live");
+    Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner("conformance"), ttl) }
 }
 
 async fn grant(store: &Store, lock: &str, ttl_ms: u64) -> Grant {

@@ -173,7 +173,7 @@ impl Caller {
         let limits = &known.principal.limits;
         let is_new = known
             .ledger
-            .reserve_beside(limits, key.clone(), now_ms, life, takes_over)
+            .reserve(limits, key.clone(), now_ms, life, takes_over)
             .map_err(|full| known.reject(full))?;
         Ok(Hold(Some(Reserved {
             known: Arc::clone(known),

@@ -127,21 +127,9 @@ impl Ledger {
         state.waiters = state.waiters.saturating_sub(1);
     }
 
-    /// Makes room for a lease before it is asked for; whether it is a new one.
-    #[cfg(test)]
-    pub(super) fn reserve(
-        &self,
-        limits: &Limits,
-        key: Key,
-        now_ms: u64,
-        life: Life,
-    ) -> Result<bool, Full> {
-        self.reserve_beside(limits, key, now_ms, life, false)
-    }
-
     /// Makes room for a lease before it is asked for; whether it is a new one. One that takes over
     /// is not counted beside those of its lock, whose places it takes once it is granted.
-    pub(super) fn reserve_beside(
+    pub(super) fn reserve(
         &self,
         limits: &Limits,
         key: Key,
@@ -283,24 +271,30 @@ mod tests {
     fn leases_count_until_they_end() {
         let limits = Limits { locks: Some(2), ..Limits::default() };
         let ledger = Ledger::default();
-        assert_eq!(ledger.reserve(&limits, key("a", 1), 0, Until(100)), Ok(true));
-        assert_eq!(ledger.reserve(&limits, key("b", 2), 0, Until(200)), Ok(true));
+        assert_eq!(ledger.reserve(&limits, key("a", 1), 0, Until(100), false), Ok(true));
+        assert_eq!(ledger.reserve(&limits, key("b", 2), 0, Until(200), false), Ok(true));
         assert_eq!(
-            ledger.reserve(&limits, key("b", 2), 0, Until(200)),
+            ledger.reserve(&limits, key("b", 2), 0, Until(200), false),
             Ok(false),
             "a repeat is no third"
         );
-        let full = ledger.reserve(&limits, key("c", 3), 0, Until(100)).unwrap_err();
+        let full = ledger.reserve(&limits, key("c", 3), 0, Until(100), false).unwrap_err();
         assert_eq!((full.what, full.retry_after_ms), ("locks held", 100));
         ledger.keep(&limits, key("a", 1), 0, 300);
-        assert!(ledger.reserve(&limits, key("c", 3), 100, Until(400)).is_err(), "a was renewed");
-        assert!(ledger.reserve(&limits, key("c", 3), 200, Until(400)).is_ok(), "b has expired");
+        assert!(
+            ledger.reserve(&limits, key("c", 3), 100, Until(400), false).is_err(),
+            "a was renewed"
+        );
+        assert!(
+            ledger.reserve(&limits, key("c", 3), 200, Until(400), false).is_ok(),
+            "b has expired"
+        );
         ledger.end(&key("a", 1));
-        assert!(ledger.reserve(&limits, key("d", 4), 200, Until(400)).is_ok());
+        assert!(ledger.reserve(&limits, key("d", 4), 200, Until(400), false).is_ok());
         ledger.keep(&limits, key("e", 5), 200, 400);
         ledger.end(&key("c", 3));
         assert!(
-            ledger.reserve(&limits, key("f", 6), 200, Until(400)).is_err(),
+            ledger.reserve(&limits, key("f", 6), 200, Until(400), false).is_err(),
             "the renewed one counts"
         );
     }
@@ -352,7 +346,9 @@ mod tests {
         let ledger = Ledger::default();
         ledger.keep_session(session(1), 0, 100);
         let reserve = |lock, now_ms, life| {
-            ledger.reserve(&limits, key(lock, 1), now_ms, life).map_err(|full| full.retry_after_ms)
+            ledger
+                .reserve(&limits, key(lock, 1), now_ms, life, false)
+                .map_err(|full| full.retry_after_ms)
         };
         assert_eq!(reserve("a", 0, Of(session(1))), Ok(true));
         ledger.keep(&limits, key("a", 1), 0, 1);
@@ -379,7 +375,7 @@ mod tests {
         let (ledger, limits) = (Ledger::default(), Limits { locks: Some(1), ..Limits::default() });
         let beside = |lock, number, takes_over| {
             let until = Until(1_000);
-            ledger.reserve_beside(&limits, key(lock, number), 0, until, takes_over).is_ok()
+            ledger.reserve(&limits, key(lock, number), 0, until, takes_over).is_ok()
         };
         assert!(beside("a", 1, false) && !beside("a", 2, false));
         assert!(!beside("b", 2, true), "it replaces nothing of the caller's");

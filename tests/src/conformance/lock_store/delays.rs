@@ -1,8 +1,9 @@
 //! Lock-delay: a place stays closed after a lease that ended without its holder's word.
 
 use fence_protocol::wire::lock::LockState;
-use lock_server::store::{Kind, ListQuery, NewSession};
+use lock_server::store::{Kind, ListQuery};
 
+use super::sessions::begin;
 use super::*;
 
 /// A delay that no test outlasts.
@@ -62,14 +63,7 @@ pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
 
 /// A session that ended has not said that its work is done either.
 pub async fn a_delay_closes_the_lock_after_a_session(store: &Store) {
-    let new = NewSession {
-        session_id: crate::key_file::session_id(),
-        owner: owner("conformance"),
-        ttl: Ttl::from_ms(LONG_MS).unwrap(),
-        metadata: None,
-        principal: None,
-    };
-    let session = store.create_session(new).await.unwrap().session_id;
+    let session = begin(store, LONG_MS).await;
     for lock in ["delay/session/a", "delay/session/b"] {
         let asked = delayed(request(lock, LONG_MS, 0), LONG_MS, LONG_DELAY_MS);
         take(store, Acquire { session: Some(session), ..asked }).await;

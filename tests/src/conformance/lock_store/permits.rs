@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use lock_server::store::NewSession;
-
 use super::kinds::note;
+use super::sessions::begin;
 use super::*;
 use crate::checks;
 use crate::history::History;
@@ -76,14 +75,7 @@ pub async fn a_permit_is_waited_for_in_order(store: &Store) {
 
 /// Two permits of one lock are two leases of the session: both are kept, shown and ended with it.
 pub async fn a_session_holds_several_permits_of_one_lock(store: &Store) {
-    let new = NewSession {
-        session_id: crate::key_file::session_id(),
-        owner: owner("conformance"),
-        ttl: Ttl::from_ms(LONG_MS).unwrap(),
-        metadata: None,
-        principal: None,
-    };
-    let session = store.create_session(new).await.unwrap().session_id;
+    let session = begin(store, LONG_MS).await;
     let bound = |wait_ms| Acquire { session: Some(session), ..permit("several", 3, wait_ms) };
     let mut held = Vec::new();
     for _ in 0..3 {

@@ -20,7 +20,7 @@ fn new_session(ttl_ms: u64) -> NewSession {
     }
 }
 
-async fn begin(store: &Store, ttl_ms: u64) -> SessionId {
+pub(super) async fn begin(store: &Store, ttl_ms: u64) -> SessionId {
     let new = new_session(ttl_ms);
     store.create_session(new.clone()).await.expect("a session").session_id
 }

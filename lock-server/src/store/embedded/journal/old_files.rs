@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::rules::Reply;
-use crate::store::{Acquire, Grant, Limits, Mode, NewSession, NoSession, StoreError, Takeover};
+use crate::store::{Acquire, Grant, Limits, NewSession, NoSession, StoreError, Takeover};
 
 const HELD: &str = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff";
 const RELEASED: &str = "7f9619ff-8b86-4d01-b42d-00cf4fc964ff";
@@ -33,20 +33,7 @@ fn owner() -> Owner {
 }
 
 fn ask(name: &str, lease_id: LeaseId) -> Acquire {
-    Acquire {
-        lock: lock(name),
-        lease_id,
-        owner: owner(),
-        ttl: Ttl::DEFAULT,
-        wait_ms: 0,
-        metadata: None,
-        min_token: None,
-        session: None,
-        incarnation: None,
-        takeover: Takeover::Never,
-        mode: Mode::Exclusive,
-        lock_delay_ms: 0,
-    }
+    Acquire::new(lock(name), lease_id, owner(), Ttl::DEFAULT)
 }
 
 fn granted(reply: Reply) -> Grant {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use fence_protocol::SessionId;
 use fence_protocol::wire::lock::LockState;
-use lock_server::store::{ListQuery, NewSession};
+use lock_server::store::ListQuery;
 
 use super::*;
 
@@ -154,21 +154,10 @@ pub async fn a_group_that_is_released_frees_those_behind_it(store: &Store) {
     }
 }
 
-async fn session(store: &Store) -> SessionId {
-    let new = NewSession {
-        session_id: crate::key_file::session_id(),
-        owner: owner("conformance"),
-        ttl: Ttl::from_ms(LONG_MS).unwrap(),
-        metadata: None,
-        principal: None,
-    };
-    store.create_session(new).await.unwrap().session_id
-}
-
 /// The end of its session, or its block, takes the group out of every queue.
 pub async fn a_group_whose_session_ends_frees_those_behind_it(store: &Store) {
     for way in ["session-ends", "session-blocked"] {
-        let id = session(store).await;
+        let id = begin(store, LONG_MS).await;
         let mut blocked = blocked(store, way, LONG_MS, Some(id)).await;
         assert_eq!(store.heartbeat(id).await.unwrap().lease_count, 3);
         match way {
@@ -188,7 +177,7 @@ pub async fn a_group_whose_session_ends_frees_those_behind_it(store: &Store) {
 
 /// Its leases are kept by heartbeats and end together.
 pub async fn a_group_of_a_session_is_bound_to_it(store: &Store) {
-    let id = session(store).await;
+    let id = begin(store, LONG_MS).await;
     let locks = ["bound-group/a", "bound-group/b", "bound-group/c"];
     let mut asked = parts(0, &locks);
     asked.iter_mut().for_each(|part| {
