@@ -100,6 +100,8 @@ pub(crate) struct Endpoint {
 /// environment nor redirects: a token goes to the server that was configured and nowhere else.
 pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Error> {
     let auth = auth.map(|token| (AUTHORIZATION, token.header()));
+    // It fails where the program has chosen its cryptography already, which is then used.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
         .no_proxy()

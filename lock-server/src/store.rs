@@ -88,13 +88,13 @@ pub trait LockStore: SessionStore {
     /// is not.
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError>;
 
-    /// A token that no lease has: above every token issued before, and never issued again. Guards
-    /// are sealed with it.
+    /// A token that no lease has: above every token issued for the lock before, and never issued
+    /// again. Guards are sealed with it.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`], [`StoreError::Unavailable`]; [`StoreError::Unknown`] where a token
     /// may have been used up.
-    async fn mint(&self) -> Result<Token, StoreError>;
+    async fn mint(&self, lock: &LockName) -> Result<Token, StoreError>;
 
     /// Holder, queue and recent history of one lock. A lock that nothing is known of is free.
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError>;
@@ -358,6 +358,14 @@ pub enum StoreError {
     /// The namespace has no token left, or the wished minimum is out of reach.
     #[error("tokens are exhausted: the next one would be above {}", Token::MAX)]
     Exhausted,
+    /// The store cannot do this, now or later; nothing was changed.
+    #[error("the {store} store does not offer {what}")]
+    NotOffered {
+        /// The store's [name](LockStore::name).
+        store: &'static str,
+        /// What it cannot do, in the words of the docs.
+        what: &'static str,
+    },
     /// Nothing was done; the store cannot be used now.
     #[error("{0}")]
     Unavailable(String),

@@ -116,6 +116,7 @@ impl Api {
     /// Where there are none.
     pub fn round_robin(bases: &[&str]) -> Self {
         assert!(!bases.is_empty(), "no server");
+        service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .redirect(reqwest::redirect::Policy::none())

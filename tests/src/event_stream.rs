@@ -28,6 +28,7 @@ impl EventStream {
     /// # Panics
     /// Where the answer is not a stream.
     pub async fn open_as(base: &str, query: &str, last_id: &str, authorization: &str) -> Self {
+        service_kit::tls::install_crypto();
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let mut request = client.get(format!("{base}/v1/events{query}"));
         if !last_id.is_empty() {

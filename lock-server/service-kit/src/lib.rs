@@ -21,5 +21,6 @@ pub mod redis_link;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
+pub mod tls;
 
 pub use kit::{Kit, operational_routes};

@@ -88,6 +88,9 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
             Reject::new(Code::StoreUnavailable, StoreError::Exhausted.to_string())
                 .hint("An operator must move these locks to another namespace.")
         }
+        StoreError::NotOffered { .. } => Reject::new(Code::NotOffered, refusal.to_string()).hint(
+            "docs/reference/guarantees.md says which store offers what; --store chooses one.",
+        ),
         StoreError::Unavailable(reason) => {
             Reject::new(Code::StoreUnavailable, reason).retry_after(RETRY_AFTER_SECS)
         }

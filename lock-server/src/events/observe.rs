@@ -150,8 +150,8 @@ impl LockStore for Observed {
         self.store.revoke(lock, revoke).await
     }
 
-    async fn mint(&self) -> Result<Token, StoreError> {
-        self.store.mint().await
+    async fn mint(&self, lock: &LockName) -> Result<Token, StoreError> {
+        self.store.mint(lock).await
     }
 
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {

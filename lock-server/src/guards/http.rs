@@ -11,6 +11,7 @@ const POOL_IDLE: std::time::Duration = std::time::Duration::from_secs(45);
 /// A client that goes where it is told and nowhere else.
 pub(super) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
     let auth = auth.map(|value| (header::AUTHORIZATION, value.clone()));
+    service_kit::tls::install_crypto();
     reqwest::Client::builder()
         .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
         .default_headers(auth.into_iter().collect())

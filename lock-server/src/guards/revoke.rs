@@ -128,7 +128,7 @@ impl Revocation<'_> {
                 }
                 _ => {}
             }
-            let token = self.store.mint().await.map_err(Failed::store(&done))?;
+            let token = self.store.mint(self.lock).await.map_err(Failed::store(&done))?;
             if let Some(meant) = self.wish.lease {
                 // Somebody may have come to share the lock before the token was minted.
                 let shown = self.store.show(self.lock).await.map_err(Failed::store(&done))?;

@@ -303,7 +303,7 @@ macro_rules! serve_through_engine {
                 self.0.revoke(lock.clone(), revoke).await
             }
 
-            async fn mint(&self) -> Result<Token, StoreError> {
+            async fn mint(&self, _lock: &LockName) -> Result<Token, StoreError> {
                 self.0.mint().await
             }
 

@@ -250,7 +250,7 @@ impl LockStore for RedisStore {
         answer.into_revoked(lock)
     }
 
-    async fn mint(&self) -> Result<Token, StoreError> {
+    async fn mint(&self, _lock: &LockName) -> Result<Token, StoreError> {
         match self.run(&self.inner.scripts.mint, |_| {}).await? {
             Answer::Minted(token) => Ok(token),
             Answer::Exhausted => Err(StoreError::Exhausted),

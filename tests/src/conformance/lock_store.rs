@@ -17,6 +17,7 @@ mod delays;
 mod endings;
 mod groups;
 mod kinds;
+pub mod not_offered;
 mod permits;
 mod queue;
 mod revoking;
@@ -138,21 +139,40 @@ async fn until_free(store: &Store, lock: &str) {
 
 /// Makes a test of every case of the suite. `$store` is an expression that gives a
 /// `(guard, Store)`; the guard lives as long as the test (a Redis, a folder).
+///
+/// A store that cannot do everything names what it offers, and what it lacks and refuses as
+/// not offered: `lock_store_suite!(store().await, offers core sessions, lacks kinds groups)`.
 #[macro_export]
 macro_rules! lock_store_suite {
     ($store:expr) => {
+        $crate::lock_store_suite!($store,
+            offers core namespace takeover kinds groups delays sessions, lacks);
+    };
+    ($store:expr, offers $($offered:ident)*, lacks $($lacked:ident)*) => {
+        $($crate::lock_store_suite!(@$offered $store);)*
+        mod not_offered {
+            #[allow(unused_imports, reason = "the store may be named by a path")]
+            use super::*;
+
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $lacked() {
+                    let (_guard, store) = $store;
+                    $crate::conformance::lock_store::not_offered::$lacked(&store).await;
+                }
+            )*
+        }
+    };
+    (@core $store:expr) => {
         $crate::lock_store_suite!(@cases $store;
-            tokens_rise_over_all_locks
             the_same_id_gets_the_same_grant
             an_id_belongs_to_its_owner
             a_held_lock_is_refused_with_its_holder
             patience_ends_in_a_refusal
             a_minimum_is_exceeded
             a_guards_mark_is_exceeded
-            tokens_run_out_loudly
             what_is_shown_is_what_was_asked
             pages_are_complete_and_in_order
-            many_tasks_on_many_locks_keep_the_tokens_unique
             contenders_never_hold_at_once
             an_ended_id_is_never_granted_again
             an_expired_lease_is_gone_loudly
@@ -171,6 +191,19 @@ macro_rules! lock_store_suite {
             a_grant_that_was_asked_for_again_is_not_taken_back
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
+            a_revoked_holder_is_told_why
+        );
+    };
+    (@namespace $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
+            tokens_rise_over_all_locks
+            tokens_run_out_loudly
+            many_tasks_on_many_locks_keep_the_tokens_unique
+            minted_tokens_rise_with_the_granted
+        );
+    };
+    (@takeover $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
             a_new_life_takes_over_at_once
             takeover_never_crosses_owners
             an_earlier_life_does_not_take_the_lock_back
@@ -183,6 +216,10 @@ macro_rules! lock_store_suite {
             a_takeover_races_an_expiry
             a_takeover_races_the_end_of_the_session
             a_takeover_in_many_copies_is_one_grant
+        );
+    };
+    (@kinds $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
             shared_leases_live_side_by_side
             a_writer_is_not_overtaken_by_readers
             a_stream_of_readers_starves_no_writer
@@ -201,6 +238,13 @@ macro_rules! lock_store_suite {
             what_is_shared_is_not_taken_over
             a_session_holds_several_permits_of_one_lock
             several_leases_are_shown_and_listed
+            one_of_several_is_revoked
+            everything_is_revoked_oldest_first
+            a_revocation_lets_the_queue_in
+        );
+    };
+    (@groups $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
             a_group_is_granted_as_one
             a_group_is_all_or_nothing
             a_group_is_granted_once
@@ -220,6 +264,10 @@ macro_rules! lock_store_suite {
             groups_and_single_waiters_get_on
             a_group_has_modes
             a_large_group_is_one_step
+        );
+    };
+    (@delays $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
             a_delay_closes_the_lock_after_expiry
             a_delay_closes_the_lock_after_a_session
             a_holders_word_leaves_no_delay
@@ -227,11 +275,10 @@ macro_rules! lock_store_suite {
             a_delay_keeps_writers_out_and_lets_readers_in
             a_delay_is_lifted_by_a_revocation
             a_group_waits_for_a_delay
-            one_of_several_is_revoked
-            everything_is_revoked_oldest_first
-            a_revoked_holder_is_told_why
-            a_revocation_lets_the_queue_in
-            minted_tokens_rise_with_the_granted
+        );
+    };
+    (@sessions $store:expr) => {
+        $crate::lock_store_suite!(@cases $store;
             a_session_is_created_once
             a_session_keeps_its_principal
             a_heartbeat_keeps_every_lease

@@ -14,6 +14,7 @@ const TEXT_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) fn client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Failure> {
     let auth = auth.map(|token| (AUTHORIZATION, token.header()));
+    service_kit::tls::install_crypto();
     reqwest::Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())

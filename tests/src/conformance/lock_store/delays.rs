@@ -211,13 +211,13 @@ pub(super) async fn left(store: &Store) {
     store.revoke(&name("kept/revoked"), why).await.unwrap();
     // The last token of this life is a minted one, right above this lease's.
     let last = take(store, request("kept/last", LONG_MS, 0)).await;
-    assert!(store.mint().await.unwrap() > last.token);
+    assert!(store.mint(&name("kept/last")).await.unwrap() > last.token);
 }
 
 /// See [`left`]. Asked before anything else, so that the first token of the new life is minted here.
 pub(super) async fn found(store: &Store) {
     let last = store.show(&name("kept/last")).await.unwrap().holder.expect("a lease");
-    let minted = store.mint().await.unwrap();
+    let minted = store.mint(&name("kept/last")).await.unwrap();
     assert!(minted.get() > last.info.token.get() + 1, "the minted token was forgotten");
     let read = store.show(&name("kept/read")).await.unwrap();
     assert_eq!((read.lease_count, read.size), (2, None));

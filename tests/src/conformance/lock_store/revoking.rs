@@ -104,8 +104,9 @@ pub async fn a_revocation_lets_the_queue_in(store: &Store) {
 /// and acquire at once; it makes no lease.
 pub async fn minted_tokens_rise_with_the_granted(store: &Store) {
     let mut last = grant(store, "mint/0", LONG_MS).await.token;
+    let lock = name("mint/0");
     for round in 1..4 {
-        let minted = store.mint().await.unwrap();
+        let minted = store.mint(&lock).await.unwrap();
         assert!(minted > last, "{minted} after {last}");
         last = grant(store, &format!("mint/{round}"), LONG_MS).await.token;
         assert!(last > minted, "{last} after {minted}");
@@ -116,7 +117,7 @@ pub async fn minted_tokens_rise_with_the_granted(store: &Store) {
             let mut tokens = Vec::new();
             for round in 0..10 {
                 tokens.push(match (task + round) % 2 {
-                    0 => store.mint().await.unwrap(),
+                    0 => store.mint(&name("mint/0")).await.unwrap(),
                     _ => grant(&store, &format!("mint/{task}/{round}"), LONG_MS).await.token,
                 });
             }
