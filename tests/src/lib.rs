@@ -16,6 +16,8 @@ pub mod api;
 pub mod binaries;
 pub mod checks;
 pub mod conformance;
+pub mod etcd_certificates;
+pub mod etcd_server;
 pub mod event_stream;
 pub mod fault_proxy;
 pub mod history;
