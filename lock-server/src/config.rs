@@ -1,6 +1,7 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
 mod lock_delay;
+mod store_login;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,10 +17,11 @@ use service_kit::listener::ListenOptions;
 use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
+use self::store_login::StoreLoginFlags;
 use crate::events::EventOptions;
 use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
-use crate::store::{Limits, StoreOptions, StoreUrl};
+use crate::store::{Limits, StoreLogin, StoreOptions, StoreUrl};
 
 /// The prefix of the environment's variables.
 pub const PREFIX: &str = "LOCK_SERVER";
@@ -38,9 +40,12 @@ pub struct Config {
     /// Where the API is served. Without TLS and access control only loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Where leases are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
+    /// Who this server is to the store.
+    #[command(flatten)]
+    pub store_login: StoreLoginFlags,
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
@@ -100,11 +105,11 @@ pub struct Config {
     /// How many leases and waiting requests a session may have.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_session_leases: usize,
-    /// How long Redis may take to answer before the outcome is unknown.
+    /// How long Redis or a member of etcd may take to answer before the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
     /// For how long a lock server that fell silent still counts as alive to the others on the same
-    /// Redis: what its death can cost the waiters behind its own.
+    /// Redis or etcd: what its death can cost the waiters behind its own.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
 
@@ -129,10 +134,11 @@ pub struct Config {
 /// Something else than serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Prepare a Redis namespace that has never issued a token.
+    /// Prepare a namespace in Redis or etcd that has never issued a token.
     Init {
-        /// Vouch that the namespace is new, so that its tokens begin at 1. Without this a Redis
-        /// that holds nothing may have been emptied, and tokens begin at the clock floor.
+        /// Vouch that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
+        /// Without this a store that holds nothing may have been emptied, and tokens begin at the
+        /// clock floor.
         #[arg(long, required = true)]
         fresh: bool,
     },
@@ -152,6 +158,9 @@ Examples:
     lock-server --store embedded:data --unsigned
   Leases in Redis, tokens signed:
     lock-server --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  Leases in etcd, as a user of it:
+    lock-server --store etcds://locks@etcd1:2379,etcd2:2379,etcd3:2379 --store-ca ca.pem
+      --store-password-file password.txt --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -196,15 +205,18 @@ impl Config {
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let store = self.store.clone().ok_or_else(|| {
-            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
+            "--store is missing: where are leases kept? memory:, embedded:DIR, redis://HOST:PORT or \
+             etcd://HOST:PORT"
                 .to_owned()
         });
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
         let keys = self.keys.keys(&[self.listen]);
         let prefixes = (self.seals(), self.lock_delays());
+        let login = self.store_login.read();
+        let store = store.and_then(|store| Ok((store, login?)));
         match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
             (
-                Ok(store),
+                Ok((store, login)),
                 Ok(keys),
                 Ok(ttl_range),
                 Ok(guards),
@@ -213,7 +225,7 @@ impl Config {
             ) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(guards.0, guards.1),
+                store_options: self.store_options(guards.0, guards.1, login),
                 keys,
                 ttl_range,
                 seal,
@@ -277,7 +289,12 @@ impl Config {
         file.map_err(|error| format!("--guard-auth-file {error}"))
     }
 
-    fn store_options(&self, guards: Vec<GuardUrl>, auth: Option<HeaderValue>) -> StoreOptions {
+    pub(crate) fn store_options(
+        &self,
+        guards: Vec<GuardUrl>,
+        auth: Option<HeaderValue>,
+        login: StoreLogin,
+    ) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
@@ -294,6 +311,7 @@ impl Config {
             guard_auth: auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
+            login,
         }
     }
 
@@ -383,6 +401,13 @@ mod tests {
                 "/nonexistent/a: cannot be",
             ),
             ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
+            ("--store etcd://u:p@x --unsigned", "--store-password-file"),
+            (
+                "--store etcd://x --unsigned --store-ca /nonexistent/ca",
+                "--store-ca /nonexistent/ca",
+            ),
+            ("--store etcd://x --unsigned --store-cert /nonexistent/c", "without --store-key"),
+            ("--store memory: --unsigned --store-user u", "--store-user"),
         ] {
             let error = settings(args).unwrap_err();
             assert!(error.contains(reason), "{args}: {error}");

@@ -8,6 +8,7 @@ use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
+use crate::store::etcd::{self, EtcdOptions};
 use crate::store::redis::lineage;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
@@ -57,16 +58,34 @@ async fn serve(settings: Settings) -> ExitCode {
 }
 
 async fn init(config: &Config) -> ExitCode {
-    let Some(StoreUrl::Redis(target)) = &config.store else {
-        return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
-    };
     let guards = match init_guards(config) {
         Ok(guards) => guards,
         Err(error) => return usage(&error),
     };
-    match lineage::init_fresh(target, &config.namespace, &guards).await {
-        Ok(()) => {
-            println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
+    let (namespace, made) = match &config.store {
+        Some(StoreUrl::Redis(target)) => {
+            let made = lineage::init_fresh(target, &config.namespace, &guards).await;
+            (format!("{} at {target}", config.namespace), made.map(|()| 1))
+        }
+        Some(StoreUrl::Etcd(target)) => {
+            let login = match config.store_login.read() {
+                Ok(login) => login,
+                Err(error) => return usage(&error),
+            };
+            let options = config.store_options(Vec::new(), None, login);
+            let made = etcd::init_fresh(target, &EtcdOptions::of(&options), &guards).await;
+            (format!("{} at {target}", config.namespace), made)
+        }
+        _ => {
+            return usage(
+                "init --fresh prepares a Redis or an etcd: name it with --store \
+                 redis://HOST:PORT or --store etcd://HOST:PORT",
+            );
+        }
+    };
+    match made {
+        Ok(first) => {
+            println!("namespace {namespace} is ready; its tokens begin at {first}");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -13,12 +13,13 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 pub mod embedded;
 mod engine;
+pub mod etcd;
 pub mod memory;
 mod open;
 pub mod redis;
 mod session;
 
-pub use open::{OpenError, StoreOptions, StoreUrl, open};
+pub use open::{OpenError, StoreLogin, StoreOptions, StoreTls, StoreUrl, open};
 pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 
 /// A store of leases: who holds which lock, with which token, until when.

@@ -10,6 +10,7 @@ use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
 
 use super::embedded::EmbeddedStore;
+use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
 use super::memory::MemoryStore;
 use super::redis::{RedisOptions, RedisStore};
 use super::{Limits, LockStore};
@@ -25,6 +26,8 @@ pub enum StoreUrl {
     Embedded(PathBuf),
     /// `redis://…`
     Redis(RedisTarget),
+    /// `etcd://…`, `etcds://…`
+    Etcd(EtcdTarget),
 }
 
 impl FromStr for StoreUrl {
@@ -41,8 +44,10 @@ impl FromStr for StoreUrl {
                 .parse()
                 .map(Self::Redis)
                 .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
+            Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
             _ => Err(format!(
-                "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
+                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port or \
+                 etcd://host:port",
                 without_password(url)
             )),
         }
@@ -64,6 +69,48 @@ pub struct StoreOptions {
     pub link: LinkOptions,
     /// For how long a silent server still counts as alive, for stores that servers share.
     pub liveness: std::time::Duration,
+    /// Who this server is to a store behind a network.
+    pub login: StoreLogin,
+}
+
+/// Who this server is to a store behind a network, and whom it trusts there.
+#[derive(Clone, Default)]
+pub struct StoreLogin {
+    /// The user.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<String>,
+    /// Certificates.
+    pub tls: StoreTls,
+}
+
+/// Certificates for TLS to a store, as PEM.
+#[derive(Clone, Default)]
+pub struct StoreTls {
+    /// The authorities that are trusted instead of the system's.
+    pub ca: Option<Vec<u8>>,
+    /// This server's own certificate and its private key.
+    pub identity: Option<Vec<u8>>,
+}
+
+/// Neither the password nor the private key is printed.
+impl std::fmt::Debug for StoreLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreLogin")
+            .field("user", &self.user)
+            .field("password", &self.password.is_some())
+            .field("tls", &self.tls)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for StoreTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreTls")
+            .field("ca", &self.ca.is_some())
+            .field("identity", &self.identity.is_some())
+            .finish()
+    }
 }
 
 impl Default for StoreOptions {
@@ -75,6 +122,7 @@ impl Default for StoreOptions {
             guard_auth: None,
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
+            login: StoreLogin::default(),
         }
     }
 }
@@ -139,6 +187,11 @@ async fn open_store(
             let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
+        StoreUrl::Etcd(target) => {
+            let etcd_options = EtcdOptions::of(options);
+            let started = EtcdStore::start(target, etcd_options, guards.clone(), kit);
+            Arc::new(started.await.map_err(refused)?)
+        }
     })
 }
 
@@ -174,6 +227,8 @@ mod tests {
         assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
         assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+        assert!(matches!("etcd://127.0.0.1:2379".parse(), Ok(StoreUrl::Etcd(_))));
+        assert!(matches!("etcds://locks@a,b,c".parse(), Ok(StoreUrl::Etcd(_))));
     }
 
     #[test]

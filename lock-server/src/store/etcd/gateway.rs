@@ -1,0 +1,372 @@
+//! etcd's JSON gateway: several endpoints, a time-out for every request, and a plain word on what
+//! became of it.
+//!
+//! A request that is harmless to repeat ([`Effect::Harmless`]: it reads, or says what it wants by
+//! an id of its own) is tried at one endpoint after the other, and so is one that changes only what
+//! it compares ([`Effect::Compared`]). One that must be done once is tried at the next endpoint only
+//! while it is certain that nobody has taken it. Where a request that writes may have been done, the
+//! outcome is [`GatewayError::Unknown`], and its caller reads back.
+
+mod calls;
+mod login;
+mod verdict;
+mod watch;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use reqwest::header::AUTHORIZATION;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use self::login::{Login, User};
+use self::verdict::Verdict;
+use super::url::EtcdTarget;
+use crate::store::StoreLogin;
+
+/// The longest answer that is read, in bytes.
+const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long a connection that is not used stays open.
+const POOL_IDLE: Duration = Duration::from_secs(45);
+/// How soon a peer is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// Whether a request may be sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// A second time changes nothing more, and the answer is the same.
+    Harmless,
+    /// It compares what it changes, so that a second time changes nothing; but whether the first one
+    /// was done, its answer does not say.
+    Compared,
+    /// It must be done once.
+    Once,
+}
+
+/// Why there is no answer to use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum GatewayError {
+    /// Nothing was done; etcd cannot be used now.
+    #[error("{0}")]
+    Down(String),
+    /// It may have been done, or may be done yet.
+    #[error("{0}")]
+    Unknown(String),
+    /// etcd said no; nothing was done.
+    #[error("etcd refuses: {message}")]
+    Refused {
+        /// As gRPC numbers it.
+        code: u32,
+        /// In etcd's words.
+        message: String,
+    },
+}
+
+impl GatewayError {
+    /// Whether etcd said that there is no such etcd lease.
+    pub(super) fn is_no_lease(&self) -> bool {
+        matches!(self, Self::Refused { message, .. } if message.contains("lease not found"))
+    }
+
+    /// Whether etcd said that there is such an etcd lease already.
+    pub(super) fn is_lease_there(&self) -> bool {
+        matches!(self, Self::Refused { message, .. } if message.contains("lease already exists"))
+    }
+}
+
+/// A client of one etcd.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    endpoints: Endpoints,
+    /// The one that answered last.
+    current: AtomicUsize,
+    user: Option<User>,
+    login: Login,
+}
+
+/// The members of an etcd, as they are talked to.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    http: reqwest::Client,
+    urls: Vec<String>,
+    timeout: Duration,
+}
+
+/// What came of one request to one member.
+enum Raw {
+    Reply { status: u16, body: Vec<u8> },
+    NotSent(String),
+    NoAnswer(String),
+}
+
+impl Gateway {
+    /// A client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// A sentence where the certificates cannot be used, or user and password do not fit together.
+    pub(super) fn new(
+        target: &EtcdTarget,
+        login: &StoreLogin,
+        connect_timeout: Duration,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let user = user(target, login)?;
+        let http = client(target, login, connect_timeout)?;
+        let urls = target.endpoints().collect();
+        Ok(Self {
+            endpoints: Endpoints { http, urls, timeout },
+            current: AtomicUsize::new(0),
+            user,
+            login: Login::default(),
+        })
+    }
+
+    /// How many endpoints there are.
+    pub(super) fn endpoint_count(&self) -> usize {
+        self.endpoints.urls.len()
+    }
+
+    /// The endpoint that answered last.
+    pub(super) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// How long one request may take at one endpoint.
+    pub(super) fn timeout(&self) -> Duration {
+        self.endpoints.timeout
+    }
+
+    /// Asks one endpoint after the other, the one that answered last first.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        effect: Effect,
+    ) -> Result<T, GatewayError> {
+        let first = self.current.load(Ordering::Relaxed);
+        let mut reasons = Vec::new();
+        let mut unclear = false;
+        for step in 0..self.endpoint_count() {
+            let endpoint = (first + step) % self.endpoint_count();
+            let reason = match self.call_at(endpoint, path, body).await {
+                Ok(reply) => {
+                    self.current.store(endpoint, Ordering::Relaxed);
+                    return Ok(reply);
+                }
+                Err(Verdict::Refused { code, message }) => {
+                    return Err(GatewayError::Refused { code, message });
+                }
+                Err(Verdict::Closed(reason)) => return Err(GatewayError::Down(reason)),
+                Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
+                Err(Verdict::NotDone(reason)) => reason,
+                Err(Verdict::Unclear(reason)) if effect == Effect::Once => {
+                    self.current.store((endpoint + 1) % self.endpoint_count(), Ordering::Relaxed);
+                    let url = &self.endpoints.urls[endpoint];
+                    return Err(GatewayError::Unknown(format!("{url}: {reason}")));
+                }
+                Err(Verdict::Unclear(reason)) => {
+                    unclear |= effect == Effect::Compared;
+                    reason
+                }
+            };
+            reasons.push(format!("{}: {reason}", self.endpoints.urls[endpoint]));
+        }
+        let reasons = format!("etcd cannot be used: {}", reasons.join("; "));
+        Err(if unclear { GatewayError::Unknown(reasons) } else { GatewayError::Down(reasons) })
+    }
+
+    /// Asks one endpoint; logs in where that is needed.
+    async fn call_at<T: DeserializeOwned>(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &Value,
+    ) -> Result<T, Verdict> {
+        let mut refused = None;
+        loop {
+            let token = self.token(endpoint, refused.as_deref()).await?;
+            let answer = match self.endpoints.post(endpoint, path, body, token.as_deref()).await {
+                Raw::Reply { status: 200, body } => {
+                    return serde_json::from_slice(&body)
+                        .map_err(|error| Verdict::Unclear(format!("no answer of etcd: {error}")));
+                }
+                Raw::Reply { status, body } => verdict::judge(status, &body, self.user_name()),
+                Raw::NotSent(reason) => Verdict::NotDone(reason),
+                Raw::NoAnswer(reason) => Verdict::Unclear(reason),
+            };
+            // A token that is refused is replaced once.
+            if answer != Verdict::LoginAgain || refused.is_some() || token.is_none() {
+                return Err(answer);
+            }
+            refused = token;
+        }
+    }
+
+    async fn token(
+        &self,
+        endpoint: usize,
+        refused: Option<&str>,
+    ) -> Result<Option<String>, Verdict> {
+        match &self.user {
+            Some(user) => {
+                self.login.token(&self.endpoints, endpoint, user, refused).await.map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn user_name(&self) -> Option<&str> {
+        self.user.as_ref().map(|user| user.name.as_str())
+    }
+
+    /// Opens a stream at the first endpoint that gives one.
+    async fn open_stream(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<reqwest::Response, GatewayError> {
+        let first = self.current.load(Ordering::Relaxed);
+        let mut last = String::new();
+        for step in 0..self.endpoint_count() {
+            let endpoint = (first + step) % self.endpoint_count();
+            let token = match self.token(endpoint, None).await {
+                Ok(token) => token,
+                Err(verdict) => {
+                    last = format!("{verdict:?}");
+                    continue;
+                }
+            };
+            let request = self.endpoints.request(endpoint, path, body, token.as_deref());
+            let sent = tokio::time::timeout(self.endpoints.timeout, request.send()).await;
+            last = match sent {
+                Ok(Ok(response)) if response.status() == 200 => {
+                    self.current.store(endpoint, Ordering::Relaxed);
+                    return Ok(response);
+                }
+                Ok(Ok(response)) => format!("it answers {}", response.status()),
+                Ok(Err(error)) => causes(error),
+                Err(_) => "no answer in time".to_owned(),
+            };
+        }
+        Err(GatewayError::Down(format!("etcd cannot be watched: {last}")))
+    }
+}
+
+impl Endpoints {
+    fn request(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &Value,
+        token: Option<&str>,
+    ) -> reqwest::RequestBuilder {
+        let request = self.http.post(format!("{}{path}", self.urls[endpoint])).json(body);
+        match token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        }
+    }
+
+    async fn post(&self, endpoint: usize, path: &str, body: &Value, token: Option<&str>) -> Raw {
+        let request = self.request(endpoint, path, body, token).timeout(self.timeout);
+        match request.send().await {
+            Ok(response) => {
+                let status = response.status().as_u16();
+                match read(response).await {
+                    Ok(body) => Raw::Reply { status, body },
+                    Err(reason) => Raw::NoAnswer(reason),
+                }
+            }
+            Err(error) if error.is_connect() => Raw::NotSent(causes(error)),
+            Err(error) if error.is_timeout() => {
+                Raw::NoAnswer(format!("no answer within {} ms", self.timeout.as_millis()))
+            }
+            Err(error) => Raw::NoAnswer(causes(error)),
+        }
+    }
+}
+
+fn user(target: &EtcdTarget, login: &StoreLogin) -> Result<Option<User>, String> {
+    let named = match (target.user(), login.user.as_deref()) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(format!(
+                "--store names the user {one}, and --store-user names {other}; name one of them"
+            ));
+        }
+        (one, other) => one.or(other),
+    };
+    match (named, &login.password) {
+        (Some(name), Some(password)) => {
+            Ok(Some(User { name: name.to_owned(), password: password.clone() }))
+        }
+        (Some(name), None) => Err(format!(
+            "etcd's user {name} has a password: name its file by --store-password-file"
+        )),
+        (None, Some(_)) => Err("--store-password-file is there, and no user: name it by \
+                                --store-user"
+            .to_owned()),
+        (None, None) => Ok(None),
+    }
+}
+
+fn client(
+    target: &EtcdTarget,
+    login: &StoreLogin,
+    connect_timeout: Duration,
+) -> Result<reqwest::Client, String> {
+    service_kit::tls::install_crypto();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
+        .no_proxy()
+        .http1_only()
+        .tcp_nodelay(true)
+        .tcp_keepalive(KEEPALIVE)
+        .connect_timeout(connect_timeout)
+        .pool_idle_timeout(POOL_IDLE)
+        .redirect(reqwest::redirect::Policy::none());
+    let tls = &login.tls;
+    if !target.is_tls() && (tls.ca.is_some() || tls.identity.is_some()) {
+        return Err("--store-ca, --store-cert and --store-key are for TLS, and --store begins \
+                    with etcd://; write etcds://"
+            .to_owned());
+    }
+    if let Some(pem) = &tls.ca {
+        let roots = reqwest::Certificate::from_pem_bundle(pem)
+            .map_err(|error| format!("--store-ca holds no certificate: {}", causes(error)))?;
+        if roots.is_empty() {
+            return Err("--store-ca holds no certificate".to_owned());
+        }
+        builder = builder.tls_certs_only(roots);
+    }
+    if let Some(pem) = &tls.identity {
+        let identity = reqwest::Identity::from_pem(pem).map_err(|error| {
+            format!("--store-cert and --store-key cannot be used: {}", causes(error))
+        })?;
+        builder = builder.identity(identity);
+    }
+    builder.build().map_err(|error| format!("no TLS client can be made: {}", causes(error)))
+}
+
+async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(causes)? {
+        if body.len() + chunk.len() > REPLY_BYTES_MAX {
+            return Err(format!("it answers more than {REPLY_BYTES_MAX} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// An error with what caused it last, which says most.
+fn causes(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut last: &dyn std::error::Error = &error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    verdict::shortened(&last.to_string())
+}
