@@ -15,13 +15,17 @@ use super::txn::{Compare, On, Op, Txn};
 use super::values::{self, Granted, Held, HeldAt, Record, written};
 use super::view::{self, Standing, View};
 use super::wire::{Header, TxnReply};
-use super::{EtcdStore, TRIES, store_error};
+use super::{EtcdStore, TRIES, millis, store_error};
 use crate::store::{Acquire, Grant, Mode, StoreError};
 
 /// How long a lock may be on its way to a waiter before a newcomer is told so, in milliseconds.
 const HANDOVER_MS_MAX: u64 = 3_000;
 /// How often it is looked at meanwhile.
 const HANDOVER_LOOK: Duration = Duration::from_millis(10);
+
+/// For how long a grant is read back whose answer was lost.
+const READ_BACK_MAX: Duration = Duration::from_secs(5);
+const READ_BACK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What came of asking once.
 pub(super) enum Attempt {
@@ -133,7 +137,7 @@ impl EtcdStore {
         request: &Acquire,
         claimed: bool,
     ) -> Result<Attempt, StoreError> {
-        let terms = self.terms(request).await?;
+        let mut terms = self.terms(request).await?;
         let mut leases = Unused { store: self, leases: None };
         let mut known_view = None;
         for _ in 0..TRIES {
@@ -164,7 +168,11 @@ impl EtcdStore {
             }
             match self.grant(request, &terms, &view, &known, &mut leases, claimed).await? {
                 Try::Granted(grant) => return Ok(Attempt::Granted(grant)),
-                Try::Changed(view) => known_view = Some(view),
+                Try::Changed(view) => {
+                    known_view = Some(view);
+                    // What changed may be the session.
+                    terms = if terms.is_bound() { self.terms(request).await? } else { terms };
+                }
                 Try::Anew => {}
             }
         }
@@ -350,12 +358,14 @@ impl EtcdStore {
         let remembering = self.remembering().await.map_err(store_error)?;
         let keys = &self.inner.keys;
         let (holder, record) = (keys.holder(lock), keys.record(lock));
+        let mut success = vec![
+            Op::delete(&holder),
+            Op::put(&record, &written(before), On::Lease(remembering)),
+        ];
+        success.extend(self.unbind(draft.held.session, lock, draft.held.lease_id));
         let txn = Txn {
             compare: vec![Compare::created_by(&holder, revision)],
-            success: vec![
-                Op::delete(&holder),
-                Op::put(&record, &written(before), On::Lease(remembering)),
-            ],
+            success,
             failure: Vec::new(),
         };
         let undone = self.inner.gateway.write_compared(&txn).await;
@@ -387,8 +397,9 @@ impl EtcdStore {
                 request.lock
             ))
         };
+        let until_ms = self.now_ms() + millis(READ_BACK_MAX);
         let look = || async {
-            let view = self.view(&request.lock, request.lease_id).await;
+            let view = self.view_until(&request.lock, request.lease_id, until_ms).await;
             view.map_err(|error| unknown(error.to_string()))
         };
         let view = look().await?;
@@ -415,6 +426,23 @@ impl EtcdStore {
             "lock {} was not granted, and will not be: {reason}; try again",
             request.lock
         )))
+    }
+
+    /// Reads a lock, again and again while etcd cannot be used: a new leader takes a second or two.
+    async fn view_until(
+        &self,
+        lock: &LockName,
+        lease_id: LeaseId,
+        until_ms: u64,
+    ) -> Result<View, StoreError> {
+        loop {
+            match self.view(lock, lease_id).await {
+                Err(StoreError::Unavailable(_)) if self.now_ms() < until_ms => {
+                    tokio::time::sleep(READ_BACK_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// A token that no lease has.

@@ -56,6 +56,7 @@ pub(super) fn start(store: &EtcdStore, health: Health) {
     spawn(Task::Listen);
     spawn(Task::KeepPlaces);
     spawn(Task::Look);
+    tasks.spawn(super::sessions::run(store.clone()));
 }
 
 #[derive(Clone, Copy)]

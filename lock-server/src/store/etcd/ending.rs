@@ -5,7 +5,7 @@ use fence_protocol::{LeaseId, LockName, Owner};
 
 use super::keeper::Kept;
 use super::txn::{Compare, On, Op, Txn};
-use super::values::{Ending, HeldAt, RecordAt, written};
+use super::values::{Ending, HeldAt, RecordAt, WaiterAt, written};
 use super::view::View;
 use super::{EtcdStore, TRIES, store_error};
 use crate::store::{Revoke, StoreError};
@@ -111,15 +111,17 @@ impl EtcdStore {
         let keys = &self.inner.keys;
         let (holder_key, record_key) = (keys.holder(lock), keys.record(lock));
         let after = record.record.holding(at).end(at.held.lease_id, ending);
+        let mut success = vec![
+            Op::delete(&holder_key),
+            Op::put(&record_key, &written(&after), On::Lease(remembering)),
+        ];
+        success.extend(self.unbind(at.held.session, lock, at.held.lease_id));
         let txn = Txn {
             compare: vec![
                 Compare::unchanged(&holder_key, at.mod_revision),
                 Compare::unchanged(&record_key, record.mod_revision),
             ],
-            success: vec![
-                Op::delete(&holder_key),
-                Op::put(&record_key, &written(&after), On::Lease(remembering)),
-            ],
+            success,
             failure: Vec::new(),
         };
         let seen = self.inner.counter.seen();
@@ -229,13 +231,16 @@ impl EtcdStore {
         // Beside a live lease the record stays where it outlives that.
         let is_kept = view.held.is_some() && view.record.mod_revision > 0;
         let on = if is_kept { On::TheSame } else { On::Lease(remembering) };
+        let mut success = vec![
+            Op::put(&key, &written(&after), on),
+            Op::delete(&self.inner.keys.waiter(lock, lease_id)),
+        ];
+        let session = view.place.as_ref().and_then(|place| place.waiter.session);
+        success.extend(self.unbind(session, lock, lease_id));
         let txn = Txn {
             // Every grant writes the record, so none comes between.
             compare: vec![Compare::unchanged(&key, view.record.mod_revision)],
-            success: vec![
-                Op::put(&key, &written(&after), on),
-                Op::delete(&self.inner.keys.waiter(lock, lease_id)),
-            ],
+            success,
             failure: Vec::new(),
         };
         match self.inner.gateway.write_compared(&txn).await {
@@ -279,7 +284,9 @@ impl EtcdStore {
             let view = self.view(lock, lease_id).await?;
             if let Some(at) = view.held.filter(|at| at.held.lease_id == lease_id) {
                 let told = self.inner.keeper.lease(lock, lease_id);
-                if at.held.claimed || told.is_some_and(|kept| kept.at.held.claimed) {
+                let is_told = at.held.claimed || told.is_some_and(|kept| kept.at.held.claimed);
+                // What another server granted, that one delivers or takes back.
+                if is_told || at.held.keeper != self.inner.server_id {
                     return Ok(());
                 }
                 let ending = self.ending(EndReason::Released, None);
@@ -291,7 +298,7 @@ impl EtcdStore {
             let server = &self.inner.server_id;
             match view.place.filter(|place| place.waiter.server == *server) {
                 None => return Ok(()),
-                Some(place) if self.leave_queue(lock, lease_id, place.mod_revision).await? => {
+                Some(place) if self.leave_queue(lock, &place).await? => {
                     return Ok(());
                 }
                 Some(_) => {}
@@ -304,13 +311,15 @@ impl EtcdStore {
     pub(super) async fn leave_queue(
         &self,
         lock: &LockName,
-        lease_id: LeaseId,
-        mod_revision: u64,
+        place: &WaiterAt,
     ) -> Result<bool, StoreError> {
+        let lease_id = place.waiter.lease_id;
         let key = self.inner.keys.waiter(lock, lease_id);
+        let mut success = vec![Op::delete(&key)];
+        success.extend(self.unbind(place.waiter.session, lock, lease_id));
         let txn = Txn {
-            compare: vec![Compare::unchanged(&key, mod_revision)],
-            success: vec![Op::delete(&key)],
+            compare: vec![Compare::unchanged(&key, place.mod_revision)],
+            success,
             failure: Vec::new(),
         };
         let reply = self.inner.gateway.write_compared(&txn).await.map_err(store_error)?;

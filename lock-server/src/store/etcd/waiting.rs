@@ -14,9 +14,9 @@ use super::acquire::Attempt;
 use super::gateway::GatewayError;
 use super::places::Ticket;
 use super::txn::{Compare, On, Op, Txn};
-use super::values::{Waiter, written};
+use super::values::{Waiter, WaiterAt, written};
 use super::view::{Standing, View};
-use super::{EtcdStore, TRIES, leases, secs, store_error};
+use super::{EtcdStore, TRIES, leases, millis, secs, store_error};
 use crate::store::{Acquire, Grant, StoreError};
 
 /// How often the first of a server's waiters looks by itself, should the watch be deaf.
@@ -36,8 +36,12 @@ impl EtcdStore {
         let limit = self.inner.options.limits.waiters;
         let (lock, lease_id) = (request.lock.clone(), request.lease_id);
         let places = &self.inner.places;
-        places.others_left(&lock, lease_id).await;
-        let ticket = places.enter(&lock, lease_id, request.session, limit)?;
+        let ticket = loop {
+            places.others_left(&lock, lease_id).await;
+            if let Some(ticket) = places.enter(&lock, lease_id, request.session, limit)? {
+                break ticket;
+            }
+        };
         let number = ticket.number;
         let (sender, receiver) = oneshot::channel();
         let gone = CancellationToken::new();
@@ -132,6 +136,7 @@ impl EtcdStore {
         if view.place.is_none() && view.queue_length >= limit {
             return Err(StoreError::Limit { what: "waiters of this lock", limit: limit as u64 });
         }
+        let terms = self.terms(request).await?;
         let lease = self.places_lease().await.map_err(store_error)?;
         let (keys, lock) = (&self.inner.keys, &request.lock);
         let key = keys.waiter(lock, request.lease_id);
@@ -144,16 +149,16 @@ impl EtcdStore {
             session: request.session,
         };
         let before = view.place.as_ref().map_or(0, |place| place.mod_revision);
-        let txn = Txn {
-            compare: vec![
-                // Whoever asks again at another server keeps its place.
-                Compare::unchanged(&key, before),
-                // The id was not ended meanwhile.
-                Compare::unchanged(&keys.record(lock), view.record.mod_revision),
-            ],
-            success: vec![Op::put(&key, &written(&waiter), On::Lease(lease))],
-            failure: Vec::new(),
-        };
+        let mut compare = vec![
+            // Whoever asks again at another server keeps its place.
+            Compare::unchanged(&key, before),
+            // The id was not ended meanwhile.
+            Compare::unchanged(&keys.record(lock), view.record.mod_revision),
+        ];
+        compare.extend(terms.compare());
+        let mut success = vec![Op::put(&key, &written(&waiter), On::Lease(lease))];
+        success.extend(terms.wait(lease));
+        let txn = Txn { compare, success, failure: Vec::new() };
         match self.inner.gateway.write_compared(&txn).await {
             Ok(reply) if reply.succeeded => {
                 let own = view.place.as_ref().map(|place| place.create_revision);
@@ -183,8 +188,7 @@ impl EtcdStore {
 
     /// What it lives, in seconds.
     pub(super) fn places_lease_s(&self) -> u64 {
-        let liveness = self.inner.options.liveness.as_millis();
-        secs(u64::try_from(liveness).unwrap_or(u64::MAX)).max(LEASE_S_MIN)
+        secs(millis(self.inner.options.liveness)).max(LEASE_S_MIN)
     }
 
     /// Patience is over: leaves the queue and says who holds the lock, unless it was granted.
@@ -206,11 +210,11 @@ impl EtcdStore {
                 Standing::Behind => tokio::time::sleep(HANDOVER_LOOK).await,
                 Standing::Held => {
                     let shares = self.inner.places.has_others(lock, lease_id, ticket.number);
-                    let left = match view.place.as_ref().filter(|_| !shares) {
-                        Some(place) => self
-                            .leave_queue(lock, lease_id, place.mod_revision)
-                            .await
-                            .map_err(still)?,
+                    let is_ours = |place: &&WaiterAt| {
+                        !shares && place.waiter.server == self.inner.server_id
+                    };
+                    let left = match view.place.as_ref().filter(is_ours) {
+                        Some(place) => self.leave_queue(lock, place).await.map_err(still)?,
                         None => true,
                     };
                     if left {
@@ -266,10 +270,9 @@ impl Drop for Caller {
         self.gone.cancel();
         let (store, lock, lease_id) = (self.store.clone(), self.lock.clone(), self.lease_id);
         let places = &self.store.inner.places;
-        if places.has_others(&lock, lease_id, self.number) {
+        if !places.begin_leaving(&lock, lease_id, self.number) {
             return;
         }
-        places.leaving(&lock, lease_id);
         self.store.inner.tasks.spawn(async move {
             // A try that is under way ends first: its grant is then there to be seen.
             let _ = task.await;
