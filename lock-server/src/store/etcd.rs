@@ -272,6 +272,10 @@ impl LockStore for EtcdStore {
     }
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Milliseconds in whole seconds, rounded up.
 fn secs(ms: u64) -> u64 {
     ms.div_ceil(1_000)

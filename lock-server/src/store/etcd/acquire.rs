@@ -358,10 +358,8 @@ impl EtcdStore {
         let remembering = self.remembering().await.map_err(store_error)?;
         let keys = &self.inner.keys;
         let (holder, record) = (keys.holder(lock), keys.record(lock));
-        let mut success = vec![
-            Op::delete(&holder),
-            Op::put(&record, &written(before), On::Lease(remembering)),
-        ];
+        let mut success =
+            vec![Op::delete(&holder), Op::put(&record, &written(before), On::Lease(remembering))];
         success.extend(self.unbind(draft.held.session, lock, draft.held.lease_id));
         let txn = Txn {
             compare: vec![Compare::created_by(&holder, revision)],

@@ -6,6 +6,7 @@
 //! doubt is taken back before anybody is told, and the offset is lifted. See [`super::offset`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fence_protocol::Token;
 use prometheus_client::metrics::counter::Counter as Metric;
@@ -25,6 +26,10 @@ use crate::store::StoreError;
 
 /// How often a change of the counter is tried that other servers are changing too.
 const TRIES: usize = 16;
+
+/// How often a log that looks shorter is looked at before that is believed.
+const LOOKS: usize = 3;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A counter that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +194,7 @@ impl Counter {
         if occasion == Occasion::Start {
             self.guards.ask().await;
         }
-        for _ in 0..TRIES {
+        for round in 0..TRIES {
             let (found, header) = self.look(gateway).await?;
             // After the reading, which is linearizable: no member that answers is behind that.
             let status = gateway.status().await.map_err(store_error)?;
@@ -208,6 +213,11 @@ impl Counter {
                 self.adopt(found, &header, status.raft_index);
                 return Ok(());
             };
+            if matches!(doubt, Doubt::IndexFell { .. }) && round < LOOKS {
+                // The two may have been asked of different members, and one may be behind.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
             if self.lift_for(gateway, doubt, found, &header, status.raft_index).await? {
                 return Ok(());
             }

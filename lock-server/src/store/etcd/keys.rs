@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn name() -> impl Strategy<Value = LockName> {
-        "[A-Za-z0-9._:/-]{1,12}".prop_filter_map("a name", |text| LockName::new(text).ok())
+        "[A-Za-z0-9._:/-]{1,12}".prop_filter_map("a name", |text| LockName::new(&text).ok())
     }
 
     fn lease() -> LeaseId {

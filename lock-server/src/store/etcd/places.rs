@@ -32,6 +32,13 @@ struct State {
     next_number: u64,
 }
 
+impl State {
+    fn has_others(&self, lock: &LockName, lease_id: LeaseId, number: u64) -> bool {
+        let mut listeners = self.listeners.get(lock).into_iter().flatten();
+        listeners.any(|other| other.lease_id == lease_id && other.number != number)
+    }
+}
+
 #[derive(Debug)]
 struct Listener {
     number: u64,
@@ -67,7 +74,7 @@ impl Places {
         self.wake_all();
     }
 
-    /// Adds a caller.
+    /// Adds a caller; none while an earlier request with the same id is being withdrawn.
     ///
     /// # Errors
     /// [`StoreError::Limit`].
@@ -77,8 +84,11 @@ impl Places {
         lease_id: LeaseId,
         session: Option<SessionId>,
         limit: usize,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<Option<Ticket>, StoreError> {
         let mut state = self.state();
+        if state.leaving.contains_key(&(lock.clone(), lease_id)) {
+            return Ok(None);
+        }
         if state.count >= limit {
             return Err(StoreError::Limit { what: "waiters of this server", limit: limit as u64 });
         }
@@ -87,7 +97,7 @@ impl Places {
         let (number, wake) = (state.next_number, Arc::new(Notify::new()));
         let listener = Listener { number, lease_id, session, place: None, wake: wake.clone() };
         state.listeners.entry(lock.clone()).or_default().push(listener);
-        Ok(Ticket { lock: lock.clone(), number, wake })
+        Ok(Some(Ticket { lock: lock.clone(), number, wake }))
     }
 
     /// Removes a caller. Whoever is first now is woken.
@@ -163,14 +173,18 @@ impl Places {
 
     /// Whether another caller waits here under the same id.
     pub(super) fn has_others(&self, lock: &LockName, lease_id: LeaseId, number: u64) -> bool {
-        let state = self.state();
-        let mut listeners = state.listeners.get(lock).into_iter().flatten();
-        listeners.any(|other| other.lease_id == lease_id && other.number != number)
+        self.state().has_others(lock, lease_id, number)
     }
 
-    /// A withdrawal begins.
-    pub(super) fn leaving(&self, lock: &LockName, lease_id: LeaseId) {
-        *self.state().leaving.entry((lock.clone(), lease_id)).or_default() += 1;
+    /// Begins a withdrawal, in one step with looking whether another caller waits here under the same
+    /// id: then there is nothing to withdraw.
+    pub(super) fn begin_leaving(&self, lock: &LockName, lease_id: LeaseId, number: u64) -> bool {
+        let mut state = self.state();
+        let alone = !state.has_others(lock, lease_id, number);
+        if alone {
+            *state.leaving.entry((lock.clone(), lease_id)).or_default() += 1;
+        }
+        alone
     }
 
     /// A withdrawal is done.

@@ -210,9 +210,8 @@ impl EtcdStore {
                 Standing::Behind => tokio::time::sleep(HANDOVER_LOOK).await,
                 Standing::Held => {
                     let shares = self.inner.places.has_others(lock, lease_id, ticket.number);
-                    let is_ours = |place: &&WaiterAt| {
-                        !shares && place.waiter.server == self.inner.server_id
-                    };
+                    let is_ours =
+                        |place: &&WaiterAt| !shares && place.waiter.server == self.inner.server_id;
                     let left = match view.place.as_ref().filter(is_ours) {
                         Some(place) => self.leave_queue(lock, place).await.map_err(still)?,
                         None => true,
