@@ -28,6 +28,7 @@ mod background;
 mod counter;
 mod ending;
 mod gateway;
+mod granting;
 mod keeper;
 mod keys;
 mod leases;
@@ -144,8 +145,9 @@ impl EtcdStore {
         let keys = Keys::new(&options.namespace);
         background::check_version(&gateway).await?;
         let counter = Counter::new(&keys, guards, kit);
-        let verified = counter.verify(&gateway, Occasion::Start).await;
-        verified.map_err(|error| error.to_string())?;
+        if let Err(error) = counter.verify(&gateway, Occasion::Start).await {
+            return Err(background::with_leader(&gateway, error.to_string()).await);
+        }
         let inner = Inner {
             gateway,
             keys,

@@ -31,7 +31,17 @@ const REWATCH_PAUSE: Duration = Duration::from_millis(100);
 /// A sentence where etcd does not answer, or is too old.
 pub(super) async fn check_version(gateway: &Gateway) -> Result<(), String> {
     let status = gateway.status().await.map_err(|error| error.to_string())?;
-    judge_version(&status.version)
+    judge_version(&status.version).map_err(|reason| format!("{}: {reason}", gateway.current_url()))
+}
+
+/// Why etcd cannot be used at the start, where it says itself that it has no leader.
+pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
+    match gateway.status().await {
+        Ok(member) if member.leader == 0 => format!(
+            "etcd has no leader: fewer than a majority of its members is up ({error})"
+        ),
+        _ => error,
+    }
 }
 
 fn judge_version(version: &str) -> Result<(), String> {
@@ -111,6 +121,9 @@ async fn listen(store: &EtcdStore) {
         if let Err(reason) = listen_once(store).await {
             tracing::debug!(reason, "the watch on etcd was lost; watching again");
         }
+        // It breaks when etcd is stopped, and what is started then may be an older backup, of which
+        // this server has nothing newer to hold against: it is looked at before the next grant.
+        store.inner.counter.forget();
         tokio::time::sleep(REWATCH_PAUSE).await;
     }
 }
@@ -127,7 +140,11 @@ async fn listen_once(store: &EtcdStore) -> Result<(), String> {
     loop {
         tokio::select! {
             reply = watch.next() => match reply? {
-                Some(reply) => reply.events.iter().for_each(|event| hear(store, event)),
+                Some(reply) => {
+                    // How far others are: whoever only watches notices an older backup by it.
+                    store.inner.counter.saw(&reply.header);
+                    reply.events.iter().for_each(|event| hear(store, event));
+                }
                 None => return Err("the stream has ended".to_owned()),
             },
             () = tokio::time::sleep(LOOK) => {

@@ -8,6 +8,7 @@
 //! outcome is [`GatewayError::Unknown`], and its caller reads back.
 
 mod calls;
+mod client;
 mod login;
 mod verdict;
 mod watch;
@@ -26,10 +27,6 @@ use crate::store::StoreLogin;
 
 /// The longest answer that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a connection that is not used stays open.
-const POOL_IDLE: Duration = Duration::from_secs(45);
-/// How soon a peer is asked whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Whether a request may be sent a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +107,8 @@ impl Gateway {
         connect_timeout: Duration,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let user = user(target, login)?;
-        let http = client(target, login, connect_timeout)?;
+        let user = client::user(target, login)?;
+        let http = client::http(target, login, connect_timeout)?;
         let urls = target.endpoints().collect();
         Ok(Self {
             endpoints: Endpoints { http, urls, timeout },
@@ -129,6 +126,11 @@ impl Gateway {
     /// The endpoint that answered last.
     pub(super) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
+    }
+
+    /// The endpoint that answered last, as a URL.
+    pub(super) fn current_url(&self) -> &str {
+        self.endpoints.urls.get(self.current()).map_or("", String::as_str)
     }
 
     /// How long one request may take at one endpoint.
@@ -159,7 +161,10 @@ impl Gateway {
                 Err(Verdict::Refused { code, message }) => {
                     return Err(GatewayError::Refused { code, message });
                 }
-                Err(Verdict::Closed(reason)) => return Err(GatewayError::Down(reason)),
+                Err(Verdict::Closed(reason)) => {
+                    let url = &self.endpoints.urls[endpoint];
+                    return Err(GatewayError::Down(format!("{url}: {reason}")));
+                }
                 Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
                 Err(Verdict::NotDone(reason)) => reason,
                 Err(Verdict::Unclear(reason)) if effect == Effect::Once => {
@@ -289,67 +294,6 @@ impl Endpoints {
     }
 }
 
-fn user(target: &EtcdTarget, login: &StoreLogin) -> Result<Option<User>, String> {
-    let named = match (target.user(), login.user.as_deref()) {
-        (Some(one), Some(other)) if one != other => {
-            return Err(format!(
-                "--store names the user {one}, and --store-user names {other}; name one of them"
-            ));
-        }
-        (one, other) => one.or(other),
-    };
-    match (named, &login.password) {
-        (Some(name), Some(password)) => {
-            Ok(Some(User { name: name.to_owned(), password: password.clone() }))
-        }
-        (Some(name), None) => Err(format!(
-            "etcd's user {name} has a password: name its file by --store-password-file"
-        )),
-        (None, Some(_)) => Err("--store-password-file is there, and no user: name it by \
-                                --store-user"
-            .to_owned()),
-        (None, None) => Ok(None),
-    }
-}
-
-fn client(
-    target: &EtcdTarget,
-    login: &StoreLogin,
-    connect_timeout: Duration,
-) -> Result<reqwest::Client, String> {
-    service_kit::tls::install_crypto();
-    let mut builder = reqwest::Client::builder()
-        .user_agent(concat!("lock-server/", env!("CARGO_PKG_VERSION")))
-        .no_proxy()
-        .http1_only()
-        .tcp_nodelay(true)
-        .tcp_keepalive(KEEPALIVE)
-        .connect_timeout(connect_timeout)
-        .pool_idle_timeout(POOL_IDLE)
-        .redirect(reqwest::redirect::Policy::none());
-    let tls = &login.tls;
-    if !target.is_tls() && (tls.ca.is_some() || tls.identity.is_some()) {
-        return Err("--store-ca, --store-cert and --store-key are for TLS, and --store begins \
-                    with etcd://; write etcds://"
-            .to_owned());
-    }
-    if let Some(pem) = &tls.ca {
-        let roots = reqwest::Certificate::from_pem_bundle(pem)
-            .map_err(|error| format!("--store-ca holds no certificate: {}", causes(error)))?;
-        if roots.is_empty() {
-            return Err("--store-ca holds no certificate".to_owned());
-        }
-        builder = builder.tls_certs_only(roots);
-    }
-    if let Some(pem) = &tls.identity {
-        let identity = reqwest::Identity::from_pem(pem).map_err(|error| {
-            format!("--store-cert and --store-key cannot be used: {}", causes(error))
-        })?;
-        builder = builder.identity(identity);
-    }
-    builder.build().map_err(|error| format!("no TLS client can be made: {}", causes(error)))
-}
-
 async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(causes)? {
@@ -368,5 +312,12 @@ fn causes(error: reqwest::Error) -> String {
     while let Some(cause) = last.source() {
         last = cause;
     }
-    verdict::shortened(&last.to_string())
+    let text = verdict::shortened(&last.to_string());
+    if text.contains("ertificate") {
+        return format!(
+            "{text}; --store-ca names the authority that signed etcd's certificate, --store-cert \
+             and --store-key the one that etcd asks for"
+        );
+    }
+    text
 }
