@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +23,9 @@ pub enum Fault {
     Blackhole,
     /// Requests pass; replies are swallowed. Both ends believe in the connection.
     DropReplies,
+    /// The same from the moment on that a request with these words in it passes, on every connection:
+    /// what was asked before it is answered, and it is carried out.
+    DropRepliesAfter(&'static str),
     /// New connections are closed at once; connections that exist are cut.
     Refuse,
 }
@@ -38,6 +41,8 @@ struct Control {
     fault: watch::Receiver<Fault>,
     cut: CancellationToken,
     dropped: Arc<AtomicU64>,
+    /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
+    has_passed: Arc<AtomicBool>,
 }
 
 /// A proxy before one address, for as long as it lives.
@@ -47,6 +52,7 @@ pub struct FaultProxy {
     fault: watch::Sender<Fault>,
     cut: watch::Sender<CancellationToken>,
     dropped: Arc<AtomicU64>,
+    has_passed: Arc<AtomicBool>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -61,10 +67,17 @@ impl FaultProxy {
         let (fault, fault_seen) = watch::channel(Fault::None);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
         let dropped = Arc::new(AtomicU64::new(0));
-        let accepting =
-            accept(listener, upstream.to_owned(), fault_seen, cut_seen, dropped.clone());
+        let has_passed = Arc::new(AtomicBool::new(false));
+        let cut_first = cut_seen.borrow().clone();
+        let control = Control {
+            fault: fault_seen,
+            cut: cut_first,
+            dropped: dropped.clone(),
+            has_passed: has_passed.clone(),
+        };
+        let accepting = accept(listener, upstream.to_owned(), cut_seen, control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, fault, cut, dropped, _accepting: accepting }
+        Self { address, fault, cut, dropped, has_passed, _accepting: accepting }
     }
 
     /// Its own address, `127.0.0.1:PORT`.
@@ -74,6 +87,7 @@ impl FaultProxy {
 
     /// From now on.
     pub fn set(&self, fault: Fault) {
+        self.has_passed.store(false, Ordering::SeqCst);
         self.fault.send_replace(fault);
         if fault == Fault::Refuse {
             self.cut();
@@ -100,13 +114,12 @@ impl Drop for FaultProxy {
 async fn accept(
     listener: TcpListener,
     upstream: String,
-    fault: watch::Receiver<Fault>,
     cut: watch::Receiver<CancellationToken>,
-    dropped: Arc<AtomicU64>,
+    control: Control,
 ) {
     while let Ok((client, _)) = listener.accept().await {
         let cut = cut.borrow().clone();
-        let control = Control { fault: fault.clone(), cut, dropped: dropped.clone() };
+        let control = Control { cut, ..control.clone() };
         if *control.fault.borrow() == Fault::Refuse {
             continue;
         }
@@ -154,7 +167,17 @@ async fn pump(
                 }
             }
             (Fault::Delay(time), _) => tokio::time::sleep(time).await,
-            (Fault::DropReplies, Direction::Reply) if count > 0 => {
+            (Fault::DropRepliesAfter(words), Direction::Request) => {
+                let mut windows = piece[..count].windows(words.len());
+                if windows.any(|window| window == words.as_bytes()) {
+                    control.has_passed.store(true, Ordering::SeqCst);
+                }
+            }
+            (Fault::DropReplies | Fault::DropRepliesAfter(_), Direction::Reply)
+                if count > 0
+                    && (fault == Fault::DropReplies
+                        || control.has_passed.load(Ordering::SeqCst)) =>
+            {
                 control.dropped.fetch_add(1, Ordering::SeqCst);
                 continue;
             }
