@@ -56,7 +56,12 @@ impl EtcdStore {
         };
         let draft = Draft::new(self, request, terms, known, leases, claimed);
         let seen = self.inner.counter.seen();
-        match self.inner.gateway.write(&draft.txn(self, request, terms, view, known)).await {
+        match self
+            .inner
+            .gateway
+            .write(&draft.txn(&self.inner.keys, request, terms, view, known))
+            .await
+        {
             Ok(reply) if reply.succeeded => {
                 unused.leases = None;
                 self.granted(request, terms, &draft, view, &seen, &reply).await

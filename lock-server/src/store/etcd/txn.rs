@@ -147,6 +147,9 @@ pub(super) fn page(range: &Range, limit: usize) -> Value {
 }
 
 #[cfg(test)]
+pub(super) mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

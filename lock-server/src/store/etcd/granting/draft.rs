@@ -3,6 +3,7 @@
 use crate::store::Acquire;
 use crate::store::etcd::EtcdStore;
 use crate::store::etcd::counter::Known;
+use crate::store::etcd::keys::Keys;
 use crate::store::etcd::leases::Leases;
 use crate::store::etcd::sessions::Terms;
 use crate::store::etcd::txn::{Compare, On, Op, Txn};
@@ -63,13 +64,13 @@ impl Draft {
     /// The transaction.
     pub(super) fn txn(
         &self,
-        store: &EtcdStore,
+        keys: &Keys,
         request: &Acquire,
         terms: &Terms,
         view: &View,
         known: &Known,
     ) -> Txn {
-        let (keys, lock) = (&store.inner.keys, &request.lock);
+        let lock = &request.lock;
         let (holder, record) = (keys.holder(lock), keys.record(lock));
         let (queue, place) = (keys.queue(lock), keys.waiter(lock, request.lease_id));
         let mut compare = vec![
@@ -99,3 +100,6 @@ impl Draft {
         Txn { compare, success, failure: view::ops(keys, lock, request.lease_id) }
     }
 }
+
+#[cfg(test)]
+mod tests;
