@@ -273,7 +273,9 @@ impl Etcd {
     fn is_awake(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid()));
         let stat = stat.unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| !rest.starts_with(['T', 'Z']) && stat != "")
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.starts_with(['T', 'Z']) && !rest.is_empty())
     }
 
     /// The id that the cluster knows it by; none where it does not answer.
