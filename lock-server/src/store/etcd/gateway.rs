@@ -289,8 +289,25 @@ impl Endpoints {
             Err(error) if error.is_timeout() => {
                 Raw::NoAnswer(format!("no answer within {} ms", self.timeout.as_millis()))
             }
-            Err(error) => Raw::NoAnswer(causes(error)),
+            Err(error) => Raw::NoAnswer(self.broken(endpoint, error)),
         }
+    }
+}
+
+impl Endpoints {
+    /// A connection that ended without an answer. Behind TLS that is also how a certificate is
+    /// refused: the handshake is over for the client before its own certificate was looked at, and
+    /// whether the reason is heard after it is a matter of luck.
+    fn broken(&self, endpoint: usize, error: reqwest::Error) -> String {
+        let text = causes(error);
+        let is_tls = self.urls.get(endpoint).is_some_and(|url| url.starts_with("https:"));
+        if !is_tls || text.contains("ertificate") {
+            return text;
+        }
+        format!(
+            "{text}; where it asks for a certificate of its clients, --store-cert and --store-key \
+             name one of the authority that it trusts"
+        )
     }
 }
 
