@@ -70,6 +70,7 @@ pub(super) async fn start(
     kit: &Kit,
 ) -> Result<(), String> {
     let prefix = key_prefix(namespace);
+    let target = target.in_slot_of(prefix.as_bytes());
     let key = |name: &str| format!("{prefix}{name}");
     let keys = Keys {
         stream: key("events"),

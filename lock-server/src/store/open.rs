@@ -7,7 +7,9 @@ use std::sync::Arc;
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
-use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
+use service_kit::redis_link::{
+    ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
+};
 
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
@@ -23,7 +25,8 @@ pub enum StoreUrl {
     Memory,
     /// `embedded:DIR`
     Embedded(PathBuf),
-    /// `redis://…`
+    /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of some
+    /// slot, see [`RedisTarget::in_slot_of`].
     Redis(RedisTarget),
 }
 
@@ -37,12 +40,17 @@ impl FromStr for StoreUrl {
                 Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
             }
             Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
-            Some(("redis", _)) => url
-                .parse()
-                .map(Self::Redis)
-                .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
+            Some(("redis" | "redis-sentinel", _)) => {
+                url.parse().map(Self::Redis).map_err(|error: TargetError| error.to_string())
+            }
+            Some(("redis-cluster", _)) => {
+                let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
+                Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
+            }
             _ => Err(format!(
-                "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
+                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
+                 redis-sentinel://host:port,host:port/master-name or \
+                 redis-cluster://host:port,host:port",
                 without_password(url)
             )),
         }
@@ -174,6 +182,13 @@ mod tests {
         assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
         assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+        let target = |url: &str| match url.parse() {
+            Ok(StoreUrl::Redis(target)) => target,
+            other => panic!("{url}: {other:?}"),
+        };
+        assert!(target("redis-sentinel://a,b:7/orders").is_sentinel());
+        assert!(target("redis-cluster://a:1,b:2").is_cluster());
+        assert!("redis-cluster://a/1".parse::<StoreUrl>().is_err());
     }
 
     #[test]

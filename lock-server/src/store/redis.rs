@@ -29,7 +29,7 @@ use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Sc
 use service_kit::tasks::Tasks;
 
 use self::asking::Wish;
-use self::lineage::{Lineage, LineageKeeper};
+use self::lineage::{ABSENT, Lineage, LineageKeeper};
 use self::reply::{Answer, Handed};
 use self::scripts::Scripts;
 use self::waiting::Waiting;
@@ -63,6 +63,7 @@ struct Inner {
     options: RedisOptions,
     prefix: String,
     lineage_key: String,
+    absent_key: String,
     server_id: String,
     token_seen: Arc<AtomicU64>,
     waiting: Waiting,
@@ -95,7 +96,8 @@ impl RedisStore {
         let prefix = key_prefix(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
-        let lineage = LineageKeeper::new(&prefix, &scripts, &token_seen, guards, kit);
+        let target = target.in_slot_of(prefix.as_bytes());
+        let lineage = LineageKeeper::new(&target, &prefix, &scripts, &token_seen, guards, kit);
         let lineage = Arc::new(lineage);
         let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
         let inner = Inner {
@@ -104,6 +106,7 @@ impl RedisStore {
             lineage,
             options,
             lineage_key: format!("{prefix}lineage"),
+            absent_key: format!("{prefix}{ABSENT}"),
             prefix,
             server_id: service_kit::ids::random_hex(8),
             token_seen,
@@ -152,7 +155,7 @@ impl RedisStore {
         let lineage = inner.lineage.current().ok_or_else(|| {
             StoreError::Unavailable("the lineage of Redis is not verified yet".to_owned())
         })?;
-        let mut command = script.call(&[&inner.lineage_key]);
+        let mut command = script.call(&[&inner.lineage_key, &inner.absent_key]);
         command
             .arg(&lineage.id)
             .arg(&inner.prefix)

@@ -1,6 +1,8 @@
 -- What every script of the lock store begins with; bonds.lua, record.lua and queue.lua go on here.
 --
 -- KEYS[1]  the namespace's lineage id. Every other key is made from the prefix and shares its slot.
+-- KEYS[2]  is never written. A cluster does not run a script one of whose keys is missing while the
+--          slot is on its way to another node, where a key that is not named could be gone already.
 -- ARGV[1]  the lineage that the caller has verified
 -- ARGV[2]  key prefix, "{fence:<namespace>}:"
 -- ARGV[3]  the highest token that the caller has seen

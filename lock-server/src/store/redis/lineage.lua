@@ -1,7 +1,7 @@
 -- Adopts the namespace's lineage, or begins a new one where INCRs may have been lost.
 -- Run by EVAL on a connection that carries nothing else yet.
 --
--- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta
+-- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta  KEYS[4] never written: see common.lua
 -- ARGV[1] run id and ARGV[2] replication id of this process, from INFO
 -- ARGV[3] the highest token that the caller has seen  ARGV[4] where the caller's clock would begin
 -- ARGV[5] the id of a new lineage  ARGV[6] the year 2025 in ms  ARGV[7] tokens a millisecond

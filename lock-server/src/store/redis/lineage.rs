@@ -41,6 +41,7 @@ pub struct Lineage {
 /// Verifies connections and keeps the lineage in force.
 #[derive(Debug)]
 pub(super) struct LineageKeeper {
+    is_cluster: bool,
     prefix: String,
     scripts: Scripts,
     token_seen: Arc<AtomicU64>,
@@ -53,6 +54,7 @@ pub(super) struct LineageKeeper {
 
 impl LineageKeeper {
     pub(super) fn new(
+        target: &RedisTarget,
         prefix: &str,
         scripts: &Scripts,
         token_seen: &Arc<AtomicU64>,
@@ -71,6 +73,7 @@ impl LineageKeeper {
         });
         let (clock, health) = (kit.clock.clone(), kit.health.clone());
         Self {
+            is_cluster: target.is_cluster(),
             prefix,
             scripts,
             token_seen,
@@ -116,7 +119,7 @@ impl LineageKeeper {
             floor: tokens::restart_floor(self.clock.wall_ms()),
             mark: self.guards.highest(),
         };
-        judge_lineage(connection, &self.prefix, known, mode).await
+        judge_lineage(connection, self.is_cluster, &self.prefix, known, mode).await
     }
 
     fn adopt(&self, id: String) {
@@ -232,9 +235,11 @@ pub async fn init_fresh(
     guards: &Guards,
 ) -> Result<(), String> {
     guards.ask().await.vouch_for_a_new_namespace()?;
-    let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
     let prefix = key_prefix(namespace);
-    match judge_lineage(&mut connection, &prefix, Known::default(), Mode::Fresh).await? {
+    let target = target.in_slot_of(prefix.as_bytes());
+    let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
+    let (is_cluster, known) = (target.is_cluster(), Known::default());
+    match judge_lineage(&mut connection, is_cluster, &prefix, known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
             "namespace {namespace} is not new ({reason}); its next token is above {counter}"
@@ -248,15 +253,16 @@ pub async fn init_fresh(
 
 async fn judge_lineage(
     connection: &mut MultiplexedConnection,
+    is_cluster: bool,
     prefix: &str,
     known: Known,
     mode: Mode,
 ) -> Result<Verdict, String> {
     let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
     let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
-    let (run_id, replication_id) = identity(&info)?;
-    let keys = ["lineage", "token", "meta"].map(|name| format!("{prefix}{name}"));
-    let mut command = scripts::lineage().call_once(&[&keys[0], &keys[1], &keys[2]]);
+    let (run_id, replication_id) = identity(&info, is_cluster)?;
+    let keys = ["lineage", "token", "meta", ABSENT].map(|name| format!("{prefix}{name}"));
+    let mut command = scripts::lineage().call_once(&keys.each_ref().map(String::as_str));
     command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.floor);
     command.arg(service_kit::ids::random_hex(16));
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
@@ -279,6 +285,11 @@ async fn judge_lineage(
     }
 }
 
+/// What a key is called that is never written. Every script names it, so that a cluster does not run
+/// one while the slot is on its way to another node: some of the keys that a script finds by itself
+/// may be there already, and it would fail at them half-way.
+pub(super) const ABSENT: &str = "absent";
+
 /// How the scripts store locks; one Redis takes servers of one format.
 const FORMAT: u64 = 2;
 
@@ -292,7 +303,7 @@ fn other_format(prefix: &str, found: &str) -> String {
 }
 
 /// Run id and replication id of a process that may issue tokens.
-fn identity(info: &str) -> Result<(&str, &str), String> {
+fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), String> {
     let field = |name: &str| {
         info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
     };
@@ -309,8 +320,10 @@ fn identity(info: &str) -> Result<(&str, &str), String> {
     if info_field(info, "loading") == Some("1") {
         return Err("Redis is still loading its data".to_owned());
     }
-    if info_field(info, "cluster_enabled") == Some("1") {
-        return Err("this Redis is a cluster node, which this store does not support".to_owned());
+    if info_field(info, "cluster_enabled") == Some("1") && !is_cluster {
+        return Err("this Redis is a node of a cluster, in which keys move to other nodes; write \
+                    redis-cluster://host:port,host:port with some of its nodes in --store"
+            .to_owned());
     }
     Ok((field("run_id")?, field("master_replid")?))
 }
@@ -323,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_master_of_a_supported_version_has_an_identity() {
-        assert_eq!(identity(INFO), Ok(("aa", "bb")));
+        assert_eq!(identity(INFO, false), Ok(("aa", "bb")));
     }
 
     #[test]
@@ -334,9 +347,12 @@ mod tests {
             ("role:master", "role:slave", "is a replica"),
             ("role:master", "role:master\r\nloading:1", "loading"),
             ("run_id:aa", "", "INFO lacks run_id"),
+            ("role:master", "role:master\r\ncluster_enabled:1", "write redis-cluster://"),
         ] {
-            let error = identity(&INFO.replace(from, to)).unwrap_err();
+            let error = identity(&INFO.replace(from, to), false).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+        let node = INFO.replace("role:", "cluster_enabled:1\r\nrole:");
+        assert_eq!(identity(&node, true), Ok(("aa", "bb")));
     }
 }

@@ -9,7 +9,7 @@ use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
 
 use super::key_prefix;
-use super::lineage::LineageKeeper;
+use super::lineage::{ABSENT, LineageKeeper};
 use super::scripts::Scripts;
 use crate::guards::Guards;
 use crate::store::Limits;
@@ -31,7 +31,7 @@ impl RawCommands {
         let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
         let seen = Arc::new(AtomicU64::new(0));
         let guards = Guards::new(&[], namespace, &kit.health)?;
-        let keeper = LineageKeeper::new(&prefix, &scripts, &seen, guards, &kit);
+        let keeper = LineageKeeper::new(target, &prefix, &scripts, &seen, guards, &kit);
         let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
         keeper.verify(&mut connection).await?;
         let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;
@@ -53,7 +53,8 @@ impl RawCommands {
     }
 
     fn begin(&self, script: &Script, lock: &str, lease_id: LeaseId) -> Cmd {
-        let mut command = script.call(&[&format!("{}lineage", self.prefix)]);
+        let mut command =
+            script.call(&[&format!("{}lineage", self.prefix), &format!("{}{ABSENT}", self.prefix)]);
         command.arg(&self.lineage).arg(&self.prefix).arg(0).arg("raw");
         command.arg(Limits::default().ended_retention_ms).arg(3_000);
         command.arg(Limits::default().shared_per_lock);
