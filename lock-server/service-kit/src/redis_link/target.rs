@@ -82,9 +82,11 @@ impl RedisTarget {
     /// certificates are named and the URL is a plain one.
     pub fn with_login(mut self, login: &StoreLogin) -> Result<Self, String> {
         if login.sentinel_password.is_some() && !self.is_sentinel() {
-            return Err("--sentinel-password-file is for sentinels, and --store names none; leave \
+            return Err(
+                "--sentinel-password-file is for sentinels, and --store names none; leave \
                         it out"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         self.access = self.access.with(login)?;
         Ok(self)
