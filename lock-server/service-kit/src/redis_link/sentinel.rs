@@ -1,11 +1,17 @@
 //! Asking sentinels where the master is.
 
+mod votes;
+
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd};
 
+use self::votes::Votes;
 use super::access::Access;
+use super::target::address_text;
 
 /// The port of a sentinel whose address names none.
 pub(super) const DEFAULT_PORT: u16 = 26379;
@@ -20,8 +26,8 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Where the first sentinel that answers says the master is. A sentinel that wants a password
-    /// is given its own where there is one, else the login that Redis itself gets.
+    /// Where most of the sentinels say that the master is; they are asked at the same time. One that
+    /// wants a password is given its own where there is one, else the login that Redis itself gets.
     ///
     /// # Errors
     /// A sentence with what each of them said.
@@ -30,27 +36,29 @@ impl Sentinels {
         access: &Access,
         timeout: Duration,
     ) -> Result<(String, u16), String> {
-        let mut reasons = Vec::new();
-        for (host, port) in &self.addresses {
-            let asked = tokio::time::timeout(timeout, self.ask_one(host, *port, access));
-            match asked.await {
-                Ok(Ok(Some(address))) => return Ok(address),
-                Ok(Ok(None)) => reasons.push(format!("{host}:{port} knows no such master")),
+        let mut votes = Votes::of(self.addresses.len());
+        let asked = self.addresses.iter().map(async |(host, port)| {
+            let answer = tokio::time::timeout(timeout, self.ask_one(host, *port, access)).await;
+            (address_text(host, *port), host, answer)
+        });
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        while let Some((who, host, answer)) = answers.next().await {
+            match answer {
+                Ok(Ok(said)) => votes.says(&who, said),
                 Ok(Err(error)) => {
                     let why = access.of_sentinels().explain(&error, host).text();
-                    reasons.push(format!("{host}:{port}: {why}"));
+                    votes.is_silent(format!("{who}: {why}"));
                 }
                 Err(_) => {
                     let limit = timeout.as_millis();
-                    reasons.push(format!("{host}:{port} did not answer within {limit} ms"));
+                    votes.is_silent(format!("{who} did not answer within {limit} ms"));
                 }
             }
+            if let Some(address) = votes.settled() {
+                return Ok(address);
+            }
         }
-        Err(format!(
-            "no sentinel says where the master \"{}\" is: {}. Correct the URL, or start them",
-            self.master,
-            reasons.join("; ")
-        ))
+        votes.result(&self.master)
     }
 
     async fn ask_one(
