@@ -11,14 +11,16 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use service_kit::access::Gate;
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 use service_kit::listener::ListenOptions;
+use service_kit::login::StoreLogin;
 use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
 use crate::events::EventOptions;
 use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
+use crate::store::redis::KeyPrefix;
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
 /// The prefix of the environment's variables.
@@ -41,6 +43,13 @@ pub struct Config {
     /// Where leases are kept: memory:, embedded:DIR or redis://HOST:PORT.
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
+    /// Who this server is to the store.
+    #[command(flatten)]
+    pub login: StoreLoginFlags,
+    /// What the keys in Redis begin with, before {fence:NAMESPACE}: as in app1:, where its users are
+    /// confined to keys of their own.
+    #[arg(long, value_name = "TEXT", global = true)]
+    pub key_prefix: Option<KeyPrefix>,
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
@@ -195,16 +204,13 @@ impl Config {
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
-        let store = self.store.clone().ok_or_else(|| {
-            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
-                .to_owned()
-        });
+        let store = self.store_and_login();
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
         let keys = self.keys.keys(&[self.listen]);
         let prefixes = (self.seals(), self.lock_delays());
         match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
             (
-                Ok(store),
+                Ok((store, login)),
                 Ok(keys),
                 Ok(ttl_range),
                 Ok(guards),
@@ -213,7 +219,7 @@ impl Config {
             ) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(guards.0, guards.1),
+                store_options: self.store_options(guards, login),
                 keys,
                 ttl_range,
                 seal,
@@ -229,6 +235,23 @@ impl Config {
                 Err(SettingsError(errors.flatten().collect()))
             }
         }
+    }
+
+    /// The store, with who this server is there; reads the files.
+    ///
+    /// # Errors
+    /// A sentence where none is named, where a file cannot be used, and where the flags do not go
+    /// with the store.
+    pub fn store_and_login(&self) -> Result<(StoreUrl, StoreLogin), String> {
+        let store = self.store.clone().ok_or_else(|| {
+            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
+                .to_owned()
+        })?;
+        if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_)) {
+            return Err("--key-prefix is for keys in Redis; leave it out".to_owned());
+        }
+        let login = self.login.login()?;
+        Ok((store.with_login(&login)?, login))
     }
 
     fn seals(&self) -> Result<Prefixes<SealMode>, String> {
@@ -277,10 +300,16 @@ impl Config {
         file.map_err(|error| format!("--guard-auth-file {error}"))
     }
 
-    fn store_options(&self, guards: Vec<GuardUrl>, auth: Option<HeaderValue>) -> StoreOptions {
+    fn store_options(
+        &self,
+        (guards, guard_auth): (Vec<GuardUrl>, Option<HeaderValue>),
+        login: StoreLogin,
+    ) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
+            key_prefix: self.key_prefix.clone().unwrap_or_default(),
+            login,
             limits: Limits {
                 waiters_per_lock: self.max_waiters_per_lock,
                 shared_per_lock: self.max_shared_per_lock,
@@ -291,7 +320,7 @@ impl Config {
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
-            guard_auth: auth,
+            guard_auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
         }
@@ -362,6 +391,13 @@ mod tests {
             ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
             ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
             ("--store mysql://x --unsigned", "is no store"),
+            ("--store memory: --unsigned --store-key x", "name its file with --store-cert"),
+            ("--store memory: --unsigned --key-prefix a:", "is for keys in Redis"),
+            ("--store redis://a --unsigned --key-prefix a{b}", "is no key prefix"),
+            ("--store redis://a --unsigned --store-user a", "there is a user and no password"),
+            ("--store memory: --unsigned --store-user a", "behind a network"),
+            ("--store redis://a --unsigned --store-ca /nonexistent/ca", "/nonexistent/ca cannot"),
+            ("--store rediss://a --unsigned --store-cert x", "wants its private key"),
             (
                 "--store memory: --unsigned --guard-auth-file /nonexistent/g",
                 "/nonexistent/g cannot be",

@@ -57,14 +57,19 @@ async fn serve(settings: Settings) -> ExitCode {
 }
 
 async fn init(config: &Config) -> ExitCode {
-    let Some(StoreUrl::Redis(target)) = &config.store else {
-        return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
+    let target = match config.store_and_login() {
+        Ok((StoreUrl::Redis(target), _)) => target,
+        Ok(_) => {
+            return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
+        }
+        Err(error) => return usage(&error),
     };
     let guards = match init_guards(config) {
         Ok(guards) => guards,
         Err(error) => return usage(&error),
     };
-    match lineage::init_fresh(target, &config.namespace, &guards).await {
+    let key_prefix = config.key_prefix.clone().unwrap_or_default();
+    match lineage::init_fresh(&target, &key_prefix, &config.namespace, &guards).await {
         Ok(()) => {
             println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
             ExitCode::SUCCESS

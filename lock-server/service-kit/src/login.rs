@@ -79,6 +79,13 @@ impl StoreLogin {
 /// # Errors
 /// A sentence that begins with the file.
 pub(crate) fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
+    // The variable of a flag that names a file is easily given what the file holds, which may be a
+    // secret: it is not repeated.
+    if file.as_os_str().as_encoded_bytes().contains(&b'\n') {
+        return Err("what is given holds a line's end: it is the content of a file and no name; \
+                    name the file"
+            .to_owned());
+    }
     let mut bytes = Vec::new();
     File::open(file)
         .and_then(|opened| opened.take(most + 1).read_to_end(&mut bytes))
@@ -126,5 +133,7 @@ mod tests {
         let error = Password::read(Path::new("/nonexistent/p")).unwrap_err();
         assert!(error.starts_with("/nonexistent/p cannot be read"), "{error}");
         assert_eq!(format!("{:?}", Password::from("hunter2")), "***");
+        let error = Password::read(Path::new("-----BEGIN PRIVATE KEY-----\nabc")).unwrap_err();
+        assert!(error.contains("name the file") && !error.contains("abc"), "{error}");
     }
 }

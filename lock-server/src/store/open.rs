@@ -7,13 +7,14 @@ use std::sync::Arc;
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
+use service_kit::login::StoreLogin;
 use service_kit::redis_link::{
     ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
 };
 
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
-use super::redis::{RedisOptions, RedisStore};
+use super::redis::{KeyPrefix, RedisOptions, RedisStore};
 use super::{Limits, LockStore};
 use crate::guards::{GuardUrl, Guards};
 use crate::rules::tokens;
@@ -40,19 +41,36 @@ impl FromStr for StoreUrl {
                 Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
             }
             Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
-            Some(("redis" | "redis-sentinel", _)) => {
+            Some(("redis" | "rediss" | "redis-sentinel" | "rediss-sentinel", _)) => {
                 url.parse().map(Self::Redis).map_err(|error: TargetError| error.to_string())
             }
-            Some(("redis-cluster", _)) => {
+            Some(("redis-cluster" | "rediss-cluster", _)) => {
                 let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
                 Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
             }
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
                  redis-sentinel://host:port,host:port/master-name or \
-                 redis-cluster://host:port,host:port",
+                 redis-cluster://host:port,host:port; rediss in place of redis is TLS",
                 without_password(url)
             )),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// With what is said beside the URL of who this server is there.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, where it goes with no such store.
+    pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
+        match self {
+            Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err("--store-ca, \
+                --store-cert, --store-key, --store-user, --store-password-file and \
+                --sentinel-password-file are for a store behind a network; leave them out"
+                .to_owned()),
+            local => Ok(local),
         }
     }
 }
@@ -62,6 +80,11 @@ impl FromStr for StoreUrl {
 pub struct StoreOptions {
     /// Tenant.
     pub namespace: Namespace,
+    /// What goes before the keys, in Redis.
+    pub key_prefix: KeyPrefix,
+    /// Who this server is to a store behind a network; the URL of a Redis has it by then, see
+    /// [`StoreUrl::with_login`].
+    pub login: StoreLogin,
     /// Bounds.
     pub limits: Limits,
     /// The guards that are asked for their highest mark.
@@ -78,6 +101,8 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             namespace: Namespace::default(),
+            key_prefix: KeyPrefix::default(),
+            login: StoreLogin::default(),
             limits: Limits::default(),
             guards: Vec::new(),
             guard_auth: None,
@@ -140,6 +165,7 @@ async fn open_store(
         StoreUrl::Redis(target) => {
             let redis_options = RedisOptions {
                 namespace: options.namespace.clone(),
+                key_prefix: options.key_prefix.clone(),
                 limits: options.limits,
                 link: options.link,
                 liveness: options.liveness,

@@ -6,8 +6,10 @@
 mod asking;
 mod background;
 pub mod judge;
+mod key_prefix;
 pub mod lineage;
 pub mod raw;
+pub(crate) mod refusals;
 mod reply;
 mod scans;
 mod scripts;
@@ -29,7 +31,9 @@ use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Sc
 use service_kit::tasks::Tasks;
 
 use self::asking::Wish;
+pub use self::key_prefix::KeyPrefix;
 use self::lineage::{ABSENT, Lineage, LineageKeeper};
+use self::refusals::store_error;
 use self::reply::{Answer, Handed};
 use self::scripts::Scripts;
 use self::waiting::Waiting;
@@ -41,6 +45,8 @@ use crate::guards::Guards;
 pub struct RedisOptions {
     /// Tenant.
     pub namespace: Namespace,
+    /// What goes before the keys.
+    pub key_prefix: KeyPrefix,
     /// Bounds.
     pub limits: Limits,
     /// Connection behaviour.
@@ -77,11 +83,6 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// The prefix of every key of a namespace; the braces keep them in one hash slot.
-pub fn key_prefix(namespace: &Namespace) -> String {
-    format!("{{fence:{namespace}}}:")
-}
-
 impl RedisStore {
     /// Connects, verifies the lineage, and starts what runs in the background.
     ///
@@ -93,7 +94,7 @@ impl RedisStore {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let prefix = key_prefix(&options.namespace);
+        let prefix = options.key_prefix.of(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
         let target = target.in_slot_of(prefix.as_bytes());
@@ -294,22 +295,4 @@ impl LockStore for RedisStore {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What a failed call means for the operation that it carried.
-fn store_error(error: LinkError) -> StoreError {
-    match error {
-        LinkError::Down(reason) => StoreError::Unavailable(reason),
-        LinkError::Unknown(reason) => StoreError::Unknown(reason),
-        // A script that failed half-way has perhaps written; every other refusal comes first.
-        LinkError::Server { code, message } if code == "ERR" || code == "WRONGTYPE" => {
-            StoreError::Unknown(format!("a script failed in Redis: {message}"))
-        }
-        LinkError::Server { code, message } if code == "FORMAT" => {
-            StoreError::Unavailable(format!("{message}; nothing was changed"))
-        }
-        LinkError::Server { code, message } => {
-            StoreError::Unavailable(format!("Redis refuses to work: {code} {message}"))
-        }
-    }
 }

@@ -187,7 +187,7 @@ async fn scripts_refuse_a_lineage_that_is_not_the_callers() {
     let redis = Redis::start().await;
     let namespace = fence_protocol::Namespace::default();
     let commands = RawCommands::prepare(&redis.url().parse().unwrap(), &namespace).await.unwrap();
-    let prefix = lock_server::store::redis::key_prefix(&namespace);
+    let prefix = lock_server::store::redis::KeyPrefix::default().of(&namespace);
     let _: () = redis.run(&["SET", &format!("{prefix}lineage"), "another"]).await;
     let before: u64 = redis.run(&["GET", &format!("{prefix}token")]).await;
     let mut connection = redis.connect().await.unwrap();

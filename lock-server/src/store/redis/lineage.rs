@@ -22,8 +22,8 @@ use service_kit::redis_link::{
     LinkOptions, RedisTarget, Verifier, info_field, load_scripts, text_fields,
 };
 
+use super::KeyPrefix;
 use super::judge::{Version, oldest_version};
-use super::key_prefix;
 use super::scripts::{self, Scripts};
 use crate::guards::{self, Guards};
 use crate::rules::tokens;
@@ -231,11 +231,12 @@ impl Mode {
 /// where a guard has seen a token or does not say whether it has: nothing is done then.
 pub async fn init_fresh(
     target: &RedisTarget,
+    key_prefix: &KeyPrefix,
     namespace: &Namespace,
     guards: &Guards,
 ) -> Result<(), String> {
     guards.ask().await.vouch_for_a_new_namespace()?;
-    let prefix = key_prefix(namespace);
+    let prefix = key_prefix.of(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
     let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
     let (is_cluster, known) = (target.is_cluster(), Known::default());

@@ -8,7 +8,7 @@ use fence_protocol::{LeaseId, Namespace};
 use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
 
-use super::key_prefix;
+use super::KeyPrefix;
 use super::lineage::{ABSENT, LineageKeeper};
 use super::scripts::Scripts;
 use crate::guards::Guards;
@@ -28,7 +28,8 @@ impl RawCommands {
     /// # Errors
     /// A sentence where Redis cannot be reached or used.
     pub async fn prepare(target: &RedisTarget, namespace: &Namespace) -> Result<Self, String> {
-        let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
+        let (kit, scripts, prefix) =
+            (Kit::new("raw"), Scripts::new(), KeyPrefix::default().of(namespace));
         let seen = Arc::new(AtomicU64::new(0));
         let guards = Guards::new(&[], namespace, &kit.health)?;
         let keeper = LineageKeeper::new(target, &prefix, &scripts, &seen, guards, &kit);
