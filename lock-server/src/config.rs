@@ -1,6 +1,8 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
 mod lock_delay;
+mod loss;
+mod replicas;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,6 +19,8 @@ use service_kit::login::StoreLogin;
 use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
+pub use self::loss::LossFlags;
+pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
 use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
@@ -116,6 +120,12 @@ pub struct Config {
     /// Redis: what its death can cost the waiters behind its own.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
+    /// Leases that may be lost or cut short.
+    #[command(flatten)]
+    pub loss: LossFlags,
+    /// Replicas.
+    #[command(flatten)]
+    pub replicas: ReplicaFlags,
 
     /// How many events are remembered for those who watch; 0 turns events off.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
@@ -250,6 +260,7 @@ impl Config {
         if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_)) {
             return Err("--key-prefix is for keys in Redis; leave it out".to_owned());
         }
+        self.replicas.fit(&store)?;
         let login = self.login.login()?;
         Ok((store.with_login(&login)?, login))
     }
@@ -323,6 +334,8 @@ impl Config {
             guard_auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
+            loss: self.loss.options(),
+            replicas: self.replicas.options(),
         }
     }
 
@@ -412,6 +425,14 @@ mod tests {
             ("--store memory: --unsigned --lock-delay *=15", "with its unit"),
             ("--store memory: --unsigned --lock-delay *=1s --lock-delay *=2s", "* is named twice"),
             ("--store memory: --unsigned --revoke-unsealed maybe", "none of report and refuse"),
+            ("--store memory: --unsigned --wait-replicas 1", "this store has none"),
+            ("--store redis://a --unsigned --wait-replicas -1", "\"-1\" is out of range: 0 to 64"),
+            ("--store redis://a --unsigned --wait-replicas 65", "out of range"),
+            ("--store redis://a --unsigned --wait-timeout 0s", "more than zero"),
+            ("--store redis://a --unsigned --wait-timeout 2m", "at most 1m"),
+            ("--store memory: --unsigned --after-loss maybe", "none of wait and grant"),
+            ("--store memory: --unsigned --clock-pause maybe", "none of on and off"),
+            ("--store memory: --unsigned --clock-jump-limit 0s", "more than zero"),
             ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
             ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
             (

@@ -14,8 +14,9 @@ use service_kit::redis_link::{
 
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
+use super::redis::replicas::ReplicaOptions;
 use super::redis::{KeyPrefix, RedisOptions, RedisStore};
-use super::{Limits, LockStore};
+use super::{Limits, LockStore, LossOptions};
 use crate::guards::{GuardUrl, Guards};
 use crate::rules::tokens;
 
@@ -95,6 +96,10 @@ pub struct StoreOptions {
     pub link: LinkOptions,
     /// For how long a silent server still counts as alive, for stores that servers share.
     pub liveness: std::time::Duration,
+    /// What becomes of grants when leases may have been lost, for stores that may lose some.
+    pub loss: LossOptions,
+    /// Which replicas must have a grant before its caller is told, for Redis.
+    pub replicas: ReplicaOptions,
 }
 
 impl Default for StoreOptions {
@@ -108,6 +113,8 @@ impl Default for StoreOptions {
             guard_auth: None,
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
+            loss: LossOptions::default(),
+            replicas: ReplicaOptions::default(),
         }
     }
 }
@@ -169,6 +176,8 @@ async fn open_store(
                 limits: options.limits,
                 link: options.link,
                 liveness: options.liveness,
+                loss: options.loss,
+                replicas: options.replicas,
             };
             let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)

@@ -5,15 +5,20 @@
 
 mod asking;
 mod background;
+mod in_use;
 pub mod judge;
 mod key_prefix;
 pub mod lineage;
+mod offset;
 pub mod raw;
 pub(crate) mod refusals;
+pub mod replicas;
 mod reply;
+pub mod rights;
 mod scans;
 mod scripts;
 mod sessions;
+mod timekeeper;
 mod waiting;
 
 use std::fmt;
@@ -34,10 +39,12 @@ use self::asking::Wish;
 pub use self::key_prefix::KeyPrefix;
 use self::lineage::{ABSENT, Lineage, LineageKeeper};
 use self::refusals::store_error;
+use self::replicas::{ReplicaOptions, Replicas};
 use self::reply::{Answer, Handed};
 use self::scripts::Scripts;
+use self::timekeeper::Timekeeper;
 use self::waiting::Waiting;
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
+use super::{Acquire, Grant, Limits, ListQuery, LockStore, LossOptions, Revoke, StoreError};
 use crate::guards::Guards;
 
 /// How the store talks to its Redis.
@@ -54,6 +61,10 @@ pub struct RedisOptions {
     /// For how long a server that fell silent still counts as alive; what a dead server can cost
     /// the waiters behind its own.
     pub liveness: Duration,
+    /// What becomes of grants when leases may have been lost.
+    pub loss: LossOptions,
+    /// Which replicas must have a grant.
+    pub replicas: ReplicaOptions,
 }
 
 /// The `redis://…` store. Cheap to clone.
@@ -64,8 +75,10 @@ pub struct RedisStore {
 
 struct Inner {
     link: RedisLink,
+    replicas: Option<Replicas>,
     scripts: Scripts,
     lineage: Arc<LineageKeeper>,
+    time: Arc<Timekeeper>,
     options: RedisOptions,
     prefix: String,
     lineage_key: String,
@@ -98,13 +111,21 @@ impl RedisStore {
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
         let target = target.in_slot_of(prefix.as_bytes());
-        let lineage = LineageKeeper::new(&target, &prefix, &scripts, &token_seen, guards, kit);
+        let time = Arc::new(Timekeeper::new(&prefix, &scripts.clock, options.loss, kit));
+        let lineage =
+            LineageKeeper::new(&target, &prefix, &scripts, &token_seen, &time, guards, kit);
         let lineage = Arc::new(lineage);
-        let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
+        let (to, tasks) = (target.clone(), &kit.tasks);
+        let link = RedisLink::start(to, options.link, lineage.clone(), tasks).await?;
+        let (waited, verifier) = (options.replicas, lineage.clone());
+        let replicas =
+            Replicas::start(&target, &prefix, waited, options.link, verifier, tasks).await?;
         let inner = Inner {
             link,
+            replicas,
             scripts,
             lineage,
+            time,
             options,
             lineage_key: format!("{prefix}lineage"),
             absent_key: format!("{prefix}{ABSENT}"),
@@ -125,19 +146,21 @@ impl RedisStore {
         self.inner.lineage.current()
     }
 
-    /// Runs a script with the arguments that all of them share and then `more`. A refusal because
-    /// of the lineage has changed nothing, so it is sent once more after a new verification.
+    /// Runs a script with the arguments that all of them share and then `more`. A refusal because of
+    /// the lineage or the clock has changed nothing, so it is sent once more after a new verification,
+    /// or after a new look at the clock.
     async fn run(
         &self,
         script: &Script,
         more: impl Fn(&mut Cmd) + Send,
     ) -> Result<Answer, StoreError> {
-        let mut verified = false;
+        let (mut verified, mut looked) = (false, false);
         loop {
-            let generation = self.inner.link.generation();
+            let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
+            let lineage = self.grants_in();
             let command = self.command(script, &more)?;
             match self.inner.link.call(&command).await {
-                Ok(value) => return self.read(value),
+                Ok(value) => return self.read(value, lineage.as_ref()),
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
                     tracing::warn!(
                         answer = message,
@@ -146,9 +169,26 @@ impl RedisStore {
                     verified = true;
                     self.inner.link.verify_again(generation).await.map_err(store_error)?;
                 }
-                Err(error) => return Err(store_error(error)),
+                Err(LinkError::Server { code, message }) if code == "CLOCK" && !looked => {
+                    tracing::debug!(answer = message, "looking at the clock of Redis again");
+                    looked = true;
+                    self.look_at_clock(looks).await.map_err(nothing_done)?;
+                }
+                Err(error) => {
+                    if matches!(error, LinkError::Unknown(_)) {
+                        self.inner.time.note_unknown();
+                    }
+                    return Err(store_error(error));
+                }
             }
         }
+    }
+
+    /// Tells a clock that jumped from a question that was long on its way, unless somebody did after
+    /// `looks`.
+    async fn look_at_clock(&self, looks: u64) -> Result<(), LinkError> {
+        let Some(lineage) = self.lineage() else { return Ok(()) };
+        self.inner.time.settle_after(looks, &self.inner.link, &lineage.id).await
     }
 
     fn command(&self, script: &Script, more: impl Fn(&mut Cmd)) -> Result<Cmd, StoreError> {
@@ -166,28 +206,34 @@ impl RedisStore {
             .arg(millis(inner.options.liveness))
             .arg(inner.options.limits.shared_per_lock);
         more(&mut command);
+        command.arg(inner.time.latest_ms());
         Ok(command)
     }
 
     /// Reads a reply, remembers the highest token, and passes on the grants for our waiters.
-    fn read(&self, value: ::redis::Value) -> Result<Answer, StoreError> {
+    fn read(&self, value: ::redis::Value, lineage: Option<&String>) -> Result<Answer, StoreError> {
         let (answer, handed) = reply::read(value)?;
         for token in answer.tokens() {
             self.saw(token);
         }
+        if let Some(lives_ms) = answer.lives_ms() {
+            self.inner.time.note(lives_ms, None);
+        }
         for handed in handed {
-            let (heard, locks, lease_id) = match handed {
+            match handed {
                 Handed::One(lock, grant) => {
                     self.saw(grant.token);
-                    let lease_id = grant.lease_id;
-                    (self.inner.waiting.grant(&lock, grant), vec![lock], lease_id)
+                    self.inner.time.note(grant.remaining_ms, None);
+                    let (lease_id, locks) = (grant.lease_id, vec![lock.clone()]);
+                    self.announce(lineage.cloned(), locks, lease_id, move |store, took_ms| {
+                        store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
+                    });
                 }
                 Handed::Several { known_by, lease_id, locks } => {
-                    (self.inner.waiting.ask_again(&known_by, lease_id), locks, lease_id)
+                    self.announce(lineage.cloned(), locks, lease_id, move |store, _| {
+                        store.inner.waiting.ask_again(&known_by, lease_id)
+                    });
                 }
-            };
-            if !heard {
-                self.withdraw_later(locks, lease_id, None);
             }
         }
         Ok(answer)
@@ -225,6 +271,9 @@ impl LockStore for RedisStore {
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
+        if let Some(ttl) = ttl {
+            self.inner.time.note(ttl.ms(), None);
+        }
         let ttl = ttl.map(|ttl| ttl.ms().to_string()).unwrap_or_default();
         let answer = self
             .run(&self.inner.scripts.renew, |command| {
@@ -290,6 +339,14 @@ impl LockStore for RedisStore {
 
     fn name(&self) -> &'static str {
         "redis"
+    }
+}
+
+/// The script was not run, whatever became of the look at the clock.
+fn nothing_done(error: LinkError) -> StoreError {
+    match error {
+        LinkError::Unknown(reason) => StoreError::Unavailable(reason),
+        error => store_error(error),
     }
 }
 

@@ -24,7 +24,9 @@ use service_kit::redis_link::{
 
 use super::KeyPrefix;
 use super::judge::{Version, oldest_version};
+use super::rights::Needs;
 use super::scripts::{self, Scripts};
+use super::timekeeper::{Timekeeper, Wire};
 use crate::guards::{self, Guards};
 use crate::rules::tokens;
 
@@ -42,9 +44,11 @@ pub struct Lineage {
 #[derive(Debug)]
 pub(super) struct LineageKeeper {
     is_cluster: bool,
+    needs: Needs,
     prefix: String,
     scripts: Scripts,
     token_seen: Arc<AtomicU64>,
+    time: Arc<Timekeeper>,
     guards: Guards,
     clock: Arc<dyn Clock>,
     health: Health,
@@ -58,11 +62,12 @@ impl LineageKeeper {
         prefix: &str,
         scripts: &Scripts,
         token_seen: &Arc<AtomicU64>,
+        time: &Arc<Timekeeper>,
         guards: Guards,
         kit: &Kit,
     ) -> Self {
         let (prefix, scripts) = (prefix.to_owned(), scripts.clone());
-        let token_seen = token_seen.clone();
+        let (token_seen, time) = (token_seen.clone(), time.clone());
         let begun = Counter::default();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -74,9 +79,11 @@ impl LineageKeeper {
         let (clock, health) = (kit.clock.clone(), kit.health.clone());
         Self {
             is_cluster: target.is_cluster(),
+            needs: Needs::of(target, &prefix),
             prefix,
             scripts,
             token_seen,
+            time,
             guards,
             clock,
             health,
@@ -118,8 +125,11 @@ impl LineageKeeper {
             seen: self.token_seen.load(Ordering::Relaxed),
             floor: tokens::restart_floor(self.clock.wall_ms()),
             mark: self.guards.highest(),
+            lives_ms: self.time.lives_ms(),
+            waits: self.time.waits_after_loss(),
+            lineage: self.current().map(|lineage| lineage.id).unwrap_or_default(),
         };
-        judge_lineage(connection, self.is_cluster, &self.prefix, known, mode).await
+        judge_lineage(connection, self.is_cluster, &self.prefix, &known, mode).await
     }
 
     fn adopt(&self, id: String) {
@@ -144,19 +154,27 @@ impl LineageKeeper {
 #[async_trait]
 impl Verifier for LineageKeeper {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        self.needs.check(connection).await?;
         let verdict = self.judge(connection).await?;
-        if let Verdict::New { id, counter, reason } = &verdict {
+        if let Verdict::New { id, counter, reason, paused_ms } = &verdict {
             self.begun.inc();
             tracing::warn!(
                 lineage = id,
                 counter,
                 reason,
+                grants_wait_ms = paused_ms,
                 "a new lineage begins: the counter was lifted above every token that can have been issued"
             );
         }
         load_scripts(connection, &self.scripts.all()).await?;
         match verdict {
-            Verdict::Same { id } | Verdict::New { id, .. } => self.adopt(id),
+            Verdict::Same { id } | Verdict::New { id, .. } => {
+                // A new process may have another clock; the pause of a new lineage covers that.
+                let is_new = self.current().is_none_or(|known| known.id != id);
+                let settled = self.time.settle(Wire::New(connection), &id, is_new).await;
+                settled.map_err(|error| error.to_string())?;
+                self.adopt(id);
+            }
             Verdict::Due { reason } => return Err(format!("a new lineage is due: {reason}")),
         }
         Ok(())
@@ -183,6 +201,8 @@ pub enum Verdict {
         counter: String,
         /// Why.
         reason: String,
+        /// For how long nobody is granted a lock, ms.
+        paused_ms: u64,
     },
     /// A new one is due, and nothing was changed.
     Due {
@@ -192,7 +212,7 @@ pub enum Verdict {
 }
 
 /// What the caller knows of tokens that were issued.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     /// The highest token that this server has seen.
     seen: u64,
@@ -200,6 +220,12 @@ struct Known {
     floor: u64,
     /// The highest mark that a guard has reported.
     mark: u64,
+    /// For how long a lease may still live, ms.
+    lives_ms: u64,
+    /// Whether grants wait where leases may be lost.
+    waits: bool,
+    /// The lineage before, or empty.
+    lineage: String,
 }
 
 /// What the script may do.
@@ -239,8 +265,9 @@ pub async fn init_fresh(
     let prefix = key_prefix.of(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
     let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
+    Needs::of(&target, &prefix).check(&mut connection).await?;
     let (is_cluster, known) = (target.is_cluster(), Known::default());
-    match judge_lineage(&mut connection, is_cluster, &prefix, known, Mode::Fresh).await? {
+    match judge_lineage(&mut connection, is_cluster, &prefix, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
             "namespace {namespace} is not new ({reason}); its next token is above {counter}"
@@ -256,7 +283,7 @@ async fn judge_lineage(
     connection: &mut MultiplexedConnection,
     is_cluster: bool,
     prefix: &str,
-    known: Known,
+    known: &Known,
     mode: Mode,
 ) -> Result<Verdict, String> {
     let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
@@ -267,15 +294,17 @@ async fn judge_lineage(
     command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.floor);
     command.arg(service_kit::ids::random_hex(16));
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
-    command.arg(mode.word()).arg(known.mark).arg(FORMAT);
+    command.arg(mode.word()).arg(known.mark).arg(FORMAT).arg(prefix);
+    command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" }).arg(&known.lineage);
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["SAME", id, _] => Ok(Verdict::Same { id: (*id).to_owned() }),
-        ["NEW", id, counter, reason] => Ok(Verdict::New {
+        ["NEW", id, counter, reason, left] => Ok(Verdict::New {
             id: (*id).to_owned(),
             counter: (*counter).to_owned(),
             reason: (*reason).to_owned(),
+            paused_ms: left.parse().unwrap_or(0),
         }),
         ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
         ["FORMAT", found] => Err(other_format(prefix, found)),

@@ -11,8 +11,12 @@ use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
 use super::KeyPrefix;
 use super::lineage::{ABSENT, LineageKeeper};
 use super::scripts::Scripts;
+use super::timekeeper::Timekeeper;
 use crate::guards::Guards;
-use crate::store::Limits;
+use crate::store::{Limits, LossOptions};
+
+/// Whatever Redis shows: what is measured here does not watch the clock.
+const LATEST: u64 = 999_999_999_999_999;
 
 /// The commands of one client that talks to Redis directly.
 #[derive(Clone, Debug)]
@@ -32,7 +36,9 @@ impl RawCommands {
             (Kit::new("raw"), Scripts::new(), KeyPrefix::default().of(namespace));
         let seen = Arc::new(AtomicU64::new(0));
         let guards = Guards::new(&[], namespace, &kit.health)?;
-        let keeper = LineageKeeper::new(target, &prefix, &scripts, &seen, guards, &kit);
+        let time = Timekeeper::new(&prefix, &scripts.clock, LossOptions::default(), &kit);
+        let time = Arc::new(time);
+        let keeper = LineageKeeper::new(target, &prefix, &scripts, &seen, &time, guards, &kit);
         let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
         keeper.verify(&mut connection).await?;
         let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;
@@ -44,13 +50,15 @@ impl RawCommands {
         let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
         command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
         command.arg(Limits::default().waiters_per_lock).arg(3_000).arg("").arg("");
-        command.arg("").arg(0).arg("x").arg(0);
+        command.arg("").arg(0).arg("x").arg(0).arg(0).arg(LATEST);
         command
     }
 
     /// A release.
     pub fn release(&self, lock: &str, lease_id: LeaseId) -> Cmd {
-        self.begin(&self.scripts.release, lock, lease_id)
+        let mut command = self.begin(&self.scripts.release, lock, lease_id);
+        command.arg(LATEST);
+        command
     }
 
     fn begin(&self, script: &Script, lock: &str, lease_id: LeaseId) -> Cmd {

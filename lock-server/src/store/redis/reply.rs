@@ -36,8 +36,10 @@ pub(super) enum Answer {
     Revoked(Vec<(LeaseId, Token)>),
     Minted(Token),
     Free,
+    Kept,
     Limit(u64),
     Exhausted,
+    Paused(u64),
     Next(Option<u64>),
     Shown(Box<Shown>),
 }
@@ -76,6 +78,16 @@ impl Answer {
         }
     }
 
+    /// For how long what it tells of lives, ms.
+    pub(super) fn lives_ms(&self) -> Option<u64> {
+        match self {
+            Self::Granted(grant) => Some(grant.remaining_ms),
+            Self::Several(grants) => grants.iter().map(|grant| grant.remaining_ms).max(),
+            Self::Live(session) => Some(session.expires_in_ms),
+            _ => None,
+        }
+    }
+
     /// The tokens of its grants, and a minted one.
     pub(super) fn tokens(&self) -> Vec<Token> {
         match self {
@@ -97,6 +109,7 @@ impl Answer {
             Self::NoSession(refusal) => Err(refusal),
             Self::Limit(limit) => Err(StoreError::Limit { what: "waiters of this lock", limit }),
             Self::Exhausted => Err(StoreError::Exhausted),
+            Self::Paused(left_ms) => Err(StoreError::Paused { left_ms }),
             Self::Free => Err(StoreError::Unavailable(
                 "nobody holds the lock; those who asked for it before are about to have it; try again"
                     .to_owned(),
@@ -223,8 +236,10 @@ fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
             reason: end_reason(reason)?,
         }),
         ["FREE"] => Ok(Answer::Free),
+        ["KEPT"] => Ok(Answer::Kept),
         ["LIMIT"] => Ok(Answer::Limit(0)),
         ["EXHAUSTED"] => Ok(Answer::Exhausted),
+        ["PAUSED", left] => Ok(Answer::Paused(number(left)?)),
         ["NEXT", ""] => Ok(Answer::Next(None)),
         ["NEXT", ms] => Ok(Answer::Next(Some(number(ms)?))),
         ["LOCK", about @ ..] => Ok(Answer::Shown(Box::new(shown::read(about)?))),
