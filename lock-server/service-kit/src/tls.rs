@@ -164,11 +164,15 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        // The source of an I/O error is the source of what it wraps, and not that itself.
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
+        // The source of an error that wraps another is the source of what it wraps, and not that
+        // itself.
+        next = if let Some(shared) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+            Some(&**shared)
+        } else if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
+        {
+            Some(wrapped)
+        } else {
+            error.source()
         };
     }
     None

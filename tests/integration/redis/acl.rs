@@ -78,7 +78,7 @@ async fn servers_work_as_the_least_user() {
     let password = folder.path().join("password");
     std::fs::write(&password, "s3cret\n").unwrap();
     let setup = Setup::lock_server(&redis.url())
-        .args(&["--store-user", "locks", "--store-password-file"])
+        .args(&["--after-loss", "grant", "--store-user", "locks", "--store-password-file"])
         .arg(password.to_str().unwrap());
     let (one, two) = (setup.start().await, setup.start().await);
     let mut stream = EventStream::open(&two.base, "", "").await;

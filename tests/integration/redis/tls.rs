@@ -32,7 +32,8 @@ async fn everything_travels_over_tls() {
     let flags: Vec<&str> = fresh.into_iter().chain(flags.iter().map(String::as_str)).collect();
     let said = fence_tests::process::run("lock-server", &flags).await;
     assert_eq!(said.code, 0, "{said:?}");
-    let (one, two) = (setup(&redis).start().await, setup(&redis).start().await);
+    let setup = setup(&redis).args(&["--after-loss", "grant"]);
+    let (one, two) = (setup.start().await, setup.start().await);
     let mut stream = EventStream::open(&two.base, "", "").await;
     let held = one.locks().grant("a", 60_000).await;
     assert_eq!(held.token.get(), 1);
