@@ -14,6 +14,8 @@
 
 pub mod api;
 pub mod binaries;
+pub mod campaign;
+pub mod certificates;
 pub mod checks;
 pub mod conformance;
 pub mod event_stream;
@@ -30,6 +32,7 @@ pub mod redis_holders;
 pub mod redis_journal;
 pub mod redis_sentinel;
 pub mod redis_server;
+pub mod redis_users;
 pub mod redis_writes;
 pub mod resp_client;
 pub mod seed;
