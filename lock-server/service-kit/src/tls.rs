@@ -108,7 +108,10 @@ impl TlsOptions {
 
     fn explain_certificate(&self, why: &CertificateError, host: &str) -> String {
         match why {
-            CertificateError::UnknownIssuer if self.ca.is_some() => {
+            // Of two CAs with one name, the other one's key has signed it.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature
+                if self.ca.is_some() =>
+            {
                 "its certificate is not signed by the CA of --store-ca; name the file of the CA \
                  that signed it"
                     .to_owned()

@@ -1,12 +1,17 @@
 //! How one address is reached: plain or over TLS, and as whom.
 
+use std::time::Duration;
+
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, TlsCertificates,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value, cmd,
 };
 
 use crate::login::{Password, StoreLogin};
 use crate::tls::{self, TlsOptions};
+
+/// How long a second look at a connection that broke off may wait for each answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What every connection to a Redis, a sentinel or a node is made with.
 #[derive(Clone)]
@@ -105,7 +110,28 @@ impl Access {
 
     /// Why a connection to `host` failed, as the rest of a sentence, and what to do where that is
     /// known.
-    pub(super) fn explain(&self, error: &RedisError, host: &str) -> Explained {
+    pub(super) async fn explain(&self, error: &RedisError, host: &str, port: u16) -> Explained {
+        let seen = match self.is_tls() && error.code().is_none() && is_garbled(error) {
+            true => self.look_again(host, port).await,
+            false => None,
+        };
+        self.read(seen.as_ref().unwrap_or(error), host)
+    }
+
+    /// A server that does not want us says so once our side of the handshake is done, and the driver's
+    /// shared connections keep nothing of that but that they broke: one that is asked by hand says it.
+    async fn look_again(&self, host: &str, port: u16) -> Option<RedisError> {
+        let client = self.client(host, port).ok()?;
+        let ask = move || {
+            let mut connection = client.get_connection_with_timeout(PROBE_TIMEOUT)?;
+            connection.set_read_timeout(Some(PROBE_TIMEOUT))?;
+            cmd("PING").query::<Value>(&mut connection)
+        };
+        let asked = tokio::task::spawn_blocking(ask).await.ok()?;
+        asked.err().filter(|error| error.code().is_none())
+    }
+
+    fn read(&self, error: &RedisError, host: &str) -> Explained {
         let tls = self.tls.as_ref().and_then(|tls| tls.explain(error, host));
         if let Some(why) = tls {
             return Explained::Clear(why);

@@ -39,14 +39,14 @@ impl Sentinels {
         let mut votes = Votes::of(self.addresses.len());
         let asked = self.addresses.iter().map(async |(host, port)| {
             let answer = tokio::time::timeout(timeout, self.ask_one(host, *port, access)).await;
-            (address_text(host, *port), host, answer)
+            (address_text(host, *port), (host, *port), answer)
         });
         let mut answers: FuturesUnordered<_> = asked.collect();
-        while let Some((who, host, answer)) = answers.next().await {
+        while let Some((who, (host, port), answer)) = answers.next().await {
             match answer {
                 Ok(Ok(said)) => votes.says(&who, said),
                 Ok(Err(error)) => {
-                    let why = access.of_sentinels().explain(&error, host).text();
+                    let why = access.of_sentinels().explain(&error, host, port).await.text();
                     votes.is_silent(format!("{who}: {why}"));
                 }
                 Err(_) => {

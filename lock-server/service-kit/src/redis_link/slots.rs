@@ -179,7 +179,9 @@ async fn ask_one(
     match tokio::time::timeout(timeout, asked).await {
         Ok(Ok(reply)) => ranges(reply, host)
             .ok_or_else(|| format!("what {address} answered to CLUSTER SLOTS cannot be read")),
-        Ok(Err(error)) => Err(refusal(&address, &error, access.explain(&error, host).text())),
+        Ok(Err(error)) => {
+            Err(refusal(&address, &error, access.explain(&error, host, port).await.text()))
+        }
         Err(_) => Err(format!("{address} did not answer within {} ms", timeout.as_millis())),
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client};
+use redis::{AsyncConnectionConfig, Client, RedisError};
 
 use super::access::{Access, Explained};
 use super::sentinel::Sentinels;
@@ -130,11 +130,21 @@ impl RedisTarget {
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let mut connection = self
-            .client(&host, port)?
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|error| self.unreachable(&host, port, self.access.explain(&error, &host)))?;
+        let client = self.client(&host, port).await?;
+        let mut connection =
+            match client.get_multiplexed_async_connection_with_config(&config).await {
+                Ok(connection) => connection,
+                Err(error) => return Err(self.failed(&error, &host, port).await),
+            };
+        // What does not speak as we do breaks off at the first words; silence is the caller's to time.
+        let ping = redis::cmd("PING");
+        let answer =
+            tokio::time::timeout(timeout, ping.query_async::<redis::Value>(&mut connection));
+        if let Ok(Err(error)) = answer.await
+            && error.code().is_none()
+        {
+            return Err(self.failed(&error, &host, port).await);
+        }
         let address = address_text(&host, port);
         if let Place::Sentinels(sentinels) = &self.place {
             let role = tokio::time::timeout(timeout, role(&mut connection)).await;
@@ -156,12 +166,10 @@ impl RedisTarget {
     /// A sentence with the address and the cause.
     pub async fn subscribe(&self, timeout: Duration) -> Result<PubSub, String> {
         let (host, port) = self.resolve(timeout).await?;
-        let client = self.client(&host, port)?;
+        let client = self.client(&host, port).await?;
         match tokio::time::timeout(timeout, client.get_async_pubsub()).await {
             Ok(Ok(pubsub)) => Ok(pubsub),
-            Ok(Err(error)) => {
-                Err(self.unreachable(&host, port, self.access.explain(&error, &host)))
-            }
+            Ok(Err(error)) => Err(self.failed(&error, &host, port).await),
             Err(_) => {
                 let why = format!("no answer in {} ms", timeout.as_millis());
                 Err(self.unreachable(&host, port, Explained::Open(why)))
@@ -227,10 +235,16 @@ impl RedisTarget {
         }
     }
 
-    fn client(&self, host: &str, port: u16) -> Result<Client, String> {
-        self.access
-            .client(host, port)
-            .map_err(|error| self.unreachable(host, port, self.access.explain(&error, host)))
+    async fn client(&self, host: &str, port: u16) -> Result<Client, String> {
+        match self.access.client(host, port) {
+            Ok(client) => Ok(client),
+            Err(error) => Err(self.failed(&error, host, port).await),
+        }
+    }
+
+    async fn failed(&self, error: &RedisError, host: &str, port: u16) -> String {
+        let why = self.access.explain(error, host, port).await;
+        self.unreachable(host, port, why)
     }
 
     fn unreachable(&self, host: &str, port: u16, why: Explained) -> String {
