@@ -26,6 +26,7 @@ pub mod load;
 pub mod ports;
 pub mod process;
 pub mod raw_http;
+pub mod redis_clock;
 pub mod redis_cluster;
 pub mod redis_flood;
 pub mod redis_holders;

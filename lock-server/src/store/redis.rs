@@ -174,12 +174,7 @@ impl RedisStore {
                     looked = true;
                     self.look_at_clock(looks).await.map_err(nothing_done)?;
                 }
-                Err(error) => {
-                    if matches!(error, LinkError::Unknown(_)) {
-                        self.inner.time.note_unknown();
-                    }
-                    return Err(store_error(error));
-                }
+                Err(error) => return Err(store_error(error)),
             }
         }
     }
@@ -217,13 +212,14 @@ impl RedisStore {
             self.saw(token);
         }
         if let Some(lives_ms) = answer.lives_ms() {
-            self.inner.time.note(lives_ms, None);
+            self.inner.time.note(lives_ms);
         }
+        self.inner.time.paused(answer.paused_ms());
         for handed in handed {
             match handed {
                 Handed::One(lock, grant) => {
                     self.saw(grant.token);
-                    self.inner.time.note(grant.remaining_ms, None);
+                    self.inner.time.note(grant.remaining_ms);
                     let (lease_id, locks) = (grant.lease_id, vec![lock.clone()]);
                     self.announce(lineage.cloned(), locks, lease_id, move |store, took_ms| {
                         store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
@@ -271,9 +267,6 @@ impl LockStore for RedisStore {
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        if let Some(ttl) = ttl {
-            self.inner.time.note(ttl.ms(), None);
-        }
         let ttl = ttl.map(|ttl| ttl.ms().to_string()).unwrap_or_default();
         let answer = self
             .run(&self.inner.scripts.renew, |command| {

@@ -14,7 +14,7 @@
 --        LOST reason why                 this id has ended; nothing changed
 --        CONFLICT owner                  this id is another request's; nothing changed
 --        KIND kind                       the lock is in use as another kind; nothing changed
---        QUEUED expires_in               it waits, at the end or at its old place
+--        QUEUED expires_in paused        it waits, at the end or at its old place
 --        HELD ... | FREE                 it has to wait and does not
 --        PAUSED left                     nobody is granted a lock for so long, and it does not wait
 --        LIMIT | EXHAUSTED               nothing changed
@@ -124,4 +124,4 @@ request.since, request.group = int(now), ''
 -- A repeat waits as it was first asked: another session, say, would not know of it.
 queues().queue_up(record, earlier or request, place)
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[16])
-return reply({ 'QUEUED', int(queues().look_in(record)) })
+return reply({ 'QUEUED', int(queues().look_in(record)), int(paused_ms()) })

@@ -10,7 +10,7 @@
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  ALL token remaining owner mode ...   its leases are live, now or since an earlier call
---        QUEUED expires_in       it waits, at the end of every queue or at its old places
+--        QUEUED expires_in paused  it waits, at the end of every queue or at its old places
 --        PART lock ...           that lock refuses, as acquire.lua says; nothing changed
 local lease, owner, session, waits = ARGV[9], ARGV[10], ARGV[17], ARGV[12] ~= '0'
 local parts, keys, names = {}, {}, { ARGV[19] }
@@ -123,4 +123,4 @@ for _, part in ipairs(parts) do
   look = math.min(look, queues().look_in(part.record))
 end
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[15])
-return reply({ 'QUEUED', int(look) })
+return reply({ 'QUEUED', int(look), int(paused_ms()) })

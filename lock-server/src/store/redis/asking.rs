@@ -87,7 +87,7 @@ impl RedisStore {
     /// Asks once: now, or a place in the queue.
     pub(super) async fn ask(&self, wish: Wish<'_>, queue: bool) -> Result<Answer, StoreError> {
         let scripts = &self.inner.scripts;
-        self.inner.time.note(wish.first().ttl.ms(), Some(wish.lock_delay_ms()));
+        self.inner.time.note_delay(wish.lock_delay_ms());
         let lineage = self.grants_in();
         let answer = match wish {
             Wish::One(request) => {
@@ -164,7 +164,7 @@ impl RedisStore {
         let mut queued = false;
         loop {
             match answer {
-                Ok(Answer::Queued { expires_in_ms }) => {
+                Ok(Answer::Queued { expires_in_ms, .. }) => {
                     queued = true;
                     let now_ms = self.inner.clock.monotonic_ms();
                     self.inner.waiting.look_again_in(now_ms, expires_in_ms);

@@ -63,6 +63,10 @@ local function is_paused()
   return now < paused_until
 end
 
+local function paused_ms()
+  return math.max(paused_until - now, 0)
+end
+
 -- The next token: above the counter and above the wished minimum.
 local function mint(minimum)
   if math.max(counter, minimum) >= MAX_TOKEN then

@@ -30,11 +30,6 @@ impl InUse {
         true
     }
 
-    /// Any lease that was noted may have been renewed just now.
-    pub(super) fn note_again(&mut self, now_ms: u64) {
-        self.note(now_ms, self.longest_ms);
-    }
-
     /// For how long one may still live, ms.
     pub(super) fn left_ms(self, now_ms: u64) -> u64 {
         self.longest_ms.min(self.until_ms.saturating_sub(now_ms))

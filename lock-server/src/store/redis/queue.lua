@@ -228,7 +228,7 @@ local function make_queues()
   end
 
   function queues.paused()
-    return { 'PAUSED', int(paused_until - now) }
+    return { 'PAUSED', int(paused_ms()) }
   end
 
   -- Who keeps a newcomer from the lock. Where nobody holds it, the first of its queue waits for

@@ -22,7 +22,7 @@ use crate::store::{Grant, Kind, Limits, NoTakeover, StoreError};
 pub(super) enum Answer {
     Granted(Grant),
     Several(Vec<Grant>),
-    Queued { expires_in_ms: u64 },
+    Queued { expires_in_ms: u64, paused_ms: u64 },
     Held { holder: HolderInfo, queue_length: usize },
     Lost(EndReason, Option<Owner>),
     Conflict(Owner),
@@ -85,6 +85,16 @@ impl Answer {
             Self::Several(grants) => grants.iter().map(|grant| grant.remaining_ms).max(),
             Self::Live(session) => Some(session.expires_in_ms),
             _ => None,
+        }
+    }
+
+    /// What it tells of a pause in grants, ms; 0 for nothing.
+    pub(super) fn paused_ms(&self) -> u64 {
+        match self {
+            Self::Paused(left_ms) => *left_ms,
+            Self::Queued { paused_ms, .. } => *paused_ms,
+            Self::Part(_, refusal) => refusal.paused_ms(),
+            _ => 0,
         }
     }
 
@@ -207,7 +217,9 @@ fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
             let grants = grants.chunks(GRANT_FIELDS).map(words::grant);
             Ok(Answer::Several(grants.collect::<Result<_, _>>()?))
         }
-        ["QUEUED", expires_in] => Ok(Answer::Queued { expires_in_ms: number(expires_in)? }),
+        ["QUEUED", expires_in, paused] => {
+            Ok(Answer::Queued { expires_in_ms: number(expires_in)?, paused_ms: number(paused)? })
+        }
         ["HELD", holder @ .., waiting] => {
             Ok(Answer::Held { holder: holder_info(holder)?, queue_length: count(waiting)? })
         }

@@ -74,7 +74,6 @@ impl RedisStore {
 #[async_trait]
 impl SessionStore for RedisStore {
     async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
-        self.inner.time.note(new.ttl.ms(), None);
         self.live(new.session_id, "create", new.owner.as_str(), Some(&new)).await
     }
 

@@ -58,6 +58,9 @@ struct State {
     pause_ended: bool,
 }
 
+/// What is heard of one pause at different moments differs by less than this, ms.
+const MOMENT_MS: u64 = 50;
+
 /// Where a question goes.
 pub(super) enum Wire<'a> {
     /// A connection that is being verified.
@@ -133,23 +136,34 @@ impl Timekeeper {
         self.options.after_loss == AfterLoss::Wait
     }
 
-    /// A lease is asked for, or lives, for so long; and then its lock may stay closed for `delay_ms`.
-    /// Noted before the question is sent: an answer may be lost.
-    pub(super) fn note(&self, ttl_ms: u64, delay_ms: Option<u64>) {
+    /// Somebody is about to be told that a lease, or a session, lives for so long. Whoever was not told
+    /// believes in nothing that is worth a pause.
+    pub(super) fn note(&self, lives_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
-        state.longest_delay_ms = state.longest_delay_ms.max(delay_ms.unwrap_or(0));
-        let delay_ms = delay_ms.unwrap_or(state.longest_delay_ms);
-        if state.own.note(now_ms, ttl_ms.saturating_add(delay_ms)) {
+        let delay_ms = state.longest_delay_ms;
+        if state.own.note(now_ms, lives_ms.saturating_add(delay_ms)) {
             drop(state);
             self.longer.notify_one();
         }
     }
 
-    /// A script's outcome is unknown: it may have renewed any lease.
-    pub(super) fn note_unknown(&self) {
-        let now_ms = self.clock.monotonic_ms();
-        self.state().own.note_again(now_ms);
+    /// Locks stay closed for so long after leases that are asked for.
+    pub(super) fn note_delay(&self, delay_ms: u64) {
+        if delay_ms > 0 {
+            let mut state = self.state();
+            state.longest_delay_ms = state.longest_delay_ms.max(delay_ms);
+        }
+    }
+
+    /// A script tells of a pause that lasts for so long.
+    pub(super) fn paused(&self, left_ms: u64) {
+        if left_ms > 0 && left_ms > self.paused_ms() + MOMENT_MS {
+            let now_ms = self.clock.monotonic_ms();
+            self.state().paused_until_ms = now_ms + left_ms;
+            self.tell_of_pause();
+            self.longer.notify_one();
+        }
     }
 
     /// For how long a lease may still live that this server knows of, its own or another server's, ms.
