@@ -32,6 +32,7 @@ macro_rules! run_as_least {
             let name = stringify!($case);
             let user = User { name, namespace: name, ..USER };
             user.make($redis).await;
+            eprintln!("{name}");
             let store = open(&user.url($redis), name).await.unwrap();
             lock_store::$case(&store).await;
             assert_eq!(refused($redis).await, 0, "{name}");
@@ -187,4 +188,50 @@ async fn a_refused_login_is_one_sentence() {
         assert!(said.stderr.contains(reason), "{url}: {}", said.stderr);
         assert!(!said.stderr.contains("wr0ng") && !said.stderr.contains("s3cret"), "{said:?}");
     }
+}
+
+/// What `fence doctor` says of the rights of this user.
+async fn doctor(args: &[&str]) -> (i32, String) {
+    let args = [&["doctor", "--output", "json"], args].concat();
+    let said = fence_tests::process::run("fence", &args).await;
+    let checks: Vec<serde_json::Value> =
+        serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let lines = checks.iter().map(|check| format!("{} {}", check["about"], check["text"]));
+    (said.code, lines.collect::<Vec<_>>().join("\n"))
+}
+
+#[tokio::test]
+async fn doctor_names_a_missing_right() {
+    let redis = Redis::start().await;
+    let user = User { prefix: "app1:", namespace: "orders", ..USER };
+    user.make(&redis).await;
+    let url = user.url(&redis);
+    let keys = ["--redis-key-prefix", "app1:", "--redis-namespace", "orders"];
+    let (code, said) = doctor(&[&["--redis", &url][..], &keys].concat()).await;
+    assert_eq!(code, 0);
+    assert!(said.contains("this user may do all that lock-server needs"), "{said}");
+    let (_, said) = doctor(&["--redis", &url]).await;
+    assert!(said.contains("ACL SETUSER locks ~{fence:default}:*"), "{said}");
+    user.change(&redis, &["-xadd", "-zscan"]).await;
+    let (_, said) = doctor(&[&["--redis", &url][..], &keys].concat()).await;
+    assert!(said.contains("lacks rights that lock-server needs: +xadd +zscan"), "{said}");
+    user.change(&redis, &["-eval"]).await;
+    let (_, said) = doctor(&[&["--redis", &url][..], &keys].concat()).await;
+    assert!(said.contains("lacks rights that lock-server needs: +eval;"), "{said}");
+    assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "it changes nothing");
+}
+
+/// The same flags as lock-server's, with another beginning.
+#[tokio::test]
+async fn doctor_reaches_a_redis_over_tls() {
+    let redis = fence_tests::certificates::TlsRedis::start().await;
+    let flags = redis.flags().map(|flag| flag.replace("--store-", "--redis-"));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let url = redis.url();
+    let (code, said) = doctor(&[&["--redis", &url, "--strict"][..], &flags].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = doctor(&["--redis", &url]).await;
+    assert!(code != 0 && said.contains("name the file of that CA with --redis-ca"), "{said}");
+    let (code, said) = doctor(&["--redis", &redis.redis.url(), "--redis-ca", flags[1]]).await;
+    assert!(code != 0 && said.contains("write rediss:// in --redis, or leave"), "{said}");
 }

@@ -56,7 +56,6 @@ async fn prefixes_are_apart() {
     let again = ["init", "--fresh", "--store", &redis.url(), "--key-prefix", "app1:"];
     let said = fence_tests::process::run("lock-server", &again).await;
     assert!(said.code == 1 && said.stderr.contains("is in use"), "{said:?}");
-    assert_eq!(keys(&redis, "app1:*").await.len(), keys(&redis, "app2:*").await.len());
 }
 
 /// The user that the page makes for a prefix is confined to it.

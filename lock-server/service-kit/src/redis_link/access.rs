@@ -145,9 +145,10 @@ impl Access {
         }
         match (error.is_timeout(), error.is_connection_refusal(), self.is_tls()) {
             (_, true, _) => Explained::Open(error.to_string()),
-            (true, _, true) => Explained::Open(format!(
-                "{error} (a plain port does not answer to TLS: write redis:// if it is one)"
-            )),
+            (true, _, true) => Explained::Open(
+                "no answer (a plain port does not answer to TLS: write redis:// if it is one)"
+                    .to_owned(),
+            ),
             (false, _, false) if is_garbled(error) => Explained::Open(format!(
                 "{error} (a TLS port does not answer to plain text: write rediss:// if it is one)"
             )),

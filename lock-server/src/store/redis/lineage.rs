@@ -92,6 +92,11 @@ impl LineageKeeper {
         }
     }
 
+    /// With the right to wait for so many replicas.
+    pub(super) fn and_replicas(self, count: u32) -> Self {
+        Self { needs: self.needs.and_replicas(count), ..self }
+    }
+
     /// The lineage in force.
     pub(super) fn current(&self) -> Option<Lineage> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()

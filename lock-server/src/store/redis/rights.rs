@@ -64,6 +64,14 @@ impl Needs {
         Self { user, prefix: prefix.to_owned(), more: more.collect() }
     }
 
+    /// And for waiting for so many replicas.
+    pub(super) fn and_replicas(mut self, count: u32) -> Self {
+        if count > 0 {
+            self.more.push("wait");
+        }
+        self
+    }
+
     /// The question.
     pub fn question(&self) -> Cmd {
         let script = Script::new("rights.lua", include_str!("rights.lua"));
@@ -90,11 +98,15 @@ impl Needs {
     }
 
     fn refused(&self, error: &RedisError) -> Result<Vec<String>, String> {
+        // Before a login Redis reads short commands alone.
+        let is_unknown = error.detail().is_some_and(|text| text.contains("unauthenticated"));
         match error.code() {
             Some("NOPERM") => Ok(vec!["+eval".to_owned()]),
-            Some("NOAUTH") => Err("Redis wants a password; name the user with --store-user and \
+            code if is_unknown || code == Some("NOAUTH") => {
+                Err("Redis wants a password; name the user with --store-user and \
                                    the file of the password with --store-password-file"
-                .to_owned()),
+                    .to_owned())
+            }
             _ => Err(format!("Redis cannot be asked for the rights of \"{}\": {error}", self.user)),
         }
     }
@@ -163,5 +175,7 @@ mod tests {
         let error = needs.judge(&missing).unwrap_err();
         assert!(error.ends_with("run ACL SETUSER locks +incr +publish &c*"), "{error}");
         assert_eq!(needs.more, ["select"]);
+        assert_eq!(needs.clone().and_replicas(0).more, ["select"]);
+        assert_eq!(needs.and_replicas(1).more, ["select", "wait"]);
     }
 }
