@@ -46,3 +46,21 @@ async fn a_restart_of_a_durable_redis_loses_nothing() {
     assert_eq!(counts.overlaps, Vec::<String>::new());
     assert_eq!(counts.lost_leases, Vec::<String>::new());
 }
+
+/// A master that is killed, in a group of which two of three have each grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_lowers_no_token() {
+    let (row, told) = told("sentinel", "kill-master", "--wait-replicas 1").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.lost_leases, Vec::<String>::new());
+}
+
+/// A master and one lock server that are cut off from the rest: those two go on together as long as
+/// nobody tells them, and the other server goes on with another master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_split_network_lowers_no_token_where_replicas_are_waited_for() {
+    let (row, told) = told("sentinel", "split-network", "--wait-replicas 1").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+}

@@ -211,6 +211,8 @@ impl Node {
             ("cluster-node-timeout", "1500"),
             ("cluster-require-full-coverage", "no"),
             ("cluster-replica-validity-factor", "0"),
+            // A full copy begins at once: the default waits five seconds for more replicas.
+            ("repl-diskless-sync-delay", "0"),
         ];
         let redis = Redis::with(&options).await;
         let id = redis.run(&["CLUSTER", "MYID"]).await;

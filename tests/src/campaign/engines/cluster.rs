@@ -1,4 +1,4 @@
-//! Three masters that share the slots, and a replica of the one that owns the namespace.
+//! Three masters that share the slots, and two replicas of the one that owns the namespace.
 
 use async_trait::async_trait;
 use service_kit::redis_link::slot_of;
@@ -18,10 +18,11 @@ struct Cluster {
 /// Its rows.
 pub fn rows() -> Vec<Row> {
     let row = |fault, flags, start| Row { engine: "cluster", fault, flags, promise: None, start };
+    let majority = &["--wait-replicas", "1"];
     vec![
         row("move-slot", &[], alone),
-        row("kill-master", &[], with_replica),
-        row("kill-master", &["--wait-replicas", "1"], with_replica),
+        row("kill-master", &[], with_replicas),
+        row("kill-master", majority, with_replicas),
     ]
 }
 
@@ -29,11 +30,13 @@ fn alone() -> Starting {
     Box::pin(async { Box::new(Cluster::start().await) as Box<dyn Engine> })
 }
 
-fn with_replica() -> Starting {
+fn with_replicas() -> Starting {
     Box::pin(async {
         let mut started = Cluster::start().await;
         let owner = started.cluster.owner(started.slot).await;
-        started.cluster.add_replica(owner).await;
+        for _ in 0..2 {
+            started.cluster.add_replica(owner).await;
+        }
         started.cluster.settled().await;
         Box::new(started) as Box<dyn Engine>
     })

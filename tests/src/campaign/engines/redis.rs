@@ -11,19 +11,23 @@ use crate::seed::Seed;
 #[derive(Debug)]
 struct Single(Redis);
 
+const GRANT: &[&str] = &["--after-loss", "grant"];
+
 /// Its rows.
 pub fn rows() -> Vec<Row> {
-    let row = |engine, fault, start| Row {
+    let row = |engine, fault, flags, start| Row {
         engine,
         fault,
-        flags: &[],
+        flags,
         promise: Some(Scope::Namespace),
         start,
     };
     vec![
-        row("redis", "restart", durable),
-        row("redis", "flushall", durable),
-        row("redis-no-aof", "restart", forgetful),
+        row("redis", "restart", &[], durable),
+        row("redis", "flushall", &[], durable),
+        row("redis", "flushall", GRANT, durable),
+        row("redis-no-aof", "restart", &[], forgetful),
+        row("redis-no-aof", "restart", GRANT, forgetful),
     ]
 }
 

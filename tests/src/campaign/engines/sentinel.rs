@@ -15,26 +15,31 @@ struct Group {
     apart: bool,
 }
 
-/// Its rows: each fault without WAIT, with a majority of the three Redis, and with all of them.
+const ALONE: &[&str] = &[];
+/// Of three Redis two must have a grant before it is told: a master that is cut off grants nothing.
+const MAJORITY: &[&str] = &["--wait-replicas", "1"];
+const ALL: &[&str] = &["--wait-replicas", "2"];
+const GRANT: &[&str] = &["--after-loss", "grant"];
+
+/// Its rows.
 pub fn rows() -> Vec<Row> {
-    let faults: [(&str, Start); 4] = [
-        ("failover", together),
-        ("kill-master", together),
-        ("partition-master", together),
-        ("split-network", apart),
+    let row = |fault, flags, start| {
+        let waits = flags == MAJORITY || flags == ALL;
+        let promise = waits.then_some(Scope::Namespace);
+        Row { engine: "sentinel", fault, flags, promise, start }
+    };
+    let waiting = [ALONE, MAJORITY, ALL];
+    let all: [(&str, Start, &[&[&str]]); 5] = [
+        ("failover", together, &waiting),
+        ("kill-master", together, &waiting),
+        ("stop-master", together, &waiting[..2]),
+        ("partition-master", together, &waiting),
+        ("split-network", apart, &[GRANT, ALONE, MAJORITY, ALL]),
     ];
-    let waits: [(&[&str], Option<Scope>); 3] = [
-        (&[], None),
-        (&["--wait-replicas", "1"], Some(Scope::Namespace)),
-        (&["--wait-replicas", "2"], Some(Scope::Namespace)),
-    ];
-    let mut rows = Vec::new();
-    for (fault, start) in faults {
-        for (flags, promise) in waits {
-            rows.push(Row { engine: "sentinel", fault, flags, promise, start });
-        }
-    }
-    rows
+    let each = all.into_iter().flat_map(|(fault, start, several)| {
+        several.iter().map(move |flags| row(fault, *flags, start))
+    });
+    each.collect()
 }
 
 fn together() -> Starting {
@@ -77,6 +82,12 @@ impl Engine for Group {
                 tokio::time::sleep(seed.time_ms(0, 500)).await;
                 self.group.node_mut(old).start_again().await;
             }
+            "stop-master" => {
+                self.group.node(old).process().pause();
+                self.group.another_master(old).await;
+                tokio::time::sleep(seed.time_ms(0, 1_000)).await;
+                self.group.node(old).process().resume();
+            }
             "partition-master" | "split-network" => {
                 if fault == "split-network" {
                     self.group.split(old);
@@ -84,7 +95,7 @@ impl Engine for Group {
                     self.group.isolate(old);
                 }
                 self.group.another_master(old).await;
-                tokio::time::sleep(seed.time_ms(0, 2_000)).await;
+                tokio::time::sleep(seed.time_ms(0, 3_000)).await;
                 self.group.heal();
             }
             other => panic!("{other} is no fault of sentinel"),
