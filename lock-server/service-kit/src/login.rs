@@ -53,6 +53,10 @@ impl fmt::Debug for Password {
     }
 }
 
+/// What a store without a network says of any of it.
+pub const NO_LOGIN: &str = "--store-ca, --store-cert, --store-key, --store-user, \
+    --store-password-file and --sentinel-password-file are for a store behind a network; leave them out";
+
 /// What a store is told and shown beside its URL.
 #[derive(Clone, Debug, Default)]
 pub struct StoreLogin {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
-use service_kit::login::StoreLogin;
+use service_kit::login::{NO_LOGIN, StoreLogin};
 use service_kit::redis_link::{
     ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
 };
@@ -67,10 +67,7 @@ impl StoreUrl {
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
-            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err("--store-ca, \
-                --store-cert, --store-key, --store-user, --store-password-file and \
-                --sentinel-password-file are for a store behind a network; leave them out"
-                .to_owned()),
+            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
             local => Ok(local),
         }
     }

@@ -114,7 +114,7 @@ impl RedisStore {
         let time = Arc::new(Timekeeper::new(&prefix, &scripts.clock, options.loss, kit));
         let lineage =
             LineageKeeper::new(&target, &prefix, &scripts, &token_seen, &time, guards, kit);
-        let lineage = Arc::new(lineage);
+        let lineage = Arc::new(lineage.and_replicas(options.replicas.count));
         let (to, tasks) = (target.clone(), &kit.tasks);
         let link = RedisLink::start(to, options.link, lineage.clone(), tasks).await?;
         let (waited, verifier) = (options.replicas, lineage.clone());

@@ -8,7 +8,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
-use lock_server::store::{LockStore, OpenError, StoreOptions};
+use lock_server::store::{AfterLoss, LockStore, LossOptions, OpenError, StoreOptions};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -16,7 +16,9 @@ const USER: User<'_> = User { name: "locks", password: "s3cret", prefix: "", nam
 
 async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, OpenError> {
     let namespace: Namespace = namespace.parse().unwrap();
-    let options = StoreOptions { namespace, ..StoreOptions::default() };
+    // The pause after a loss is told of in `loss.rs`.
+    let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
+    let options = StoreOptions { namespace, loss, ..StoreOptions::default() };
     lock_server::store::open(&url.parse().unwrap(), &options, &service_kit::Kit::new("acl")).await
 }
 
@@ -32,7 +34,6 @@ macro_rules! run_as_least {
             let name = stringify!($case);
             let user = User { name, namespace: name, ..USER };
             user.make($redis).await;
-            eprintln!("{name}");
             let store = open(&user.url($redis), name).await.unwrap();
             lock_store::$case(&store).await;
             assert_eq!(refused($redis).await, 0, "{name}");

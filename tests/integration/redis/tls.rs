@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use fence_protocol::Code;
 use fence_tests::certificates::{Certificates, TlsRedis};
 use fence_tests::event_stream::EventStream;
+use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::ports;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
@@ -237,4 +239,22 @@ async fn a_cluster_is_reached_over_tls() {
     server.locks().grant("a", 60_000).await;
     let ports = ports_in_use(&redis.redis).await;
     assert!(ports.len() >= 4 && ports.iter().all(|port| *port == redis.address()), "{ports:?}");
+}
+
+/// The guard's objects, and its word about the port that cannot.
+#[tokio::test]
+async fn a_guard_keeps_objects_over_tls() {
+    let redis = TlsRedis::start().await;
+    let setup = Setup::fenced_store(&redis.url());
+    let setup = redis.flags().iter().fold(setup, |setup, flag| setup.arg(flag));
+    let server = setup.start().await;
+    let guard = server.guard();
+    guard.put("a", &unsigned(34, "a", lease_id()), "new").await.expect(201);
+    guard.put("a", &unsigned(33, "a", lease_id()), "late").await.problem(Code::StaleToken);
+    let ports = ports_in_use(&redis.redis).await;
+    assert!(!ports.is_empty() && ports.iter().all(|port| *port == redis.address()), "{ports:?}");
+    let said = setup.args(&["--redis-listen", "127.0.0.1:0"]).refused().await;
+    assert!(said.code == 64 && said.stderr.contains("--store is rediss://"), "{said:?}");
+    let said = Setup::fenced_store("memory:").args(&["--store-user", "a"]).refused().await;
+    assert!(said.code == 64 && said.stderr.contains("behind a network"), "{said:?}");
 }

@@ -94,7 +94,7 @@ pub(super) async fn judge(target: RedisTarget, login: &Login) -> Vec<Check> {
     tasks.begin_shutdown();
     // The servers' flags are named as here but for what they begin with.
     found.unwrap_or_else(|error| {
-        let error = error.replace("--store-", "--redis-").replace("--store ", "--redis ");
+        let error = error.replace("--store", "--redis");
         vec![Check::failing("redis", error.replace("--sentinel-", "--redis-sentinel-"))]
     })
 }
