@@ -2,6 +2,7 @@
 
 mod acl;
 mod clock;
+mod cluster;
 mod differential;
 mod faults;
 mod guards;
@@ -12,6 +13,7 @@ mod loss;
 mod records;
 mod repeats;
 mod replicas;
+mod sentinel;
 mod shared;
 mod tls;
 mod verdicts;

@@ -25,6 +25,7 @@ use service_kit::redis_link::{
 use super::KeyPrefix;
 use super::judge::{Version, oldest_version};
 use super::rights::Needs;
+use super::refusals::elsewhere;
 use super::scripts::{self, Scripts};
 use super::timekeeper::{Timekeeper, Wire};
 use crate::guards::{self, Guards};
@@ -291,7 +292,10 @@ async fn judge_lineage(
     known: &Known,
     mode: Mode,
 ) -> Result<Verdict, String> {
-    let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
+    let failed = |error: ::redis::RedisError| match error.code().and_then(elsewhere) {
+        Some(where_to) => format!("Redis cannot be verified: {where_to}"),
+        None => format!("Redis cannot be verified: {error}"),
+    };
     let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
     let (run_id, replication_id) = identity(&info, is_cluster)?;
     let keys = ["lineage", "token", "meta", ABSENT].map(|name| format!("{prefix}{name}"));
