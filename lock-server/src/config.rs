@@ -44,7 +44,8 @@ pub struct Config {
     /// Where the API is served. Without TLS and access control only loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Where leases are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// redis-sentinel://HOST:PORT,…/MASTER or redis-cluster://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// Who this server is to the store.

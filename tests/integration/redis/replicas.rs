@@ -244,6 +244,33 @@ async fn nobody_else_waits_for_the_replicas() {
     soon("the grant", blocked).await.unwrap().expect(200);
 }
 
+/// Whoever comes while a WAIT is on its way is vouched for by the next one, together with all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_wait_vouches_for_many() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "10s").await;
+    let locks = server.locks();
+    redis.stop().await;
+    let names: Vec<String> = (0..30).map(|number| format!("a/{number}")).collect();
+    let mut waiting = Vec::new();
+    for name in &names {
+        let (own, name) = (locks.clone(), name.clone());
+        waiting.push(tokio::spawn(async move { own.acquire(&name, ask(lease_id())).await }));
+    }
+    for name in &names {
+        until_true("the grant to be made", || async { locks.show(name).await.holder.is_some() })
+            .await;
+    }
+    redis.go_on();
+    for waiting in waiting {
+        soon("the grant", waiting).await.unwrap().expect(200);
+    }
+    let stats: String = redis.master.run(&["INFO", "commandstats"]).await;
+    let wait = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")).unwrap();
+    let calls: usize = wait.split(',').next().unwrap().parse().unwrap();
+    assert!((2..15).contains(&calls), "{calls} for 30 grants");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_number_that_makes_no_sense_is_refused_at_start() {
     for (store, args, reason) in [
