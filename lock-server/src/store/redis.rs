@@ -147,18 +147,19 @@ impl RedisStore {
     }
 
     /// Runs a script with the arguments that all of them share and then `more`. A refusal because of
-    /// the lineage or the clock has changed nothing, so it is sent once more after a new verification,
-    /// or after a new look at the clock.
+    /// the lineage or the clock has changed nothing, so it is sent again: once after a new verification,
+    /// a few times after a new look at the clock. What was long on its way is given that much longer.
     async fn run(
         &self,
         script: &Script,
         more: impl Fn(&mut Cmd) + Send,
     ) -> Result<Answer, StoreError> {
-        let (mut verified, mut looked) = (false, false);
+        let (mut verified, mut looked, mut slow_ms) = (false, 0, 0);
         loop {
             let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
             let lineage = self.grants_in();
-            let command = self.command(script, &more)?;
+            let command = self.command(script, &more, slow_ms)?;
+            let sent_ms = self.inner.clock.monotonic_ms();
             match self.inner.link.call(&command).await {
                 Ok(value) => return self.read(value, lineage.as_ref()),
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
@@ -169,9 +170,10 @@ impl RedisStore {
                     verified = true;
                     self.inner.link.verify_again(generation).await.map_err(store_error)?;
                 }
-                Err(LinkError::Server { code, message }) if code == "CLOCK" && !looked => {
+                Err(LinkError::Server { code, message }) if code == "CLOCK" && looked < LOOKS => {
                     tracing::debug!(answer = message, "looking at the clock of Redis again");
-                    looked = true;
+                    looked += 1;
+                    slow_ms = self.inner.clock.monotonic_ms().saturating_sub(sent_ms);
                     self.look_at_clock(looks).await.map_err(nothing_done)?;
                 }
                 Err(error) => return Err(store_error(error)),
@@ -186,7 +188,12 @@ impl RedisStore {
         self.inner.time.settle_after(looks, &self.inner.link, &lineage.id).await
     }
 
-    fn command(&self, script: &Script, more: impl Fn(&mut Cmd)) -> Result<Cmd, StoreError> {
+    fn command(
+        &self,
+        script: &Script,
+        more: impl Fn(&mut Cmd),
+        slow_ms: u64,
+    ) -> Result<Cmd, StoreError> {
         let inner = &*self.inner;
         let lineage = inner.lineage.current().ok_or_else(|| {
             StoreError::Unavailable("the lineage of Redis is not verified yet".to_owned())
@@ -201,7 +208,7 @@ impl RedisStore {
             .arg(millis(inner.options.liveness))
             .arg(inner.options.limits.shared_per_lock);
         more(&mut command);
-        command.arg(inner.time.latest_ms());
+        command.arg(inner.time.latest_ms().saturating_add(slow_ms));
         Ok(command)
     }
 
@@ -334,6 +341,10 @@ impl LockStore for RedisStore {
         "redis"
     }
 }
+
+/// How often the clock of Redis is looked at for one question. More than once where the question is long
+/// on its way, and longer from time to time.
+const LOOKS: u32 = 4;
 
 /// The script was not run, whatever became of the look at the clock.
 fn nothing_done(error: LinkError) -> StoreError {
