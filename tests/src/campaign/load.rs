@@ -129,7 +129,6 @@ struct Answer {
     reply: Reply,
     /// Before the try that was answered.
     asked_ns: u64,
-    is_first: bool,
     /// Whether an earlier try may have been carried out, too.
     is_repeat: bool,
 }
@@ -153,7 +152,8 @@ impl Client {
             let rounds = if kind >= 18 { 1 + self.seed.below(3) } else { 0 };
             for _ in 0..rounds {
                 tokio::time::sleep(self.seed.time_ms(0, ttl_ms / 2)).await;
-                if !self.renew(lock, lease).await {
+                let until_ns = self.notes.history.until_ns(lease.lease_id);
+                if !self.renew(lock, lease, until_ns).await {
                     return;
                 }
             }
@@ -164,6 +164,8 @@ impl Client {
         }
     }
 
+    /// A lease that may be relied on. What was waited for has little left that is certain, counted
+    /// from before it was asked for, and is renewed first, as the SDK does.
     async fn acquire(&self, lock: &str, ttl_ms: u64) -> Option<LeaseReply> {
         let lease = lease_id();
         let ask = json!({"lease_id": lease, "ttl_ms": ttl_ms, "wait_ms": WAIT_MS,
@@ -172,9 +174,6 @@ impl Client {
         let answer = self.answered(lock, "acquire", ask, u64::MAX).await?;
         // 423: somebody else has it. 410: an earlier try was granted, and taken back or over.
         let granted: LeaseReply = (answer.reply.status == 200).then(|| answer.reply.read())?;
-        // A waiter's time begins with the grant. In a repeat the wait may be that of an earlier try,
-        // which the last one's time does not include.
-        let waited_ms = if answer.is_first { granted.waited_ms.saturating_sub(1) } else { 0 };
         self.notes.history.granted(Granted {
             lock: lock.to_owned(),
             lease,
@@ -182,15 +181,19 @@ impl Client {
             ttl_ms,
             span: self.notes.history.since(invoked_ns),
             released_ns: None,
-            kept_ns: Some(answer.asked_ns + (waited_ms + granted.ttl_ms) * 1_000_000),
+            // A repeat that was granted anew lives from that repeat on.
+            kept_ns: Some(answer.asked_ns + granted.ttl_ms * 1_000_000),
         });
         self.notes.grants.fetch_add(1, Ordering::SeqCst);
+        let worn_ns = self.notes.history.now_ns() - answer.asked_ns;
+        if worn_ns > ttl_ms * 1_000_000 / 4 && !self.renew(lock, &granted, u64::MAX).await {
+            return None;
+        }
         Some(granted)
     }
 
-    /// Whether the lease is still there.
-    async fn renew(&self, lock: &str, lease: &LeaseReply) -> bool {
-        let until_ns = self.notes.history.until_ns(lease.lease_id);
+    /// Whether the lease is still there; given up at `until_ns`.
+    async fn renew(&self, lock: &str, lease: &LeaseReply, until_ns: u64) -> bool {
         let ask = json!({"lease_id": lease.lease_id});
         let Some(answer) = self.answered(lock, "renew", ask, until_ns).await else { return false };
         if answer.reply.status != 200 {
@@ -225,12 +228,12 @@ impl Client {
     /// Repeats a request until it is answered with a decision (200, 410 or 423). `None` where the
     /// run ends, or `until_ns` of its clock comes, before that.
     async fn answered(&self, lock: &str, verb: &str, ask: Value, until_ns: u64) -> Option<Answer> {
-        let (mut is_repeat, mut is_first) = (false, true);
+        let mut is_repeat = false;
         loop {
             let asked_ns = self.notes.history.now_ns();
             match self.locks.try_post(lock, verb, ask.clone()).await {
                 Ok(reply) if matches!(reply.status, 200 | 410 | 423) => {
-                    return Some(Answer { reply, asked_ns, is_first, is_repeat });
+                    return Some(Answer { reply, asked_ns, is_repeat });
                 }
                 // Nothing was done.
                 Ok(reply) if reply.status == 503 => {}
@@ -242,7 +245,6 @@ impl Client {
             if self.stop.is_cancelled() || self.notes.history.now_ns() > until_ns {
                 return None;
             }
-            is_first = false;
             tokio::time::sleep(PAUSE).await;
         }
     }
