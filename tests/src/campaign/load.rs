@@ -24,7 +24,7 @@ const WAIT_MS: u64 = 1_000;
 /// Between two tries of a request that was not answered.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long nothing may be granted before the run gives up.
-const STUCK: Duration = Duration::from_secs(45);
+const STUCK: Duration = Duration::from_secs(60);
 
 /// Clients at work.
 #[derive(Debug)]
@@ -197,11 +197,16 @@ impl Client {
         let ask = json!({"lease_id": lease.lease_id});
         let Some(answer) = self.answered(lock, "renew", ask, until_ns).await else { return false };
         if answer.reply.status != 200 {
-            self.told_gone(lease, &answer);
+            let reason = answer.reply.json()["reason"].as_str().unwrap_or_default().to_owned();
+            self.told_gone(lease, reason);
             return false;
         }
         let renewed: LeaseReply = answer.reply.read();
-        assert_eq!(renewed.token, lease.token, "a renewal changed the token");
+        if renewed.token != lease.token {
+            // The engine forgot the grant, and an earlier try of the same request was granted anew.
+            self.told_gone(lease, format!("granted anew with token {}", renewed.token));
+            return false;
+        }
         self.notes.history.kept(lease.lease_id, answer.asked_ns, renewed.ttl_ms);
         true
     }
@@ -214,12 +219,12 @@ impl Client {
             && answer.reply.status != 200
             && !answer.is_repeat
         {
-            self.told_gone(lease, &answer);
+            let reason = answer.reply.json()["reason"].as_str().unwrap_or_default().to_owned();
+            self.told_gone(lease, reason);
         }
     }
 
-    fn told_gone(&self, lease: &LeaseReply, answer: &Answer) {
-        let reason = answer.reply.json()["reason"].as_str().unwrap_or_default().to_owned();
+    fn told_gone(&self, lease: &LeaseReply, reason: String) {
         let told_ns = self.notes.history.now_ns();
         let gone = Gone { lease: lease.lease_id, told_ns, reason };
         self.notes.gone.lock().unwrap().push(gone);

@@ -4,6 +4,7 @@
 //! when it connects to another. So any of them can be cut off from any other, as by a network.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -12,10 +13,13 @@ use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::process::{Process, command};
 use crate::redis_server::Redis;
-use crate::wait::{until, until_true};
+use crate::wait::{until_true, until_within};
 
 /// How many Redis there are, and how many sentinels.
 const SIZE: u8 = 3;
+
+/// A failover that was not agreed on is tried again after seconds, more than once on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Three Redis and three sentinels; gone when dropped.
 #[derive(Debug)]
@@ -126,10 +130,8 @@ impl WholeGroup {
 
     /// Waits until another than `old` is the master, and returns its number.
     pub async fn another_master(&self, old: usize) -> usize {
-        until("the sentinels to name another master", || async {
-            self.master().await.filter(|at| *at != old)
-        })
-        .await
+        let what = "the sentinels to name another master";
+        until_within(LONG, what, || async { self.master().await.filter(|at| *at != old) }).await
     }
 
     /// Has the sentinels choose another master, and returns its number.
@@ -175,11 +177,11 @@ impl WholeGroup {
 
     /// Waits until all sentinels agree on a master, and every other Redis is in step with it.
     pub async fn is_whole(&self) {
-        until_true("one master and two replicas in step", || async {
-            let Some(master) = self.master().await else { return false };
+        until_within(LONG, "one master and two replicas in step", || async {
+            let master = self.master().await?;
             for sentinel in &self.sentinels {
                 if self.named_by(sentinel).await != Some(master) {
-                    return false;
+                    return None;
                 }
             }
             let (_, port) = split(&self.nodes[master].proxy.address());
@@ -187,10 +189,10 @@ impl WholeGroup {
                 let info = self.info(at).await;
                 let follows = info.contains(&format!("master_port:{port}\r"));
                 if !follows || !info.contains("master_link_status:up") {
-                    return false;
+                    return None;
                 }
             }
-            self.info(master).await.contains("connected_slaves:2\r")
+            self.info(master).await.contains("connected_slaves:2\r").then_some(())
         })
         .await;
     }
@@ -278,10 +280,11 @@ impl Sentinel {
         let process = Process::spawn("redis-sentinel", command);
         let sentinel = Self { port, proxy, source, process, _folder: folder };
         // Its own rhythm, of which the demotion of an old master waits for many beats. A replica of
-        // which it has not heard for five pings is not chosen, and it asks them every second.
-        let periods =
-            ["DEBUG", "INFO-PERIOD", "500", "PUBLISH-PERIOD", "250", "PING-PERIOD", "300"];
-        until_true("the sentinel to answer", || async { sentinel.ask(&periods).await.is_some() })
+        // which it has not heard for five pings is not chosen, and it asks them every second. After
+        // a pause of the whole machine it would do nothing for half a minute.
+        let rhythm = "DEBUG INFO-PERIOD 500 PUBLISH-PERIOD 250 PING-PERIOD 300 TILT-PERIOD 1000";
+        let rhythm: Vec<&str> = rhythm.split(' ').collect();
+        until_true("the sentinel to answer", || async { sentinel.ask(&rhythm).await.is_some() })
             .await;
         sentinel
     }
