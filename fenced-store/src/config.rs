@@ -9,7 +9,7 @@ use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
 use fence_protocol::wire::fence::Mode;
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
@@ -38,6 +38,9 @@ pub struct Config {
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
+    /// Who the guard is to the store.
+    #[command(flatten)]
+    pub login: StoreLoginFlags,
     /// The namespace that tokens must belong to; the same as the lock server's.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub namespace: Namespace,
@@ -196,7 +199,10 @@ impl Config {
 
     fn backend(&self) -> Result<Backend, Vec<String>> {
         match (&self.store, self.is_proxy()) {
-            (Some(store), false) => Ok(Backend::Store(store.clone())),
+            (Some(store), false) => {
+                let store = self.login.login().and_then(|login| store.clone().with_login(&login));
+                store.map(Backend::Store).map_err(|error| vec![error])
+            }
             (None, true) => self.upstream().map(Backend::Proxy),
             (Some(_), true) => Err(vec![
                 "--store and --proxy-listen exclude each other: a lock has one mark; run two \
@@ -216,6 +222,13 @@ impl Config {
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
+                    .to_owned(),
+            ]);
+        }
+        if self.store.as_ref().is_some_and(StoreUrl::is_tls) {
+            return Err(vec![
+                "--redis-listen passes bytes on to a plain Redis, and --store is rediss://; write \
+                 redis://, or serve objects alone"
                     .to_owned(),
             ]);
         }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use service_kit::health::Status;
 use service_kit::http::{Fold, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
 use service_kit::{Kit, access, http, operational_routes};
@@ -62,6 +63,7 @@ pub struct Bound {
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
     let (url, options) = (&settings.store, &settings.store_options);
+    kit.health.set("guarantee", Status::Told(store::guarantee(url).to_string()));
     let observed = Events::observe(store, url, settings.events, options, kit).await;
     let (events, store) = observed.map_err(StartError::Events)?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);

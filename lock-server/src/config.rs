@@ -1,7 +1,8 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
 mod lock_delay;
-mod store_login;
+mod loss;
+mod replicas;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,16 +13,19 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use service_kit::access::Gate;
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags};
+use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 use service_kit::listener::ListenOptions;
+use service_kit::login::StoreLogin;
 use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
-use self::store_login::StoreLoginFlags;
+pub use self::loss::LossFlags;
+pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
 use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
-use crate::store::{Limits, StoreLogin, StoreOptions, StoreUrl};
+use crate::store::redis::KeyPrefix;
+use crate::store::{Limits, StoreOptions, StoreUrl};
 
 /// The prefix of the environment's variables.
 pub const PREFIX: &str = "LOCK_SERVER";
@@ -40,12 +44,17 @@ pub struct Config {
     /// Where the API is served. Without TLS and access control only loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT or etcd://HOST:PORT,….
+    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,… or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// Who this server is to the store.
     #[command(flatten)]
-    pub store_login: StoreLoginFlags,
+    pub login: StoreLoginFlags,
+    /// What the keys in Redis begin with, before {fence:NAMESPACE}: as in app1:, where its users are
+    /// confined to keys of their own.
+    #[arg(long, value_name = "TEXT", global = true)]
+    pub key_prefix: Option<KeyPrefix>,
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
@@ -112,6 +121,12 @@ pub struct Config {
     /// Redis or etcd: what its death can cost the waiters behind its own.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
+    /// Leases that may be lost or cut short.
+    #[command(flatten)]
+    pub loss: LossFlags,
+    /// Replicas.
+    #[command(flatten)]
+    pub replicas: ReplicaFlags,
 
     /// How many events are remembered for those who watch; 0 turns events off.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
@@ -204,16 +219,10 @@ impl Config {
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
-        let store = self.store.clone().ok_or_else(|| {
-            "--store is missing: where are leases kept? memory:, embedded:DIR, redis://HOST:PORT or \
-             etcd://HOST:PORT"
-                .to_owned()
-        });
+        let store = self.store_and_login();
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
         let keys = self.keys.keys(&[self.listen]);
         let prefixes = (self.seals(), self.lock_delays());
-        let login = self.store_login.read();
-        let store = store.and_then(|store| Ok((store, login?)));
         match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
             (
                 Ok((store, login)),
@@ -225,7 +234,7 @@ impl Config {
             ) => Ok(Settings {
                 listen: self.listen,
                 store,
-                store_options: self.store_options(guards.0, guards.1, login),
+                store_options: self.store_options(guards, login),
                 keys,
                 ttl_range,
                 seal,
@@ -241,6 +250,25 @@ impl Config {
                 Err(SettingsError(errors.flatten().collect()))
             }
         }
+    }
+
+    /// The store, with who this server is there; reads the files.
+    ///
+    /// # Errors
+    /// A sentence where none is named, where a file cannot be used, and where the flags do not go
+    /// with the store.
+    pub fn store_and_login(&self) -> Result<(StoreUrl, StoreLogin), String> {
+        let store = self.store.clone().ok_or_else(|| {
+            "--store is missing: where are leases kept? memory:, embedded:DIR, \
+             redis://HOST:PORT or etcd://HOST:PORT"
+                .to_owned()
+        })?;
+        if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_)) {
+            return Err("--key-prefix is for keys in Redis; leave it out".to_owned());
+        }
+        self.replicas.fit(&store)?;
+        let login = self.login.login()?;
+        Ok((store.with_login(&login)?, login))
     }
 
     fn seals(&self) -> Result<Prefixes<SealMode>, String> {
@@ -291,13 +319,14 @@ impl Config {
 
     pub(crate) fn store_options(
         &self,
-        guards: Vec<GuardUrl>,
-        auth: Option<HeaderValue>,
+        (guards, guard_auth): (Vec<GuardUrl>, Option<HeaderValue>),
         login: StoreLogin,
     ) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
+            key_prefix: self.key_prefix.clone().unwrap_or_default(),
+            login,
             limits: Limits {
                 waiters_per_lock: self.max_waiters_per_lock,
                 shared_per_lock: self.max_shared_per_lock,
@@ -308,10 +337,11 @@ impl Config {
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
-            guard_auth: auth,
+            guard_auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
-            login,
+            loss: self.loss.options(),
+            replicas: self.replicas.options(),
         }
     }
 

@@ -141,8 +141,8 @@ impl Events {
             return Ok((events, store));
         }
         if let Some(target) = shared {
-            let namespace = &store_options.namespace;
-            shared::start(&events, target.clone(), namespace, waiting, kit).await?;
+            let keys = (&store_options.key_prefix, &store_options.namespace);
+            shared::start(&events, target.clone(), keys, waiting, kit).await?;
         }
         follow::start(&events, &store, kit);
         let observed = Arc::new(Observed::new(store, events.clone()));

@@ -58,25 +58,26 @@ async fn serve(settings: Settings) -> ExitCode {
 }
 
 async fn init(config: &Config) -> ExitCode {
+    let (store, login) = match config.store_and_login() {
+        Ok(both) => both,
+        Err(error) => return usage(&error),
+    };
     let guards = match init_guards(config) {
         Ok(guards) => guards,
         Err(error) => return usage(&error),
     };
-    let (namespace, made) = match &config.store {
-        Some(StoreUrl::Redis(target)) => {
-            let made = lineage::init_fresh(target, &config.namespace, &guards).await;
+    let (namespace, made) = match &store {
+        StoreUrl::Redis(target) => {
+            let key_prefix = config.key_prefix.clone().unwrap_or_default();
+            let made = lineage::init_fresh(target, &key_prefix, &config.namespace, &guards).await;
             (format!("{} at {target}", config.namespace), made.map(|()| 1))
         }
-        Some(StoreUrl::Etcd(target)) => {
-            let login = match config.store_login.read() {
-                Ok(login) => login,
-                Err(error) => return usage(&error),
-            };
-            let options = config.store_options(Vec::new(), None, login);
+        StoreUrl::Etcd(target) => {
+            let options = config.store_options((Vec::new(), None), login);
             let made = etcd::init_fresh(target, &EtcdOptions::of(&options), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
-        _ => {
+        StoreUrl::Memory | StoreUrl::Embedded(_) => {
             return usage(
                 "init --fresh prepares a Redis or an etcd: name it with --store \
                  redis://HOST:PORT or --store etcd://HOST:PORT",

@@ -14,12 +14,16 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 pub mod embedded;
 mod engine;
 pub mod etcd;
+mod guarantee;
+mod loss;
 pub mod memory;
 mod open;
 pub mod redis;
 mod session;
 
-pub use open::{OpenError, StoreLogin, StoreOptions, StoreTls, StoreUrl, open};
+pub use guarantee::{Guarantee, guarantee};
+pub use loss::{AfterLoss, LossOptions};
+pub use open::{OpenError, StoreOptions, StoreUrl, open};
 pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 
 /// A store of leases: who holds which lock, with which token, until when.
@@ -366,6 +370,16 @@ pub enum StoreError {
         store: &'static str,
         /// What it cannot do, in the words of the docs.
         what: &'static str,
+    },
+    /// Nobody is granted a lock now, because leases may live that the store does not know of any more;
+    /// nothing was changed.
+    #[error(
+        "no lock is granted for another {left_ms} ms: the store may have lost leases, or its clock \
+             cut them short, and their holders may still believe"
+    )]
+    Paused {
+        /// For how much longer, in milliseconds.
+        left_ms: u64,
     },
     /// Nothing was done; the store cannot be used now.
     #[error("{0}")]

@@ -1,19 +1,57 @@
 //! The conformance suites over every store.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use fence_protocol::Namespace;
 use fence_tests::conformance::{fence_store, lock_store};
+use fence_tests::redis_cluster::RedisCluster;
+use fence_tests::redis_sentinel::SentinelGroup;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
-use lock_server::store::StoreOptions;
+use lock_server::store::{AfterLoss, LossOptions, StoreOptions};
 use service_kit::Kit;
+use tokio::sync::Mutex;
+
+/// What every store promises; the pause after a loss is told of in `redis::loss`.
+fn options() -> StoreOptions {
+    let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
+    StoreOptions { loss, ..StoreOptions::default() }
+}
 
 /// A lock store of its own for one case; the guard keeps what is behind it alive.
 async fn locks_at(url: &str) -> lock_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    lock_server::store::open(&url, &StoreOptions::default(), &kit).await.unwrap()
+    lock_server::store::open(&url, &options(), &kit).await.unwrap()
+}
+
+/// What takes long to start: the cases that run at the same time share one, and the last ends it.
+struct Shared<T>(Mutex<Weak<T>>);
+
+impl<T> Shared<T> {
+    const fn new() -> Self {
+        Self(Mutex::const_new(Weak::new()))
+    }
+
+    async fn get(&self, start: impl Future<Output = T>) -> Arc<T> {
+        let mut shared = self.0.lock().await;
+        if let Some(running) = shared.upgrade() {
+            return running;
+        }
+        let started = Arc::new(start.await);
+        *shared = Arc::downgrade(&started);
+        started
+    }
+}
+
+/// A lock store in a namespace that no other case of this run has.
+async fn locks_of_its_own(url: &str, options: StoreOptions) -> lock_store::Store {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let options = StoreOptions { namespace: namespace.parse().unwrap(), ..options };
+    let (url, kit) = (url.parse().unwrap(), Kit::new("conformance"));
+    lock_server::store::open(&url, &options, &kit).await.unwrap()
 }
 
 async fn fences_at(url: &str) -> fence_store::Store {
@@ -90,6 +128,52 @@ mod lock_etcd {
         offers core namespace sessions,
         lacks takeover kinds groups delays
     );
+}
+
+mod lock_sentinel {
+    use super::*;
+
+    pub(super) static GROUP: Shared<SentinelGroup> = Shared::new();
+
+    async fn store() -> (Arc<SentinelGroup>, lock_store::Store) {
+        let group = GROUP.get(SentinelGroup::start()).await;
+        let store = locks_of_its_own(&group.url(), options()).await;
+        (group, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
+}
+
+/// Nobody is told of a grant that the replica does not have.
+mod lock_replica {
+    use lock_server::store::redis::replicas::ReplicaOptions;
+
+    use super::*;
+
+    async fn store() -> (Arc<SentinelGroup>, lock_store::Store) {
+        let group = lock_sentinel::GROUP.get(SentinelGroup::start()).await;
+        let replicas = ReplicaOptions { count: 1, ..ReplicaOptions::default() };
+        let options = StoreOptions { replicas, ..options() };
+        let store = locks_of_its_own(&group.url(), options).await;
+        (group, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
+}
+
+/// Each case's namespace has a slot of its own, so all three nodes have their part.
+mod lock_cluster {
+    use super::*;
+
+    static CLUSTER: Shared<RedisCluster> = Shared::new();
+
+    async fn store() -> (Arc<RedisCluster>, lock_store::Store) {
+        let cluster = CLUSTER.get(RedisCluster::start()).await;
+        let store = locks_of_its_own(&cluster.url(), options()).await;
+        (cluster, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
 }
 
 mod fence_memory {

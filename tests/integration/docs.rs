@@ -83,6 +83,51 @@ fn links_lead_somewhere() {
     assert!(seen > 20, "only {seen} links were found");
 }
 
+/// The names in back quotes in the last column of a page's tables that end in "shown by".
+fn named_tests(page: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut shown = false;
+    for line in page.lines() {
+        let last = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default().trim();
+        match line.starts_with('|') {
+            false => shown = false,
+            true if last == "shown by" => shown = true,
+            true if shown => names.extend(last.split('`').skip(1).step_by(2)),
+            true => {}
+        }
+    }
+    names
+}
+
+/// Every `fn name(` of the sources below these folders.
+fn functions() -> std::collections::HashSet<String> {
+    let mut found = std::collections::HashSet::new();
+    let mut folders = ["tests", "lock-server", "client"].map(|f| Path::new(ROOT).join(f)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(path).unwrap();
+                let names = text.split("fn ").skip(1).filter_map(|rest| rest.split_once('('));
+                found.extend(names.map(|(name, _)| name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn guarantees_name_tests_that_exist() {
+    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/reference/guarantees.md"));
+    let (page, functions) = (page.unwrap(), functions());
+    let names = named_tests(&page);
+    let missing: Vec<_> = names.iter().filter(|name| !functions.contains(**name)).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:?}");
+    assert!(names.len() > 20, "only {} tests are named", names.len());
+}
+
 #[test]
 fn code_is_not_searched_for_links() {
     let page = "[a](a.md) `[b](b.md)`\n```\n[c](c.md)\n```\n[d](https://d) [e](e.md#f)";

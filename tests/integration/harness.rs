@@ -53,3 +53,27 @@ async fn every_fault_hurts_and_ends() {
     let mut refused = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
     assert_eq!(soon("the refusal", refused.read(&mut reply)).await.unwrap_or(0), 0, "not refused");
 }
+
+/// Who is not cut off must not be hurt, or a split network would be a dead one.
+#[tokio::test]
+async fn a_fault_hurts_whom_it_names_alone() {
+    let redis = Redis::start().await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    let connect = async |source: &str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{source}:0").parse().unwrap()).unwrap();
+        socket.connect(proxy.address().parse().unwrap()).await.unwrap()
+    };
+    let (mut named, mut other) = (connect("127.0.0.2").await, connect("127.0.0.3").await);
+    proxy.set_from("127.0.0.2".parse().unwrap(), Fault::Blackhole);
+    let mut reply = [0; 4];
+    named.write_all(b"INCR n\r\n").await.unwrap();
+    let silent = tokio::time::timeout(Duration::from_millis(50), named.readable()).await;
+    assert!(silent.is_err(), "not cut off");
+    other.write_all(b"INCR n\r\n").await.unwrap();
+    soon("the other's reply", other.read_exact(&mut reply)).await.unwrap();
+    assert_eq!(&reply, b":1\r\n", "the held request came first");
+    proxy.heal();
+    soon("the held request", named.read_exact(&mut reply)).await.unwrap();
+    assert_eq!(&reply, b":2\r\n");
+}

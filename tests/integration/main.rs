@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod campaign;
 mod cli;
 mod conformance;
 mod crash;

@@ -1,13 +1,21 @@
 //! Both servers on a real Redis, and what may happen to it.
 
+mod acl;
+mod clock;
+mod cluster;
 mod differential;
 mod faults;
 mod guards;
+mod key_prefix;
 mod kinds;
 mod lineage;
+mod loss;
 mod records;
 mod repeats;
+mod replicas;
+mod sentinel;
 mod shared;
+mod tls;
 mod verdicts;
 
 use fence_tests::redis_server::Redis;

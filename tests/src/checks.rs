@@ -1,5 +1,7 @@
 //! The invariants of DESIGN, checked over a recorded history. Pure: no I/O, no clock.
 
+pub mod failover;
+
 use std::collections::{BTreeMap, HashMap};
 
 use fence_protocol::LeaseId;
@@ -73,8 +75,7 @@ pub fn one_grant_an_id(grants: &[Granted]) -> Result<(), String> {
 pub fn overlaps(grants: &[Granted]) -> Vec<String> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, &Granted)>> = BTreeMap::new();
     for grant in grants {
-        let asked = grant.span.invoked_ns + grant.ttl_ms * 1_000_000;
-        let expiry = grant.kept_ns.map_or(asked, |kept| kept.max(asked));
+        let expiry = grant.until_ns();
         let end = grant.released_ns.map_or(expiry, |released| released.min(expiry));
         if grant.span.returned_ns < end {
             let entry = (grant.span.returned_ns, end, grant);

@@ -1,6 +1,7 @@
 //! A TCP proxy that hurts what passes through it.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,9 +37,24 @@ enum Direction {
     Reply,
 }
 
+/// Who is hurt how.
+#[derive(Clone, Debug)]
+struct Faults {
+    everyone: Fault,
+    /// In place of it, for connections from these addresses.
+    from: BTreeMap<IpAddr, Fault>,
+}
+
+impl Faults {
+    fn of(&self, source: IpAddr) -> Fault {
+        self.from.get(&source).copied().unwrap_or(self.everyone)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Control {
-    fault: watch::Receiver<Fault>,
+    source: IpAddr,
+    faults: watch::Receiver<Faults>,
     cut: CancellationToken,
     dropped: Arc<AtomicU64>,
     /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
@@ -49,7 +65,7 @@ struct Control {
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    fault: watch::Sender<Fault>,
+    faults: watch::Sender<Faults>,
     cut: watch::Sender<CancellationToken>,
     dropped: Arc<AtomicU64>,
     has_passed: Arc<AtomicBool>,
@@ -64,20 +80,21 @@ impl FaultProxy {
     pub async fn before(upstream: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (fault, fault_seen) = watch::channel(Fault::None);
+        let none = Faults { everyone: Fault::None, from: BTreeMap::new() };
+        let (faults, faults_seen) = watch::channel(none);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
         let dropped = Arc::new(AtomicU64::new(0));
         let has_passed = Arc::new(AtomicBool::new(false));
-        let cut_first = cut_seen.borrow().clone();
         let control = Control {
-            fault: fault_seen,
-            cut: cut_first,
+            source: IpAddr::from([127, 0, 0, 1]),
+            faults: faults_seen,
+            cut: cut_seen.borrow().clone(),
             dropped: dropped.clone(),
             has_passed: has_passed.clone(),
         };
         let accepting = accept(listener, upstream.to_owned(), cut_seen, control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, fault, cut, dropped, has_passed, _accepting: accepting }
+        Self { address, faults, cut, dropped, has_passed, _accepting: accepting }
     }
 
     /// Its own address, `127.0.0.1:PORT`.
@@ -88,10 +105,25 @@ impl FaultProxy {
     /// From now on.
     pub fn set(&self, fault: Fault) {
         self.has_passed.store(false, Ordering::SeqCst);
-        self.fault.send_replace(fault);
+        self.faults.send_modify(|faults| faults.everyone = fault);
         if fault == Fault::Refuse {
             self.cut();
         }
+    }
+
+    /// From now on, for whoever connects from `source` alone: `127.0.0.2`, say, which a process of
+    /// this machine may call itself. `Refuse` leaves the connections that exist.
+    pub fn set_from(&self, source: IpAddr, fault: Fault) {
+        self.faults.send_modify(|faults| {
+            faults.from.insert(source, fault);
+        });
+    }
+
+    /// Ends every fault, of everyone.
+    pub fn heal(&self) {
+        self.faults.send_modify(|faults| {
+            *faults = Faults { everyone: Fault::None, from: BTreeMap::new() };
+        });
     }
 
     /// Closes every connection that exists.
@@ -117,10 +149,10 @@ async fn accept(
     cut: watch::Receiver<CancellationToken>,
     control: Control,
 ) {
-    while let Ok((client, _)) = listener.accept().await {
-        let cut = cut.borrow().clone();
-        let control = Control { cut, ..control.clone() };
-        if *control.fault.borrow() == Fault::Refuse {
+    while let Ok((client, peer)) = listener.accept().await {
+        let (cut, source) = (cut.borrow().clone(), peer.ip());
+        let control = Control { source, cut, ..control.clone() };
+        if control.faults.borrow().of(source) == Fault::Refuse {
             continue;
         }
         let upstream = upstream.clone();
@@ -157,11 +189,12 @@ async fn pump(
         let Ok(count) = from.read(&mut piece).await else {
             return;
         };
-        let fault = *control.fault.borrow_and_update();
+        let source = control.source;
+        let fault = control.faults.borrow_and_update().of(source);
         match (fault, direction) {
             (Fault::Blackhole, _) => {
                 // What was read is held, in order, until the fault is over; so is a close.
-                let over = control.fault.wait_for(|fault| *fault != Fault::Blackhole);
+                let over = control.faults.wait_for(|all| all.of(source) != Fault::Blackhole);
                 if over.await.is_err() {
                     return;
                 }

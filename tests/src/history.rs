@@ -40,6 +40,15 @@ pub struct Granted {
     pub kept_ns: Option<u64>,
 }
 
+impl Granted {
+    /// Until when it certainly lives unless it is released: its time to live from before it was
+    /// asked for, or from before it was last renewed.
+    pub fn until_ns(&self) -> u64 {
+        let asked = self.span.invoked_ns + self.ttl_ms * 1_000_000;
+        self.kept_ns.map_or(asked, |kept| kept.max(asked))
+    }
+}
+
 /// An operation at the guard.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -143,6 +152,17 @@ impl History {
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
             grant.kept_ns = grant.kept_ns.max(Some(until_ns));
         }
+    }
+
+    /// Until when a lease certainly lives unless it is released, by what its holder was told; 0
+    /// where nobody was told of it.
+    ///
+    /// # Panics
+    /// Where another recorder panicked.
+    pub fn until_ns(&self, lease: LeaseId) -> u64 {
+        let grants = self.grants.lock().unwrap();
+        let known = grants.iter().rev().find(|grant| grant.lease == lease);
+        known.map_or(0, Granted::until_ns)
     }
 
     /// Notes an operation at the guard.

@@ -14,6 +14,8 @@
 
 pub mod api;
 pub mod binaries;
+pub mod campaign;
+pub mod certificates;
 pub mod checks;
 pub mod conformance;
 pub mod etcd_certificates;
@@ -26,12 +28,14 @@ pub mod load;
 pub mod ports;
 pub mod process;
 pub mod raw_http;
+pub mod redis_clock;
 pub mod redis_cluster;
 pub mod redis_flood;
 pub mod redis_holders;
 pub mod redis_journal;
 pub mod redis_sentinel;
 pub mod redis_server;
+pub mod redis_users;
 pub mod redis_writes;
 pub mod resp_client;
 pub mod seed;

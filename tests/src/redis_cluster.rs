@@ -90,16 +90,37 @@ impl RedisCluster {
     /// # Panics
     /// Where none says that it does.
     pub async fn owner(&self, slot: u16) -> usize {
+        match self.try_owner(slot).await {
+            Some(index) => index,
+            None => panic!("nobody owns slot {slot}"),
+        }
+    }
+
+    /// The same; `None` where none of those that answer says that it does.
+    pub async fn try_owner(&self, slot: u16) -> Option<usize> {
         for (index, node) in self.nodes.iter().enumerate() {
             let Ok(Value::Array(rows)) = node.redis.try_run(&["CLUSTER", "SLOTS"]).await else {
                 continue;
             };
             let owner = rows.into_iter().find_map(|row| owner_in(row, slot));
             if owner.is_some_and(|id| id == node.id) {
-                return index;
+                return Some(index);
             }
         }
-        panic!("nobody owns slot {slot}")
+        None
+    }
+
+    /// Waits until a node is the replica of another, and in step with it.
+    pub async fn follows(&self, index: usize, master: usize) {
+        let address = self.nodes[master].redis.address();
+        let port = address.rsplit_once(':').expect("host:port").1;
+        let named = format!("master_port:{port}\r");
+        until_true("the node to follow its master", || async {
+            let node = &self.nodes[index].redis;
+            let info: String = node.try_run(&["INFO", "replication"]).await.unwrap_or_default();
+            info.contains(&named) && info.contains("master_link_status:up")
+        })
+        .await;
     }
 
     /// Runs a command directly, at the node that owns the slot of `key`.
@@ -190,6 +211,8 @@ impl Node {
             ("cluster-node-timeout", "1500"),
             ("cluster-require-full-coverage", "no"),
             ("cluster-replica-validity-factor", "0"),
+            // A full copy begins at once: the default waits five seconds for more replicas.
+            ("repl-diskless-sync-delay", "0"),
         ];
         let redis = Redis::with(&options).await;
         let id = redis.run(&["CLUSTER", "MYID"]).await;

@@ -1,5 +1,7 @@
 //! A Redis with a replica and a sentinel that watches both, for one test.
 
+pub mod whole;
+
 use tempfile::TempDir;
 
 use crate::ports;

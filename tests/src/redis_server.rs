@@ -52,6 +52,16 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Changes a setting, now and for every start from now on.
+    ///
+    /// # Panics
+    /// Where Redis does not take it.
+    pub async fn set(&mut self, name: &str, value: &str) {
+        let _: () = self.run(&["CONFIG", "SET", name, value]).await;
+        self.options.retain(|(known, _)| known != name);
+        self.options.push((name.to_owned(), value.to_owned()));
+    }
+
     /// The process, to stop and continue it.
     pub fn process(&self) -> &Process {
         &self.process

@@ -14,13 +14,25 @@ const STEP: Duration = Duration::from_millis(5);
 ///
 /// # Panics
 /// When [`PATIENCE`] is over; `what` names the condition.
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
+    until_within(PATIENCE, what, look).await
+}
+
+/// The same, for what takes others longer than [`PATIENCE`].
+///
+/// # Panics
+/// When `patience` is over; `what` names the condition.
+pub async fn until_within<T, F: Future<Output = Option<T>>>(
+    patience: Duration,
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
     let begin = Instant::now();
     loop {
         if let Some(value) = look().await {
             return value;
         }
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
+        assert!(begin.elapsed() < patience, "waited {patience:?} for: {what}");
         tokio::time::sleep(STEP).await;
     }
 }

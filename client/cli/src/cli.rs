@@ -53,7 +53,7 @@ pub(crate) enum Command {
     Session(session::Args),
     Object(object::Args),
     Auth(auth::Args),
-    Doctor(doctor::Args),
+    Doctor(Box<doctor::Args>),
     Bench(bench::Args),
     Demo(demo::Args),
     /// Started by `demo`

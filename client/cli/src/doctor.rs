@@ -23,7 +23,7 @@ use check::{Check, Verdict};
 /// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
 /// compares its version and clock, and asks a guard what it guarantees for its stores. With --redis
 /// it judges a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
-/// what its user may do. With --direct it tries to write past the guard, as an application would.
+/// what its user may do, for lock-server and for the guard. With --direct it tries to write past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// that the servers use
     #[arg(long, value_name = "URL")]
     redis: Option<RedisTarget>,
+
+    #[command(flatten)]
+    redis_login: redis::Login,
 
     /// Try to write to this Redis past the guard, with the credentials that the application has: that
     /// it is refused is what is wanted. A key that expires is set and removed; nothing that exists is
@@ -119,7 +122,7 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
         checks.extend(stores::judge("fenced-store", client.fenced_store(), &http).await);
     }
     if let Some(target) = args.redis {
-        checks.extend(redis::judge(target).await);
+        checks.extend(redis::judge(target, &args.redis_login).await);
     }
     if let Some(target) = args.direct {
         checks.extend(direct::judge(&target, args.direct_key.as_deref()).await);

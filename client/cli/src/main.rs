@@ -96,7 +96,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Session(args) => session::session(args).await,
         Command::Object(args) => object::object(args).await,
         Command::Auth(args) => auth::auth(args),
-        Command::Doctor(args) => doctor::doctor(args).await,
+        Command::Doctor(args) => doctor::doctor(*args).await,
         Command::Bench(args) => bench::bench(args).await,
         Command::Demo(args) => demo::demo(args).await,
         Command::Internal(_) => Err(Failure::internal("a role was not started at once")),

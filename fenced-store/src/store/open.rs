@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fence_protocol::{Invalid, Namespace};
 use service_kit::Kit;
+use service_kit::login::{NO_LOGIN, StoreLogin};
 use service_kit::redis_link::{ClusterTarget, RedisTarget, TargetError, without_password};
 
 use super::FenceStore;
@@ -49,14 +50,41 @@ impl FromStr for StoreUrl {
             Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
         };
         match text.split_once("://") {
-            Some(("redis" | "redis-sentinel", _)) => {
+            Some(("redis" | "rediss" | "redis-sentinel" | "rediss-sentinel", _)) => {
                 text.parse().map(Self::Redis).map_err(unusable)
             }
-            Some(("redis-cluster", _)) => text.parse().map(Self::Cluster).map_err(unusable),
+            Some(("redis-cluster" | "rediss-cluster", _)) => {
+                text.parse().map(Self::Cluster).map_err(unusable)
+            }
             _ => Err(refuse(
                 "is not known; write memory:, embedded:DIR, redis://HOST:PORT, \
-                 redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT",
+                 redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT, and \
+                 rediss in place of redis for TLS",
             )),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// With what is said beside the URL of who the guard is there.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, where it goes with no such store.
+    pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
+        match self {
+            Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Cluster(target) => target.with_login(login).map(Self::Cluster),
+            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
+            local => Ok(local),
+        }
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Self::Memory | Self::Embedded(_) => false,
+            Self::Redis(target) => target.is_tls(),
+            Self::Cluster(target) => target.is_tls(),
         }
     }
 }
@@ -149,6 +177,9 @@ mod tests {
             "redis://127.0.0.1:6379",
             "redis-sentinel://a:1,b:2/main",
             "redis-cluster://a:1,b:2",
+            "rediss://a",
+            "rediss-sentinel://a:1,b:2/main",
+            "rediss-cluster://a:1,b:2",
         ] {
             assert_eq!(good.parse::<StoreUrl>().unwrap().to_string(), good);
         }

@@ -12,7 +12,9 @@ use crate::access::Gate;
 use crate::access::audit::AuditLog;
 use crate::access::file::AccessFile;
 use crate::listener::ListenOptions;
+use crate::login::{Password, StoreLogin};
 use crate::telemetry::LogFormat;
+use crate::tls::TlsOptions;
 
 /// The limits of a listener that an operator may want to change.
 #[derive(Clone, Copy, Debug, Args)]
@@ -109,6 +111,72 @@ impl KeyFlags {
                 None => Ok(None),
             },
             (Some(file), false) => read_keys(file).map(Some),
+        }
+    }
+}
+
+/// Who the server is to its store.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StoreLoginFlags {
+    /// The file of the CA that signs the store's certificates (PEM), for a store that is reached over
+    /// TLS; without it the certificates of the system are trusted.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub store_ca: Option<PathBuf>,
+    /// The file of the certificate that is shown to the store (PEM), where it wants one.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub store_cert: Option<PathBuf>,
+    /// The file of that certificate's private key (PEM).
+    #[arg(long, value_name = "FILE", global = true)]
+    pub store_key: Option<PathBuf>,
+    /// The user that the store knows this server as.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub store_user: Option<String>,
+    /// The file that holds that user's password, in one line.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub store_password_file: Option<PathBuf>,
+    /// The file that holds the password of the Redis sentinels, where they have one of their own.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub sentinel_password_file: Option<PathBuf>,
+}
+
+impl StoreLoginFlags {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence that names the flag and the file, where one cannot be used, and where a certificate
+    /// is named without its key.
+    pub fn login(&self) -> Result<StoreLogin, String> {
+        let password = |flag: &str, file: &Option<PathBuf>| {
+            let read = file.as_deref().map(Password::read).transpose();
+            read.map_err(|error| format!("{flag}: {error}"))
+        };
+        if self.store_user.as_deref() == Some("") {
+            return Err("--store-user is empty; name the user, or leave it out".to_owned());
+        }
+        Ok(StoreLogin {
+            user: self.store_user.clone(),
+            password: password("--store-password-file", &self.store_password_file)?,
+            sentinel_password: password("--sentinel-password-file", &self.sentinel_password_file)?,
+            tls: self.tls()?,
+        })
+    }
+
+    fn tls(&self) -> Result<TlsOptions, String> {
+        let mut tls = TlsOptions::default();
+        if let Some(file) = &self.store_ca {
+            tls = tls.with_ca(file).map_err(|error| format!("--store-ca: {error}"))?;
+        }
+        match (&self.store_cert, &self.store_key) {
+            (None, None) => Ok(tls),
+            (Some(certificate), Some(key)) => tls
+                .with_client(certificate, key)
+                .map_err(|error| format!("--store-cert and --store-key: {error}")),
+            (Some(_), None) => Err("--store-cert wants its private key; name its file with \
+                                    --store-key"
+                .to_owned()),
+            (None, Some(_)) => Err("--store-key is the key of a certificate; name its file with \
+                                    --store-cert"
+                .to_owned()),
         }
     }
 }

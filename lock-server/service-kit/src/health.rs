@@ -9,6 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub enum Status {
     /// All is well.
     Ok,
+    /// All is well, and this is what is to be known of it.
+    Told(String),
     /// The service works, but somebody should look: what, and what to do.
     Warn(String),
     /// The service cannot do its work: why, and what to do.
@@ -67,6 +69,7 @@ impl Health {
 fn log(name: &str, status: &Status) {
     match status {
         Status::Ok => tracing::debug!(check = name, "check is ok"),
+        Status::Told(text) => tracing::info!(check = name, "{text}"),
         Status::Warn(text) => tracing::warn!(check = name, "{text}"),
         Status::Failing(text) => tracing::error!(check = name, "{text}"),
     }
@@ -106,6 +109,7 @@ fn line(out: &mut String, name: &str, status: &Status) {
     // Writing to a String does not fail.
     let _ = match status {
         Status::Ok => writeln!(out, "[+]{name} ok"),
+        Status::Told(text) => writeln!(out, "[+]{name} {text}"),
         Status::Warn(text) => writeln!(out, "[!]{name} warning: {text}"),
         Status::Failing(text) => writeln!(out, "[-]{name} failed: {text}"),
     };
@@ -120,6 +124,7 @@ mod tests {
         let health = Health::new();
         assert!(health.is_ready());
         health.set("store", Status::Ok);
+        health.set("guarantee", Status::Told("strict".to_owned()));
         health.set("persistence", Status::Warn("appendfsync is everysec".to_owned()));
         assert!(health.is_ready());
         health.set("store", Status::Failing("unreachable".to_owned()));
@@ -127,9 +132,10 @@ mod tests {
         assert!(!report.ready);
         assert_eq!(
             report.text(),
-            "[!]persistence warning: appendfsync is everysec\n[-]store failed: unreachable\nnot ready\n"
+            "[+]guarantee strict\n[!]persistence warning: appendfsync is everysec\n[-]store failed: unreachable\nnot ready\n"
         );
         assert_eq!(report.failing_text(), "[-]store failed: unreachable\n");
+        health.remove("guarantee");
         health.remove("store");
         assert!(health.is_ready());
         assert!(!health.report(true).ready, "shutting down is not ready");

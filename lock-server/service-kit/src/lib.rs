@@ -14,6 +14,7 @@ pub mod http;
 pub mod ids;
 mod kit;
 pub mod listener;
+pub mod login;
 pub mod metrics;
 pub mod problem;
 pub mod process;

@@ -11,6 +11,7 @@
 //! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
+mod access;
 mod pinned;
 mod script;
 mod sentinel;

@@ -1,4 +1,19 @@
-//! What all TLS connections share.
+//! What all TLS connections share: the cryptography, what files hold for them, and what a failure
+//! means.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{AlertDescription, CertificateError, RootCertStore};
+
+use crate::login::read_bounded;
+
+/// Longer files of certificates are refused, in bytes: the bundle of a whole system has a quarter of it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Makes the one implementation of cryptography that is built in the process' default. Whoever makes
 /// a TLS configuration, or an HTTP client that may speak TLS, calls it first; any call after the
@@ -6,4 +21,181 @@
 pub fn install_crypto() {
     // It fails where one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Whom a client trusts, and what it shows itself: what was read of files, and found to be usable.
+///
+/// Its `Debug` shows none of it.
+#[derive(Clone, Default)]
+pub struct TlsOptions {
+    ca: Option<Arc<[u8]>>,
+    client: Option<Arc<ClientPem>>,
+}
+
+/// A client's certificate with what leads to its CA, and its key: PEM.
+struct ClientPem {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl TlsOptions {
+    /// Trusts the certificates of this file alone, instead of those of the system.
+    ///
+    /// # Errors
+    /// A sentence that begins with the file, where it cannot be read or holds no certificate.
+    pub fn with_ca(mut self, file: &Path) -> Result<Self, String> {
+        let pem = read_bounded(file, FILE_BYTES_MAX)?;
+        roots(&pem).map_err(|why| format!("{} {why}", file.display()))?;
+        self.ca = Some(pem.into());
+        Ok(self)
+    }
+
+    /// Shows this certificate to a server that asks for one.
+    ///
+    /// # Errors
+    /// A sentence that begins with the file, where one of the two cannot be read or used, or they do
+    /// not belong together.
+    pub fn with_client(mut self, certificate: &Path, key: &Path) -> Result<Self, String> {
+        let pem = ClientPem {
+            certificate: read_bounded(certificate, FILE_BYTES_MAX)?,
+            key: read_bounded(key, FILE_BYTES_MAX)?,
+        };
+        let chain = certificates(&pem.certificate)
+            .map_err(|why| format!("{} {why}", certificate.display()))?;
+        let secret = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|_| {
+            format!("{} holds no private key (PEM, -----BEGIN PRIVATE KEY-----)", key.display())
+        })?;
+        install_crypto();
+        rustls::ClientConfig::builder()
+            .with_root_certificates(RootCertStore::empty())
+            .with_client_auth_cert(chain, secret)
+            .map_err(|error| {
+                format!("{} does not go with {}: {error}", key.display(), certificate.display())
+            })?;
+        self.client = Some(Arc::new(pem));
+        Ok(self)
+    }
+
+    /// Whether nothing was read: the system's certificates are trusted, and none is shown.
+    pub fn is_default(&self) -> bool {
+        self.ca.is_none() && self.client.is_none()
+    }
+
+    /// The certificates that are trusted instead of the system's, PEM.
+    pub fn ca_pem(&self) -> Option<&[u8]> {
+        self.ca.as_deref()
+    }
+
+    /// The client's certificate and key, PEM.
+    pub fn client_pem(&self) -> Option<(&[u8], &[u8])> {
+        self.client.as_deref().map(|pem| (&*pem.certificate, &*pem.key))
+    }
+
+    /// What went wrong with TLS, and what to do, as the rest of a sentence about the server at
+    /// `host`; `None` where `error` is of something else.
+    pub fn explain(&self, error: &(dyn Error + 'static), host: &str) -> Option<String> {
+        Some(match cause(error)? {
+            rustls::Error::InvalidCertificate(why) => self.explain_certificate(why, host),
+            rustls::Error::AlertReceived(alert) => self.explain_alert(*alert),
+            rustls::Error::InvalidMessage(_) => {
+                "it does not answer in TLS; if this port is a plain one, write redis:// in place \
+                 of rediss://"
+                    .to_owned()
+            }
+            other => format!("TLS failed: {other}"),
+        })
+    }
+
+    fn explain_certificate(&self, why: &CertificateError, host: &str) -> String {
+        match why {
+            // Of two CAs with one name, the other one's key has signed it.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature
+                if self.ca.is_some() =>
+            {
+                "its certificate is not signed by the CA of --store-ca; name the file of the CA \
+                 that signed it"
+                    .to_owned()
+            }
+            CertificateError::UnknownIssuer => {
+                "its certificate is signed by a CA that this system does not know; name the file \
+                 of that CA with --store-ca"
+                    .to_owned()
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                format!(
+                    "its certificate is for other names than {host}; use a name in the URL that \
+                     the certificate has, or give the server one that has this name"
+                )
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "its certificate has expired; give the server a new one, or look at this machine's \
+                 clock"
+                    .to_owned()
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "its certificate is not valid yet; look at this machine's clock".to_owned()
+            }
+            other => format!("its certificate cannot be used: {other}"),
+        }
+    }
+
+    fn explain_alert(&self, alert: AlertDescription) -> String {
+        match self.client {
+            None => format!(
+                "it broke TLS off ({alert:?}): it probably wants a client certificate; name one \
+                 with --store-cert and --store-key"
+            ),
+            Some(_) => format!(
+                "it does not take the certificate of --store-cert ({alert:?}); name one that is \
+                 signed by the CA that the server trusts"
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for TlsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ca, client) = (self.ca.is_some(), self.client.is_some());
+        f.debug_struct("TlsOptions").field("has_ca", &ca).field("has_client", &client).finish()
+    }
+}
+
+/// What rustls says, somewhere among the causes of an error.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // The source of an error that wraps another is the source of what it wraps, and not that
+        // itself.
+        next = if let Some(shared) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+            Some(&**shared)
+        } else if let Some(wrapped) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
+        {
+            Some(wrapped)
+        } else {
+            error.source()
+        };
+    }
+    None
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err("holds no certificate (PEM, -----BEGIN CERTIFICATE-----)".to_owned()),
+        Err(error) => Err(format!("holds a certificate that cannot be read: {error}")),
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        store
+            .add(certificate)
+            .map_err(|error| format!("holds a certificate that cannot be read: {error}"))?;
+    }
+    Ok(store)
 }

@@ -24,7 +24,8 @@ use tokio::sync::mpsc;
 use self::entries::Told;
 use super::Events;
 use super::ring::{EventId, Ring, key_of};
-use crate::store::redis::key_prefix;
+use crate::store::redis::KeyPrefix;
+use crate::store::redis::refusals::elsewhere;
 
 /// How many events are appended in one step, which is as long as Redis stands still for them.
 const BATCH: usize = 256;
@@ -65,11 +66,12 @@ struct Keys {
 pub(super) async fn start(
     events: &Events,
     target: RedisTarget,
-    namespace: &Namespace,
+    (key_prefix, namespace): (&KeyPrefix, &Namespace),
     outbox: mpsc::Receiver<Event>,
     kit: &Kit,
 ) -> Result<(), String> {
-    let prefix = key_prefix(namespace);
+    let prefix = key_prefix.of(namespace);
+    let target = target.in_slot_of(prefix.as_bytes());
     let key = |name: &str| format!("{prefix}{name}");
     let keys = Keys {
         stream: key("events"),
@@ -250,6 +252,9 @@ impl StreamWriter {
         loop {
             match self.link.call(&command).await {
                 Ok(Value::Int(_)) => return,
+                Err(LinkError::Server { code, .. }) if elsewhere(&code).is_some() => {
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Ok(_) | Err(LinkError::Server { .. }) => {
                     tracing::warn!(count = batch.len(), "Redis did not take the events");
                     self.events.lose(batch.len() as u64);

@@ -53,6 +53,7 @@ use fence_protocol::wire::lock::{EndReason, EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
 use service_kit::Kit;
 use service_kit::clock::Clock;
+use service_kit::login::StoreLogin;
 use service_kit::tasks::Tasks;
 
 use self::counter::{Counter, Occasion};
@@ -63,8 +64,7 @@ use self::leases::Remembering;
 use self::places::Places;
 pub use self::url::EtcdTarget;
 use super::{
-    Acquire, Grant, Limits, ListQuery, LockStore, Mode, Revoke, StoreError, StoreLogin,
-    StoreOptions, Takeover,
+    Acquire, Grant, Limits, ListQuery, LockStore, Mode, Revoke, StoreError, StoreOptions, Takeover,
 };
 use crate::guards::Guards;
 

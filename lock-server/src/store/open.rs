@@ -7,13 +7,17 @@ use std::sync::Arc;
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::Kit;
-use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
+use service_kit::login::{NO_LOGIN, StoreLogin};
+use service_kit::redis_link::{
+    ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
+};
 
 use super::embedded::EmbeddedStore;
 use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
 use super::memory::MemoryStore;
-use super::redis::{RedisOptions, RedisStore};
-use super::{Limits, LockStore};
+use super::redis::replicas::ReplicaOptions;
+use super::redis::{KeyPrefix, RedisOptions, RedisStore};
+use super::{Limits, LockStore, LossOptions};
 use crate::guards::{GuardUrl, Guards};
 use crate::rules::tokens;
 
@@ -24,7 +28,8 @@ pub enum StoreUrl {
     Memory,
     /// `embedded:DIR`
     Embedded(PathBuf),
-    /// `redis://…`
+    /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of some
+    /// slot, see [`RedisTarget::in_slot_of`].
     Redis(RedisTarget),
     /// `etcd://…`, `etcds://…`
     Etcd(EtcdTarget),
@@ -40,16 +45,38 @@ impl FromStr for StoreUrl {
                 Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
             }
             Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
-            Some(("redis", _)) => url
-                .parse()
-                .map(Self::Redis)
-                .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
+            Some(("redis" | "rediss" | "redis-sentinel" | "rediss-sentinel", _)) => {
+                url.parse().map(Self::Redis).map_err(|error: TargetError| error.to_string())
+            }
+            Some(("redis-cluster" | "rediss-cluster", _)) => {
+                let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
+                Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
+            }
             Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
             _ => Err(format!(
-                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port or \
-                 etcd://host:port",
+                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
+                 redis-sentinel://host:port,host:port/master-name, \
+                 redis-cluster://host:port,host:port or etcd://host:port,host:port; rediss in place \
+                 of redis, and etcds in place of etcd, is TLS",
                 without_password(url)
             )),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// With what is said beside the URL of who this server is there.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, where it goes with no such store.
+    pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
+        match self {
+            Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Etcd(_) if login.sentinel_password.is_some() => {
+                Err("--sentinel-password-file is for Redis sentinels; leave it out".to_owned())
+            }
+            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
+            local => Ok(local),
         }
     }
 }
@@ -59,6 +86,11 @@ impl FromStr for StoreUrl {
 pub struct StoreOptions {
     /// Tenant.
     pub namespace: Namespace,
+    /// What goes before the keys, in Redis.
+    pub key_prefix: KeyPrefix,
+    /// Who this server is to a store behind a network; the URL of a Redis has it by then, see
+    /// [`StoreUrl::with_login`].
+    pub login: StoreLogin,
     /// Bounds.
     pub limits: Limits,
     /// The guards that are asked for their highest mark.
@@ -69,60 +101,25 @@ pub struct StoreOptions {
     pub link: LinkOptions,
     /// For how long a silent server still counts as alive, for stores that servers share.
     pub liveness: std::time::Duration,
-    /// Who this server is to a store behind a network.
-    pub login: StoreLogin,
-}
-
-/// Who this server is to a store behind a network, and whom it trusts there.
-#[derive(Clone, Default)]
-pub struct StoreLogin {
-    /// The user.
-    pub user: Option<String>,
-    /// Its password.
-    pub password: Option<String>,
-    /// Certificates.
-    pub tls: StoreTls,
-}
-
-/// Certificates for TLS to a store, as PEM.
-#[derive(Clone, Default)]
-pub struct StoreTls {
-    /// The authorities that are trusted instead of the system's.
-    pub ca: Option<Vec<u8>>,
-    /// This server's own certificate and its private key.
-    pub identity: Option<Vec<u8>>,
-}
-
-/// Neither the password nor the private key is printed.
-impl std::fmt::Debug for StoreLogin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreLogin")
-            .field("user", &self.user)
-            .field("password", &self.password.is_some())
-            .field("tls", &self.tls)
-            .finish()
-    }
-}
-
-impl std::fmt::Debug for StoreTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreTls")
-            .field("ca", &self.ca.is_some())
-            .field("identity", &self.identity.is_some())
-            .finish()
-    }
+    /// What becomes of grants when leases may have been lost, for stores that may lose some.
+    pub loss: LossOptions,
+    /// Which replicas must have a grant before its caller is told, for Redis.
+    pub replicas: ReplicaOptions,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             namespace: Namespace::default(),
+            key_prefix: KeyPrefix::default(),
+            login: StoreLogin::default(),
             limits: Limits::default(),
             guards: Vec::new(),
             guard_auth: None,
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
-            login: StoreLogin::default(),
+            loss: LossOptions::default(),
+            replicas: ReplicaOptions::default(),
         }
     }
 }
@@ -180,9 +177,12 @@ async fn open_store(
         StoreUrl::Redis(target) => {
             let redis_options = RedisOptions {
                 namespace: options.namespace.clone(),
+                key_prefix: options.key_prefix.clone(),
                 limits: options.limits,
                 link: options.link,
                 liveness: options.liveness,
+                loss: options.loss,
+                replicas: options.replicas,
             };
             let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
@@ -229,6 +229,13 @@ mod tests {
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
         assert!(matches!("etcd://127.0.0.1:2379".parse(), Ok(StoreUrl::Etcd(_))));
         assert!(matches!("etcds://locks@a,b,c".parse(), Ok(StoreUrl::Etcd(_))));
+        let target = |url: &str| match url.parse() {
+            Ok(StoreUrl::Redis(target)) => target,
+            other => panic!("{url}: {other:?}"),
+        };
+        assert!(target("redis-sentinel://a,b:7/orders").is_sentinel());
+        assert!(target("redis-cluster://a:1,b:2").is_cluster());
+        assert!("redis-cluster://a/1".parse::<StoreUrl>().is_err());
     }
 
     #[test]

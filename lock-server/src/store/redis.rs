@@ -5,13 +5,20 @@
 
 mod asking;
 mod background;
+mod in_use;
 pub mod judge;
+mod key_prefix;
 pub mod lineage;
+mod offset;
 pub mod raw;
+pub(crate) mod refusals;
+pub mod replicas;
 mod reply;
+pub mod rights;
 mod scans;
 mod scripts;
 mod sessions;
+mod timekeeper;
 mod waiting;
 
 use std::fmt;
@@ -29,11 +36,15 @@ use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Sc
 use service_kit::tasks::Tasks;
 
 use self::asking::Wish;
-use self::lineage::{Lineage, LineageKeeper};
+pub use self::key_prefix::KeyPrefix;
+use self::lineage::{ABSENT, Lineage, LineageKeeper};
+use self::refusals::store_error;
+use self::replicas::{ReplicaOptions, Replicas};
 use self::reply::{Answer, Handed};
 use self::scripts::Scripts;
+use self::timekeeper::Timekeeper;
 use self::waiting::Waiting;
-use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
+use super::{Acquire, Grant, Limits, ListQuery, LockStore, LossOptions, Revoke, StoreError};
 use crate::guards::Guards;
 
 /// How the store talks to its Redis.
@@ -41,6 +52,8 @@ use crate::guards::Guards;
 pub struct RedisOptions {
     /// Tenant.
     pub namespace: Namespace,
+    /// What goes before the keys.
+    pub key_prefix: KeyPrefix,
     /// Bounds.
     pub limits: Limits,
     /// Connection behaviour.
@@ -48,6 +61,10 @@ pub struct RedisOptions {
     /// For how long a server that fell silent still counts as alive; what a dead server can cost
     /// the waiters behind its own.
     pub liveness: Duration,
+    /// What becomes of grants when leases may have been lost.
+    pub loss: LossOptions,
+    /// Which replicas must have a grant.
+    pub replicas: ReplicaOptions,
 }
 
 /// The `redis://…` store. Cheap to clone.
@@ -58,11 +75,14 @@ pub struct RedisStore {
 
 struct Inner {
     link: RedisLink,
+    replicas: Option<Replicas>,
     scripts: Scripts,
     lineage: Arc<LineageKeeper>,
+    time: Arc<Timekeeper>,
     options: RedisOptions,
     prefix: String,
     lineage_key: String,
+    absent_key: String,
     server_id: String,
     token_seen: Arc<AtomicU64>,
     waiting: Waiting,
@@ -76,11 +96,6 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// The prefix of every key of a namespace; the braces keep them in one hash slot.
-pub fn key_prefix(namespace: &Namespace) -> String {
-    format!("{{fence:{namespace}}}:")
-}
-
 impl RedisStore {
     /// Connects, verifies the lineage, and starts what runs in the background.
     ///
@@ -92,18 +107,28 @@ impl RedisStore {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let prefix = key_prefix(&options.namespace);
+        let prefix = options.key_prefix.of(&options.namespace);
         let token_seen = Arc::new(AtomicU64::new(0));
         let scripts = Scripts::new();
-        let lineage = LineageKeeper::new(&prefix, &scripts, &token_seen, guards, kit);
-        let lineage = Arc::new(lineage);
-        let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
+        let target = target.in_slot_of(prefix.as_bytes());
+        let time = Arc::new(Timekeeper::new(&prefix, &scripts.clock, options.loss, kit));
+        let lineage =
+            LineageKeeper::new(&target, &prefix, &scripts, &token_seen, &time, guards, kit);
+        let lineage = Arc::new(lineage.and_replicas(options.replicas.count));
+        let (to, tasks) = (target.clone(), &kit.tasks);
+        let link = RedisLink::start(to, options.link, lineage.clone(), tasks).await?;
+        let (waited, verifier) = (options.replicas, lineage.clone());
+        let replicas =
+            Replicas::start(&target, &prefix, waited, options.link, verifier, tasks).await?;
         let inner = Inner {
             link,
+            replicas,
             scripts,
             lineage,
+            time,
             options,
             lineage_key: format!("{prefix}lineage"),
+            absent_key: format!("{prefix}{ABSENT}"),
             prefix,
             server_id: service_kit::ids::random_hex(8),
             token_seen,
@@ -121,19 +146,22 @@ impl RedisStore {
         self.inner.lineage.current()
     }
 
-    /// Runs a script with the arguments that all of them share and then `more`. A refusal because
-    /// of the lineage has changed nothing, so it is sent once more after a new verification.
+    /// Runs a script with the arguments that all of them share and then `more`. A refusal because of
+    /// the lineage or the clock has changed nothing, so it is sent again: once after a new verification,
+    /// a few times after a new look at the clock. What was long on its way is given that much longer.
     async fn run(
         &self,
         script: &Script,
         more: impl Fn(&mut Cmd) + Send,
     ) -> Result<Answer, StoreError> {
-        let mut verified = false;
+        let (mut verified, mut looked, mut slow_ms) = (false, 0, 0);
         loop {
-            let generation = self.inner.link.generation();
-            let command = self.command(script, &more)?;
+            let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
+            let lineage = self.grants_in();
+            let command = self.command(script, &more, slow_ms)?;
+            let sent_ms = self.inner.clock.monotonic_ms();
             match self.inner.link.call(&command).await {
-                Ok(value) => return self.read(value),
+                Ok(value) => return self.read(value, lineage.as_ref()),
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
                     tracing::warn!(
                         answer = message,
@@ -142,17 +170,35 @@ impl RedisStore {
                     verified = true;
                     self.inner.link.verify_again(generation).await.map_err(store_error)?;
                 }
+                Err(LinkError::Server { code, message }) if code == "CLOCK" && looked < LOOKS => {
+                    tracing::debug!(answer = message, "looking at the clock of Redis again");
+                    looked += 1;
+                    slow_ms = self.inner.clock.monotonic_ms().saturating_sub(sent_ms);
+                    self.look_at_clock(looks).await.map_err(nothing_done)?;
+                }
                 Err(error) => return Err(store_error(error)),
             }
         }
     }
 
-    fn command(&self, script: &Script, more: impl Fn(&mut Cmd)) -> Result<Cmd, StoreError> {
+    /// Tells a clock that jumped from a question that was long on its way, unless somebody did after
+    /// `looks`.
+    async fn look_at_clock(&self, looks: u64) -> Result<(), LinkError> {
+        let Some(lineage) = self.lineage() else { return Ok(()) };
+        self.inner.time.settle_after(looks, &self.inner.link, &lineage.id).await
+    }
+
+    fn command(
+        &self,
+        script: &Script,
+        more: impl Fn(&mut Cmd),
+        slow_ms: u64,
+    ) -> Result<Cmd, StoreError> {
         let inner = &*self.inner;
         let lineage = inner.lineage.current().ok_or_else(|| {
             StoreError::Unavailable("the lineage of Redis is not verified yet".to_owned())
         })?;
-        let mut command = script.call(&[&inner.lineage_key]);
+        let mut command = script.call(&[&inner.lineage_key, &inner.absent_key]);
         command
             .arg(&lineage.id)
             .arg(&inner.prefix)
@@ -162,28 +208,35 @@ impl RedisStore {
             .arg(millis(inner.options.liveness))
             .arg(inner.options.limits.shared_per_lock);
         more(&mut command);
+        command.arg(inner.time.latest_ms().saturating_add(slow_ms));
         Ok(command)
     }
 
     /// Reads a reply, remembers the highest token, and passes on the grants for our waiters.
-    fn read(&self, value: ::redis::Value) -> Result<Answer, StoreError> {
+    fn read(&self, value: ::redis::Value, lineage: Option<&String>) -> Result<Answer, StoreError> {
         let (answer, handed) = reply::read(value)?;
         for token in answer.tokens() {
             self.saw(token);
         }
+        if let Some(lives_ms) = answer.lives_ms() {
+            self.inner.time.note(lives_ms);
+        }
+        self.inner.time.paused(answer.paused_ms());
         for handed in handed {
-            let (heard, locks, lease_id) = match handed {
+            match handed {
                 Handed::One(lock, grant) => {
                     self.saw(grant.token);
-                    let lease_id = grant.lease_id;
-                    (self.inner.waiting.grant(&lock, grant), vec![lock], lease_id)
+                    self.inner.time.note(grant.remaining_ms);
+                    let (lease_id, locks) = (grant.lease_id, vec![lock.clone()]);
+                    self.announce(lineage.cloned(), locks, lease_id, move |store, took_ms| {
+                        store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
+                    });
                 }
                 Handed::Several { known_by, lease_id, locks } => {
-                    (self.inner.waiting.ask_again(&known_by, lease_id), locks, lease_id)
+                    self.announce(lineage.cloned(), locks, lease_id, move |store, _| {
+                        store.inner.waiting.ask_again(&known_by, lease_id)
+                    });
                 }
-            };
-            if !heard {
-                self.withdraw_later(locks, lease_id, None);
             }
         }
         Ok(answer)
@@ -289,24 +342,18 @@ impl LockStore for RedisStore {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// How often the clock of Redis is looked at for one question. More than once where the question is long
+/// on its way, and longer from time to time.
+const LOOKS: u32 = 4;
+
+/// The script was not run, whatever became of the look at the clock.
+fn nothing_done(error: LinkError) -> StoreError {
+    match error {
+        LinkError::Unknown(reason) => StoreError::Unavailable(reason),
+        error => store_error(error),
+    }
 }
 
-/// What a failed call means for the operation that it carried.
-fn store_error(error: LinkError) -> StoreError {
-    match error {
-        LinkError::Down(reason) => StoreError::Unavailable(reason),
-        LinkError::Unknown(reason) => StoreError::Unknown(reason),
-        // A script that failed half-way has perhaps written; every other refusal comes first.
-        LinkError::Server { code, message } if code == "ERR" || code == "WRONGTYPE" => {
-            StoreError::Unknown(format!("a script failed in Redis: {message}"))
-        }
-        LinkError::Server { code, message } if code == "FORMAT" => {
-            StoreError::Unavailable(format!("{message}; nothing was changed"))
-        }
-        LinkError::Server { code, message } => {
-            StoreError::Unavailable(format!("Redis refuses to work: {code} {message}"))
-        }
-    }
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,15 +4,27 @@ use fence_protocol::Code;
 use fence_tests::api::Locks;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::Setup;
+use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
 use lock_server::rules::tokens;
 use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
 use service_kit::clock::{Clock as _, SystemClock};
 
-use super::lock_server;
-use crate::locks::guards::{FAR, guard_at, raise, readiness, warning, with_guards};
+use crate::locks::guards::{FAR, guard_at, raise, readiness, warning};
+
+/// What is told of here is tokens; that grants wait after a loss is told of in `loss.rs`.
+fn setup(redis: &Redis) -> Setup {
+    Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"])
+}
+
+async fn lock_server(redis: &Redis) -> Server {
+    setup(redis).start().await
+}
+
+fn with_guards(redis: &Redis, guards: &[&str]) -> Setup {
+    guards.iter().fold(setup(redis), |setup, guard| setup.args(&["--guard", guard]))
+}
 
 /// The next grant, as soon as the server grants again. While it does not, it says why.
 async fn next_token(locks: &Locks, lock: &str) -> u64 {
@@ -175,7 +187,7 @@ async fn init_fresh_starts_at_one_and_only_once() {
 #[tokio::test]
 async fn a_redis_that_nobody_vouched_for_starts_high() {
     let redis = Redis::start().await;
-    let server = Setup::lock_server(&redis.url()).start().await;
+    let server = lock_server(&redis).await;
     let token = next_token(&server.locks(), "a").await;
     // Milliseconds since 2025 times a thousand: 14 digits from the start.
     assert!(token > 10_000_000_000_000, "{token}");
@@ -187,7 +199,7 @@ async fn scripts_refuse_a_lineage_that_is_not_the_callers() {
     let redis = Redis::start().await;
     let namespace = fence_protocol::Namespace::default();
     let commands = RawCommands::prepare(&redis.url().parse().unwrap(), &namespace).await.unwrap();
-    let prefix = lock_server::store::redis::key_prefix(&namespace);
+    let prefix = lock_server::store::redis::KeyPrefix::default().of(&namespace);
     let _: () = redis.run(&["SET", &format!("{prefix}lineage"), "another"]).await;
     let before: u64 = redis.run(&["GET", &format!("{prefix}token")]).await;
     let mut connection = redis.connect().await.unwrap();
@@ -253,7 +265,7 @@ async fn token_above(locks: &Locks, mark: u64) -> u64 {
 #[tokio::test]
 async fn a_new_lineage_begins_above_a_guards_mark() {
     let (redis, guard) = (Redis::start().await, guard_at(1).await);
-    let server = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let server = with_guards(&redis, &[&guard.base]).start().await;
     let locks = server.locks();
     assert!(next_token(&locks, "a").await < FAR);
     raise(&guard, FAR).await;
@@ -265,7 +277,7 @@ async fn a_new_lineage_begins_above_a_guards_mark() {
 #[tokio::test]
 async fn a_new_server_on_an_emptied_redis_begins_above_a_guards_mark() {
     let (redis, guard) = (Redis::start().await, guard_at(FAR).await);
-    let server = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let server = with_guards(&redis, &[&guard.base]).start().await;
     assert!(next_token(&server.locks(), "a").await > FAR);
 }
 
@@ -277,14 +289,14 @@ async fn a_counter_below_a_guards_mark_is_another_lineage() {
     let held = first.locks().grant("held", 60_000).await;
     first.process.kill();
     let guard = guard_at(FAR).await;
-    let second = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let second = with_guards(&redis, &[&guard.base]).start().await;
     let locks = second.locks();
     assert!(next_token(&locks, "a").await > FAR);
     // Leases are not lost by it.
     assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
     // It is lifted once: a third one goes on from there, and begins nothing.
     let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
-    let third = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let third = with_guards(&redis, &[&guard.base]).start().await;
     assert!(next_token(&third.locks(), "b").await > FAR);
     assert_eq!(redis.run::<String>(&["GET", "{fence:default}:lineage"]).await, lineage);
 }
@@ -298,7 +310,7 @@ async fn a_silent_guard_does_not_stop_a_new_lineage() {
     let address = format!("http://{}", proxy.address());
     // Redis itself may take less time than a guard.
     let quick = ["--store-timeout", "500ms"];
-    let server = with_guards(&redis.url(), &[&address]).args(&quick).start().await;
+    let server = with_guards(&redis, &[&address]).args(&quick).start().await;
     let locks = server.locks();
     let before = next_token(&locks, "a").await;
     raise(&guard, FAR).await;
@@ -333,6 +345,6 @@ async fn init_fresh_asks_the_guards() {
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "nothing was begun");
     let empty = Setup::fenced_store("memory:").start().await;
     assert_eq!(init(&empty.base).await.code, 0);
-    let server = with_guards(&redis.url(), &[&empty.base]).start().await;
+    let server = with_guards(&redis, &[&empty.base]).start().await;
     assert_eq!(next_token(&server.locks(), "a").await, 1);
 }

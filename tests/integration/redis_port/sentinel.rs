@@ -68,6 +68,4 @@ async fn what_the_sentinels_do_not_know_is_said() {
     assert!(said.stderr.contains("knows no such master"), "{}", said.stderr);
     let said = Setup::fenced_store("redis-sentinel://127.0.0.1:1/m").refused().await;
     assert!(said.stderr.contains("no sentinel says where the master"), "{}", said.stderr);
-    let said = Setup::lock_server(&group.url()).refused().await;
-    assert!(said.stderr.contains("is no store"), "{}", said.stderr);
 }

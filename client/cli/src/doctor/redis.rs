@@ -1,12 +1,17 @@
 //! Judging a Redis directly, before a server relies on it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use fence_protocol::Namespace;
+use lock_server::store::redis::KeyPrefix;
 use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldest_version};
+use lock_server::store::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 use service_kit::clock::SystemClock;
+use service_kit::flags::StoreLoginFlags;
 use service_kit::redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Verifier, info_field, text_fields,
 };
@@ -24,19 +29,84 @@ impl Verifier for AnyRedis {
     }
 }
 
+/// Who asks the Redis, and which keys lock-server has there: as the server's own flags.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "The Redis")]
+pub(super) struct Login {
+    /// The file of the CA that signs its certificates (PEM), where the URL is rediss://
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    redis_ca: Option<PathBuf>,
+
+    /// The file of the certificate that is shown to it (PEM)
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    redis_cert: Option<PathBuf>,
+
+    /// The file of that certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    redis_key: Option<PathBuf>,
+
+    /// The user whose rights are judged
+    #[arg(long, value_name = "NAME", requires = "redis")]
+    redis_user: Option<String>,
+
+    /// The file of that user's password, in one line
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    redis_password_file: Option<PathBuf>,
+
+    /// The file of the sentinels' password, where they have one of their own
+    #[arg(long, value_name = "FILE", requires = "redis")]
+    redis_sentinel_password_file: Option<PathBuf>,
+
+    /// What lock-server's keys begin with there (its --key-prefix)
+    #[arg(long, value_name = "TEXT", requires = "redis")]
+    redis_key_prefix: Option<KeyPrefix>,
+
+    /// The namespace of its locks
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    redis_namespace: Namespace,
+}
+
+impl Login {
+    fn target(&self, target: RedisTarget) -> Result<RedisTarget, String> {
+        let flags = StoreLoginFlags {
+            store_ca: self.redis_ca.clone(),
+            store_cert: self.redis_cert.clone(),
+            store_key: self.redis_key.clone(),
+            store_user: self.redis_user.clone(),
+            store_password_file: self.redis_password_file.clone(),
+            sentinel_password_file: self.redis_sentinel_password_file.clone(),
+        };
+        target.with_login(&flags.login()?)
+    }
+
+    fn prefix(&self) -> String {
+        self.redis_key_prefix.clone().unwrap_or_default().of(&self.redis_namespace)
+    }
+}
+
 /// What the servers would find, and what the guard's port needs.
-pub(super) async fn judge(target: RedisTarget) -> Vec<Check> {
+pub(super) async fn judge(target: RedisTarget, login: &Login) -> Vec<Check> {
     let tasks = Tasks::new();
-    let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), &tasks).await;
-    let found = match link {
-        Ok(link) => all(&link).await,
+    let found = match login.target(target) {
+        Ok(target) => look_at(target, &login.prefix(), &tasks).await,
         Err(error) => Err(error),
     };
     tasks.begin_shutdown();
-    found.unwrap_or_else(|error| vec![Check::failing("redis", error)])
+    // The servers' flags are named as here but for what they begin with.
+    found.unwrap_or_else(|error| {
+        let error = error.replace("--store", "--redis");
+        vec![Check::failing("redis", error.replace("--sentinel-", "--redis-sentinel-"))]
+    })
 }
 
-async fn all(link: &RedisLink) -> Result<Vec<Check>, String> {
+async fn look_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
+    let target = target.in_slot_of(prefix.as_bytes());
+    let needs = Needs::of(&target, prefix);
+    let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), tasks).await?;
+    all(&link, &needs).await
+}
+
+async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     let mut checks = vec![version(link).await?];
     checks.extend(cluster(link).await?);
     let findings = look(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
@@ -44,6 +114,7 @@ async fn all(link: &RedisLink) -> Result<Vec<Check>, String> {
         checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }
     checks.extend(findings.into_iter().map(check));
+    checks.push(own_rights(link, needs).await?);
     checks.extend(rights(link).await?);
     Ok(checks)
 }
@@ -89,6 +160,23 @@ async fn info(link: &RedisLink, section: &str, name: &str) -> Result<Option<Stri
         Err(LinkError::Server { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// What lock-server does, asked for without doing it.
+async fn own_rights(link: &RedisLink, needs: &Needs) -> Result<Check, String> {
+    let about = "redis rights of lock-server";
+    let judged = match link.call(&needs.question()).await {
+        Ok(missing) => needs.judge(&text_fields(missing).unwrap_or_default()),
+        Err(LinkError::Server { code, .. }) if code == "NOPERM" => {
+            needs.judge(&["+eval".to_owned()])
+        }
+        Err(LinkError::Server { code, message }) => Err(format!("{code} {message}")),
+        Err(error) => return Err(error.to_string()),
+    };
+    Ok(match judged {
+        Ok(()) => Check::ok(about, "this user may do all that lock-server needs"),
+        Err(error) => Check::warning(about, error),
+    })
 }
 
 /// What the guard's Redis port does to end the connections of a stale holder and to confine scripts,

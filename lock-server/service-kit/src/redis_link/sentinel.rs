@@ -1,9 +1,17 @@
 //! Asking sentinels where the master is.
 
+mod votes;
+
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, cmd};
+use redis::{RedisError, cmd};
+
+use self::votes::Votes;
+use super::access::Access;
+use super::target::address_text;
 
 /// The port of a sentinel whose address names none.
 pub(super) const DEFAULT_PORT: u16 = 26379;
@@ -18,52 +26,54 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Where the first sentinel that answers says the master is. A sentinel that wants a password
-    /// is given the one of `login`, the same that Redis itself gets.
+    /// Where most of the sentinels say that the master is; they are asked at the same time. One that
+    /// wants a password is given its own where there is one, else the login that Redis itself gets.
     ///
     /// # Errors
     /// A sentence with what each of them said.
     pub(super) async fn ask(
         &self,
-        login: &RedisConnectionInfo,
+        access: &Access,
         timeout: Duration,
     ) -> Result<(String, u16), String> {
-        let mut reasons = Vec::new();
-        for (host, port) in &self.addresses {
-            let asked = tokio::time::timeout(timeout, self.ask_one(host, *port, login));
-            match asked.await {
-                Ok(Ok(Some(address))) => return Ok(address),
-                Ok(Ok(None)) => reasons.push(format!("{host}:{port} knows no such master")),
-                Ok(Err(error)) => reasons.push(format!("{host}:{port}: {error}")),
+        let mut votes = Votes::of(self.addresses.len());
+        let asked = self.addresses.iter().map(async |(host, port)| {
+            let answer = tokio::time::timeout(timeout, self.ask_one(host, *port, access)).await;
+            (address_text(host, *port), (host, *port), answer)
+        });
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        while let Some((who, (host, port), answer)) = answers.next().await {
+            match answer {
+                Ok(Ok(said)) => votes.says(&who, said),
+                Ok(Err(error)) => {
+                    let why = access.of_sentinels().explain(&error, host, port).await.text();
+                    votes.is_silent(format!("{who}: {why}"));
+                }
                 Err(_) => {
                     let limit = timeout.as_millis();
-                    reasons.push(format!("{host}:{port} did not answer within {limit} ms"));
+                    votes.is_silent(format!("{who} did not answer within {limit} ms"));
                 }
             }
+            if let Some(address) = votes.settled() {
+                return Ok(address);
+            }
         }
-        Err(format!(
-            "no sentinel says where the master \"{}\" is: {}. Correct the URL, or start them",
-            self.master,
-            reasons.join("; ")
-        ))
+        votes.result(&self.master)
     }
 
     async fn ask_one(
         &self,
         host: &str,
         port: u16,
-        login: &RedisConnectionInfo,
+        access: &Access,
     ) -> Result<Option<(String, u16)>, RedisError> {
-        let unknown = RedisConnectionInfo::default();
-        let answer = match connect(host, port, unknown).await {
+        let answer = match connect(host, port, &access.of_nobody()).await {
             Ok(mut connection) => self.query(&mut connection).await,
             Err(error) => Err(error),
         };
         match answer {
             Err(error) if error.code() == Some("NOAUTH") => {
-                // Sentinels have no databases.
-                let login = login.clone().set_db(0);
-                self.query(&mut connect(host, port, login).await?).await
+                self.query(&mut connect(host, port, &access.of_sentinels()).await?).await
             }
             other => other,
         }
@@ -82,20 +92,7 @@ impl Sentinels {
 async fn connect(
     host: &str,
     port: u16,
-    login: RedisConnectionInfo,
+    access: &Access,
 ) -> Result<MultiplexedConnection, RedisError> {
-    redis::Client::open(connection_info(host, port, login)?)?
-        .get_multiplexed_async_connection()
-        .await
-}
-
-/// How to reach and log in to one address.
-pub(super) fn connection_info(
-    host: &str,
-    port: u16,
-    login: RedisConnectionInfo,
-) -> Result<ConnectionInfo, RedisError> {
-    let info = (host, port).into_connection_info()?;
-    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-    Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
+    access.client(host, port)?.get_multiplexed_async_connection().await
 }

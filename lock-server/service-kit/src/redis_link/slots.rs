@@ -2,25 +2,28 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd};
+use redis::{ProtocolVersion, RedisError, Value, cmd};
 
-use super::sentinel;
+use super::access::Access;
 use super::target::{RedisTarget, address_text};
 use super::url::{self, RedisUrl, TargetError};
+use crate::login::StoreLogin;
 
 /// How many hash slots a cluster has.
 pub const SLOTS: u16 = 16384;
 
 /// A Redis Cluster, known by some of its nodes:
-/// `redis-cluster://[user[:password]@]host[:port][,host[:port]…]`.
+/// `redis-cluster://[user[:password]@]host[:port][,host[:port]…]`, `rediss-cluster://…` over TLS.
 ///
 /// Its text and its `Debug` hide the password.
 #[derive(Clone)]
 pub struct ClusterTarget {
     seeds: Vec<(String, u16)>,
-    login: RedisConnectionInfo,
+    access: Access,
     shown: String,
 }
 
@@ -40,21 +43,40 @@ pub struct SlotRange {
 pub(super) struct SlotOwner {
     seeds: Vec<(String, u16)>,
     slot: u16,
+    /// How often the nodes were asked. Each time another one is asked first: one that is cut off from
+    /// the rest would otherwise go on naming an owner that it no longer is.
+    asked: Arc<AtomicUsize>,
 }
 
 impl FromStr for ClusterTarget {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
-        let RedisUrl { addresses, path, login, shown } = url::parse(text, &["redis-cluster"])?;
+        let RedisUrl { addresses, path, login, shown, is_tls, .. } =
+            url::parse(text, &["redis-cluster"])?;
+        let access = Access::new(login, is_tls);
         match path.iter().all(|part| part == "0") {
-            true => Ok(Self { seeds: addresses, login, shown }),
+            true => Ok(Self { seeds: addresses, access, shown }),
             false => Err(TargetError::new(shown, "a cluster has no database but 0")),
         }
     }
 }
 
 impl ClusterTarget {
+    /// With what is said beside the URL, for every node.
+    ///
+    /// # Errors
+    /// A sentence where both say something, or the URL is a plain one and certificates are named.
+    pub fn with_login(mut self, login: &StoreLogin) -> Result<Self, String> {
+        self.access = self.access.with(login)?;
+        Ok(self)
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.access.is_tls()
+    }
+
     /// The nodes that the URL names, as `host:port`.
     pub fn seeds(&self) -> Vec<String> {
         self.seeds.iter().map(|(host, port)| address_text(host, *port)).collect()
@@ -64,14 +86,16 @@ impl ClusterTarget {
     pub fn node(&self, address: &str) -> Option<RedisTarget> {
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
-        Some(RedisTarget::at(host, port.parse().ok()?, login))
+        let mut access = self.access.clone();
+        access.login = access.login.set_protocol(ProtocolVersion::RESP3);
+        Some(RedisTarget::at(host, port.parse().ok()?, access))
     }
 
     /// Whatever node owns the slot of `key` at the moment of each connection.
     pub fn owner_of(&self, key: &[u8]) -> RedisTarget {
-        let owner = SlotOwner { seeds: self.seeds.clone(), slot: slot_of(key) };
-        RedisTarget::owner(owner, self.login.clone(), self.shown.clone())
+        let (seeds, asked) = (self.seeds.clone(), Arc::default());
+        let owner = SlotOwner { seeds, slot: slot_of(key), asked };
+        RedisTarget::owner(owner, self.access.clone(), self.shown.clone())
     }
 
     /// Asks `address`, one of the nodes, who owns which slots.
@@ -83,7 +107,7 @@ impl ClusterTarget {
             address.rsplit_once(':').ok_or_else(|| format!("{address} is no address"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().map_err(|_| format!("{address} is no address"))?;
-        ask_one(host, port, &self.login, timeout).await
+        ask_one(host, port, &self.access, timeout).await
     }
 }
 
@@ -100,15 +124,21 @@ impl fmt::Debug for ClusterTarget {
 }
 
 impl SlotOwner {
+    /// The owner of the slot of another key.
+    pub(super) fn of(&self, key: &[u8]) -> Self {
+        Self { slot: slot_of(key), asked: Arc::default(), ..self.clone() }
+    }
+
     /// The address of the slot's master, from the first node that answers.
     pub(super) async fn ask(
         &self,
-        login: &RedisConnectionInfo,
+        access: &Access,
         timeout: Duration,
     ) -> Result<(String, u16), String> {
         let mut reasons = Vec::new();
-        for (host, port) in &self.seeds {
-            match ask_one(host, *port, login, timeout).await {
+        let first = self.asked.fetch_add(1, Ordering::Relaxed) % self.seeds.len();
+        for (host, port) in self.seeds[first..].iter().chain(&self.seeds[..first]) {
+            match ask_one(host, *port, access, timeout).await {
                 Ok(ranges) => match owner(&ranges, self.slot) {
                     Some(address) => return Ok(address),
                     None => reasons.push(format!(
@@ -137,30 +167,31 @@ fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
 async fn ask_one(
     host: &str,
     port: u16,
-    login: &RedisConnectionInfo,
+    access: &Access,
     timeout: Duration,
 ) -> Result<Vec<SlotRange>, String> {
     let address = address_text(host, port);
     let asked = async {
-        let info = sentinel::connection_info(host, port, login.clone())?;
-        let client = redis::Client::open(info)?;
+        let client = access.client(host, port)?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await
     };
     match tokio::time::timeout(timeout, asked).await {
         Ok(Ok(reply)) => ranges(reply, host)
             .ok_or_else(|| format!("what {address} answered to CLUSTER SLOTS cannot be read")),
-        Ok(Err(error)) => Err(refusal(&address, &error)),
+        Ok(Err(error)) => {
+            Err(refusal(&address, &error, access.explain(&error, host, port).await.text()))
+        }
         Err(_) => Err(format!("{address} did not answer within {} ms", timeout.as_millis())),
     }
 }
 
-fn refusal(address: &str, error: &RedisError) -> String {
+fn refusal(address: &str, error: &RedisError, why: String) -> String {
     match error.detail() {
         Some(detail) if detail.contains("cluster support disabled") => {
             format!("Redis at {address} is not part of a cluster; write redis:// for it")
         }
-        _ => format!("Redis at {address} cannot be asked for its slots: {error}"),
+        _ => format!("Redis at {address} cannot be asked for its slots: {why}"),
     }
 }
 

@@ -5,24 +5,27 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, RedisError};
 
-use super::sentinel::{self, Sentinels};
+use super::access::{Access, Explained};
+use super::sentinel::Sentinels;
 use super::slots::SlotOwner;
 use super::url::{self, RedisUrl, TargetError};
+use crate::login::StoreLogin;
 
 /// How many commands may wait for the connection before callers do.
 const PIPELINE_BUFFER: usize = 4096;
 
 /// A Redis URL that was understood: `redis://[user[:password]@]host[:port][/db]`, or
 /// `redis-sentinel://[user[:password]@]host[:port][,host[:port]…]/master[/db]` for whatever Redis
-/// the sentinels call the master of that name at the moment of each connection.
+/// the sentinels call the master of that name at the moment of each connection; `rediss://` and
+/// `rediss-sentinel://` for the same over TLS.
 ///
 /// Its text and its `Debug` hide the password.
 #[derive(Clone)]
 pub struct RedisTarget {
     place: Place,
-    login: RedisConnectionInfo,
+    access: Access,
     shown: String,
 }
 
@@ -41,11 +44,10 @@ impl FromStr for RedisTarget {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
-        let RedisUrl { addresses, mut path, login, shown, .. } =
+        let RedisUrl { scheme, is_tls, addresses, mut path, login, shown } =
             url::parse(text, &["redis", "redis-sentinel"])?;
         let refuse = |why: &str| TargetError::new(shown.clone(), why);
-        let is_sentinel = text.starts_with("redis-sentinel:");
-        let place = if is_sentinel {
+        let place = if scheme == "redis-sentinel" {
             if path.is_empty() || path[0].is_empty() {
                 return Err(refuse("it names no master: the path is /master-name"));
             }
@@ -61,20 +63,51 @@ impl FromStr for RedisTarget {
             [db] => db.parse().map_err(|_| refuse("its database is no number"))?,
             _ => return Err(refuse("its path has too many parts")),
         };
-        Ok(Self { place, login: login.set_db(db), shown })
+        Ok(Self { place, access: Access::new(login, is_tls).db(db), shown })
     }
 }
 
 impl RedisTarget {
     /// One Redis at a known address.
-    pub(super) fn at(host: String, port: u16, login: RedisConnectionInfo) -> Self {
-        let shown = format!("redis://{}", address_text(&host, port));
-        Self { place: Place::One { host, port }, login, shown }
+    pub(super) fn at(host: String, port: u16, access: Access) -> Self {
+        let scheme = if access.is_tls() { "rediss" } else { "redis" };
+        let shown = format!("{scheme}://{}", address_text(&host, port));
+        Self { place: Place::One { host, port }, access, shown }
+    }
+
+    /// With what is said beside the URL. What both say must not differ.
+    ///
+    /// # Errors
+    /// A sentence that names the flag where they differ, where a user has no password, or where
+    /// certificates are named and the URL is a plain one.
+    pub fn with_login(mut self, login: &StoreLogin) -> Result<Self, String> {
+        if login.sentinel_password.is_some() && !self.is_sentinel() {
+            return Err(
+                "--sentinel-password-file is for sentinels, and --store names none; leave \
+                        it out"
+                    .to_owned(),
+            );
+        }
+        self.access = self.access.with(login)?;
+        Ok(self)
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.access.is_tls()
     }
 
     /// Whatever node of a cluster owns a slot.
-    pub(super) fn owner(owner: SlotOwner, login: RedisConnectionInfo, shown: String) -> Self {
-        Self { place: Place::Slot(owner), login, shown }
+    pub(super) fn owner(owner: SlotOwner, access: Access, shown: String) -> Self {
+        Self { place: Place::Slot(owner), access, shown }
+    }
+
+    /// The same cluster's owner of the slot of `key`; any other target is the same for every key.
+    pub fn in_slot_of(&self, key: &[u8]) -> Self {
+        match &self.place {
+            Place::Slot(owner) => Self { place: Place::Slot(owner.of(key)), ..self.clone() },
+            Place::One { .. } | Place::Sentinels(_) => self.clone(),
+        }
     }
 
     /// A new connection that pipelines deeply, with `TCP_NODELAY` on.
@@ -97,11 +130,21 @@ impl RedisTarget {
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let mut connection = self
-            .client(&host, port)?
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|error| self.unreachable(&host, port, &error.to_string()))?;
+        let client = self.client(&host, port).await?;
+        let mut connection =
+            match client.get_multiplexed_async_connection_with_config(&config).await {
+                Ok(connection) => connection,
+                Err(error) => return Err(self.failed(&error, &host, port).await),
+            };
+        // What does not speak as we do breaks off at the first words; silence is the caller's to time.
+        let ping = redis::cmd("PING");
+        let answer =
+            tokio::time::timeout(timeout, ping.query_async::<redis::Value>(&mut connection));
+        if let Ok(Err(error)) = answer.await
+            && error.code().is_none()
+        {
+            return Err(self.failed(&error, &host, port).await);
+        }
         let address = address_text(&host, port);
         if let Place::Sentinels(sentinels) = &self.place {
             let role = tokio::time::timeout(timeout, role(&mut connection)).await;
@@ -123,13 +166,13 @@ impl RedisTarget {
     /// A sentence with the address and the cause.
     pub async fn subscribe(&self, timeout: Duration) -> Result<PubSub, String> {
         let (host, port) = self.resolve(timeout).await?;
-        let client = self.client(&host, port)?;
+        let client = self.client(&host, port).await?;
         match tokio::time::timeout(timeout, client.get_async_pubsub()).await {
             Ok(Ok(pubsub)) => Ok(pubsub),
-            Ok(Err(error)) => Err(self.unreachable(&host, port, &error.to_string())),
+            Ok(Err(error)) => Err(self.failed(&error, &host, port).await),
             Err(_) => {
                 let why = format!("no answer in {} ms", timeout.as_millis());
-                Err(self.unreachable(&host, port, &why))
+                Err(self.unreachable(&host, port, Explained::Open(why)))
             }
         }
     }
@@ -146,12 +189,12 @@ impl RedisTarget {
 
     /// User and password, where the URL has them.
     pub fn credentials(&self) -> (Option<&str>, Option<&str>) {
-        (self.login.username(), self.login.password())
+        (self.access.login.username(), self.access.login.password())
     }
 
     /// The number of the database.
     pub fn db(&self) -> i64 {
-        self.login.db()
+        self.access.login.db()
     }
 
     /// Whether sentinels choose the Redis. A failover may then lose what the old master had not
@@ -171,41 +214,51 @@ impl RedisTarget {
         match &self.place {
             Place::One { .. } => false,
             Place::Sentinels(_) => code == "READONLY",
-            Place::Slot(_) => code == "MOVED",
+            // A master that lost sight of the others says CLUSTERDOWN for as long as that lasts, and
+            // another may serve its slots by then.
+            Place::Slot(_) => matches!(code, "MOVED" | "CLUSTERDOWN"),
         }
     }
 
     /// Where the master is, if sentinels say that it is not at `address` any more.
     pub(super) async fn moved_to(&self, address: &str) -> Option<String> {
         let Place::Sentinels(sentinels) = &self.place else { return None };
-        let (host, port) = sentinels.ask(&self.login, FOLLOW_TIMEOUT).await.ok()?;
+        let (host, port) = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
         Some(address_text(&host, port)).filter(|master| master != address)
     }
 
     async fn resolve(&self, timeout: Duration) -> Result<(String, u16), String> {
         match &self.place {
             Place::One { host, port } => Ok((host.clone(), *port)),
-            Place::Sentinels(sentinels) => sentinels.ask(&self.login, timeout).await,
-            Place::Slot(owner) => owner.ask(&self.login, timeout).await,
+            Place::Sentinels(sentinels) => sentinels.ask(&self.access, timeout).await,
+            Place::Slot(owner) => owner.ask(&self.access, timeout).await,
         }
     }
 
-    fn client(&self, host: &str, port: u16) -> Result<Client, String> {
-        sentinel::connection_info(host, port, self.login.clone())
-            .and_then(Client::open)
-            .map_err(|error| self.unreachable(host, port, &error.to_string()))
+    async fn client(&self, host: &str, port: u16) -> Result<Client, String> {
+        match self.access.client(host, port) {
+            Ok(client) => Ok(client),
+            Err(error) => Err(self.failed(&error, host, port).await),
+        }
     }
 
-    fn unreachable(&self, host: &str, port: u16, why: &str) -> String {
-        match &self.place {
-            Place::One { .. } => format!(
-                "Redis at {} cannot be reached: {why}. Start it, or correct the URL",
-                self.shown
-            ),
-            _ => format!(
-                "Redis at {}, to which {} leads, cannot be reached: {why}",
-                address_text(host, port),
-                self.shown
+    async fn failed(&self, error: &RedisError, host: &str, port: u16) -> String {
+        let why = self.access.explain(error, host, port).await;
+        self.unreachable(host, port, why)
+    }
+
+    fn unreachable(&self, host: &str, port: u16, why: Explained) -> String {
+        let shown = &self.shown;
+        match (&self.place, why) {
+            (Place::One { .. }, Explained::Clear(why)) => {
+                format!("Redis at {shown} cannot be used: {why}")
+            }
+            (Place::One { .. }, Explained::Open(why)) => {
+                format!("Redis at {shown} cannot be reached: {why}. Start it, or correct the URL")
+            }
+            (_, Explained::Clear(why) | Explained::Open(why)) => format!(
+                "Redis at {}, to which {shown} leads, cannot be reached: {why}",
+                address_text(host, port)
             ),
         }
     }
@@ -274,14 +327,69 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_a_matter_of_the_scheme() {
+        for (url, is_tls) in [
+            ("redis://a", false),
+            ("rediss://a:1/2", true),
+            ("redis-sentinel://a/m", false),
+            ("rediss-sentinel://u:p@a,b:7/m/2", true),
+        ] {
+            let target: RedisTarget = url.parse().unwrap();
+            assert_eq!(target.is_tls(), is_tls, "{url}");
+            assert_eq!(target.to_string(), url.replace("u:p", "***"));
+        }
+        let target: RedisTarget = "rediss-sentinel://s/m".parse().unwrap();
+        let Place::Sentinels(sentinels) = &target.place else { panic!("{target}") };
+        assert_eq!(sentinels.addresses, [("s".to_owned(), 26379)]);
+    }
+
+    fn login(user: Option<&str>, password: Option<&str>) -> StoreLogin {
+        let user = user.map(str::to_owned);
+        StoreLogin { user, password: password.map(Into::into), ..StoreLogin::default() }
+    }
+
+    #[test]
+    fn a_login_is_said_once() {
+        let target = |url: &str| url.parse::<RedisTarget>().unwrap();
+        for (url, login, credentials) in [
+            ("redis://a", login(Some("app"), Some("x")), (Some("app"), Some("x"))),
+            ("redis://a", login(None, Some("x")), (None, Some("x"))),
+            ("redis://app@a", login(None, Some("x")), (Some("app"), Some("x"))),
+            ("redis://app@a", login(Some("app"), Some("x")), (Some("app"), Some("x"))),
+            ("redis://app:x@a", login(None, None), (Some("app"), Some("x"))),
+            ("redis://app:x@a", login(Some("app"), None), (Some("app"), Some("x"))),
+        ] {
+            let target = target(url).with_login(&login).unwrap();
+            assert_eq!(target.credentials(), credentials, "{url} {login:?}");
+            assert!(!format!("{target} {target:?} {login:?}").contains('x'), "{target:?}");
+        }
+        for (url, login, reason) in [
+            ("redis://b@a", login(Some("app"), Some("x")), "one user and --store-user another"),
+            ("redis://:y@a", login(None, Some("x")), "leave the password out of the URL"),
+            ("redis://b@a", login(None, None), "no password"),
+            ("redis://a", login(Some("app"), None), "no password"),
+        ] {
+            let error = target(url).with_login(&login).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let sentinel = StoreLogin { sentinel_password: Some("z".into()), ..login(None, None) };
+        let error = target("redis://a").with_login(&sentinel).unwrap_err();
+        assert!(error.contains("is for sentinels"), "{error}");
+        assert!(target("redis-sentinel://a/m").with_login(&sentinel).is_ok());
+    }
+
+    #[test]
     fn other_urls_are_refused_with_the_value() {
         for bad in [
             "",
             "http://a",
             "redis//x",
             "redis://",
-            "rediss://a:1",
+            "rediss:/a",
+            "rediss://a#insecure",
+            "redis-cluster://a",
             "redis://a,b",
+            "rediss://a,b",
             "redis://a/x",
             "redis://a/1/2",
             "redis-sentinel://a",

@@ -8,7 +8,7 @@ use super::sentinel;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{shown}\" is no Redis URL ({why}); write redis://host:port, redis://user:password@host:port/db \
-     or redis-sentinel://host:port,host:port/master-name"
+     or redis-sentinel://host:port,host:port/master-name, and rediss in place of redis for TLS"
 )]
 pub struct TargetError {
     shown: String,
@@ -23,6 +23,10 @@ impl TargetError {
 
 /// The parts of a URL.
 pub(super) struct RedisUrl {
+    /// `redis`, `redis-sentinel` or `redis-cluster`, also where it is written with TLS.
+    pub(super) scheme: String,
+    /// Whether it is written with TLS: `rediss`, `rediss-sentinel`, `rediss-cluster`.
+    pub(super) is_tls: bool,
     /// Host and port of each address, at least one.
     pub(super) addresses: Vec<(String, u16)>,
     /// What is between the slashes behind the addresses, none of it empty but maybe the first.
@@ -33,13 +37,15 @@ pub(super) struct RedisUrl {
     pub(super) shown: String,
 }
 
-/// Takes a URL of one of `schemes` apart.
+/// Takes a URL of one of `schemes`, or of one of them over TLS, apart.
 pub(super) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetError> {
     let shown = without_password(text);
     let refuse = |why: String| TargetError::new(shown.clone(), why);
     let begin = format!("it does not begin with {}://", schemes.join(":// or "));
     let (scheme, rest) = text.split_once("://").ok_or_else(|| refuse(begin.clone()))?;
-    if !schemes.contains(&scheme) {
+    let is_tls = scheme == "rediss" || scheme.starts_with("rediss-");
+    let scheme = if is_tls { scheme.replacen("rediss", "redis", 1) } else { scheme.to_owned() };
+    if !schemes.contains(&scheme.as_str()) {
         return Err(refuse(begin));
     }
     let (rest, query) = match rest.split_once('?') {
@@ -51,6 +57,9 @@ pub(super) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
         Some((user, rest)) => (format!("{user}@"), rest),
         None => (String::new(), rest),
     };
+    if rest.contains('#') {
+        return Err(refuse("it has a #; certificates are always verified".to_owned()));
+    }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let default_port = if scheme == "redis-sentinel" { sentinel::DEFAULT_PORT } else { 6379 };
     let mut addresses = Vec::new();
@@ -68,7 +77,7 @@ pub(super) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
     }
     let path = path.trim_end_matches('/');
     let path = path.split('/').filter(|_| !path.is_empty()).map(str::to_owned).collect();
-    Ok(RedisUrl { addresses, path, login, shown })
+    Ok(RedisUrl { scheme, is_tls, addresses, path, login, shown })
 }
 
 fn with_port(host: &str, default_port: u16) -> String {

@@ -37,9 +37,9 @@ pub(super) async fn check_version(gateway: &Gateway) -> Result<(), String> {
 /// Why etcd cannot be used at the start, where it says itself that it has no leader.
 pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
     match gateway.status().await {
-        Ok(member) if member.leader == 0 => format!(
-            "etcd has no leader: fewer than a majority of its members is up ({error})"
-        ),
+        Ok(member) if member.leader == 0 => {
+            format!("etcd has no leader: fewer than a majority of its members is up ({error})")
+        }
         _ => error,
     }
 }

@@ -23,7 +23,7 @@ use serde_json::Value;
 use self::login::{Login, User};
 use self::verdict::Verdict;
 use super::url::EtcdTarget;
-use crate::store::StoreLogin;
+use service_kit::login::StoreLogin;
 
 /// The longest answer that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;

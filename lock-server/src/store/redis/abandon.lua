@@ -4,7 +4,7 @@
 --
 -- Post:  GRANTED token remaining owner mode | ALL ...   it holds the lock after all
 --        LOST reason why                 it was ended meanwhile
---        HELD ... | FREE                 it is out of the queue
+--        HELD ... | FREE | PAUSED left   it is out of the queue
 --        PART lock ...                   of a request for several, what became of it there
 local lease, locks = ARGV[9], { ARGV[8] }
 for at = 10, #ARGV do

@@ -7,14 +7,16 @@
 --          lease of the owner  [18] the incarnation that asks, or empty
 -- ARGV[19] the session that the lease lives as long as, or empty
 -- ARGV[20] most leases and waiting requests a session  [21] mode  [22] lock-delay, ms
+-- ARGV[23] 1 where the caller is told of a grant when replicas have it, 0 where at once
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  GRANTED token remaining owner mode   this lease is live, now or since an earlier call
 --        LOST reason why                 this id has ended; nothing changed
 --        CONFLICT owner                  this id is another request's; nothing changed
 --        KIND kind                       the lock is in use as another kind; nothing changed
---        QUEUED expires_in               it waits, at the end or at its old place
+--        QUEUED expires_in paused        it waits, at the end or at its old place
 --        HELD ... | FREE                 it has to wait and does not
+--        PAUSED left                     nobody is granted a lock for so long, and it does not wait
 --        LIMIT | EXHAUSTED               nothing changed
 --        SESSION why id ...              the session does not allow it; nothing changed
 --        REFUSED why ...HELD's           the lease is not the caller's to take over; nothing changed
@@ -92,7 +94,8 @@ if takeover ~= '' and mode == 'x' and record.mode == 'x' and record.closed == 0 
   end
   superseded = yes and holder
 end
-if superseded or (not earlier and not record.waiting and admits(record, mode)) then
+local has_room = superseded or (not earlier and not record.waiting and admits(record, mode))
+if has_room and not is_paused() then
   if math.max(counter, request.minimum) >= MAX_TOKEN then
     return reply({ 'EXHAUSTED' })
   end
@@ -102,10 +105,12 @@ if superseded or (not earlier and not record.waiting and admits(record, mode)) t
       queues().dequeue(lock, lease)
     end
   end
+  -- Until it is shown to have arrived, this server may take it back.
+  request.server = ARGV[23] == '1' and me or nil
   return reply(granted(record, grant(record, request)))
 end
 if not waits then
-  return reply(queues().held(record))
+  return reply(has_room and queues().paused() or queues().held(record))
 end
 
 local place
@@ -119,4 +124,4 @@ request.since, request.group = int(now), ''
 -- A repeat waits as it was first asked: another session, say, would not know of it.
 queues().queue_up(record, earlier or request, place)
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[16])
-return reply({ 'QUEUED', int(queues().look_in(record)) })
+return reply({ 'QUEUED', int(queues().look_in(record)), int(paused_ms()) })

@@ -5,15 +5,16 @@
 --          alive without another word, ms  [16] the incarnation that asks, or empty
 -- ARGV[17] the session that the leases live as long as, or empty  [18] most leases and waiting
 --          requests a session  [19] the lock under which this server knows the waiter
--- ARGV[20...] four a lock, each lock once: name  mode  lock-delay, ms  min_token, 0 for none
+-- ARGV[20] 1 where the caller is told of a grant when replicas have it, 0 where at once
+-- ARGV[21...] four a lock, each lock once: name  mode  lock-delay, ms  min_token, 0 for none
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  ALL token remaining owner mode ...   its leases are live, now or since an earlier call
---        QUEUED expires_in       it waits, at the end of every queue or at its old places
+--        QUEUED expires_in paused  it waits, at the end of every queue or at its old places
 --        PART lock ...           that lock refuses, as acquire.lua says; nothing changed
 local lease, owner, session, waits = ARGV[9], ARGV[10], ARGV[17], ARGV[12] ~= '0'
 local parts, keys, names = {}, {}, { ARGV[19] }
-for at = 20, #ARGV, 4 do
+for at = 21, #ARGV, 4 do
   local part = {
     lock = ARGV[at], lease = lease, mode = ARGV[at + 1], delay = tonumber(ARGV[at + 2]),
     minimum = tonumber(ARGV[at + 3]), ttl = tonumber(ARGV[11]), owner = owner,
@@ -81,13 +82,15 @@ local blocked
 for _, part in ipairs(parts) do
   blocked = blocked or ((part.record.waiting or not admits(part.record, part.mode)) and part) or nil
 end
-if not blocked then
+if not blocked and not is_paused() then
   local enough, at = tokens_last(parts)
   if not enough then
     return refuse(parts[at], { 'EXHAUSTED' })
   end
   local answer = { 'ALL' }
   for _, part in ipairs(parts) do
+    -- Until it is shown to have arrived, this server may take it back.
+    part.server = ARGV[20] == '1' and me or nil
     local holder = grant(part.record, part)
     for _, field in ipairs({ holder.token, remaining(holder), owner, part.record.mode }) do
       answer[#answer + 1] = field
@@ -95,7 +98,9 @@ if not blocked then
   end
   return reply(answer)
 end
-if not waits then
+if not waits and not blocked then
+  return refuse(parts[1], queues().paused())
+elseif not waits then
   return refuse(blocked, queues().held(blocked.record))
 end
 
@@ -118,4 +123,4 @@ for _, part in ipairs(parts) do
   look = math.min(look, queues().look_in(part.record))
 end
 redis.call('SET', prefix .. 's:' .. me, '1', 'PX', ARGV[15])
-return reply({ 'QUEUED', int(look) })
+return reply({ 'QUEUED', int(look), int(paused_ms()) })

@@ -31,6 +31,13 @@ impl<'a> Wish<'a> {
         }
     }
 
+    fn lock_delay_ms(self) -> u64 {
+        match self {
+            Self::One(request) => request.lock_delay_ms,
+            Self::All(parts) => parts.iter().map(|part| part.lock_delay_ms).max().unwrap_or(0),
+        }
+    }
+
     fn locks(self) -> Vec<LockName> {
         match self {
             Self::One(request) => vec![request.lock.clone()],
@@ -80,6 +87,8 @@ impl RedisStore {
     /// Asks once: now, or a place in the queue.
     pub(super) async fn ask(&self, wish: Wish<'_>, queue: bool) -> Result<Answer, StoreError> {
         let scripts = &self.inner.scripts;
+        self.inner.time.note_delay(wish.lock_delay_ms());
+        let lineage = self.grants_in();
         let answer = match wish {
             Wish::One(request) => {
                 self.run(&scripts.acquire, |command| self.ask_one(command, request, queue)).await?
@@ -90,7 +99,9 @@ impl RedisStore {
                 self.run(&scripts.acquire_all, ask).await?
             }
         };
-        Ok(answer.of(wish.first().lease_id, &self.inner.options.limits))
+        let (lease_id, locks) = (wish.first().lease_id, || wish.locks());
+        let answer = answer.of(lease_id, &self.inner.options.limits);
+        self.vouched(lineage, locks, lease_id, answer).await
     }
 
     fn ask_one(&self, command: &mut Cmd, request: &Acquire, queue: bool) {
@@ -110,7 +121,8 @@ impl RedisStore {
             .arg(request.session.map(|id| id.to_string()).unwrap_or_default())
             .arg(limits.session_leases)
             .arg(reply::mode_word(request.mode))
-            .arg(request.lock_delay_ms);
+            .arg(request.lock_delay_ms)
+            .arg(u8::from(self.inner.replicas.is_some()));
     }
 
     fn ask_all(&self, command: &mut Cmd, parts: &[Acquire], known_by: &LockName, queue: bool) {
@@ -128,7 +140,8 @@ impl RedisStore {
             .arg(first.incarnation.as_ref().map_or("", Owner::as_str))
             .arg(first.session.map(|id| id.to_string()).unwrap_or_default())
             .arg(limits.session_leases)
-            .arg(known_by.as_str());
+            .arg(known_by.as_str())
+            .arg(u8::from(self.inner.replicas.is_some()));
         for part in parts {
             command
                 .arg(part.lock.as_str())
@@ -151,13 +164,15 @@ impl RedisStore {
         let mut queued = false;
         loop {
             match answer {
-                Ok(Answer::Queued { expires_in_ms }) => {
+                Ok(Answer::Queued { expires_in_ms, .. }) => {
                     queued = true;
                     let now_ms = self.inner.clock.monotonic_ms();
                     self.inner.waiting.look_again_in(now_ms, expires_in_ms);
                 }
                 // Whoever has a place in the queue does not lose it to a Redis that is away.
-                Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) if queued => {}
+                Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) if queued => {
+                    self.inner.waiting.missed();
+                }
                 other => {
                     place.settled();
                     let grants = other.and_then(Answer::into_grants);
@@ -206,6 +221,7 @@ impl RedisStore {
 
     async fn abandon(&self, wish: Wish<'_>) -> Result<Vec<Grant>, StoreError> {
         let (locks, request) = (wish.locks(), wish.first());
+        let lineage = self.grants_in();
         let answer = self
             .run(&self.inner.scripts.abandon, |command| {
                 name_locks(command, &locks, request.lease_id);
@@ -216,8 +232,9 @@ impl RedisStore {
                 StoreError::Unavailable(reason) => StoreError::Unknown(reason),
                 error => error,
             })?;
-        let answer = answer.of(request.lease_id, &self.inner.options.limits).into_grants();
-        answer.map_err(|error| match error {
+        let answer = answer.of(request.lease_id, &self.inner.options.limits);
+        let answer = self.vouched(lineage, || wish.locks(), request.lease_id, answer).await;
+        answer.and_then(Answer::into_grants).map_err(|error| match error {
             // The script names the lock where there are several.
             StoreError::Part { .. } => error,
             error => wish.part(error),
@@ -245,7 +262,7 @@ impl RedisStore {
     }
 }
 
-fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
+pub(super) fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
     let mut locks = locks.iter();
     command.arg(locks.next().map_or("", LockName::as_str)).arg(lease_id.to_string());
     for lock in locks {

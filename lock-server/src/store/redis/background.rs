@@ -10,7 +10,7 @@ use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
 use super::reply::Answer;
-use super::{RedisStore, judge, millis, reply};
+use super::{RedisStore, judge, millis, reply, timekeeper};
 
 /// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
 /// away, which nobody is in a hurry for.
@@ -28,7 +28,7 @@ const PING: &str = "ping";
 pub(super) fn start(store: &RedisStore, health: Health) {
     let tasks = &store.inner.tasks;
     let stop = tasks.shutdown_token();
-    for task in [Task::Listen, Task::Sweep, Task::Follow] {
+    for task in [Task::Listen, Task::Sweep, Task::Follow, Task::KeepTime] {
         let (store, stop) = (store.clone(), stop.clone());
         tasks.spawn(async move {
             let work = async {
@@ -36,6 +36,7 @@ pub(super) fn start(store: &RedisStore, health: Health) {
                     Task::Listen => listen(&store).await,
                     Task::Sweep => sweep(&store).await,
                     Task::Follow => follow(&store).await,
+                    Task::KeepTime => timekeeper::keep(&store).await,
                 }
             };
             stop.run_until_cancelled(work).await;
@@ -48,6 +49,7 @@ enum Task {
     Listen,
     Sweep,
     Follow,
+    KeepTime,
 }
 
 /// Listens to this server's channel; subscribes anew when the connection is lost or deaf.
@@ -124,10 +126,10 @@ fn hear_of(store: &RedisStore, text: &str) {
     let mut fields = text.split('\t');
     let (Some(lock), Some(lease)) = (fields.next(), fields.next()) else { return };
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
-    if !store.inner.waiting.ask_again(&lock, lease_id) {
-        let locks = fields.next().map_or_else(|| vec![lock], reply::locks);
-        store.withdraw_later(locks, lease_id, None);
-    }
+    let locks = fields.next().map_or_else(|| vec![lock.clone()], reply::locks);
+    store.announce(store.grants_in(), locks, lease_id, move |store, _| {
+        store.inner.waiting.ask_again(&lock, lease_id)
+    });
 }
 
 /// Lets leases expire: at the moment the earliest is due where somebody waits.
@@ -141,7 +143,11 @@ async fn sweep(store: &RedisStore) {
             // A lock that is due earlier has come up.
             () = inner.waiting.sooner.notified() => continue,
         }
-        due_ms = match store.run(&inner.scripts.sweep, |_| {}).await {
+        let swept = store.run(&inner.scripts.sweep, |_| {}).await;
+        if swept.is_ok() {
+            inner.waiting.answered();
+        }
+        due_ms = match swept {
             Ok(Answer::Next(in_ms)) => in_ms.map(|in_ms| inner.clock.monotonic_ms() + in_ms),
             Ok(_) => None,
             Err(error) => {

@@ -15,6 +15,9 @@ local function make_bonds()
       expires = tonumber(expires), beats = tonumber(beats), blocked = blocked, ended = ended,
       metadata = metadata, principal = principal,
     } or false
+    if owner and ended == '' and whole_since > 0 then
+      known[id].expires = math.max(known[id].expires, whole_since + known[id].ttl)
+    end
   end
 
   -- The session with this id, or false. Its `expires` is what its leases live by: no lease has a

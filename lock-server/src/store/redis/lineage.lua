@@ -1,7 +1,7 @@
 -- Adopts the namespace's lineage, or begins a new one where INCRs may have been lost.
 -- Run by EVAL on a connection that carries nothing else yet.
 --
--- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta
+-- KEYS[1] lineage  KEYS[2] token  KEYS[3] meta  KEYS[4] never written: see common.lua
 -- ARGV[1] run id and ARGV[2] replication id of this process, from INFO
 -- ARGV[3] the highest token that the caller has seen  ARGV[4] where the caller's clock would begin
 -- ARGV[5] the id of a new lineage  ARGV[6] the year 2025 in ms  ARGV[7] tokens a millisecond
@@ -9,10 +9,14 @@
 -- ARGV[9] "fresh" where an operator vouches that the namespace has never issued a token; "look"
 -- where nothing is to be changed yet
 -- ARGV[10] the highest mark that a guard has reported, 0 for none
--- ARGV[11] the format in which this server stores locks
+-- ARGV[11] the format in which this server stores locks  ARGV[12] key prefix
+-- ARGV[13] for how long a lease may still live that the caller knows of, ms
+-- ARGV[14] "wait" where grants wait for leases that may be lost; "" where they do not
+-- ARGV[15] the lineage that the caller knew before, or empty
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
---        NEW id counter reason     the counter is above every token that can have been issued
+--        NEW id counter reason left  the counter is above every token that can have been issued, and
+--                                  nobody is granted a lock for so long, ms
 --        DUE reason                a new lineage is due; nothing was changed, as was asked for
 --        EXHAUSTED                 there is no token left above what may have been issued
 --        FORMAT found              what is stored was written in another format; nothing was changed
@@ -35,6 +39,12 @@ elseif counter < tonumber(ARGV[3]) then
 elseif counter < tonumber(ARGV[10]) then
   reason = 'the counter ' .. token .. ' is below ' .. ARGV[10] .. ', which a guard has seen'
 else
+  if ARGV[14] == 'wait' and ARGV[15] ~= '' and ARGV[15] ~= lineage then
+    -- Another server began this lineage, and may not have known of leases that this one knows of.
+    local now = time_ms()
+    local lives = in_use(ARGV[12], now, tonumber(ARGV[13]))
+    pause(ARGV[12], now, tonumber(ARGV[13]), lives)
+  end
   return { 'SAME', lineage, token }
 end
 
@@ -43,17 +53,22 @@ if ARGV[9] == 'look' then
 end
 local fresh = ARGV[9] == 'fresh' and not lineage and not token
 if not fresh then
-  local time = redis.call('TIME')
-  local floor = (time[1] * 1000 - tonumber(ARGV[6])) * tonumber(ARGV[7]) + tonumber(ARGV[8])
+  local floor = (time_ms() - tonumber(ARGV[6])) * tonumber(ARGV[7]) + tonumber(ARGV[8])
   counter = math.max(counter + 1, floor, tonumber(ARGV[4]), tonumber(ARGV[3]) + 1,
     tonumber(ARGV[10]))
 end
 if counter >= 999999999999999 then
   return { 'EXHAUSTED' }
 end
-local value = string.format('%.0f', counter)
+local left = 0
+if ARGV[14] == 'wait' then
+  local now = time_ms()
+  local lives = in_use(ARGV[12], now, tonumber(ARGV[13]))
+  left = pause(ARGV[12], now, lives, lives)
+end
+local value = int(counter)
 redis.call('SET', KEYS[2], value)
 redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason,
   'format', ARGV[11])
 redis.call('SET', KEYS[1], ARGV[5])
-return { 'NEW', ARGV[5], value, reason }
+return { 'NEW', ARGV[5], value, reason, int(left) }

@@ -22,9 +22,12 @@ use service_kit::redis_link::{
     LinkOptions, RedisTarget, Verifier, info_field, load_scripts, text_fields,
 };
 
+use super::KeyPrefix;
 use super::judge::{Version, oldest_version};
-use super::key_prefix;
+use super::refusals::elsewhere;
+use super::rights::Needs;
 use super::scripts::{self, Scripts};
+use super::timekeeper::{Timekeeper, Wire};
 use crate::guards::{self, Guards};
 use crate::rules::tokens;
 
@@ -41,9 +44,12 @@ pub struct Lineage {
 /// Verifies connections and keeps the lineage in force.
 #[derive(Debug)]
 pub(super) struct LineageKeeper {
+    is_cluster: bool,
+    needs: Needs,
     prefix: String,
     scripts: Scripts,
     token_seen: Arc<AtomicU64>,
+    time: Arc<Timekeeper>,
     guards: Guards,
     clock: Arc<dyn Clock>,
     health: Health,
@@ -53,14 +59,16 @@ pub(super) struct LineageKeeper {
 
 impl LineageKeeper {
     pub(super) fn new(
+        target: &RedisTarget,
         prefix: &str,
         scripts: &Scripts,
         token_seen: &Arc<AtomicU64>,
+        time: &Arc<Timekeeper>,
         guards: Guards,
         kit: &Kit,
     ) -> Self {
         let (prefix, scripts) = (prefix.to_owned(), scripts.clone());
-        let token_seen = token_seen.clone();
+        let (token_seen, time) = (token_seen.clone(), time.clone());
         let begun = Counter::default();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -71,15 +79,23 @@ impl LineageKeeper {
         });
         let (clock, health) = (kit.clock.clone(), kit.health.clone());
         Self {
+            is_cluster: target.is_cluster(),
+            needs: Needs::of(target, &prefix),
             prefix,
             scripts,
             token_seen,
+            time,
             guards,
             clock,
             health,
             begun,
             current: RwLock::new(None),
         }
+    }
+
+    /// With the right to wait for so many replicas.
+    pub(super) fn and_replicas(self, count: u32) -> Self {
+        Self { needs: self.needs.and_replicas(count), ..self }
     }
 
     /// The lineage in force.
@@ -115,8 +131,11 @@ impl LineageKeeper {
             seen: self.token_seen.load(Ordering::Relaxed),
             floor: tokens::restart_floor(self.clock.wall_ms()),
             mark: self.guards.highest(),
+            lives_ms: self.time.lives_ms(),
+            waits: self.time.waits_after_loss(),
+            lineage: self.current().map(|lineage| lineage.id).unwrap_or_default(),
         };
-        judge_lineage(connection, &self.prefix, known, mode).await
+        judge_lineage(connection, self.is_cluster, &self.prefix, &known, mode).await
     }
 
     fn adopt(&self, id: String) {
@@ -141,19 +160,27 @@ impl LineageKeeper {
 #[async_trait]
 impl Verifier for LineageKeeper {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        self.needs.check(connection).await?;
         let verdict = self.judge(connection).await?;
-        if let Verdict::New { id, counter, reason } = &verdict {
+        if let Verdict::New { id, counter, reason, paused_ms } = &verdict {
             self.begun.inc();
             tracing::warn!(
                 lineage = id,
                 counter,
                 reason,
+                grants_wait_ms = paused_ms,
                 "a new lineage begins: the counter was lifted above every token that can have been issued"
             );
         }
         load_scripts(connection, &self.scripts.all()).await?;
         match verdict {
-            Verdict::Same { id } | Verdict::New { id, .. } => self.adopt(id),
+            Verdict::Same { id } | Verdict::New { id, .. } => {
+                // A new process may have another clock; the pause of a new lineage covers that.
+                let is_new = self.current().is_none_or(|known| known.id != id);
+                let settled = self.time.settle(Wire::New(connection), &id, is_new).await;
+                settled.map_err(|error| error.to_string())?;
+                self.adopt(id);
+            }
             Verdict::Due { reason } => return Err(format!("a new lineage is due: {reason}")),
         }
         Ok(())
@@ -180,6 +207,8 @@ pub enum Verdict {
         counter: String,
         /// Why.
         reason: String,
+        /// For how long nobody is granted a lock, ms.
+        paused_ms: u64,
     },
     /// A new one is due, and nothing was changed.
     Due {
@@ -189,7 +218,7 @@ pub enum Verdict {
 }
 
 /// What the caller knows of tokens that were issued.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Known {
     /// The highest token that this server has seen.
     seen: u64,
@@ -197,6 +226,12 @@ struct Known {
     floor: u64,
     /// The highest mark that a guard has reported.
     mark: u64,
+    /// For how long a lease may still live, ms.
+    lives_ms: u64,
+    /// Whether grants wait where leases may be lost.
+    waits: bool,
+    /// The lineage before, or empty.
+    lineage: String,
 }
 
 /// What the script may do.
@@ -228,13 +263,17 @@ impl Mode {
 /// where a guard has seen a token or does not say whether it has: nothing is done then.
 pub async fn init_fresh(
     target: &RedisTarget,
+    key_prefix: &KeyPrefix,
     namespace: &Namespace,
     guards: &Guards,
 ) -> Result<(), String> {
     guards.ask().await.vouch_for_a_new_namespace()?;
+    let prefix = key_prefix.of(namespace);
+    let target = target.in_slot_of(prefix.as_bytes());
     let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
-    let prefix = key_prefix(namespace);
-    match judge_lineage(&mut connection, &prefix, Known::default(), Mode::Fresh).await? {
+    Needs::of(&target, &prefix).check(&mut connection).await?;
+    let (is_cluster, known) = (target.is_cluster(), Known::default());
+    match judge_lineage(&mut connection, is_cluster, &prefix, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
             "namespace {namespace} is not new ({reason}); its next token is above {counter}"
@@ -248,27 +287,33 @@ pub async fn init_fresh(
 
 async fn judge_lineage(
     connection: &mut MultiplexedConnection,
+    is_cluster: bool,
     prefix: &str,
-    known: Known,
+    known: &Known,
     mode: Mode,
 ) -> Result<Verdict, String> {
-    let failed = |error: ::redis::RedisError| format!("Redis cannot be verified: {error}");
+    let failed = |error: ::redis::RedisError| match error.code().and_then(elsewhere) {
+        Some(where_to) => format!("Redis cannot be verified: {where_to}"),
+        None => format!("Redis cannot be verified: {error}"),
+    };
     let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
-    let (run_id, replication_id) = identity(&info)?;
-    let keys = ["lineage", "token", "meta"].map(|name| format!("{prefix}{name}"));
-    let mut command = scripts::lineage().call_once(&[&keys[0], &keys[1], &keys[2]]);
+    let (run_id, replication_id) = identity(&info, is_cluster)?;
+    let keys = ["lineage", "token", "meta", ABSENT].map(|name| format!("{prefix}{name}"));
+    let mut command = scripts::lineage().call_once(&keys.each_ref().map(String::as_str));
     command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.floor);
     command.arg(service_kit::ids::random_hex(16));
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
-    command.arg(mode.word()).arg(known.mark).arg(FORMAT);
+    command.arg(mode.word()).arg(known.mark).arg(FORMAT).arg(prefix);
+    command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" }).arg(&known.lineage);
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["SAME", id, _] => Ok(Verdict::Same { id: (*id).to_owned() }),
-        ["NEW", id, counter, reason] => Ok(Verdict::New {
+        ["NEW", id, counter, reason, left] => Ok(Verdict::New {
             id: (*id).to_owned(),
             counter: (*counter).to_owned(),
             reason: (*reason).to_owned(),
+            paused_ms: left.parse().unwrap_or(0),
         }),
         ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
         ["FORMAT", found] => Err(other_format(prefix, found)),
@@ -278,6 +323,11 @@ async fn judge_lineage(
         other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
     }
 }
+
+/// What a key is called that is never written. Every script names it, so that a cluster does not run
+/// one while the slot is on its way to another node: some of the keys that a script finds by itself
+/// may be there already, and it would fail at them half-way.
+pub(super) const ABSENT: &str = "absent";
 
 /// How the scripts store locks; one Redis takes servers of one format.
 const FORMAT: u64 = 2;
@@ -292,7 +342,7 @@ fn other_format(prefix: &str, found: &str) -> String {
 }
 
 /// Run id and replication id of a process that may issue tokens.
-fn identity(info: &str) -> Result<(&str, &str), String> {
+fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), String> {
     let field = |name: &str| {
         info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
     };
@@ -309,8 +359,10 @@ fn identity(info: &str) -> Result<(&str, &str), String> {
     if info_field(info, "loading") == Some("1") {
         return Err("Redis is still loading its data".to_owned());
     }
-    if info_field(info, "cluster_enabled") == Some("1") {
-        return Err("this Redis is a cluster node, which this store does not support".to_owned());
+    if info_field(info, "cluster_enabled") == Some("1") && !is_cluster {
+        return Err("this Redis is a node of a cluster, in which keys move to other nodes; write \
+                    redis-cluster://host:port,host:port with some of its nodes in --store"
+            .to_owned());
     }
     Ok((field("run_id")?, field("master_replid")?))
 }
@@ -323,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_master_of_a_supported_version_has_an_identity() {
-        assert_eq!(identity(INFO), Ok(("aa", "bb")));
+        assert_eq!(identity(INFO, false), Ok(("aa", "bb")));
     }
 
     #[test]
@@ -334,9 +386,12 @@ mod tests {
             ("role:master", "role:slave", "is a replica"),
             ("role:master", "role:master\r\nloading:1", "loading"),
             ("run_id:aa", "", "INFO lacks run_id"),
+            ("role:master", "role:master\r\ncluster_enabled:1", "write redis-cluster://"),
         ] {
-            let error = identity(&INFO.replace(from, to)).unwrap_err();
+            let error = identity(&INFO.replace(from, to), false).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+        let node = INFO.replace("role:", "cluster_enabled:1\r\nrole:");
+        assert_eq!(identity(&node, true), Ok(("aa", "bb")));
     }
 }

@@ -56,6 +56,9 @@ local function make_queues()
     }, '\t'))
     redis.call('PEXPIRE', queue, 600000)
     redis.call('PEXPIRE', waiters, 600000)
+    if is_paused() then
+      record.look_at = paused_until
+    end
   end
 
   -- Takes a waiter out of all its queues without a word.
@@ -174,6 +177,10 @@ local function make_queues()
 
   -- Grants the front of the queue for as long as there is room for it. Nobody behind it overtakes.
   function queues.serve(record)
+    if is_paused() then
+      record.look_at = paused_until
+      return
+    end
     while budget > 0 do
       if record.count > 0 and not admits(record, record.mode) then
         return
@@ -220,8 +227,13 @@ local function make_queues()
     return first
   end
 
+  function queues.paused()
+    return { 'PAUSED', int(paused_ms()) }
+  end
+
   -- Who keeps a newcomer from the lock. Where nobody holds it, the first of its queue waits for
-  -- another lock, and so on: the order of the queues leads to somebody who holds one.
+  -- another lock, and so on: the order of the queues leads to somebody who holds one. Nobody need
+  -- hold one in a pause.
   function queues.held(record)
     local length = int(redis.call('ZCARD', prefix .. 'q:' .. record.lock))
     for _ = 1, 64 do
@@ -238,7 +250,7 @@ local function make_queues()
       end
       record = record_of(lock)
     end
-    return { 'FREE' }
+    return is_paused() and queues.paused() or { 'FREE' }
   end
 
   -- In how long somebody who waits for the lock should look at it.
@@ -249,6 +261,7 @@ local function make_queues()
         due = holder.gone and due or math.min(due, holder.claim or holder.expires)
       end
     end
+    due = is_paused() and math.min(due, paused_until) or due
     return math.max(math.min(due - now, 600000), 0)
   end
 

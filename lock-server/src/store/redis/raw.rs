@@ -8,11 +8,15 @@ use fence_protocol::{LeaseId, Namespace};
 use service_kit::Kit;
 use service_kit::redis_link::{LinkOptions, RedisTarget, Script, Verifier};
 
-use super::key_prefix;
-use super::lineage::LineageKeeper;
+use super::KeyPrefix;
+use super::lineage::{ABSENT, LineageKeeper};
 use super::scripts::Scripts;
+use super::timekeeper::Timekeeper;
 use crate::guards::Guards;
-use crate::store::Limits;
+use crate::store::{Limits, LossOptions};
+
+/// Whatever Redis shows: what is measured here does not watch the clock.
+const LATEST: u64 = 999_999_999_999_999;
 
 /// The commands of one client that talks to Redis directly.
 #[derive(Clone, Debug)]
@@ -28,10 +32,13 @@ impl RawCommands {
     /// # Errors
     /// A sentence where Redis cannot be reached or used.
     pub async fn prepare(target: &RedisTarget, namespace: &Namespace) -> Result<Self, String> {
-        let (kit, scripts, prefix) = (Kit::new("raw"), Scripts::new(), key_prefix(namespace));
+        let (kit, scripts, prefix) =
+            (Kit::new("raw"), Scripts::new(), KeyPrefix::default().of(namespace));
         let seen = Arc::new(AtomicU64::new(0));
         let guards = Guards::new(&[], namespace, &kit.health)?;
-        let keeper = LineageKeeper::new(&prefix, &scripts, &seen, guards, &kit);
+        let time = Timekeeper::new(&prefix, &scripts.clock, LossOptions::default(), &kit);
+        let time = Arc::new(time);
+        let keeper = LineageKeeper::new(target, &prefix, &scripts, &seen, &time, guards, &kit);
         let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
         keeper.verify(&mut connection).await?;
         let lineage = keeper.current().ok_or("the lineage was not adopted")?.id;
@@ -43,17 +50,20 @@ impl RawCommands {
         let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
         command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
         command.arg(Limits::default().waiters_per_lock).arg(3_000).arg("").arg("");
-        command.arg("").arg(0).arg("x").arg(0);
+        command.arg("").arg(0).arg("x").arg(0).arg(0).arg(LATEST);
         command
     }
 
     /// A release.
     pub fn release(&self, lock: &str, lease_id: LeaseId) -> Cmd {
-        self.begin(&self.scripts.release, lock, lease_id)
+        let mut command = self.begin(&self.scripts.release, lock, lease_id);
+        command.arg(LATEST);
+        command
     }
 
     fn begin(&self, script: &Script, lock: &str, lease_id: LeaseId) -> Cmd {
-        let mut command = script.call(&[&format!("{}lineage", self.prefix)]);
+        let mut command =
+            script.call(&[&format!("{}lineage", self.prefix), &format!("{}{ABSENT}", self.prefix)]);
         command.arg(&self.lineage).arg(&self.prefix).arg(0).arg("raw");
         command.arg(Limits::default().ended_retention_ms).arg(3_000);
         command.arg(Limits::default().shared_per_lock);

@@ -195,13 +195,24 @@ local function close(record, holder, reason, why)
     record.bound = record.bound - (holder.session ~= '' and 1 or 0)
     record.closed = record.closed + 1
     holder.key, holder.closed, holder.session = '*' .. holder.token, true, ''
-    holder.expires, holder.delay = now + holder.delay, 0
+    holder.expires = now + holder.delay
     holder.handed, holder.claim = false, nil
     put(record, holder, old_key)
   else
     drop(record, holder)
   end
   touch(record)
+end
+
+-- Gives what lived when the clock jumped, or Redis lost its memory, its whole time from then: how much
+-- of it was left cannot be told any more.
+local function make_whole(holder)
+  local whole = whole_since + (holder.closed and holder.delay or holder.ttl)
+  if holder.session == '' and holder.expires < whole then
+    holder.expires = whole
+    holder.claim = holder.claim and math.max(holder.claim, whole_since + claim_ms)
+    holder.line = pack(holder)
+  end
 end
 
 -- Ends what is over: leases, grants that nobody claimed, closed places.
@@ -215,6 +226,9 @@ local function expire(record)
       close(record, holder, 'session-ended')
     else
       holder.expires = session and session.expires or holder.expires
+      if whole_since > 0 then
+        make_whole(holder)
+      end
       if now >= (holder.claim or holder.expires) and holder.closed then
         drop(record, holder)
         touch(record)

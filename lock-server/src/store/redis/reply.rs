@@ -22,7 +22,7 @@ use crate::store::{Grant, Kind, Limits, NoTakeover, StoreError};
 pub(super) enum Answer {
     Granted(Grant),
     Several(Vec<Grant>),
-    Queued { expires_in_ms: u64 },
+    Queued { expires_in_ms: u64, paused_ms: u64 },
     Held { holder: HolderInfo, queue_length: usize },
     Lost(EndReason, Option<Owner>),
     Conflict(Owner),
@@ -36,8 +36,10 @@ pub(super) enum Answer {
     Revoked(Vec<(LeaseId, Token)>),
     Minted(Token),
     Free,
+    Kept,
     Limit(u64),
     Exhausted,
+    Paused(u64),
     Next(Option<u64>),
     Shown(Box<Shown>),
 }
@@ -76,6 +78,26 @@ impl Answer {
         }
     }
 
+    /// For how long what it tells of lives, ms.
+    pub(super) fn lives_ms(&self) -> Option<u64> {
+        match self {
+            Self::Granted(grant) => Some(grant.remaining_ms),
+            Self::Several(grants) => grants.iter().map(|grant| grant.remaining_ms).max(),
+            Self::Live(session) => Some(session.expires_in_ms),
+            _ => None,
+        }
+    }
+
+    /// What it tells of a pause in grants, ms; 0 for nothing.
+    pub(super) fn paused_ms(&self) -> u64 {
+        match self {
+            Self::Paused(left_ms) => *left_ms,
+            Self::Queued { paused_ms, .. } => *paused_ms,
+            Self::Part(_, refusal) => refusal.paused_ms(),
+            _ => 0,
+        }
+    }
+
     /// The tokens of its grants, and a minted one.
     pub(super) fn tokens(&self) -> Vec<Token> {
         match self {
@@ -97,6 +119,7 @@ impl Answer {
             Self::NoSession(refusal) => Err(refusal),
             Self::Limit(limit) => Err(StoreError::Limit { what: "waiters of this lock", limit }),
             Self::Exhausted => Err(StoreError::Exhausted),
+            Self::Paused(left_ms) => Err(StoreError::Paused { left_ms }),
             Self::Free => Err(StoreError::Unavailable(
                 "nobody holds the lock; those who asked for it before are about to have it; try again"
                     .to_owned(),
@@ -194,7 +217,9 @@ fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
             let grants = grants.chunks(GRANT_FIELDS).map(words::grant);
             Ok(Answer::Several(grants.collect::<Result<_, _>>()?))
         }
-        ["QUEUED", expires_in] => Ok(Answer::Queued { expires_in_ms: number(expires_in)? }),
+        ["QUEUED", expires_in, paused] => {
+            Ok(Answer::Queued { expires_in_ms: number(expires_in)?, paused_ms: number(paused)? })
+        }
         ["HELD", holder @ .., waiting] => {
             Ok(Answer::Held { holder: holder_info(holder)?, queue_length: count(waiting)? })
         }
@@ -223,8 +248,10 @@ fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
             reason: end_reason(reason)?,
         }),
         ["FREE"] => Ok(Answer::Free),
+        ["KEPT"] => Ok(Answer::Kept),
         ["LIMIT"] => Ok(Answer::Limit(0)),
         ["EXHAUSTED"] => Ok(Answer::Exhausted),
+        ["PAUSED", left] => Ok(Answer::Paused(number(left)?)),
         ["NEXT", ""] => Ok(Answer::Next(None)),
         ["NEXT", ms] => Ok(Answer::Next(Some(number(ms)?))),
         ["LOCK", about @ ..] => Ok(Answer::Shown(Box::new(shown::read(about)?))),

@@ -31,10 +31,12 @@ pub(super) struct Scripts {
     pub(super) revoke: Script,
     pub(super) abandon: Script,
     pub(super) withdraw: Script,
+    pub(super) take_back: Script,
     pub(super) show: Script,
     pub(super) sweep: Script,
     pub(super) session: Script,
     pub(super) mint: Script,
+    pub(super) clock: Script,
 }
 
 impl Scripts {
@@ -47,14 +49,19 @@ impl Scripts {
             revoke: script!("revoke.lua"),
             abandon: script!("abandon.lua"),
             withdraw: script!("withdraw.lua"),
+            take_back: script!("take_back.lua"),
             show: script!("show.lua"),
             sweep: script!("clear.lua", "sweep.lua"),
             session: script!("clear.lua", "session.lua"),
             mint: script!("mint.lua"),
+            clock: Script::new(
+                "clock.lua",
+                concat!(include_str!("pause.lua"), include_str!("clock.lua")),
+            ),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 11] {
+    pub(super) fn all(&self) -> [&Script; 13] {
         [
             &self.acquire,
             &self.acquire_all,
@@ -63,15 +70,17 @@ impl Scripts {
             &self.revoke,
             &self.abandon,
             &self.withdraw,
+            &self.take_back,
             &self.show,
             &self.sweep,
             &self.session,
             &self.mint,
+            &self.clock,
         ]
     }
 }
 
 /// The script that runs before the others may be loaded.
 pub(super) fn lineage() -> Script {
-    Script::new("lineage.lua", include_str!("lineage.lua"))
+    Script::new("lineage.lua", concat!(include_str!("pause.lua"), include_str!("lineage.lua")))
 }

@@ -20,6 +20,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'sessions', '-inf', in
   end
   if over then
     clear_session(id, 64)
+  elseif session then
+    -- It has its whole time again, after a jump of the clock.
+    save_session(session)
   end
 end
 local answers = reply({ 'NEXT', '' })

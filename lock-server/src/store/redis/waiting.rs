@@ -16,7 +16,8 @@ pub(super) enum Wake {
     Granted { grant: Grant, shared: bool },
     /// Something happened: ask again.
     Ask,
-    /// The patience of a repeat with the same id was over first, and with it that of all.
+    /// The patience of a repeat with the same id was over first, and with it that of all; or what was
+    /// granted had to be taken back.
     Over(StoreError),
 }
 
@@ -45,6 +46,8 @@ struct State {
     count: usize,
     next_number: u64,
     look_at_ms: Option<u64>,
+    /// Somebody asked again, and was not answered.
+    missed: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +70,14 @@ impl Waiting {
     /// Has whoever waits under this id ask again; `false` where nobody does.
     pub(super) fn ask_again(&self, lock: &LockName, lease_id: LeaseId) -> bool {
         self.tell(lock, lease_id, |_| Wake::Ask)
+    }
+
+    /// What was handed to whoever waits under this id was taken back.
+    pub(super) fn refuse(&self, locks: &[LockName], lease_id: LeaseId, refusal: &StoreError) {
+        // It is known by the first of its locks by name.
+        if let Some(lock) = locks.iter().min() {
+            self.tell(lock, lease_id, |_| Wake::Over(refusal.clone()));
+        }
     }
 
     /// The withdrawal of a request is done.
@@ -98,6 +109,20 @@ impl Waiting {
     pub(super) fn wake_all(&self) {
         for listener in self.state().listeners.values().flatten() {
             let _ = listener.wakes.try_send(Wake::Ask);
+        }
+    }
+
+    /// Whoever waits was woken, and what it asked was not answered: it is woken again when Redis
+    /// answers something.
+    pub(super) fn missed(&self) {
+        self.state().missed = true;
+    }
+
+    /// Redis answers.
+    pub(super) fn answered(&self) {
+        let missed = std::mem::take(&mut self.state().missed);
+        if missed {
+            self.wake_all();
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::causes;
 use super::login::User;
-use crate::store::StoreLogin;
 use crate::store::etcd::url::EtcdTarget;
+use service_kit::login::StoreLogin;
 
 /// How long a connection that is not used stays open.
 const POOL_IDLE: Duration = Duration::from_secs(45);
@@ -24,7 +24,7 @@ pub(super) fn user(target: &EtcdTarget, login: &StoreLogin) -> Result<Option<Use
     };
     match (named, &login.password) {
         (Some(name), Some(password)) => {
-            Ok(Some(User { name: name.to_owned(), password: password.clone() }))
+            Ok(Some(User { name: name.to_owned(), password: password.expose().to_owned() }))
         }
         (Some(name), None) => Err(format!(
             "etcd's user {name} has a password: name its file by --store-password-file"
@@ -53,21 +53,19 @@ pub(super) fn http(
         .pool_idle_timeout(POOL_IDLE)
         .redirect(reqwest::redirect::Policy::none());
     let tls = &login.tls;
-    if !target.is_tls() && (tls.ca.is_some() || tls.identity.is_some()) {
+    if !target.is_tls() && !tls.is_default() {
         return Err("--store-ca, --store-cert and --store-key are for TLS, and --store begins \
                     with etcd://; write etcds://"
             .to_owned());
     }
-    if let Some(pem) = &tls.ca {
+    if let Some(pem) = tls.ca_pem() {
         let roots = reqwest::Certificate::from_pem_bundle(pem)
             .map_err(|error| format!("--store-ca holds no certificate: {}", causes(error)))?;
-        if roots.is_empty() {
-            return Err("--store-ca holds no certificate".to_owned());
-        }
         builder = builder.tls_certs_only(roots);
     }
-    if let Some(pem) = &tls.identity {
-        let identity = reqwest::Identity::from_pem(pem).map_err(|error| {
+    if let Some((certificate, key)) = tls.client_pem() {
+        let pem = [certificate, b"\n", key].concat();
+        let identity = reqwest::Identity::from_pem(&pem).map_err(|error| {
             format!("--store-cert and --store-key cannot be used: {}", causes(error))
         })?;
         builder = builder.identity(identity);

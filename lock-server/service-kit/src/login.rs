@@ -1,0 +1,143 @@
+//! Who a server is to the store behind it: user, password and certificates.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::tls::TlsOptions;
+
+/// Longer passwords are refused, in bytes.
+const PASSWORD_BYTES_MAX: usize = 4096;
+
+/// A password. Neither its text nor its `Debug` shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    /// Reads the one line that a file holds.
+    ///
+    /// # Errors
+    /// A sentence that begins with the file and does not repeat what is in it.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let refuse = |why: &str| format!("{} {why}", file.display());
+        let bytes = read_bounded(file, PASSWORD_BYTES_MAX as u64 + 2)?;
+        let text = String::from_utf8(bytes).map_err(|_| refuse("is no UTF-8 text"))?;
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        match text {
+            "" => Err(refuse("is empty; write the password into its first line")),
+            text if text.contains(['\n', '\r', '\0']) => {
+                Err(refuse("has several lines; write the password alone into it"))
+            }
+            text if text.len() > PASSWORD_BYTES_MAX => Err(refuse("is longer than 4096 bytes")),
+            text => Ok(Self(text.to_owned())),
+        }
+    }
+
+    /// The password itself, for whoever sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Password {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What a store without a network says of any of it.
+pub const NO_LOGIN: &str = "--store-ca, --store-cert, --store-key, --store-user, \
+    --store-password-file and --sentinel-password-file are for a store behind a network; leave them out";
+
+/// What a store is told and shown beside its URL.
+#[derive(Clone, Debug, Default)]
+pub struct StoreLogin {
+    /// The user's name.
+    pub user: Option<String>,
+    /// The user's password.
+    pub password: Option<Password>,
+    /// The password of Redis sentinels, where they have another one than Redis itself.
+    pub sentinel_password: Option<Password>,
+    /// Whom to trust over TLS, and what to show.
+    pub tls: TlsOptions,
+}
+
+impl StoreLogin {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        let Self { user, password, sentinel_password, tls } = self;
+        user.is_none() && password.is_none() && sentinel_password.is_none() && tls.is_default()
+    }
+}
+
+/// The bytes of a file that must not be longer than `most`.
+///
+/// # Errors
+/// A sentence that begins with the file.
+pub(crate) fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
+    // The variable of a flag that names a file is easily given what the file holds, which may be a
+    // secret: it is not repeated.
+    if file.as_os_str().as_encoded_bytes().contains(&b'\n') {
+        return Err("what is given holds a line's end: it is the content of a file and no name; \
+                    name the file"
+            .to_owned());
+    }
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|opened| opened.take(most + 1).read_to_end(&mut bytes))
+        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    if bytes.len() as u64 > most {
+        return Err(format!("{} is longer than {most} bytes", file.display()));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Password, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        std::fs::write(&file, bytes).unwrap();
+        Password::read(&file)
+    }
+
+    #[test]
+    fn a_password_is_one_line() {
+        for text in ["hunter2", "hunter2\n", "hunter2\r\n"] {
+            assert_eq!(read(text.as_bytes()).unwrap().expose(), "hunter2");
+        }
+        assert_eq!(read(b" a b ").unwrap().expose(), " a b ", "blanks are part of it");
+        let long = "x".repeat(PASSWORD_BYTES_MAX);
+        assert_eq!(read(format!("{long}\r\n").as_bytes()).unwrap().expose(), long);
+    }
+
+    #[test]
+    fn files_without_one_are_refused_and_not_repeated() {
+        for (bytes, reason) in [
+            (&b""[..], "is empty"),
+            (b"\n", "is empty"),
+            (b"hunter2\nhunter3", "several lines"),
+            (b"hunter2\xff", "no UTF-8"),
+            (&[b'x'; 4097], "longer than 4096"),
+            (&[b'x'; 9000], "longer than"),
+        ] {
+            let error = read(bytes).unwrap_err();
+            assert!(error.contains(reason) && !error.contains("hunter2"), "{error}");
+        }
+        let error = Password::read(Path::new("/nonexistent/p")).unwrap_err();
+        assert!(error.starts_with("/nonexistent/p cannot be read"), "{error}");
+        assert_eq!(format!("{:?}", Password::from("hunter2")), "***");
+        let error = Password::read(Path::new("-----BEGIN PRIVATE KEY-----\nabc")).unwrap_err();
+        assert!(error.contains("name the file") && !error.contains("abc"), "{error}");
+    }
+}

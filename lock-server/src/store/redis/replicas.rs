@@ -1,0 +1,267 @@
+//! No caller is told of a grant that too few replicas have.
+//!
+//! A failover loses what the new master did not have yet. WAIT tells how many replicas have what its
+//! connection has written, and blocks that connection until there are enough; so it has a link of its
+//! own here, on which nobody else's commands stand behind it. What WAIT waits for is the last write of
+//! its connection. That is a small write right in front of it, in the same pipeline: made after the
+//! grants that it vouches for, so a replica that has it has them. A repeat that wrote nothing and a
+//! connection that is new are waited for like any other. One pipeline vouches for everybody who came
+//! before it left.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ::redis::{Cmd, Value};
+use fence_protocol::{LeaseId, LockName};
+use service_kit::redis_link::{LinkOptions, RedisLink, RedisTarget, Script, Verifier};
+use service_kit::tasks::Tasks;
+use tokio::sync::Mutex;
+
+use super::reply::Answer;
+use super::{RedisStore, asking, millis};
+use crate::store::{Grant, StoreError};
+
+/// Which replicas must have a grant before its caller is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaOptions {
+    /// How many; 0 waits for none.
+    pub count: u32,
+    /// How long they may take.
+    pub timeout: Duration,
+}
+
+impl Default for ReplicaOptions {
+    fn default() -> Self {
+        Self { count: 0, timeout: Duration::from_millis(500) }
+    }
+}
+
+/// Asks whether the replicas have what was written.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    link: RedisLink,
+    options: ReplicaOptions,
+    script: Script,
+    keys: [String; 2],
+    /// How often it was asked for.
+    tickets: AtomicU64,
+    last: Mutex<Last>,
+}
+
+/// The last pipeline.
+#[derive(Debug)]
+struct Last {
+    /// It was sent after this ticket was drawn.
+    covers: u64,
+    lineage: String,
+    outcome: Result<(), Shortfall>,
+}
+
+/// Why a grant is not safe with the replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shortfall {
+    /// So many of those that are needed have it.
+    Few { have: i64, need: u32, within_ms: u64 },
+    /// They could not be asked.
+    Unasked(String),
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Few { have, need, within_ms } => {
+                write!(f, "{have} of {need} replicas have the grant after {within_ms} ms")
+            }
+            Self::Unasked(why) => {
+                write!(f, "it is not known whether replicas have the grant: {why}")
+            }
+        }
+    }
+}
+
+impl Replicas {
+    /// Connects, where replicas are to be waited for.
+    ///
+    /// # Errors
+    /// As [`RedisLink::start`].
+    pub(super) async fn start(
+        target: &RedisTarget,
+        prefix: &str,
+        options: ReplicaOptions,
+        link: LinkOptions,
+        verifier: Arc<dyn Verifier>,
+        tasks: &Tasks,
+    ) -> Result<Option<Self>, String> {
+        if options.count == 0 {
+            return Ok(None);
+        }
+        let reply_timeout = link.reply_timeout + options.timeout;
+        let link = LinkOptions { reply_timeout, ..link };
+        Ok(Some(Self {
+            link: RedisLink::start(target.clone(), link, verifier, tasks).await?,
+            options,
+            script: Script::new("replicas.lua", include_str!("replicas.lua")),
+            keys: ["lineage", "replicas"].map(|name| format!("{prefix}{name}")),
+            tickets: AtomicU64::new(0),
+            last: Mutex::new(Last { covers: 0, lineage: String::new(), outcome: Ok(()) }),
+        }))
+    }
+
+    /// Waits until enough replicas have everything that was written in `lineage` before this call.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves the question to whoever asks next.
+    pub(super) async fn have(&self, lineage: &str) -> Result<(), Shortfall> {
+        let ticket = self.tickets.fetch_add(1, Ordering::SeqCst) + 1;
+        // Whoever comes while a pipeline is on its way waits here, and the first of them asks for all.
+        let mut last = self.last.lock().await;
+        if last.covers >= ticket && last.lineage == lineage {
+            return last.outcome.clone();
+        }
+        let covers = self.tickets.load(Ordering::SeqCst);
+        let outcome = self.ask(lineage).await;
+        *last = Last { covers, lineage: lineage.to_owned(), outcome: outcome.clone() };
+        outcome
+    }
+
+    async fn ask(&self, lineage: &str) -> Result<(), Shortfall> {
+        let within_ms = millis(self.options.timeout);
+        let mut write = self.script.call_once(&self.keys.each_ref().map(String::as_str));
+        write.arg(lineage);
+        let mut wait = Cmd::new();
+        wait.arg("WAIT").arg(self.options.count).arg(within_ms);
+        let sent = async { self.link.pinned()?.pipeline(&[write, wait]).await };
+        let replies = sent.await.map_err(|error| Shortfall::Unasked(error.to_string()))?;
+        match replies.as_slice() {
+            // Without the write WAIT has waited for something else.
+            [Value::Okay, Value::Int(have)] if *have >= i64::from(self.options.count) => Ok(()),
+            [Value::Okay, Value::Int(have)] => {
+                Err(Shortfall::Few { have: *have, need: self.options.count, within_ms })
+            }
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
+                Err(Shortfall::Unasked(error.to_string()))
+            }
+            other => Err(Shortfall::Unasked(format!("Redis answered {other:?}"))),
+        }
+    }
+}
+
+impl RedisStore {
+    /// The lineage in which a script that is about to be sent may grant something, where replicas are
+    /// waited for. Taken before: if another one begins meanwhile, its grants are not vouched for.
+    pub(super) fn grants_in(&self) -> Option<String> {
+        self.inner.replicas.as_ref()?;
+        Some(self.inner.lineage.current()?.id)
+    }
+
+    /// Lets an answer pass whose grants enough replicas have; takes others back.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] where they were taken back, [`StoreError::Unknown`] where they may
+    /// live.
+    pub(super) async fn vouched(
+        &self,
+        lineage: Option<String>,
+        locks: impl Fn() -> Vec<LockName>,
+        lease_id: LeaseId,
+        mut answer: Answer,
+    ) -> Result<Answer, StoreError> {
+        let grants = match &mut answer {
+            Answer::Granted(grant) => std::slice::from_mut(grant),
+            Answer::Several(grants) => grants.as_mut_slice(),
+            _ => return Ok(answer),
+        };
+        let took_ms = self.replicated(lineage, locks, lease_id).await?;
+        for grant in grants {
+            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
+        }
+        Ok(answer)
+    }
+
+    /// Waits for the replicas; says how long that took, in milliseconds.
+    async fn replicated(
+        &self,
+        lineage: Option<String>,
+        locks: impl Fn() -> Vec<LockName>,
+        lease_id: LeaseId,
+    ) -> Result<u64, StoreError> {
+        let Some(replicas) = &self.inner.replicas else { return Ok(0) };
+        let began_ms = self.inner.clock.monotonic_ms();
+        let known = lineage.ok_or_else(|| Shortfall::Unasked("its lineage is over".to_owned()));
+        let outcome = match known {
+            Ok(lineage) => replicas.have(&lineage).await,
+            Err(shortfall) => Err(shortfall),
+        };
+        match outcome {
+            Ok(()) => Ok(self.inner.clock.monotonic_ms().saturating_sub(began_ms) + 1),
+            Err(shortfall) => Err(self.take_back(&shortfall, &locks(), lease_id).await),
+        }
+    }
+
+    /// Takes back what nobody was told of.
+    async fn take_back(
+        &self,
+        shortfall: &Shortfall,
+        locks: &[LockName],
+        lease_id: LeaseId,
+    ) -> StoreError {
+        let taken = self.run(&self.inner.scripts.take_back, |command| {
+            asking::name_locks(command, locks, lease_id);
+        });
+        // What it hands on may have to be taken back as well.
+        match Box::pin(taken).await {
+            Ok(Answer::Free) => {
+                StoreError::Unavailable(format!("{shortfall}; it was taken back, try again"))
+            }
+            Ok(_) => StoreError::Unknown(format!(
+                "{shortfall}; it lives, because it was asked for before: ask again with the same id"
+            )),
+            Err(error) => {
+                StoreError::Unknown(format!("{shortfall}; taking it back failed: {error}"))
+            }
+        }
+    }
+
+    /// Tells a waiter of this server, by `tell`, of what was handed to it; where replicas are waited
+    /// for, when they have it. `tell` says whether anybody listened.
+    pub(super) fn announce(
+        &self,
+        lineage: Option<String>,
+        locks: Vec<LockName>,
+        lease_id: LeaseId,
+        tell: impl FnOnce(&Self, u64) -> bool + Send + 'static,
+    ) {
+        if self.inner.replicas.is_none() {
+            if !tell(self, 0) {
+                self.withdraw_later(locks, lease_id, None);
+            }
+            return;
+        }
+        let store = self.clone();
+        self.inner.tasks.spawn(async move {
+            match store.replicated(lineage, || locks.clone(), lease_id).await {
+                Ok(took_ms) if tell(&store, took_ms) => {}
+                Ok(_) => store.withdraw_later(locks, lease_id, None),
+                Err(refusal) => store.inner.waiting.refuse(&locks, lease_id, &refusal),
+            }
+        });
+    }
+}
+
+/// A grant that was held back for so long.
+pub(super) fn later(grant: Grant, took_ms: u64) -> Grant {
+    Grant { remaining_ms: grant.remaining_ms.saturating_sub(took_ms), ..grant }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortfall_is_told_with_its_numbers() {
+        let few = Shortfall::Few { have: 1, need: 2, within_ms: 500 };
+        assert_eq!(few.to_string(), "1 of 2 replicas have the grant after 500 ms");
+    }
+}

@@ -1,0 +1,66 @@
+//! The failover campaign in short: the command of the same name runs every row, many times.
+
+use fence_tests::campaign::{self, Row, Told};
+use fence_tests::checks::failover::Scope;
+use fence_tests::seed::{Seed, rounds};
+
+async fn told(engine: &str, fault: &str, flags: &str) -> (Row, Told) {
+    let rows = campaign::rows();
+    let named =
+        |row: &&Row| (row.engine, row.fault) == (engine, fault) && row.flags_text() == flags;
+    let row = *rows.iter().find(named).expect("such a row");
+    let seed = Seed::of_run("campaign").next_u64();
+    let told = campaign::run(&row, rounds(2, 20), seed, drop).await;
+    (row, told.expect("a run to its end"))
+}
+
+/// A Redis that forgets everything breaks L2, which is why leases have tokens: those still rise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_redis_lowers_no_token() {
+    let (row, told) = told("redis", "flushall", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.rounds, told.faults_ns.len());
+    the_judge_finds_what_is_planted(&row, &told);
+}
+
+/// The control: in the very history of a run, one grant with another token.
+fn the_judge_finds_what_is_planted(row: &Row, told: &Told) {
+    assert_eq!(row.promise, Some(Scope::Namespace));
+    let last = told.grants.len() - 1;
+    for token in [told.grants[0].token, told.grants[last / 2].token - 1] {
+        let mut planted = told.clone();
+        planted.grants[last].token = token;
+        let counts = campaign::judge(row, &planted);
+        assert!(counts.breaks_promise(row), "token {token} was not found");
+        assert_eq!(counts.token_breaks.len(), 1, "{:?}", counts.token_breaks);
+    }
+}
+
+/// With `appendfsync always` a Redis that is killed loses nothing that was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_a_durable_redis_loses_nothing() {
+    let (row, told) = told("redis", "restart", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.overlaps, Vec::<String>::new());
+    assert_eq!(counts.lost_leases, Vec::<String>::new());
+}
+
+/// A master that is killed, in a group of which two of three have each grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_lowers_no_token() {
+    let (row, told) = told("sentinel", "kill-master", "--wait-replicas 1").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.lost_leases, Vec::<String>::new());
+}
+
+/// A master and one lock server that are cut off from the rest: those two go on together as long as
+/// nobody tells them, and the other server goes on with another master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_split_network_lowers_no_token_where_replicas_are_waited_for() {
+    let (row, told) = told("sentinel", "split-network", "--wait-replicas 1").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+}

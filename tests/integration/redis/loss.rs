@@ -1,0 +1,202 @@
+//! `--after-loss`: grants wait for leases that Redis may have lost.
+
+mod hand_over;
+mod servers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::Ttl;
+use fence_tests::checks::{overlaps, tokens_rise};
+use fence_tests::history::{Granted, History};
+use fence_tests::key_file::session_id;
+use fence_tests::redis_server::Redis;
+use fence_tests::wait::{until, until_true};
+use lock_server::store::{
+    Acquire, AfterLoss, Grant, LockStore, LossOptions, Mode, NewSession, Revoke, StoreError,
+    StoreOptions, Takeover,
+};
+use service_kit::Kit;
+
+use super::kinds::{name, request};
+
+pub(super) type Store = Arc<dyn LockStore>;
+
+/// Longer than every lease of these tests: what waits so long is granted by something else.
+const PATIENT_MS: u64 = 20_000;
+
+async fn server_at(url: &str, after_loss: AfterLoss) -> Store {
+    let loss = LossOptions { after_loss, ..LossOptions::default() };
+    let options =
+        StoreOptions { loss, liveness: Duration::from_millis(500), ..StoreOptions::default() };
+    let url = url.parse().unwrap();
+    lock_server::store::open(&url, &options, &Kit::new("loss")).await.unwrap()
+}
+
+async fn server(redis: &Redis) -> Store {
+    server_at(&redis.url(), AfterLoss::Wait).await
+}
+
+fn new_session(ttl_ms: u64) -> NewSession {
+    let (owner, ttl) = (request("a", 100, 0).owner, Ttl::from_ms(ttl_ms).unwrap());
+    NewSession { session_id: session_id(), owner, ttl, metadata: None, principal: None }
+}
+
+/// What is left of the pause.
+fn left(outcome: Result<Grant, StoreError>) -> u64 {
+    match outcome {
+        Err(StoreError::Paused { left_ms }) => left_ms,
+        other => panic!("not paused: {other:?}"),
+    }
+}
+
+/// Until when Redis lets nobody be granted a lock, and what its clock shows; ms.
+pub(super) async fn pause(redis: &Redis) -> (u64, u64) {
+    let pause: Option<String> = redis.run(&["GET", "{fence:default}:pause"]).await;
+    let until = pause.and_then(|text| text.split(' ').next()?.parse().ok());
+    let (seconds, micros): (u64, u64) = redis.run(&["TIME"]).await;
+    (until.unwrap_or(0), seconds * 1_000 + micros / 1_000)
+}
+
+/// The memory of Redis is gone; whoever asks next begins a new lineage.
+async fn forget(redis: &Redis) {
+    let _: () = redis.run(&["FLUSHALL"]).await;
+}
+
+/// A new lineage, but every lease is still there.
+async fn doubt(redis: &Redis) {
+    let _: u64 = redis.run(&["DEL", "{fence:default}:lineage"]).await;
+}
+
+/// The holder of a lock that Redis has forgotten believes in its lease until its time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forgotten_holder_is_waited_for() {
+    let (redis, history) = (Redis::start().await, History::new());
+    let store = server(&redis).await;
+    let ask = async |ttl_ms, wait_ms| {
+        let invoked_ns = history.now_ns();
+        let grant = store.acquire(request("a", ttl_ms, wait_ms)).await?;
+        history.granted(Granted {
+            lock: "a".to_owned(),
+            lease: grant.lease_id,
+            token: grant.token.get(),
+            ttl_ms,
+            span: history.since(invoked_ns),
+            released_ns: None,
+            kept_ns: None,
+        });
+        Ok::<Grant, StoreError>(grant)
+    };
+    ask(1_500, 0).await.unwrap();
+    forget(&redis).await;
+    let left_ms = left(ask(1_500, 0).await);
+    assert!((1..=1_500).contains(&left_ms), "{left_ms}");
+    // Whoever can wait is granted as soon as the pause is over, and whoever asks on is too.
+    let (waited, asked) =
+        tokio::join!(ask(200, PATIENT_MS), until("a grant", || async { ask(200, 0).await.ok() }));
+    assert_ne!(waited.unwrap().token, asked.token);
+    let grants = history.grants();
+    assert_eq!(grants.len(), 3);
+    assert_eq!(overlaps(&grants), Vec::<String>::new());
+    assert_eq!(tokens_rise(&grants), Ok(()));
+}
+
+/// `grant` does not wait: the forgotten holder and the next one believe at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_grant_nobody_waits() {
+    let redis = Redis::start().await;
+    let store = server_at(&redis.url(), AfterLoss::Grant).await;
+    let forgotten = store.acquire(request("a", 60_000, 0)).await.unwrap();
+    forget(&redis).await;
+    let next = store.acquire(request("a", 60_000, 0)).await.unwrap();
+    assert!(next.token > forgotten.token);
+    assert_eq!(pause(&redis).await.0, 0);
+}
+
+/// A Redis that is new, and one that somebody vouches for, have nothing to wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_start_does_not_wait() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    store.acquire(request("a", 60_000, 0)).await.unwrap();
+    assert_eq!(pause(&redis).await.0, 0);
+
+    let redis = Redis::start().await;
+    let init = ["init", "--fresh", "--store", &redis.url()];
+    assert_eq!(fence_tests::process::run("lock-server", &init).await.code, 0);
+    let store = server(&redis).await;
+    assert_eq!(store.acquire(request("a", 60_000, 0)).await.unwrap().token.get(), 1);
+    assert_eq!(pause(&redis).await.0, 0);
+}
+
+/// A lease of the past holds nobody up, however long it was: what counts is what may still live.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_ended_is_not_waited_for() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    store.acquire(request("a", 300, 0)).await.unwrap();
+    until_true("word of the lease", || async {
+        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 1
+    })
+    .await;
+    until_true("the word to be forgotten", || async {
+        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 0
+    })
+    .await;
+    forget(&redis).await;
+    store.acquire(request("b", 60_000, 0)).await.unwrap();
+    assert_eq!(pause(&redis).await.0, 0);
+}
+
+/// A session's locks live as long as it does, so its time counts as a lease's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forgotten_session_is_waited_for() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    store.create_session(new_session(2_000)).await.unwrap();
+    forget(&redis).await;
+    let left_ms = left(store.acquire(request("a", 100, 0)).await);
+    assert!((1_000..=2_000).contains(&left_ms), "{left_ms}");
+}
+
+/// What lives goes on living in a pause; what is new waits, in whatever way it is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lives_goes_on_and_what_is_new_waits() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let exclusive = request("x", 60_000, 0);
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 60_000, wait_ms) };
+    let permit = || Acquire { mode: Mode::Permit { size: 3 }, ..request("p", 60_000, 0) };
+    let held = store.acquire(exclusive.clone()).await.unwrap();
+    store.acquire(shared(0)).await.unwrap();
+    store.acquire(permit()).await.unwrap();
+    doubt(&redis).await;
+
+    assert_eq!(store.acquire(exclusive.clone()).await.unwrap().token, held.token);
+    assert_eq!(store.renew(&name("x"), held.lease_id, None).await.unwrap().token, held.token);
+    for new in [request("free", 100, 0), shared(0), permit()] {
+        assert!(left(store.acquire(new).await) > 50_000);
+    }
+    // There is room, but somebody waits for it already.
+    let (own, asked) = (store.clone(), shared(PATIENT_MS));
+    let waiting = tokio::spawn(async move { own.acquire(asked).await });
+    super::kinds::queue_of(&store, "s", 1).await;
+    let outcome = store.acquire(shared(0)).await;
+    assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
+    waiting.abort();
+    // Who has it is still what is told of a lock that is held.
+    let outcome = store.acquire(request("x", 100, 0)).await;
+    assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
+    let takeover = Takeover::Of(held.lease_id);
+    assert!(left(store.acquire(Acquire { takeover, ..request("x", 100, 0) }).await) > 50_000);
+    let one = request("g/1", 100, 0);
+    let two = Acquire { lock: name("g/2"), ..one.clone() };
+    let outcome = store.acquire_all(vec![one, two]).await;
+    let Err(StoreError::Part { refusal, .. }) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(*refusal, StoreError::Paused { .. }), "{refusal:?}");
+    // Patience that ends in the pause is told of it, and leaves nothing behind.
+    assert!(left(store.acquire(request("free", 100, 300)).await) > 50_000);
+    assert_eq!(store.show(&name("free")).await.unwrap().queue_length, 0);
+    store.release(&name("x"), held.lease_id).await.unwrap();
+    store.revoke(&name("p"), Revoke::default()).await.unwrap();
+}

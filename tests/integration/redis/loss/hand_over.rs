@@ -1,0 +1,114 @@
+//! Those who wait are granted when the pause is over, and not before, whatever makes room for them.
+
+use fence_protocol::{LeaseId, SessionId};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::redis::kinds::queue_of;
+
+type Waiting = JoinHandle<Result<Grant, StoreError>>;
+
+async fn wait_for(store: &Store, lock: &str) -> Waiting {
+    let (own, asked) = (store.clone(), request(lock, 60_000, PATIENT_MS));
+    let waiting = tokio::spawn(async move { own.acquire(asked).await });
+    queue_of(store, lock, 1).await;
+    waiting
+}
+
+async fn hold(store: &Store, asked: Acquire) -> LeaseId {
+    store.acquire(asked).await.unwrap().lease_id
+}
+
+async fn begin_session(store: &Store) -> SessionId {
+    store.create_session(new_session(60_000)).await.unwrap().session_id
+}
+
+/// Every way in which a lock passes on: a release, a revocation, the end of a session, of a lease's
+/// time and of a lock-delay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lock_passes_on_in_a_pause() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let session = begin_session(&store).await;
+    let released = hold(&store, request("release", 2_500, 0)).await;
+    hold(&store, request("revoke", 2_500, 0)).await;
+    hold(&store, Acquire { session: Some(session), ..request("session", 100, 0) }).await;
+    hold(&store, request("expiry", 300, 0)).await;
+    hold(&store, Acquire { lock_delay_ms: 200, ..request("delay", 300, 0) }).await;
+    let mut waiting = Vec::new();
+    for lock in ["release", "revoke", "session", "expiry", "delay"] {
+        waiting.push((lock, wait_for(&store, lock).await));
+    }
+    // What is in use is an hour too long for a test: the waiters asked for it.
+    let _: () = redis.run(&["SET", "{fence:default}:pause", &pause_of(&redis, 2_500).await]).await;
+    let (until, _) = pause(&redis).await;
+
+    store.release(&name("release"), released).await.unwrap();
+    store.revoke(&name("revoke"), Revoke::default()).await.unwrap();
+    store.end_session(session).await.unwrap();
+    for (lock, waiting) in waiting {
+        let grant = fence_tests::wait::soon(lock, waiting).await.unwrap().unwrap();
+        let (still, now) = pause(&redis).await;
+        assert!(still <= until && now >= until, "{lock}: {grant:?} at {now}, before {until}");
+    }
+}
+
+/// A pause of so many milliseconds, as the servers would write it.
+async fn pause_of(redis: &Redis, ms: u64) -> String {
+    let (_, now) = pause(redis).await;
+    format!("{} {now} {ms}", now + ms)
+}
+
+/// Nobody held these locks; the queue is what is left to go by, and the sweep looks at it by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_queue_is_served_when_the_pause_is_over() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    hold(&store, request("forgotten", 1_500, 0)).await;
+    forget(&redis).await;
+    let left_ms = left(store.acquire(request("a", 200, 0)).await);
+    assert!(left_ms <= 1_500, "{left_ms}");
+    let (until, _) = pause(&redis).await;
+
+    let ask = |asked: Acquire| {
+        let own = store.clone();
+        tokio::spawn(async move { own.acquire(asked).await })
+    };
+    let first = ask(request("a", 100, PATIENT_MS));
+    queue_of(&store, "a", 1).await;
+    let second = ask(request("a", 100, PATIENT_MS));
+    queue_of(&store, "a", 2).await;
+    let shared = ask(Acquire { mode: Mode::Shared, ..request("s", 200, PATIENT_MS) });
+    let permit = Mode::Permit { size: 2 };
+    let permit = ask(Acquire { mode: permit, ..request("p", 200, PATIENT_MS) });
+    let one = request("g/1", 200, PATIENT_MS);
+    let parts = vec![one.clone(), Acquire { lock: name("g/2"), ..one }];
+    let own = store.clone();
+    let group = tokio::spawn(async move { own.acquire_all(parts).await });
+
+    let first = first.await.unwrap().unwrap();
+    assert!(pause(&redis).await.1 >= until);
+    let second = second.await.unwrap().unwrap();
+    assert!(first.token < second.token, "out of order: {first:?} {second:?}");
+    for other in [shared, permit] {
+        other.await.unwrap().unwrap();
+    }
+    assert_eq!(group.await.unwrap().unwrap().len(), 2);
+}
+
+/// A takeover that waits in the pause is one when the pause is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_waits_for_the_end_of_the_pause() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let held = hold(&store, request("t", 60_000, 0)).await;
+    let _: () = redis.run(&["SET", "{fence:default}:pause", &pause_of(&redis, 800).await]).await;
+    let (until, _) = pause(&redis).await;
+    let takeover = Takeover::Of(held);
+    let taken = Acquire { takeover, ..request("t", 60_000, PATIENT_MS) };
+    let taken = fence_tests::wait::soon("the takeover", store.acquire(taken)).await.unwrap();
+    assert!(pause(&redis).await.1 >= until);
+    let outcome = store.renew(&name("t"), held, None).await;
+    assert!(matches!(outcome, Err(StoreError::Lost { .. })), "{outcome:?}");
+    store.renew(&name("t"), taken.lease_id, None).await.unwrap();
+}

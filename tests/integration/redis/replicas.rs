@@ -1,0 +1,285 @@
+//! Grants that replicas must have before anybody is told: `--wait-replicas`.
+
+use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::{Code, LeaseId};
+use fence_tests::api::{Locks, Reply};
+use fence_tests::key_file::lease_id;
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::{soon, until, until_true};
+use serde_json::{Value, json};
+
+/// A master and replicas in step with it.
+struct Replicated {
+    master: Redis,
+    replicas: Vec<Redis>,
+}
+
+impl Replicated {
+    async fn start(replicas: usize) -> Self {
+        // No disk: how fast that is here says nothing of replicas.
+        let quick = [("repl-diskless-sync-delay", "0"), ("appendonly", "no")];
+        let mut all = Self { master: Redis::with(&quick).await, replicas: Vec::new() };
+        let address = all.master.address();
+        let (host, port) = address.split_once(':').unwrap();
+        for _ in 0..replicas {
+            let replica = Redis::with(&quick).await;
+            let _: () = replica.run(&["REPLICAOF", host, port]).await;
+            all.replicas.push(replica);
+        }
+        all.are_in_step().await;
+        all
+    }
+
+    async fn are_in_step(&self) {
+        let online = "state=online";
+        until_true("the replicas to be in step", || async {
+            let info: String = self.master.run(&["INFO", "replication"]).await;
+            info.matches(online).count() == self.replicas.len()
+        })
+        .await;
+    }
+
+    /// The first replica acknowledges nothing from now on.
+    async fn stop(&self) {
+        self.replicas[0].process().pause();
+        self.replicas[0].process().stopped().await;
+    }
+
+    fn go_on(&self) {
+        self.replicas[0].process().resume();
+    }
+
+    /// A lock server that waits for so many replicas.
+    async fn server(&self, count: usize, timeout: &str) -> Server {
+        let count = count.to_string();
+        let args = ["--wait-replicas", &count, "--wait-timeout", timeout, "--liveness", "30s"];
+        Setup::lock_server(&self.master.url()).args(&args).start().await
+    }
+}
+
+fn ask(lease: LeaseId) -> Value {
+    json!({"lease_id": lease, "ttl_ms": 60_000, "owner": "me"})
+}
+
+/// A grant, once the replicas keep up.
+async fn granted(locks: &Locks, lock: &str, lease: LeaseId) -> LeaseReply {
+    until("a grant that the replicas have", || async {
+        let reply = locks.acquire(lock, ask(lease)).await;
+        (reply.status == 200).then(|| reply.lease())
+    })
+    .await
+}
+
+/// A request that waits in a task of its own, once it is in the queue.
+async fn waiter(
+    locks: &Locks,
+    lock: &'static str,
+    lease: LeaseId,
+) -> tokio::task::JoinHandle<Reply> {
+    let own = locks.clone();
+    let body = json!({"lease_id": lease, "ttl_ms": 60_000, "wait_ms": 60_000, "owner": "waiter"});
+    let waiting = tokio::spawn(async move { own.acquire(lock, body).await });
+    locks.queue_of(lock, 1).await;
+    waiting
+}
+
+/// The reply of somebody whose grant was taken back.
+fn was_taken_back(reply: &Reply, numbers: &str) {
+    let problem = reply.problem(Code::StoreUnavailable);
+    assert!(problem.detail.contains(numbers), "{}", problem.detail);
+    assert!(problem.detail.contains("taken back") && problem.retryable, "{}", problem.detail);
+}
+
+async fn is_free(locks: &Locks, lock: &str) {
+    let state = locks.show(lock).await;
+    assert!(state.holder.is_none() && state.history.is_empty(), "{state:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_told_of_a_grant_can_find_it_in_every_replica() {
+    let redis = Replicated::start(2).await;
+    let server = redis.server(2, "10s").await;
+    let locks = server.locks();
+    for round in 0..20 {
+        let lock = format!("a/{round}");
+        let lease = locks.grant(&lock, 60_000).await;
+        for replica in &redis.replicas {
+            let record: String =
+                replica.run(&["GET", &format!("{{fence:default}}:l:{lock}")]).await;
+            assert!(record.contains(&lease.lease_id.to_string()), "{record:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_too_few_replicas_have_is_taken_back() {
+    let redis = Replicated::start(2).await;
+    let server = redis.server(2, "1s").await;
+    let locks = server.locks();
+    let before = granted(&locks, "warm", lease_id()).await;
+    redis.stop().await;
+    let lease = lease_id();
+    was_taken_back(&soon("503", locks.acquire("a", ask(lease))).await, "of 2 replicas");
+    is_free(&locks, "a").await;
+    let both = json!({"ttl_ms": 60_000, "locks": [{"lock": "b"}, {"lock": "c"}]});
+    was_taken_back(&soon("503", locks.0.post("/v1/acquire", &both)).await, "of 2 replicas");
+    is_free(&locks, "b").await;
+    is_free(&locks, "c").await;
+    // What was granted before goes on, and is given back.
+    locks.renew("warm", before.lease_id).await.expect(200);
+    locks.release("warm", before.lease_id).await.expect(200);
+    redis.go_on();
+    redis.are_in_step().await;
+    // The id was never granted as far as anybody knows.
+    assert!(granted(&locks, "a", lease).await.token > before.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_replicas_than_there_are_are_never_enough() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(2, "100ms").await;
+    let locks = server.locks();
+    was_taken_back(&soon("503", locks.acquire("a", ask(lease_id()))).await, "of 2 replicas");
+    is_free(&locks, "a").await;
+}
+
+/// A repeat writes nothing where the lease is live, and may come over a new connection, which WAIT
+/// has nothing to wait for on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_is_waited_for_too() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "1s").await;
+    let (locks, lease) = (server.locks(), lease_id());
+    let first = granted(&locks, "a", lease).await;
+    // Known to have arrived: from now on a repeat finds nothing to write.
+    assert_eq!(granted(&locks, "a", lease).await.token, first.token);
+    redis.stop().await;
+    for is_new_connection in [false, true] {
+        if is_new_connection {
+            let _: i64 = redis.master.run(&["CLIENT", "KILL", "TYPE", "NORMAL"]).await;
+        }
+        let reply = until_asked(&locks, lease).await;
+        let problem = reply.problem(Code::OutcomeUnknown);
+        assert!(problem.detail.contains("of 1 replicas"), "{}", problem.detail);
+    }
+    // Somebody was told of it, so it lives.
+    locks.renew("a", lease).await.expect(200);
+    redis.go_on();
+    assert_eq!(granted(&locks, "a", lease).await.token, first.token);
+}
+
+/// Asks until the server has its connections to Redis.
+async fn until_asked(locks: &Locks, lease: LeaseId) -> Reply {
+    until("an answer about the replicas", || async {
+        let reply = soon("an answer", locks.acquire("a", ask(lease))).await;
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        (reply.status == 200 || text.contains("of 1 replicas")).then_some(reply)
+    })
+    .await
+}
+
+/// Whoever waits is not told of a hand-over that the replicas do not have; at the server that hands
+/// over, at another one, and for several locks at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_is_waited_for_and_taken_back() {
+    let redis = Replicated::start(1).await;
+    let servers = [redis.server(1, "1s").await, redis.server(1, "1s").await];
+    let [here, there] = [servers[0].locks(), servers[1].locks()];
+    for (lock, locks) in [("own", &here), ("other", &there)] {
+        let held = granted(&here, lock, lease_id()).await;
+        let waiting = waiter(locks, lock, lease_id()).await;
+        redis.stop().await;
+        // A release is not waited for.
+        here.release(lock, held.lease_id).await.expect(200);
+        was_taken_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
+        assert!(here.show(lock).await.holder.is_none(), "{lock}");
+        redis.go_on();
+    }
+    let held = granted(&here, "b", lease_id()).await;
+    let own = here.clone();
+    let both =
+        json!({"ttl_ms": 60_000, "wait_ms": 60_000, "locks": [{"lock": "c"}, {"lock": "b"}]});
+    let waiting = tokio::spawn(async move { own.0.post("/v1/acquire", &both).await });
+    here.queue_of("b", 1).await;
+    redis.stop().await;
+    here.release("b", held.lease_id).await.expect(200);
+    was_taken_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
+    for lock in ["b", "c"] {
+        assert!(here.show(lock).await.holder.is_none(), "{lock}");
+    }
+}
+
+/// With the replica there, waiters are told as ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_that_the_replica_has_is_told() {
+    let redis = Replicated::start(1).await;
+    let servers = [redis.server(1, "10s").await, redis.server(1, "10s").await];
+    let [here, there] = [servers[0].locks(), servers[1].locks()];
+    let mut held = here.grant("a", 60_000).await;
+    for locks in [&here, &there, &here] {
+        let waiting = waiter(locks, "a", lease_id()).await;
+        here.release("a", held.lease_id).await.expect(200);
+        let next = soon("the grant", waiting).await.unwrap().lease();
+        assert!(next.token > held.token);
+        held = next;
+    }
+}
+
+/// A WAIT that blocks its connection blocks nobody else's command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_waits_for_the_replicas() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "10s").await;
+    let locks = server.locks();
+    let held = locks.grant("held", 60_000).await;
+    redis.stop().await;
+    let own = locks.clone();
+    let blocked = tokio::spawn(async move { own.acquire("a", ask(lease_id())).await });
+    until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
+    locks.renew("held", held.lease_id).await.expect(200);
+    locks.release("held", held.lease_id).await.expect(200);
+    assert!(!blocked.is_finished(), "the replica cannot have it");
+    redis.go_on();
+    soon("the grant", blocked).await.unwrap().expect(200);
+}
+
+/// Whoever comes while a WAIT is on its way is vouched for by the next one, together with all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_wait_vouches_for_many() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "10s").await;
+    let locks = server.locks();
+    redis.stop().await;
+    let names: Vec<String> = (0..30).map(|number| format!("a/{number}")).collect();
+    let mut waiting = Vec::new();
+    for name in &names {
+        let (own, name) = (locks.clone(), name.clone());
+        waiting.push(tokio::spawn(async move { own.acquire(&name, ask(lease_id())).await }));
+    }
+    for name in &names {
+        until_true("the grant to be made", || async { locks.show(name).await.holder.is_some() })
+            .await;
+    }
+    redis.go_on();
+    for waiting in waiting {
+        soon("the grant", waiting).await.unwrap().expect(200);
+    }
+    let stats: String = redis.master.run(&["INFO", "commandstats"]).await;
+    let wait = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")).unwrap();
+    let calls: usize = wait.split(',').next().unwrap().parse().unwrap();
+    assert!((2..15).contains(&calls), "{calls} for 30 grants");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_that_makes_no_sense_is_refused_at_start() {
+    for (store, args, reason) in [
+        ("redis://127.0.0.1:1", ["--wait-replicas", "-1"], "\"-1\" is out of range: 0 to 64"),
+        ("memory:", ["--wait-replicas", "1"], "this store has none"),
+        ("redis://127.0.0.1:1", ["--wait-timeout", "2m"], "at most 1m"),
+    ] {
+        let said = Setup::lock_server(store).args(&args).refused().await;
+        assert_eq!(said.code, 64, "{said:?}");
+        assert!(said.stderr.contains(reason), "{}", said.stderr);
+    }
+}
