@@ -195,10 +195,11 @@ impl Counter {
             self.guards.ask().await;
         }
         for round in 0..TRIES {
+            // Before the reading: what others learn while it is under way may be later than it.
+            let seen = self.seen();
             let (found, header) = self.look(gateway).await?;
             // After the reading, which is linearizable: no member that answers is behind that.
             let status = gateway.status().await.map_err(store_error)?;
-            let seen = self.seen();
             let verdict = offset::doubt(
                 &seen,
                 &Found {
@@ -266,10 +267,12 @@ impl Counter {
             fresh: false,
         };
         let before = found.map(|known| known.mod_revision);
-        // What was seen is of another life of this etcd, except for the tokens.
-        self.restart_seeing(header, raft_index);
-        let (written, _) = self.write(gateway, before, meta).await?;
+        // No grant begins by the counter that is in doubt. The doubt itself stays until it is known
+        // to be answered: a lift that fails, or that somebody else was faster than, is tried again.
+        self.forget();
+        let (written, after) = self.write(gateway, before, meta).await?;
         if written {
+            self.restart_seeing(&after, raft_index);
             self.lifts.inc();
             let next = offset::next(lifted, header.revision);
             if matches!(doubt, Doubt::Start | Doubt::Missing) {
@@ -286,9 +289,10 @@ impl Counter {
         Ok(written)
     }
 
+    /// What was seen before the counter was lifted is of another life of this etcd, except for the
+    /// tokens. A grant by the old counter changes nothing any more: etcd refuses it.
     fn restart_seeing(&self, header: &Header, raft_index: u64) {
         let mut state = self.state();
-        state.known = None;
         state.seen = Seen {
             cluster_id: header.cluster_id,
             revision: header.revision,

@@ -159,8 +159,7 @@ impl EtcdStore {
                 return Ok(());
             };
             if at.mod_revision != kept.at.mod_revision {
-                self.renewed_elsewhere(lock, at, view.record);
-                return Ok(());
+                return self.renewed_elsewhere(lock, at, view.record).await;
             }
             // The record alone was written: an id was released that never was granted.
             kept.record = view.record;
@@ -169,17 +168,34 @@ impl EtcdStore {
     }
 
     /// A lease was renewed by another server, which keeps it from now on, or by this one, and the
-    /// answer was lost: then it has its full time from now, which is late rather than early.
-    fn renewed_elsewhere(&self, lock: &LockName, at: HeldAt, record: RecordAt) {
+    /// answer was lost: then it has its full time from now, which is late rather than early, and etcd
+    /// gives it that time too before anybody can be told of it.
+    async fn renewed_elsewhere(
+        &self,
+        lock: &LockName,
+        at: HeldAt,
+        record: RecordAt,
+    ) -> Result<(), StoreError> {
         if at.held.keeper != self.inner.server_id {
             self.inner.keeper.forget(lock, at.create_revision);
-            return;
+            return Ok(());
+        }
+        let deadline_ms = Some(self.now_ms() + at.held.ttl_ms);
+        let gateway = &self.inner.gateway;
+        let (holder, _) = tokio::try_join!(
+            gateway.lease_keepalive(at.lease),
+            gateway.lease_keepalive(at.held.record_lease),
+        )
+        .map_err(store_error)?;
+        if holder.is_none() {
+            self.inner.keeper.forget(lock, at.create_revision);
+            return Ok(());
         }
         let known = self.inner.keeper.lease(lock, at.held.lease_id);
         if known.is_none_or(|known| known.at.mod_revision < at.mod_revision) {
-            let deadline_ms = Some(self.now_ms() + at.held.ttl_ms);
             self.inner.keeper.keep(lock, Kept { at, record, deadline_ms });
         }
+        Ok(())
     }
 
     /// Remembers an id as ended that does not hold the lock, and takes it out of the queue: it will

@@ -162,8 +162,13 @@ impl Gateway {
                     return Err(GatewayError::Refused { code, message });
                 }
                 Err(Verdict::Closed(reason)) => {
-                    let url = &self.endpoints.urls[endpoint];
-                    return Err(GatewayError::Down(format!("{url}: {reason}")));
+                    let reason = format!("{}: {reason}", self.endpoints.urls[endpoint]);
+                    // What this member does not do, the one before may have done.
+                    return Err(if unclear {
+                        GatewayError::Unknown(reason)
+                    } else {
+                        GatewayError::Down(reason)
+                    });
                 }
                 Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
                 Err(Verdict::NotDone(reason)) => reason,

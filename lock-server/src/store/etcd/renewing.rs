@@ -43,12 +43,8 @@ impl EtcdStore {
                     (live.ok_or_else(|| view.gone(lease_id))?, view.record)
                 }
             };
-            let done = at.held.stamp == stamp;
-            if done && !anew {
-                // An answer was lost, and this is what it would have said.
-                let remaining_ms = self.remaining_ms(lock, &at).await?;
-                return told(&at, remaining_ms);
-            }
+            // Where an answer was lost it may be done already. It is done once more, because what etcd
+            // has left of it is not known: the time that is told must be etcd's as well.
             let next = self.renewed(&at, ttl, &stamp)?;
             let outcome = if at.held.session.is_some() {
                 self.renew_bound(lock, &at, record, next).await
@@ -75,7 +71,7 @@ impl EtcdStore {
         }
         Ok(Held {
             ttl_ms: ttl.map_or(at.held.ttl_ms, Ttl::ms),
-            renewals: at.held.renewals + 1,
+            renewals: at.held.renewals + u64::from(at.held.stamp != stamp),
             keeper: self.inner.server_id.clone(),
             claimed: true,
             stamp: stamp.to_owned(),
