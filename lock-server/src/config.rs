@@ -45,7 +45,7 @@ pub struct Config {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
     /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT,
-    /// redis-sentinel://HOST:PORT,…/MASTER or redis-cluster://HOST:PORT,….
+    /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,… or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// Who this server is to the store.
@@ -114,11 +114,11 @@ pub struct Config {
     /// How many leases and waiting requests a session may have.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_session_leases: usize,
-    /// How long Redis may take to answer before the outcome is unknown.
+    /// How long Redis or a member of etcd may take to answer before the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
     /// For how long a lock server that fell silent still counts as alive to the others on the same
-    /// Redis: what its death can cost the waiters behind its own.
+    /// Redis or etcd: what its death can cost the waiters behind its own.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
     /// Leases that may be lost or cut short.
@@ -149,10 +149,11 @@ pub struct Config {
 /// Something else than serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Prepare a Redis namespace that has never issued a token.
+    /// Prepare a namespace in Redis or etcd that has never issued a token.
     Init {
-        /// Vouch that the namespace is new, so that its tokens begin at 1. Without this a Redis
-        /// that holds nothing may have been emptied, and tokens begin at the clock floor.
+        /// Vouch that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
+        /// Without this a store that holds nothing may have been emptied, and tokens begin at the
+        /// clock floor.
         #[arg(long, required = true)]
         fresh: bool,
     },
@@ -172,6 +173,9 @@ Examples:
     lock-server --store embedded:data --unsigned
   Leases in Redis, tokens signed:
     lock-server --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  Leases in etcd, as a user of it:
+    lock-server --store etcds://locks@etcd1:2379,etcd2:2379,etcd3:2379 --store-ca ca.pem
+      --store-password-file password.txt --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -255,7 +259,8 @@ impl Config {
     /// with the store.
     pub fn store_and_login(&self) -> Result<(StoreUrl, StoreLogin), String> {
         let store = self.store.clone().ok_or_else(|| {
-            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
+            "--store is missing: where are leases kept? memory:, embedded:DIR, \
+             redis://HOST:PORT or etcd://HOST:PORT"
                 .to_owned()
         })?;
         if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_)) {
@@ -312,7 +317,7 @@ impl Config {
         file.map_err(|error| format!("--guard-auth-file {error}"))
     }
 
-    fn store_options(
+    pub(crate) fn store_options(
         &self,
         (guards, guard_auth): (Vec<GuardUrl>, Option<HeaderValue>),
         login: StoreLogin,

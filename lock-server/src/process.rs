@@ -8,6 +8,7 @@ use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
+use crate::store::etcd::{self, EtcdOptions};
 use crate::store::redis::lineage;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
@@ -57,21 +58,35 @@ async fn serve(settings: Settings) -> ExitCode {
 }
 
 async fn init(config: &Config) -> ExitCode {
-    let target = match config.store_and_login() {
-        Ok((StoreUrl::Redis(target), _)) => target,
-        Ok(_) => {
-            return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
-        }
+    let (store, login) = match config.store_and_login() {
+        Ok(both) => both,
         Err(error) => return usage(&error),
     };
     let guards = match init_guards(config) {
         Ok(guards) => guards,
         Err(error) => return usage(&error),
     };
-    let key_prefix = config.key_prefix.clone().unwrap_or_default();
-    match lineage::init_fresh(&target, &key_prefix, &config.namespace, &guards).await {
-        Ok(()) => {
-            println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
+    let (namespace, made) = match &store {
+        StoreUrl::Redis(target) => {
+            let key_prefix = config.key_prefix.clone().unwrap_or_default();
+            let made = lineage::init_fresh(target, &key_prefix, &config.namespace, &guards).await;
+            (format!("{} at {target}", config.namespace), made.map(|()| 1))
+        }
+        StoreUrl::Etcd(target) => {
+            let options = config.store_options((Vec::new(), None), login);
+            let made = etcd::init_fresh(target, &EtcdOptions::of(&options), &guards).await;
+            (format!("{} at {target}", config.namespace), made)
+        }
+        StoreUrl::Memory | StoreUrl::Embedded(_) => {
+            return usage(
+                "init --fresh prepares a Redis or an etcd: name it with --store \
+                 redis://HOST:PORT or --store etcd://HOST:PORT",
+            );
+        }
+    };
+    match made {
+        Ok(first) => {
+            println!("namespace {namespace} is ready; its tokens begin at {first}");
             ExitCode::SUCCESS
         }
         Err(error) => {

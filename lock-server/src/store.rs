@@ -13,6 +13,7 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 pub mod embedded;
 mod engine;
+pub mod etcd;
 mod guarantee;
 mod loss;
 pub mod memory;
@@ -372,8 +373,10 @@ pub enum StoreError {
     },
     /// Nobody is granted a lock now, because leases may live that the store does not know of any more;
     /// nothing was changed.
-    #[error("no lock is granted for another {left_ms} ms: the store may have lost leases, or its clock \
-             cut them short, and their holders may still believe")]
+    #[error(
+        "no lock is granted for another {left_ms} ms: the store may have lost leases, or its clock \
+             cut them short, and their holders may still believe"
+    )]
     Paused {
         /// For how much longer, in milliseconds.
         left_ms: u64,

@@ -89,6 +89,47 @@ mod lock_redis {
     fence_tests::lock_store_suite!(store().await);
 }
 
+mod lock_etcd {
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use fence_tests::etcd_server::Etcd;
+    use tokio::sync::Mutex;
+
+    use super::*;
+
+    /// One etcd for all cases that run at the same time; gone with the last of them. Nothing here is
+    /// about what survives the machine, so that it need not wait for the disk.
+    async fn etcd() -> Arc<Etcd> {
+        static SHARED: Mutex<Weak<Etcd>> = Mutex::const_new(Weak::new());
+        let mut shared = SHARED.lock().await;
+        if let Some(etcd) = shared.upgrade() {
+            return etcd;
+        }
+        let etcd = Arc::new(Etcd::with(&["--unsafe-no-fsync"]).await);
+        *shared = Arc::downgrade(&etcd);
+        etcd
+    }
+
+    /// A namespace of its own.
+    async fn store() -> (Arc<Etcd>, lock_store::Store) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let etcd = etcd().await;
+        let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let namespace = Namespace::new(namespace).unwrap();
+        let options = StoreOptions { namespace, ..StoreOptions::default() };
+        let (url, kit) = (etcd.url().parse().unwrap(), Kit::new("conformance"));
+        let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
+        (etcd, store)
+    }
+
+    fence_tests::lock_store_suite!(
+        store().await,
+        offers core namespace sessions,
+        lacks takeover kinds groups delays
+    );
+}
+
 mod lock_sentinel {
     use super::*;
 

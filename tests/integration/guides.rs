@@ -149,10 +149,16 @@ async fn ended(mut shell: Process) -> Output {
     shell.ended().await
 }
 
-/// Runs a guide from its beginning to its end.
+/// Runs a guide from its beginning to its end, before the servers of `fence serve`.
 async fn run(page: &str) {
     let text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
-    let blocks = blocks(&text);
+    let (_server, locks, guard) = super::cli::serve().await;
+    run_text(page, &text, &[("FENCE_SERVER", &locks), ("FENCE_STORE", &guard)]).await;
+}
+
+/// Runs the text of a guide with these variables.
+async fn run_text(page: &str, text: &str, variables: &[(&str, &str)]) {
+    let blocks = blocks(text);
     let folder = TempDir::new().unwrap();
     let scripts = write_scripts(folder.path(), &blocks);
     let shown = commands(&blocks);
@@ -164,10 +170,9 @@ async fn run(page: &str) {
     for (index, one) in shown.iter().enumerate() {
         writeln!(script, "echo '{MARK}{index}'\n{}", one.command).unwrap();
     }
-    let (_server, locks, guard) = super::cli::serve().await;
     let mut bash = command("bash");
     bash.args(["-c", &format!("exec 2>&1\n{script}")]).current_dir(folder.path());
-    bash.env("FENCE_SERVER", locks).env("FENCE_STORE", guard).env("FENCE_LOG", "error");
+    bash.envs(variables.iter().copied()).env("FENCE_LOG", "error");
     let fence = fence_tests::binaries::path("fence");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(fence.parent().unwrap().to_owned());
@@ -226,6 +231,26 @@ async fn sentinel() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster() {
     run("cluster.md").await;
+}
+
+/// This one starts its servers itself, on ports that are free here instead of those that it names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd() {
+    let mut text = std::fs::read_to_string(Path::new(GUIDES).join("etcd.md")).unwrap();
+    let server = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    let named = ["2379", "2380", "2389", "2390", "2399", "2400"];
+    for (index, port) in named.iter().enumerate() {
+        // In two steps: a free port may hold the digits of one that is named.
+        text = text.replace(port, &format!("<port {index}>"));
+    }
+    for index in 0..named.len() {
+        let port = fence_tests::ports::unused().to_string();
+        text = text.replace(&format!("<port {index}>"), &port);
+    }
+    text = text.replace("127.0.0.1:7420", &server);
+    let url = format!("http://{server}");
+    let variables = [("LOCK_SERVER_LISTEN", server.as_str()), ("FENCE_SERVER", url.as_str())];
+    run_text("etcd.md", &text, &variables).await;
 }
 
 #[test]

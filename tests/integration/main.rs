@@ -15,6 +15,7 @@ mod demos;
 mod docs;
 mod doctor;
 mod elect;
+mod etcd;
 mod fence_run;
 mod guard;
 mod guides;

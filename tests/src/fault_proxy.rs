@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +24,9 @@ pub enum Fault {
     Blackhole,
     /// Requests pass; replies are swallowed. Both ends believe in the connection.
     DropReplies,
+    /// The same from the moment on that a request with these words in it passes, on every connection:
+    /// what was asked before it is answered, and it is carried out.
+    DropRepliesAfter(&'static str),
     /// New connections are closed at once; connections that exist are cut.
     Refuse,
 }
@@ -54,6 +57,8 @@ struct Control {
     faults: watch::Receiver<Faults>,
     cut: CancellationToken,
     dropped: Arc<AtomicU64>,
+    /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
+    has_passed: Arc<AtomicBool>,
 }
 
 /// A proxy before one address, for as long as it lives.
@@ -63,6 +68,7 @@ pub struct FaultProxy {
     faults: watch::Sender<Faults>,
     cut: watch::Sender<CancellationToken>,
     dropped: Arc<AtomicU64>,
+    has_passed: Arc<AtomicBool>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -78,10 +84,17 @@ impl FaultProxy {
         let (faults, faults_seen) = watch::channel(none);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
         let dropped = Arc::new(AtomicU64::new(0));
-        let accepting =
-            accept(listener, upstream.to_owned(), faults_seen, cut_seen, dropped.clone());
+        let has_passed = Arc::new(AtomicBool::new(false));
+        let control = Control {
+            source: IpAddr::from([127, 0, 0, 1]),
+            faults: faults_seen,
+            cut: cut_seen.borrow().clone(),
+            dropped: dropped.clone(),
+            has_passed: has_passed.clone(),
+        };
+        let accepting = accept(listener, upstream.to_owned(), cut_seen, control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, faults, cut, dropped, _accepting: accepting }
+        Self { address, faults, cut, dropped, has_passed, _accepting: accepting }
     }
 
     /// Its own address, `127.0.0.1:PORT`.
@@ -91,6 +104,7 @@ impl FaultProxy {
 
     /// From now on.
     pub fn set(&self, fault: Fault) {
+        self.has_passed.store(false, Ordering::SeqCst);
         self.faults.send_modify(|faults| faults.everyone = fault);
         if fault == Fault::Refuse {
             self.cut();
@@ -132,13 +146,12 @@ impl Drop for FaultProxy {
 async fn accept(
     listener: TcpListener,
     upstream: String,
-    faults: watch::Receiver<Faults>,
     cut: watch::Receiver<CancellationToken>,
-    dropped: Arc<AtomicU64>,
+    control: Control,
 ) {
     while let Ok((client, peer)) = listener.accept().await {
         let (cut, source) = (cut.borrow().clone(), peer.ip());
-        let control = Control { source, faults: faults.clone(), cut, dropped: dropped.clone() };
+        let control = Control { source, cut, ..control.clone() };
         if control.faults.borrow().of(source) == Fault::Refuse {
             continue;
         }
@@ -187,7 +200,17 @@ async fn pump(
                 }
             }
             (Fault::Delay(time), _) => tokio::time::sleep(time).await,
-            (Fault::DropReplies, Direction::Reply) if count > 0 => {
+            (Fault::DropRepliesAfter(words), Direction::Request) => {
+                let mut windows = piece[..count].windows(words.len());
+                if windows.any(|window| window == words.as_bytes()) {
+                    control.has_passed.store(true, Ordering::SeqCst);
+                }
+            }
+            (Fault::DropReplies | Fault::DropRepliesAfter(_), Direction::Reply)
+                if count > 0
+                    && (fault == Fault::DropReplies
+                        || control.has_passed.load(Ordering::SeqCst)) =>
+            {
                 control.dropped.fetch_add(1, Ordering::SeqCst);
                 continue;
             }

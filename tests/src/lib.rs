@@ -18,6 +18,8 @@ pub mod campaign;
 pub mod certificates;
 pub mod checks;
 pub mod conformance;
+pub mod etcd_certificates;
+pub mod etcd_server;
 pub mod event_stream;
 pub mod fault_proxy;
 pub mod history;

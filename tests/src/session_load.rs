@@ -37,6 +37,26 @@ impl SessionLoad {
     /// of them over at times, lets one go, and ends the session or is silent until it ends by
     /// itself. Every request without an answer is repeated with the same ids.
     pub fn start(locks: &Locks, names: &[String], workers: usize, seed: &mut Seed) -> Self {
+        Self::with(locks, names, workers, seed, true)
+    }
+
+    /// The same on a store that offers no takeover: nobody asks for one.
+    pub fn without_takeover(
+        locks: &Locks,
+        names: &[String],
+        workers: usize,
+        seed: &mut Seed,
+    ) -> Self {
+        Self::with(locks, names, workers, seed, false)
+    }
+
+    fn with(
+        locks: &Locks,
+        names: &[String],
+        workers: usize,
+        seed: &mut Seed,
+        takes_over: bool,
+    ) -> Self {
         let (history, rounds) = (Arc::new(History::new()), Arc::new(AtomicU64::new(0)));
         let stop = CancellationToken::new();
         let tasks = (0..workers).map(|number| {
@@ -47,6 +67,7 @@ impl SessionLoad {
                 names: names.to_vec(),
                 history: history.clone(),
                 seed: seed.fork(),
+                takes_over,
             };
             tokio::spawn(worker.run(rounds.clone(), stop.clone()))
         });
@@ -122,6 +143,7 @@ struct Worker {
     names: Vec<String>,
     history: Arc<History>,
     seed: Seed,
+    takes_over: bool,
 }
 
 impl Worker {
@@ -146,7 +168,7 @@ impl Worker {
         if !self.beat(&mut held).await {
             return;
         }
-        if self.seed.below(3) == 0 {
+        if self.takes_over && self.seed.below(3) == 0 {
             self.supervise(&mut held).await;
         }
         if self.seed.below(3) == 0

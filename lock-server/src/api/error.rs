@@ -88,12 +88,10 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
             Reject::new(Code::StoreUnavailable, StoreError::Exhausted.to_string())
                 .hint("An operator must move these locks to another namespace.")
         }
-        StoreError::Paused { left_ms } => {
-            Reject::new(Code::StoreUnavailable, refusal.to_string())
-                .with("paused_ms", left_ms)
-                .retry_after(left_ms.div_ceil(1_000).max(1))
-                .hint("Ask with wait_ms, which keeps a place in the queue, or again later.")
-        }
+        StoreError::Paused { left_ms } => Reject::new(Code::StoreUnavailable, refusal.to_string())
+            .with("paused_ms", left_ms)
+            .retry_after(left_ms.div_ceil(1_000).max(1))
+            .hint("Ask with wait_ms, which keeps a place in the queue, or again later."),
         StoreError::NotOffered { .. } => Reject::new(Code::NotOffered, refusal.to_string()).hint(
             "docs/reference/guarantees.md says which store offers what; --store chooses one.",
         ),

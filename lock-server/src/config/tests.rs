@@ -1,3 +1,5 @@
+//! What is taken, and what is refused.
+
 use super::*;
 
 fn settings(args: &str) -> Result<Settings, String> {
@@ -71,6 +73,7 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
         ("--store memory: --unsigned --access-file /nonexistent/a", "/nonexistent/a: cannot be"),
         ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
+        ("--store etcd://u:p@x --unsigned", "--store-password-file"),
     ] {
         let error = settings(args).unwrap_err();
         assert!(error.contains(reason), "{args}: {error}");

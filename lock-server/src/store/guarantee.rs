@@ -26,6 +26,7 @@ pub fn guarantee(url: &StoreUrl) -> Guarantee {
         StoreUrl::Redis(target) if target.is_sentinel() => SENTINEL,
         StoreUrl::Redis(target) if target.is_cluster() => CLUSTER,
         StoreUrl::Redis(_) => REDIS,
+        StoreUrl::Etcd(_) => ETCD,
     }
 }
 
@@ -61,6 +62,12 @@ const CLUSTER: Guarantee = Guarantee {
     leases: "a failover may forget leases; --after-loss wait lets them run out first",
     availability: "the master of the namespace's slot may fail; nothing is granted while the slot moves",
 };
+const ETCD: Guarantee = Guarantee {
+    engine: "etcd",
+    tokens: "strict: tokens rise through every failure of a minority and through restored backups",
+    leases: "a lease that was answered is kept; it ends by etcd's clock, or earlier by its server's",
+    availability: "one of three members, or two of five, may fail",
+};
 
 impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,9 +87,14 @@ mod tests {
     fn every_engine_has_its_row_in_the_docs() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/guarantees.md");
         let page = std::fs::read_to_string(page).unwrap();
-        for url in
-            ["memory:", "embedded:x", "redis://a", "redis-sentinel://a/m", "redis-cluster://a"]
-        {
+        for url in [
+            "memory:",
+            "embedded:x",
+            "redis://a",
+            "redis-sentinel://a/m",
+            "redis-cluster://a",
+            "etcd://a",
+        ] {
             let row = guarantee(&url.parse().unwrap());
             let heading = format!("## {}\n", row.engine);
             assert!(page.contains(&heading), "{heading:?} is missing");

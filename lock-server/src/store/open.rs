@@ -13,6 +13,7 @@ use service_kit::redis_link::{
 };
 
 use super::embedded::EmbeddedStore;
+use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
 use super::memory::MemoryStore;
 use super::redis::replicas::ReplicaOptions;
 use super::redis::{KeyPrefix, RedisOptions, RedisStore};
@@ -30,6 +31,8 @@ pub enum StoreUrl {
     /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of some
     /// slot, see [`RedisTarget::in_slot_of`].
     Redis(RedisTarget),
+    /// `etcd://…`, `etcds://…`
+    Etcd(EtcdTarget),
 }
 
 impl FromStr for StoreUrl {
@@ -49,10 +52,12 @@ impl FromStr for StoreUrl {
                 let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
                 Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
             }
+            Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
-                 redis-sentinel://host:port,host:port/master-name or \
-                 redis-cluster://host:port,host:port; rediss in place of redis is TLS",
+                 redis-sentinel://host:port,host:port/master-name, \
+                 redis-cluster://host:port,host:port or etcd://host:port,host:port; rediss in place \
+                 of redis, and etcds in place of etcd, is TLS",
                 without_password(url)
             )),
         }
@@ -67,6 +72,9 @@ impl StoreUrl {
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Etcd(_) if login.sentinel_password.is_some() => {
+                Err("--sentinel-password-file is for Redis sentinels; leave it out".to_owned())
+            }
             Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
             local => Ok(local),
         }
@@ -179,6 +187,11 @@ async fn open_store(
             let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
+        StoreUrl::Etcd(target) => {
+            let etcd_options = EtcdOptions::of(options);
+            let started = EtcdStore::start(target, etcd_options, guards.clone(), kit);
+            Arc::new(started.await.map_err(refused)?)
+        }
     })
 }
 
@@ -214,6 +227,8 @@ mod tests {
         assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
         assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+        assert!(matches!("etcd://127.0.0.1:2379".parse(), Ok(StoreUrl::Etcd(_))));
+        assert!(matches!("etcds://locks@a,b,c".parse(), Ok(StoreUrl::Etcd(_))));
         let target = |url: &str| match url.parse() {
             Ok(StoreUrl::Redis(target)) => target,
             other => panic!("{url}: {other:?}"),

@@ -216,6 +216,7 @@ macro_rules! lock_store_suite {
             a_takeover_races_an_expiry
             a_takeover_races_the_end_of_the_session
             a_takeover_in_many_copies_is_one_grant
+            a_bound_lease_is_taken_over
         );
     };
     (@kinds $store:expr) => {
@@ -264,6 +265,7 @@ macro_rules! lock_store_suite {
             groups_and_single_waiters_get_on
             a_group_has_modes
             a_large_group_is_one_step
+            a_revoked_part_of_a_group_is_told_why
         );
     };
     (@delays $store:expr) => {

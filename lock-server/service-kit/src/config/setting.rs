@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::command::{Kind, Spec, words};
 use super::error::first_paragraph;
 use crate::problem::shown;
+use crate::redis_link::without_password;
 
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +117,8 @@ impl Setting {
     fn shown_value(&self, value: &str) -> String {
         match self.origin {
             Origin::NamedFile { .. } => "its content".to_owned(),
-            _ => format!("\"{}\"", shown(value)),
+            // A password in a URL must not reach a log either.
+            _ => format!("\"{}\"", shown(&without_password(value))),
         }
     }
 

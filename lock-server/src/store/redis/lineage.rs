@@ -24,8 +24,8 @@ use service_kit::redis_link::{
 
 use super::KeyPrefix;
 use super::judge::{Version, oldest_version};
-use super::rights::Needs;
 use super::refusals::elsewhere;
+use super::rights::Needs;
 use super::scripts::{self, Scripts};
 use super::timekeeper::{Timekeeper, Wire};
 use crate::guards::{self, Guards};

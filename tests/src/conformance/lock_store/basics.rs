@@ -57,7 +57,7 @@ pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
     }
 }
 
-/// A mark that a guard has seen is below the next token; one that is not news changes nothing, and
+/// A mark that a guard has seen is below the next token; one that is not news lifts nothing, and
 /// leases that are live stay as they are.
 pub async fn a_guards_mark_is_exceeded(store: &Store) {
     let held = grant(store, "lifted/held", LONG_MS).await;
@@ -68,7 +68,8 @@ pub async fn a_guards_mark_is_exceeded(store: &Store) {
     store.lift(held.token).await.unwrap();
     store.lift(first).await.unwrap();
     let second = grant(store, "lifted/b", LONG_MS).await.token;
-    assert_eq!(second.get(), first.get() + 1);
+    // Revisions of etcd count what others write too; a counter that was lifted again is far above.
+    assert!(second > first && second.get() - first.get() < 1_000_000, "{second} after {first}");
     let renewed = store.renew(&name("lifted/held"), held.lease_id, None).await.unwrap();
     assert_eq!(renewed.token, held.token);
 }

@@ -213,13 +213,13 @@ pub async fn a_blocked_session_ends_at_its_time(store: &Store) {
     released(store, "blocked/busy", busy.lease_id).await;
 }
 
-/// A lease of a session can be released, revoked and taken over like any other, and is no bond any
-/// more then; it has no time of its own.
+/// A lease of a session can be released and revoked like any other, and is no bond any more then; it
+/// has no time of its own.
 pub async fn a_bound_lease_is_a_lease(store: &Store) {
     let session = begin(store, LONG_MS).await;
     let released_one = hold(store, session, "bound/a").await;
     let revoked_one = hold(store, session, "bound/b").await;
-    let taken_one = hold(store, session, "bound/c").await;
+    let last_one = hold(store, session, "bound/c").await;
     let shown = store.show_session(session).await.unwrap();
     let locks: Vec<&str> = shown.leases.iter().map(|lease| lease.lock.as_str()).collect();
     assert_eq!(locks, ["bound/a", "bound/b", "bound/c"]);
@@ -234,12 +234,23 @@ pub async fn a_bound_lease_is_a_lease(store: &Store) {
         store.revoke(&name("bound/b"), Revoke::default()).await.unwrap()[0].token,
         revoked_one.token
     );
-    let heir =
-        Acquire { takeover: Takeover::Of(taken_one.lease_id), ..request("bound/c", LONG_MS, 0) };
+    assert_eq!(store.heartbeat(session).await.unwrap().lease_count, 1);
+    assert_eq!(released(store, "bound/c", last_one.lease_id).await, last_one.token);
+    assert_eq!(store.end_session(session).await.unwrap().lease_count, 0);
+}
+
+/// A lease of a session can be taken over like any other, and is no bond any more then.
+pub async fn a_bound_lease_is_taken_over(store: &Store) {
+    let session = begin(store, LONG_MS).await;
+    let taken_one = hold(store, session, "bound/taken").await;
+    let heir = Acquire {
+        takeover: Takeover::Of(taken_one.lease_id),
+        ..request("bound/taken", LONG_MS, 0)
+    };
     let heir = store.acquire(heir).await.unwrap();
     assert_eq!(store.heartbeat(session).await.unwrap().lease_count, 0);
     assert_eq!(store.end_session(session).await.unwrap().lease_count, 0);
-    assert_eq!(released(store, "bound/c", heir.lease_id).await, heir.token);
+    assert_eq!(released(store, "bound/taken", heir.lease_id).await, heir.token);
 }
 
 /// A session is used by its owner alone, and a lease id that is live is the same grant.

@@ -1,0 +1,210 @@
+//! Live leases get their time again.
+
+use fence_protocol::{LeaseId, LockName, Ttl};
+
+use super::acquire::told;
+use super::ending::contended;
+use super::gateway::GatewayError;
+use super::leases::{Leases, holder_ttl_s};
+use super::sessions::Terms;
+use super::txn::{Compare, On, Op, Txn};
+use super::values::{Held, HeldAt, RecordAt, filled, written};
+use super::wire::TxnReply;
+use super::{EtcdStore, TRIES, store_error};
+use crate::store::{Grant, NoSession, StoreError};
+
+/// What came of one try.
+enum Renewal {
+    Done(Grant),
+    /// Something had changed.
+    Changed,
+    /// The etcd lease of the record is gone; it gets a new one.
+    Anew,
+}
+
+impl EtcdStore {
+    /// Replaces what remains of a live lease.
+    pub(super) async fn renew_lease(
+        &self,
+        lock: &LockName,
+        lease_id: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        let stamp = service_kit::ids::random_hex(8);
+        let mut known = self.live(lock, lease_id).await?;
+        let (mut unclear, mut anew) = (None, false);
+        for _ in 0..TRIES {
+            let (at, record) = match known.take() {
+                Some(known) => known,
+                None => {
+                    let view = self.view(lock, lease_id).await;
+                    let view = view.map_err(|error| unclear.clone().unwrap_or(error))?;
+                    let live = view.held.clone().filter(|at| at.held.lease_id == lease_id);
+                    (live.ok_or_else(|| view.gone(lease_id))?, view.record)
+                }
+            };
+            let done = at.held.stamp == stamp;
+            if done && !anew {
+                // An answer was lost, and this is what it would have said.
+                let remaining_ms = self.remaining_ms(lock, &at).await?;
+                return told(&at, remaining_ms);
+            }
+            let next = self.renewed(&at, ttl, &stamp)?;
+            let outcome = if at.held.session.is_some() {
+                self.renew_bound(lock, &at, record, next).await
+            } else if !anew && holder_ttl_s(next.ttl_ms) == holder_ttl_s(at.held.ttl_ms) {
+                self.renew_in_place(lock, &at, record, next).await
+            } else {
+                self.renew_with_new_leases(lock, &at, record, next).await
+            };
+            match outcome {
+                Ok(Renewal::Done(grant)) => return Ok(grant),
+                Ok(Renewal::Changed) => {}
+                Ok(Renewal::Anew) => anew = true,
+                Err(error @ StoreError::Unknown(_)) => unclear = Some(error),
+                Err(error) => return Err(unclear.unwrap_or(error)),
+            }
+        }
+        Err(unclear.unwrap_or_else(|| contended(lock)))
+    }
+
+    /// The lease after its renewal by this server.
+    fn renewed(&self, at: &HeldAt, ttl: Option<Ttl>, stamp: &str) -> Result<Held, StoreError> {
+        if let (Some(session), Some(_)) = (at.held.session, ttl) {
+            return Err(NoSession::Bound.of(session));
+        }
+        Ok(Held {
+            ttl_ms: ttl.map_or(at.held.ttl_ms, Ttl::ms),
+            renewals: at.held.renewals + 1,
+            keeper: self.inner.server_id.clone(),
+            claimed: true,
+            stamp: stamp.to_owned(),
+            ..at.held.clone()
+        })
+    }
+
+    /// The transaction and both keepalives at the same time. A keepalive alone renews nothing: the
+    /// transaction decides whether the lease was live.
+    async fn renew_in_place(
+        &self,
+        lock: &LockName,
+        at: &HeldAt,
+        record: RecordAt,
+        next: Held,
+    ) -> Result<Renewal, StoreError> {
+        let until_ms = self.now_ms() + holder_ttl_s(next.ttl_ms) * 1_000;
+        let leases = Leases { holder: at.lease, record: next.record_lease, until_ms };
+        let gateway = &self.inner.gateway;
+        let (written, holder, remembered) = tokio::join!(
+            self.write_renewal(lock, at, &next),
+            gateway.lease_keepalive(leases.holder),
+            gateway.lease_keepalive(leases.record),
+        );
+        let reply = written?;
+        if !reply.succeeded {
+            return Ok(Renewal::Changed);
+        }
+        let half_done = |error: GatewayError| {
+            StoreError::Unknown(format!(
+                "whether the lease on {lock} has its time again is not known ({error}); repeat the \
+                 renewal"
+            ))
+        };
+        match (holder.map_err(half_done)?, remembered.map_err(half_done)?) {
+            // It was over between the two, and reading again says so.
+            (None, _) => Ok(Renewal::Changed),
+            (Some(_), None) => Ok(Renewal::Anew),
+            (Some(_), Some(_)) => {
+                let at = renewed_at(at, next, at.lease, &reply);
+                let remaining_ms = self.keep(lock, at.clone(), record, leases, &Terms::default());
+                told(&at, remaining_ms).map(Renewal::Done)
+            }
+        }
+    }
+
+    async fn write_renewal(
+        &self,
+        lock: &LockName,
+        at: &HeldAt,
+        next: &Held,
+    ) -> Result<TxnReply, StoreError> {
+        let key = self.inner.keys.holder(lock);
+        let txn = Txn {
+            compare: vec![Compare::unchanged(&key, at.mod_revision)],
+            success: vec![Op::put(&key, &written(next), On::TheSame)],
+            failure: Vec::new(),
+        };
+        let seen = self.inner.counter.seen();
+        let reply = self.inner.gateway.write_compared(&txn).await.map_err(store_error)?;
+        self.look_over(&seen, &reply.header);
+        Ok(reply)
+    }
+
+    /// Another time to live wants other etcd leases.
+    async fn renew_with_new_leases(
+        &self,
+        lock: &LockName,
+        at: &HeldAt,
+        record: RecordAt,
+        next: Held,
+    ) -> Result<Renewal, StoreError> {
+        let leases = self.make_leases(next.ttl_ms).await.map_err(store_error)?;
+        let next = Held { record_lease: leases.record, ..next };
+        let keys = &self.inner.keys;
+        let (holder_key, record_key) = (keys.holder(lock), keys.record(lock));
+        let remembered = record.record.holding(at);
+        let txn = Txn {
+            compare: vec![
+                Compare::unchanged(&holder_key, at.mod_revision),
+                Compare::unchanged(&record_key, record.mod_revision),
+            ],
+            success: vec![
+                Op::put(&holder_key, &written(&next), On::Lease(leases.holder)),
+                Op::put(&record_key, &written(&remembered), On::Lease(leases.record)),
+            ],
+            failure: Vec::new(),
+        };
+        let reply = match self.inner.gateway.write_compared(&txn).await {
+            // Which of the two pairs is in use is not known: their times end them.
+            Err(error @ GatewayError::Unknown(_)) => return Err(store_error(error)),
+            Err(error) => {
+                self.revoke_later(vec![leases.holder, leases.record]);
+                return Err(store_error(error));
+            }
+            Ok(reply) if !reply.succeeded => {
+                self.revoke_later(vec![leases.holder, leases.record]);
+                return Ok(Renewal::Changed);
+            }
+            Ok(reply) => reply,
+        };
+        self.revoke_later(vec![at.lease, at.held.record_lease]);
+        let at = renewed_at(at, next, leases.holder, &reply);
+        let record = filled(remembered, reply.header.revision);
+        let remaining_ms = self.keep(lock, at.clone(), record, leases, &Terms::default());
+        told(&at, remaining_ms).map(Renewal::Done)
+    }
+
+    /// Counts the renewal of a lease that a session keeps, and tells what remains of that.
+    async fn renew_bound(
+        &self,
+        lock: &LockName,
+        at: &HeldAt,
+        record: RecordAt,
+        next: Held,
+    ) -> Result<Renewal, StoreError> {
+        let reply = self.write_renewal(lock, at, &next).await?;
+        if !reply.succeeded {
+            return Ok(Renewal::Changed);
+        }
+        let at = renewed_at(at, next, at.lease, &reply);
+        let remaining_ms = self.remaining_ms(lock, &at).await?;
+        let kept = super::keeper::Kept { at: at.clone(), record, deadline_ms: None };
+        self.inner.keeper.keep(lock, kept);
+        told(&at, remaining_ms).map(Renewal::Done)
+    }
+}
+
+fn renewed_at(before: &HeldAt, held: Held, lease: u64, reply: &TxnReply) -> HeldAt {
+    let create_revision = before.create_revision;
+    HeldAt { held, create_revision, mod_revision: reply.header.revision, lease }
+}

@@ -1,0 +1,220 @@
+//! What cannot work is told in one sentence, and nothing is lost by it.
+
+use fence_protocol::Code;
+use fence_tests::etcd_certificates::EtcdCertificates;
+use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::process::Output;
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::Setup;
+use fence_tests::wait::{soon, until_true};
+use serde_json::json;
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{LONG_MS, lock_server, setup, until_ready};
+
+/// It ends with 1 without having listened, and says why in one sentence that holds these words.
+async fn refused(setup: Setup, words: &[&str]) {
+    let output: Output = setup.refused().await;
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stdout.is_empty(), "it said that it listens: {}", output.stdout);
+    let told = output.stderr.lines().last().unwrap_or_default();
+    for word in words {
+        assert!(told.contains(word), "no {word:?} in\n{}", output.stderr);
+    }
+}
+
+fn password(text: &str) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn path(file: &NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_without_its_gateway_is_told() {
+    let etcd = Etcd::with(&["--enable-grpc-gateway=false"]).await;
+    refused(setup(&etcd.url()), &[&etcd.address(), "--enable-grpc-gateway"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_etcd_is_told() {
+    let guard = Setup::fenced_store("memory:").start().await;
+    refused(setup(&format!("etcd://{}", guard.address())), &[&guard.address(), "etcd"]).await;
+    let redis = Redis::start().await;
+    refused(setup(&format!("etcd://{}", redis.address())), &[&redis.address(), "etcd"]).await;
+    let nobody = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    refused(setup(&format!("etcd://{nobody}")), &[&nobody]).await;
+}
+
+/// No etcd so old is installed anywhere, so its words are all that is here of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_that_is_too_old_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let _answering = AbortOnDropHandle::new(tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0_u8; 4096];
+            let _ = stream.read(&mut head).await;
+            let body = r#"{"etcdserver":"3.3.27","etcdcluster":"3.3.0","version":"3.3.27",
+                "header":{"cluster_id":"1","member_id":"2","revision":"1","raft_term":"2"},
+                "leader":"2","raftIndex":"5","raftTerm":"2"}"#;
+            let length = body.len();
+            let reply = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+                 connection: close\r\n\r\n{body}"
+            );
+            let _ = stream.write_all(reply.as_bytes()).await;
+        }
+    }));
+    refused(setup(&format!("etcd://{address}")), &[&address, "3.3.27", "3.4"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_knows_another_user_is_told() {
+    let etcd = Etcd::start().await;
+    etcd.enable_auth("locks", "secret", "fencepost/").await;
+    let (right, wrong) = (password("secret\n"), password("guess"));
+    refused(setup(&etcd.url()), &[&etcd.address(), "--store-user"]).await;
+    let url = format!("etcd://locks@{}", etcd.address());
+    let as_user = |file| setup(&url).args(&["--store-password-file", path(file)]);
+    refused(as_user(&wrong), &[&etcd.address(), "locks", "password"]).await;
+    let stranger = setup(&format!("etcd://nobody@{}", etcd.address()));
+    let stranger = stranger.args(&["--store-password-file", path(&right)]);
+    refused(stranger, &[&etcd.address(), "nobody"]).await;
+    let elsewhere = as_user(&right).args(&["--namespace", "default"]);
+    let server = elsewhere.start().await;
+    let lease = server.locks().grant("a", LONG_MS).await;
+    server.locks().release("a", lease.lease_id).await.expect(200);
+}
+
+/// The user may log in, and may not touch our keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_rights_is_told() {
+    let etcd = Etcd::start().await;
+    etcd.enable_auth("locks", "secret", "somebody-elses/").await;
+    let file = password("secret");
+    let url = format!("etcd://locks@{}", etcd.address());
+    let setup = setup(&url).args(&["--store-password-file", path(&file)]);
+    refused(setup, &[&etcd.address(), "locks", "fencepost/"]).await;
+}
+
+/// etcd forgets its tokens when it is started again, and they run out; the server logs in anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_ran_out_is_renewed() {
+    let mut etcd = Etcd::with(&["--auth-token-ttl=1"]).await;
+    etcd.enable_auth("locks", "secret", "fencepost/").await;
+    let file = password("secret");
+    let url = format!("etcd://locks@{}", etcd.address());
+    let server = setup(&url).args(&["--store-password-file", path(&file)]).start().await;
+    let locks = server.locks();
+    let held = locks.grant("a", LONG_MS).await;
+    etcd.start_again().await;
+    until_ready(&server).await;
+    until_true("a renewal", || async { locks.renew("a", held.lease_id).await.status == 200 }).await;
+    let own = locks.clone();
+    let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+    let waiting = tokio::spawn(async move { own.acquire("a", ask).await });
+    locks.queue_of("a", 1).await;
+    // Longer than a token lives that nobody uses.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    locks.release("a", held.lease_id).await.expect(200);
+    assert!(soon("the waiter", waiting).await.unwrap().lease().token > held.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_do_not_match_are_told() {
+    let (own, other) = (EtcdCertificates::new(), EtcdCertificates::new());
+    let etcd = Etcd::with_tls(&own).await;
+    let with = |authority: &EtcdCertificates, client: Option<&EtcdCertificates>| {
+        let mut setup = setup(&etcd.url()).args(&["--store-ca", &authority.file("ca.pem")]);
+        if let Some(client) = client {
+            setup = setup.args(&["--store-cert", &client.file("client.pem")]);
+            setup = setup.args(&["--store-key", &client.file("client.key")]);
+        }
+        setup
+    };
+    refused(with(&other, Some(&own)), &[&etcd.address(), "certificate"]).await;
+    refused(with(&own, Some(&other)), &[&etcd.address(), "certificate"]).await;
+    refused(with(&own, None), &[&etcd.address(), "certificate"]).await;
+    let plain = format!("etcd://{}", etcd.address());
+    refused(setup(&plain), &[&etcd.address()]).await;
+    let server = with(&own, Some(&own)).start().await;
+    let held = server.locks().grant("a", LONG_MS).await;
+    let own = server.locks();
+    let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+    let waiting = tokio::spawn(async move { own.acquire("a", ask).await });
+    server.locks().queue_of("a", 1).await;
+    server.locks().release("a", held.lease_id).await.expect(200);
+    soon("the waiter", waiting).await.unwrap().lease();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_where_etcd_speaks_none_is_told() {
+    let (etcd, certificates) = (Etcd::start().await, EtcdCertificates::new());
+    let url = format!("etcds://{}", etcd.address());
+    let setup = setup(&url).args(&["--store-ca", &certificates.file("ca.pem")]);
+    refused(setup, &[&etcd.address()]).await;
+}
+
+/// An etcd that is full refuses to grow. What is held is held on until its time is over; when the
+/// operator has made room everything goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_etcd_is_told_and_loses_nothing() {
+    let etcd = Etcd::with(&["--quota-backend-bytes=1048576"]).await;
+    let server = lock_server(&etcd).await;
+    let locks = server.locks();
+    let held = locks.grant("held", LONG_MS).await;
+    etcd.fill().await;
+    let problem = soon("an answer", locks.acquire("more", json!({"ttl_ms": LONG_MS}))).await;
+    let problem = problem.problem(Code::StoreUnavailable);
+    assert!(problem.detail.contains("NOSPACE"), "{problem:?}");
+    assert_eq!(locks.show("held").await.holder.unwrap().lease_id, held.lease_id);
+    let refused_renewal = soon("an answer", locks.renew("held", held.lease_id)).await;
+    assert!(refused_renewal.problem(Code::StoreUnavailable).detail.contains("NOSPACE"));
+    refused(setup(&etcd.url()), &[&etcd.address(), "NOSPACE"]).await;
+    make_room(&etcd).await;
+    until_true("a grant", || async {
+        let reply = locks.acquire("more", json!({"ttl_ms": LONG_MS})).await;
+        reply.status == 200 && reply.lease().token > held.token
+    })
+    .await;
+    assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
+}
+
+/// What etcd's documentation tells an operator to do.
+async fn make_room(etcd: &Etcd) {
+    let ballast = json!({"key": "YmFsbGFzdA=="});
+    etcd.call("/v3/kv/deleterange", &ballast).await;
+    let revision = etcd.revision().await.to_string();
+    etcd.call("/v3/kv/compaction", &json!({"revision": revision, "physical": true})).await;
+    etcd.call("/v3/maintenance/defragment", &json!({})).await;
+    let status = etcd.call("/v3/maintenance/status", &json!({})).await;
+    let member = &status["header"]["member_id"];
+    let alarm = json!({"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member});
+    etcd.call("/v3/maintenance/alarm", &alarm).await;
+}
+
+/// One node of three is no cluster: it cannot say anything for sure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_without_a_leader_is_told() {
+    let mut cluster = EtcdCluster::start(3).await;
+    cluster.node_mut(1).kill();
+    cluster.node_mut(2).kill();
+    until_true("nobody to lead", || async { !cluster.node(0).health().await }).await;
+    refused(setup(&cluster.url()), &["leader", &cluster.node(0).address()]).await;
+}
+
+/// A password on the command line would be read by everybody who lists the processes.
+#[tokio::test]
+async fn a_password_in_the_url_is_refused_and_not_repeated() {
+    let output = setup("etcd://user:hunter2@127.0.0.1:2379").refused().await;
+    assert_eq!(output.code, 64, "{output:?}");
+    assert!(output.stderr.contains("--store-password-file"), "{}", output.stderr);
+    assert!(!output.stderr.contains("hunter2"), "{}", output.stderr);
+}

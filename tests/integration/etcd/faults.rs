@@ -1,0 +1,244 @@
+//! The network to etcd at its worst: what was done and not answered is unknown, and the repeat with
+//! the same id finds out.
+
+use fence_protocol::Code;
+use fence_protocol::wire::lock::EndReason;
+use fence_tests::etcd_server::Etcd;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::lease_id;
+use fence_tests::servers::Server;
+use fence_tests::wait::{soon, until, until_true};
+use serde_json::json;
+
+use super::{LONG_MS, lock_server, setup, until_ready};
+
+/// A lock server that reaches etcd through a proxy, and one that reaches it directly.
+struct Site {
+    etcd: Etcd,
+    proxy: FaultProxy,
+    hurt: Server,
+    well: Server,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let etcd = Etcd::start().await;
+        let proxy = FaultProxy::before(&etcd.address()).await;
+        let hurt = setup(&format!("etcd://{}", proxy.address())).start().await;
+        let well = lock_server(&etcd).await;
+        hurt.locks().grant("warm", LONG_MS).await;
+        Self { etcd, proxy, hurt, well }
+    }
+
+    async fn heal(&self) {
+        self.proxy.set(Fault::None);
+        self.proxy.cut();
+        until_ready(&self.hurt).await;
+    }
+}
+
+/// In every transaction that grants, renews or queues.
+const PUT: &str = "requestPut";
+/// In every transaction that ends.
+const DELETE: &str = "requestDeleteRange";
+
+/// The transaction ran, its reply was lost, and so was everything after it: nobody knows, and the
+/// repeat gets that very grant, at whichever server it asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_reply_was_lost_is_granted_once() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    for round in 0..3 {
+        let lock = format!("lost/{round}");
+        let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
+        site.proxy.set(Fault::DropRepliesAfter(PUT));
+        let reply = soon("an answer", locks.acquire(&lock, ask.clone())).await;
+        reply.problem(Code::OutcomeUnknown);
+        assert!(
+            other.show(&lock).await.holder.is_some(),
+            "the fault did not strike after the grant"
+        );
+        site.heal().await;
+        let first = other.acquire(&lock, ask.clone()).await.lease();
+        let again = until("the repeat to be answered", || async {
+            let reply = locks.acquire(&lock, ask.clone()).await;
+            (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+        })
+        .await;
+        assert_eq!((first.token, first.lease_id), (again.token, again.lease_id));
+        let thief = other.acquire(&lock, json!({"ttl_ms": LONG_MS})).await;
+        thief.problem(Code::LockHeld);
+        let ended = other.release(&lock, first.lease_id).await.expect(200);
+        assert_eq!(ended.json()["token"], json!(first.token));
+        let dead = locks.acquire(&lock, ask).await;
+        assert_eq!(dead.problem(Code::LeaseLost).extension("reason"), Some("released".to_owned()));
+    }
+}
+
+/// Nothing was sent that could grant: what was only read and not answered is told as not done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_to_a_reading_is_no_grant() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    site.proxy.set(Fault::DropReplies);
+    let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
+    let reply = soon("an answer", locks.acquire("read", ask)).await;
+    reply.problem(Code::StoreUnavailable);
+    site.heal().await;
+    other.grant("read", LONG_MS).await;
+}
+
+/// A request that waits is granted, and the reply of the granting transaction is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiters_grant_whose_reply_was_lost_is_granted_once() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let held = other.grant("handed", LONG_MS).await;
+    let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me", "wait_ms": LONG_MS});
+    let (own, asked) = (locks.clone(), ask.clone());
+    let waiting = tokio::spawn(async move { own.acquire("handed", asked).await });
+    other.queue_of("handed", 1).await;
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    other.release("handed", held.lease_id).await.expect(200);
+    until_true("the waiter to be granted", || async {
+        other.show("handed").await.holder.is_some()
+    })
+    .await;
+    site.heal().await;
+    let reply = soon("the waiter's answer", waiting).await.unwrap();
+    // It is told of its grant, or that nobody knows; then the repeat tells.
+    assert!(matches!(reply.status, 200 | 504), "{reply:?}");
+    let again = soon("the repeat", other.acquire("handed", ask)).await.lease();
+    assert!(again.token > held.token);
+    if reply.status == 200 {
+        assert_eq!(reply.lease().token, again.token);
+    }
+    let state = other.show("handed").await;
+    assert_eq!((state.holder.unwrap().lease_id, state.queue_length), (again.lease_id, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_whose_reply_was_lost_is_unknown_and_can_be_repeated() {
+    let site = Site::start().await;
+    let locks = site.hurt.locks();
+    let lease = locks.grant("a", LONG_MS).await;
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
+    reply.problem(Code::OutcomeUnknown);
+    site.heal().await;
+    let renewed = locks.renew("a", lease.lease_id).await.lease();
+    assert_eq!(renewed.token, lease.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let lease = locks.grant("a", LONG_MS).await;
+    site.proxy.set(Fault::DropRepliesAfter(DELETE));
+    let reply = soon("an answer", locks.release("a", lease.lease_id)).await;
+    reply.problem(Code::OutcomeUnknown);
+    site.heal().await;
+    let repeat = locks.release("a", lease.lease_id).await;
+    let reason = repeat.problem(Code::LeaseLost).extension("reason");
+    assert_eq!(reason, Some("released".to_owned()));
+    let history = other.show("a").await.history;
+    assert_eq!((history[0].lease_id, history[0].reason), (lease.lease_id, EndReason::Released));
+}
+
+/// Whoever gave no id cannot ask again, so nothing stays behind for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_without_an_id_leaves_no_lease() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    let reply = soon("an answer", locks.acquire("one", json!({"ttl_ms": 600_000}))).await;
+    assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
+    assert!(other.show("one").await.holder.is_some(), "it was granted all the same");
+    site.heal().await;
+    until_true("the lease to be taken back", || async { other.show("one").await.holder.is_none() })
+        .await;
+}
+
+/// Where nobody listens nothing was sent, and so it is certain that nothing was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_is_away_is_unavailable_and_comes_back() {
+    let mut site = Site::start().await;
+    let locks = site.well.locks();
+    let lease = locks.grant("a", LONG_MS).await;
+    site.etcd.kill();
+    until_true("503", || async {
+        let reply = locks.renew("a", lease.lease_id).await;
+        assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+        if reply.status == 503 {
+            reply.problem(Code::StoreUnavailable);
+            assert!(!reply.header("retry-after").is_empty());
+        }
+        reply.status == 503
+    })
+    .await;
+    until_true("readyz to fail", || async { locks.0.get("/readyz").await.status == 503 }).await;
+    locks.0.get("/livez").await.expect(200);
+    site.etcd.start_again().await;
+    until_ready(&site.well).await;
+    assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
+}
+
+/// Where a connection is taken and closed, a request may have arrived.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_connections_are_no_answer() {
+    let site = Site::start().await;
+    let locks = site.hurt.locks();
+    let lease = locks.grant("a", LONG_MS).await;
+    site.proxy.set(Fault::Refuse);
+    let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
+    assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+    let reply = soon("an answer", locks.0.get("/v1/locks/a")).await;
+    reply.problem(Code::StoreUnavailable);
+    site.heal().await;
+    assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
+}
+
+/// An etcd that says nothing, and one that stands still, cost their callers a bounded time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_etcd_is_unknown_in_bounded_time() {
+    let site = Site::start().await;
+    let locks = site.hurt.locks();
+    let lease = locks.grant("a", LONG_MS).await;
+    site.proxy.set(Fault::Blackhole);
+    let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
+    assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+    site.heal().await;
+    assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
+    site.etcd.process().pause();
+    site.etcd.process().stopped().await;
+    let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
+    assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+    site.etcd.process().resume();
+    until_ready(&site.hurt).await;
+    assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
+}
+
+/// The connection, and with it the watch, breaks again and again under those who wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_connections_lose_no_waiter() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let first = other.grant("a", LONG_MS).await;
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move {
+        own.acquire("a", json!({"wait_ms": LONG_MS, "ttl_ms": LONG_MS})).await
+    });
+    other.queue_of("a", 1).await;
+    for _ in 0..3 {
+        site.proxy.cut();
+        until_true("a renewal", || async { locks.renew("a", first.lease_id).await.status == 200 })
+            .await;
+    }
+    // What the watch would have told happens while nothing passes.
+    site.proxy.set(Fault::Refuse);
+    other.release("a", first.lease_id).await.expect(200);
+    site.proxy.set(Fault::None);
+    let next = soon("the waiter", waiting).await.unwrap().lease();
+    assert!(next.token > first.token);
+}

@@ -1,0 +1,144 @@
+//! An older backup of etcd is put back. Its revisions are lower than those that tokens were made of;
+//! the tokens go on above everything that was issued.
+
+use std::path::PathBuf;
+
+use fence_tests::api::Locks;
+use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::servers::Server;
+use fence_tests::wait::until;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{LONG_MS, lock_server, setup};
+
+struct Backup(TempDir);
+
+impl Backup {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("backup")
+    }
+}
+
+/// Issues so many tokens and gives the highest.
+async fn issue(locks: &Locks, count: usize) -> u64 {
+    let mut highest = 0;
+    for _ in 0..count {
+        let lease = locks.grant("busy", LONG_MS).await;
+        assert!(lease.token.get() > highest, "{} after {highest}", lease.token);
+        highest = lease.token.get();
+        locks.release("busy", lease.lease_id).await.expect(200);
+    }
+    highest
+}
+
+/// The first token that is granted again.
+async fn next_token(locks: &Locks, lock: &str) -> u64 {
+    let ask = json!({"ttl_ms": LONG_MS});
+    until("a grant after the loss", || async {
+        let reply = locks.try_acquire(lock, ask.clone()).await.ok()?;
+        match reply.status {
+            503 | 504 => None,
+            _ => Some(reply.lease().token.get()),
+        }
+    })
+    .await
+}
+
+/// A node with a backup that knows nothing of the tokens up to the one that is given.
+async fn outdated(etcd: &Etcd, server: &Server, backup: &Backup) -> u64 {
+    issue(&server.locks(), 3).await;
+    etcd.save(&backup.file()).await;
+    issue(&server.locks(), 20).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_server_goes_on_above_what_it_issued() {
+    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let server = lock_server(&etcd).await;
+    let highest = outdated(&etcd, &server, &backup).await;
+    let kept = server.locks().grant("kept", LONG_MS).await;
+    etcd.restore(&backup.file()).await;
+    etcd.start_again().await;
+    let next = next_token(&server.locks(), "next").await;
+    assert!(next > highest.max(kept.token.get()), "{next} after {highest} and {}", kept.token);
+    assert!(issue(&server.locks(), 3).await > next);
+    // Its lease is gone, and nobody is told that it lives.
+    let lost = server.locks().renew("kept", kept.lease_id).await;
+    assert_eq!(lost.status, 410, "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_down_goes_on_above_what_was_issued() {
+    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let mut server = lock_server(&etcd).await;
+    let highest = outdated(&etcd, &server, &backup).await;
+    server.process.kill();
+    etcd.restore(&backup.file()).await;
+    etcd.start_again().await;
+    let server = lock_server(&etcd).await;
+    let next = next_token(&server.locks(), "next").await;
+    assert!(next > highest, "{next} after {highest}");
+    assert!(issue(&server.locks(), 3).await > next);
+}
+
+/// The server that issued the tokens is gone; the one that is left only watched. What it can know of
+/// the others' tokens depends on whether anything was released, so both are tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_only_watched_goes_on_above_what_the_other_issued() {
+    for releases in [true, false] {
+        let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+        let (mut busy, idle) = (lock_server(&etcd).await, lock_server(&etcd).await);
+        next_token(&idle.locks(), "idle").await;
+        etcd.save(&backup.file()).await;
+        let locks = busy.locks();
+        let mut highest = 0;
+        for number in 0..20 {
+            let lock = format!("busy/{number}");
+            let lease = locks.grant(&lock, LONG_MS).await;
+            highest = lease.token.get();
+            if releases {
+                locks.release(&lock, lease.lease_id).await.expect(200);
+            }
+        }
+        busy.process.kill();
+        etcd.restore(&backup.file()).await;
+        etcd.start_again().await;
+        let next = next_token(&idle.locks(), "next").await;
+        assert!(next > highest, "{next} after {highest}");
+    }
+}
+
+/// The data folder of a node that stood still is as old as a backup, and more easily at hand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restored_twice_the_tokens_still_rise() {
+    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let server = lock_server(&etcd).await;
+    let mut highest = outdated(&etcd, &server, &backup).await;
+    for round in 0..2 {
+        etcd.restore(&backup.file()).await;
+        etcd.start_again().await;
+        let next = next_token(&server.locks(), &format!("round/{round}")).await;
+        assert!(next > highest, "{next} after {highest}");
+        highest = issue(&server.locks(), 5).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_is_restored_under_two_servers() {
+    let (mut cluster, backup) = (EtcdCluster::start(3).await, Backup::new());
+    let setup = setup(&cluster.url());
+    let servers = [setup.start().await, setup.start().await];
+    let mut highest = outdated(cluster.node(0), &servers[0], &backup).await;
+    highest = highest.max(issue(&servers[1].locks(), 5).await);
+    cluster.restore(&backup.file()).await;
+    for (server, lock) in servers.iter().zip(["one", "two"]) {
+        let next = next_token(&server.locks(), lock).await;
+        assert!(next > highest, "{next} after {highest}");
+        highest = next;
+    }
+}

@@ -1,0 +1,130 @@
+//! Sessions on etcd: begun at one server, renewed at another, and ended by etcd where nobody is left.
+
+use fence_tests::api::Locks;
+use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::seed::{Seed, rounds};
+use fence_tests::servers::Server;
+use fence_tests::session_client::Sessions;
+use fence_tests::session_load::SessionLoad;
+use fence_tests::wait::{soon, until_true};
+use serde_json::json;
+
+use super::{LONG_MS, setup};
+
+const PROCESSES: usize = 5;
+
+fn names() -> Vec<String> {
+    (0..6).map(|number| format!("s/{number}")).collect()
+}
+
+fn sessions(server: &Server) -> Sessions {
+    Sessions(server.locks().0)
+}
+
+async fn two(url: &str) -> [Server; 2] {
+    let setup = setup(url).args(&["--liveness", "1s"]);
+    [setup.start().await, setup.start().await]
+}
+
+/// The server that had the last heartbeat watches a session's time, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_heard_the_last_heartbeat_ends_the_session() {
+    let etcd = Etcd::start().await;
+    let [one, two] = two(&etcd.url()).await;
+    let session = sessions(&one).begin("process", 700).await.session_id;
+    let ask = json!({"session_id": session, "owner": "process"});
+    let held = one.locks().acquire("kept", ask).await.lease();
+    // Far longer than the first server would have waited.
+    let apart = two.locks().grant("apart", 2_100).await;
+    until_true("three times its time to pass", || async {
+        let beat = sessions(&two).heartbeat(session).await.expect("an answer");
+        assert_eq!(beat.status, 200, "{beat:?}");
+        two.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
+    })
+    .await;
+    let waiting = tokio::spawn({
+        let locks = one.locks();
+        async move { locks.acquire("kept", json!({"wait_ms": LONG_MS, "ttl_ms": LONG_MS})).await }
+    });
+    let next = soon("the waiter", waiting).await.unwrap().lease();
+    assert!(next.token > held.token);
+    let late = sessions(&one).heartbeat(session).await.expect("an answer");
+    assert_eq!((late.status, late.json()["reason"].clone()), (410, json!("expired")));
+}
+
+/// Nobody is left who watches a session to the millisecond; etcd ends it, and all its leases with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sessions_of_a_dead_server_end_by_etcds_time() {
+    let etcd = Etcd::start().await;
+    let [mut dying, other] = two(&etcd.url()).await;
+    let session = sessions(&dying).begin("process", 1_000).await.session_id;
+    let mut held = Vec::new();
+    for lock in ["d/1", "d/2", "d/3"] {
+        let ask = json!({"session_id": session, "owner": "process"});
+        held.push(dying.locks().acquire(lock, ask).await.lease());
+    }
+    let locks = other.locks();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("d/2", json!({"wait_ms": LONG_MS, "ttl_ms": LONG_MS})).await }
+    });
+    locks.queue_of("d/2", 1).await;
+    dying.process.kill();
+    assert!(soon("the waiter", waiting).await.unwrap().lease().token > held[2].token);
+    for lease in &held {
+        let late = locks.renew(lease.lock.as_str(), lease.lease_id).await;
+        assert_eq!((late.status, late.json()["reason"].clone()), (410, json!("session-ended")));
+    }
+    let late = sessions(&other).heartbeat(session).await.expect("an answer");
+    assert_eq!((late.status, late.json()["reason"].clone()), (410, json!("expired")));
+}
+
+/// A server stands still while its sessions live on at another: when it goes on, it ends none of
+/// them by what it knew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stood_still_ends_no_session_of_another() {
+    let etcd = Etcd::start().await;
+    let [still, other] = two(&etcd.url()).await;
+    let session = sessions(&still).begin("process", 1_500).await.session_id;
+    let ask = json!({"session_id": session, "owner": "process"});
+    let held = still.locks().acquire("kept", ask).await.lease();
+    still.process.pause();
+    still.process.stopped().await;
+    let beat = || async {
+        let beat = sessions(&other).heartbeat(session).await.expect("an answer");
+        assert_eq!(beat.status, 200, "{beat:?}");
+    };
+    let apart = other.locks().grant("apart", 3_000).await;
+    until_true("twice its time to pass", || async {
+        beat().await;
+        other.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
+    })
+    .await;
+    still.process.resume();
+    for _ in 0..20 {
+        beat().await;
+        still.locks().show("kept").await;
+    }
+    let holder = other.locks().show("kept").await.holder.expect("the session's lease was ended");
+    assert_eq!(holder.lease_id, held.lease_id);
+}
+
+/// etcd's leader dies, and nodes come back, while processes keep their locks by heartbeats.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_outlive_the_leader() {
+    let mut seed = Seed::of_run("etcd::sessions::sessions_outlive_the_leader");
+    let mut cluster = EtcdCluster::start(3).await;
+    let servers = two(&cluster.url()).await;
+    let locks = Locks::round_robin(&[&servers[0].base, &servers[1].base]);
+    let load = SessionLoad::without_takeover(&locks, &names(), PROCESSES, &mut seed);
+    for _ in 0..rounds(2, 30) {
+        load.progress(4).await;
+        tokio::time::sleep(seed.time_ms(0, 80)).await;
+        let leader = cluster.leader().await;
+        cluster.node_mut(leader).kill();
+        load.progress(4).await;
+        cluster.node_mut(leader).start_again().await;
+    }
+    load.progress(6).await;
+    load.judge().await;
+}
