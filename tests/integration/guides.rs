@@ -4,10 +4,13 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use fence_tests::process::{Process, command};
+use fence_tests::process::{Output, Process, command};
+use fence_tests::wait::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
 /// What the shell prints before what the next command prints; no command prints this.
@@ -136,6 +139,16 @@ fn word(word: &str) -> &str {
     }
 }
 
+/// What a shell leaves behind. A guide awaits several things one after the other, so that it may take
+/// longer than what a test awaits at once.
+async fn ended(mut shell: Process) -> Output {
+    let begin = Instant::now();
+    while shell.is_running() && begin.elapsed() < 2 * PATIENCE {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    shell.ended().await
+}
+
 /// Runs a guide from its beginning to its end, before the servers of `fence serve`.
 async fn run(page: &str) {
     let text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
@@ -165,7 +178,7 @@ async fn run_text(page: &str, text: &str, variables: &[(&str, &str)]) {
     let folders = std::iter::once(fence.parent().unwrap().to_owned());
     let folders = folders.chain(std::env::split_paths(&path));
     bash.env("PATH", std::env::join_paths(folders).unwrap());
-    let output = Process::spawn("bash", bash).ended().await;
+    let output = ended(Process::spawn("bash", bash)).await;
     let printed: Vec<&str> = output.stdout.split(MARK).skip(1).collect();
     assert_eq!(printed.len(), shown.len(), "{output:?}");
     for (one, printed) in shown.iter().zip(printed) {
@@ -208,6 +221,16 @@ async fn migrations() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_other_locks() {
     run("from-other-locks.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel() {
+    run("sentinel.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster() {
+    run("cluster.md").await;
 }
 
 /// This one starts its servers itself, on ports that are free here instead of those that it names.

@@ -148,6 +148,49 @@ async fn what_has_ended_is_not_waited_for() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
+/// Times that somebody only asked for hold nobody up: neither a waiter's, nor that of a request that was
+/// refused, nor a lock-delay of either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_only_asked_for_is_not_waited_for() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    store.acquire(request("a", 5_000, 0)).await.unwrap();
+    let wish = |wait_ms| Acquire { lock_delay_ms: 200_000, ..request("a", 600_000, wait_ms) };
+    let outcome = store.acquire(wish(0)).await;
+    assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
+    let (own, asked) = (store.clone(), wish(PATIENT_MS));
+    let waiting = tokio::spawn(async move { own.acquire(asked).await });
+    super::kinds::queue_of(&store, "a", 1).await;
+    // One that is granted afterwards is where a delay would be counted in.
+    store.acquire(request("b", 5_000, 0)).await.unwrap();
+    doubt(&redis).await;
+    let left_ms = left(store.acquire(request("c", 100, 0)).await);
+    assert!((1_000..=5_000).contains(&left_ms), "{left_ms}");
+    waiting.abort();
+}
+
+/// A lease that has a lock-delay is waited for with it, and what is granted when it is over is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_delay_is_waited_for_with_its_lease() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let delayed = Acquire { lock_delay_ms: 3_000, ..request("a", 1_000, 0) };
+    store.acquire(delayed).await.unwrap();
+    doubt(&redis).await;
+    let left_ms = left(store.acquire(request("c", 100, 0)).await);
+    assert!((2_000..=4_000).contains(&left_ms), "{left_ms}");
+    until("the pause to be over", || async { store.acquire(request("d", 100, 0)).await.ok() })
+        .await;
+    until_true("the lease and its delay to be over", || async {
+        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 0
+    })
+    .await;
+    store.acquire(request("e", 1_000, 0)).await.unwrap();
+    doubt(&redis).await;
+    let left_ms = left(store.acquire(request("f", 100, 0)).await);
+    assert!(left_ms <= 1_000, "{left_ms}");
+}
+
 /// A session's locks live as long as it does, so its time counts as a lease's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_session_is_waited_for() {

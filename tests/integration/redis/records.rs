@@ -117,3 +117,21 @@ async fn a_namespace_of_another_version_is_refused_at_the_start() {
     let kept: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
     assert_eq!(kept, lineage);
 }
+
+/// A server of the version before grants in a pause, because it does not look at it: its locks are taken
+/// over, and it is told by another lineage and another format.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_version_before_is_taken_over_and_shut_out() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let asked = request("a", LONG_MS, 0);
+    let held = store.acquire(asked.clone()).await.unwrap();
+    drop(store);
+    let _: () = redis.run(&["HSET", "{fence:default}:meta", "format", "2"]).await;
+    let before: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
+    let store = server(&redis).await;
+    let format: String = redis.run(&["HGET", "{fence:default}:meta", "format"]).await;
+    let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
+    assert!(format == "3" && lineage != before, "format {format}");
+    assert_eq!(store.acquire(asked).await.unwrap().token, held.token);
+}

@@ -87,7 +87,6 @@ impl RedisStore {
     /// Asks once: now, or a place in the queue.
     pub(super) async fn ask(&self, wish: Wish<'_>, queue: bool) -> Result<Answer, StoreError> {
         let scripts = &self.inner.scripts;
-        self.inner.time.note_delay(wish.lock_delay_ms());
         let lineage = self.grants_in();
         let answer = match wish {
             Wish::One(request) => {
@@ -99,6 +98,9 @@ impl RedisStore {
                 self.run(&scripts.acquire_all, ask).await?
             }
         };
+        if let Some(lives_ms) = answer.lives_ms() {
+            self.inner.time.granted(lives_ms, wish.lock_delay_ms());
+        }
         let (lease_id, locks) = (wish.first().lease_id, || wish.locks());
         let answer = answer.of(lease_id, &self.inner.options.limits);
         self.vouched(lineage, locks, lease_id, answer).await
@@ -183,6 +185,7 @@ impl RedisStore {
                 wake = place.woken() => match wake {
                     Wake::Granted { grant, .. } => {
                         place.settled();
+                        self.inner.time.granted(grant.remaining_ms, wish.lock_delay_ms());
                         return self.waited(began_ms, Ok(vec![grant]));
                     }
                     Wake::Ask => answer = self.ask(wish, true).await,
@@ -232,6 +235,9 @@ impl RedisStore {
                 StoreError::Unavailable(reason) => StoreError::Unknown(reason),
                 error => error,
             })?;
+        if let Some(lives_ms) = answer.lives_ms() {
+            self.inner.time.granted(lives_ms, wish.lock_delay_ms());
+        }
         let answer = answer.of(request.lease_id, &self.inner.options.limits);
         let answer = self.vouched(lineage, || wish.locks(), request.lease_id, answer).await;
         answer.and_then(Answer::into_grants).map_err(|error| match error {

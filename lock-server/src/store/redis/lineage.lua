@@ -13,6 +13,7 @@
 -- ARGV[13] for how long a lease may still live that the caller knows of, ms
 -- ARGV[14] "wait" where grants wait for leases that may be lost; "" where they do not
 -- ARGV[15] the lineage that the caller knew before, or empty
+-- ARGV[16] the format before, which is stored alike by servers that keep no pause
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
 --        NEW id counter reason left  the counter is above every token that can have been issued, and
@@ -24,7 +25,7 @@ local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'format')
 local counter = tonumber(token or '0')
 
-if meta[1] and meta[3] ~= ARGV[11] then
+if meta[1] and meta[3] ~= ARGV[11] and meta[3] ~= ARGV[16] then
   return { 'FORMAT', meta[3] or '1' }
 end
 local reason
@@ -34,6 +35,9 @@ elseif meta[1] ~= ARGV[1] then
   reason = 'the Redis process changed'
 elseif meta[2] ~= ARGV[2] then
   reason = 'the replication history changed'
+elseif meta[3] ~= ARGV[11] then
+  -- Servers of that version are told by the new lineage, look again, and find another format.
+  reason = 'it was used by a version of lock-server whose grants do not wait'
 elseif counter < tonumber(ARGV[3]) then
   reason = 'the counter fell from ' .. ARGV[3] .. ' to ' .. token
 elseif counter < tonumber(ARGV[10]) then

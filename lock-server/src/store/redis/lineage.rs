@@ -305,6 +305,7 @@ async fn judge_lineage(
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
     command.arg(mode.word()).arg(known.mark).arg(FORMAT).arg(prefix);
     command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" }).arg(&known.lineage);
+    command.arg(FORMAT_BEFORE);
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -329,8 +330,12 @@ async fn judge_lineage(
 /// may be there already, and it would fail at them half-way.
 pub(super) const ABSENT: &str = "absent";
 
-/// How the scripts store locks; one Redis takes servers of one format.
-const FORMAT: u64 = 2;
+/// How the scripts store locks and what they keep to; one Redis takes servers of one format.
+const FORMAT: u64 = 3;
+
+/// What this version takes over at its first start: the locks are stored alike, but its servers do not
+/// look at the pause, and would grant in one.
+const FORMAT_BEFORE: u64 = 2;
 
 fn other_format(prefix: &str, found: &str) -> String {
     format!(

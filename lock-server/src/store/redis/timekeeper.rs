@@ -141,6 +141,10 @@ impl Timekeeper {
     pub(super) fn note(&self, lives_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
+        if state.own.left_ms(now_ms) == 0 {
+            // Nothing lives here that has a delay.
+            state.longest_delay_ms = 0;
+        }
         let delay_ms = state.longest_delay_ms;
         if state.own.note(now_ms, lives_ms.saturating_add(delay_ms)) {
             drop(state);
@@ -148,12 +152,15 @@ impl Timekeeper {
         }
     }
 
-    /// Locks stay closed for so long after leases that are asked for.
-    pub(super) fn note_delay(&self, delay_ms: u64) {
+    /// As [`note`](Self::note), which was told of it already, of a lease after which its lock stays closed
+    /// for so long. A renewal does not tell that any more, so it counts for all leases until nothing lives.
+    /// What was asked for in vain counts for none.
+    pub(super) fn granted(&self, lives_ms: u64, delay_ms: u64) {
         if delay_ms > 0 {
             let mut state = self.state();
             state.longest_delay_ms = state.longest_delay_ms.max(delay_ms);
         }
+        self.note(lives_ms);
     }
 
     /// A script tells of a pause that lasts for so long.
