@@ -15,6 +15,7 @@ pub mod embedded;
 mod engine;
 pub mod memory;
 mod open;
+pub mod quorum;
 pub mod redis;
 mod session;
 

@@ -1,0 +1,8 @@
+-- Notes that another process goes on with the node's memory, which lost nothing.
+--
+-- KEYS   meta
+-- ARGV   [1] the run id that is stored [2] the run id of the process now
+--
+-- Post:  DONE                        now or before
+--        RUN id                      another one is stored; nothing changed
+--        NOMEMBER                    nothing is stored

@@ -1,0 +1,9 @@
+-- Takes a node that lost nothing into a newer view that it has missed.
+--
+-- KEYS   meta
+-- ARGV   [1] cluster [2] n [3] the new view [4] its members
+--
+-- Post:  DONE                        it is in that view, now or before
+--        VIEW view members           its view is as new, with other members, or newer
+--        STRANGER id                 it is not one of the members
+--        NOMEMBER | OTHER cluster n | NOTREADY (it is in doubt)

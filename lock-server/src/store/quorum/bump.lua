@@ -1,0 +1,10 @@
+-- Takes a ready node into a newer view, and says what it has accepted up to this moment.
+--
+-- KEYS   meta, p
+-- ARGV   [1] cluster [2] n [3] the new view [4] its members
+--
+-- Post:  BUMPED floor wait, and then a bucket and its highest token for each that has one; wait is
+--        for how long it still remembers anything, ms. Also where it is in exactly that view already.
+--        VIEW view members           its view is as new, with other members, or newer
+--        STRANGER id                 it is not one of the members
+--        NOMEMBER | OTHER cluster n | NOTREADY       as in common.lua; nothing changed

@@ -1,0 +1,15 @@
+-- What the scripts of a member begin with: who asks is of the same quorum and in the same view.
+--
+-- KEYS[1]  meta, a hash: format cluster n view members node state run_id floor ready_at covered
+-- ARGV[1]  the cluster  [2] of how many nodes  [3] the caller's view
+--
+-- Refusals, for all of them, before anything is written:
+--        NOMEMBER            it belongs to no quorum
+--        OTHER cluster n     it belongs to another one
+--        NOTREADY            it does not vote
+--        VIEW view members   its view is another one
+--
+-- Keys of a node, all under "{fence:<namespace>}:q:":
+--        meta                what it knows of itself
+--        p                   hash bucket -> the highest token accepted in it
+--        l:<lock>            the record of a lock, see lock.lua; it goes away by itself

@@ -1,0 +1,7 @@
+-- Stops a node from voting, because it may have forgotten votes.
+--
+-- KEYS   meta
+-- ARGV   [1] the run id of its process now [2] a new id to rejoin under [3] format
+--
+-- Post:  DOUBTED id                  it is in doubt, and that is its id: the one of an earlier call
+--                                    for the same run id where it was in doubt already

@@ -1,0 +1,12 @@
+-- Ends a lease, or takes the votes of one attempt back: after common.lua and lock.lua.
+--
+-- KEYS   meta, p, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] retention, ms [5] bucket [6] lease
+--        [7] the reason, or empty to drop  [8] what was said about it; to drop: the attempt
+--        [9] the lock  [10] the channel on which the lock's name is published where it became free
+--
+-- Post:  ENDEDNOW token owner        it was live; it is not any more, and with a reason is remembered
+--        ENDED reason why            it had ended before; nothing changed
+--        HELD lease owner token held_ms expires_in p | NOTHING p
+--                                    it was not live; with a reason it is remembered as ended
+--        KEPT                        to drop: nothing of that attempt is live; nothing changed

@@ -1,0 +1,8 @@
+-- Tells a node that knows nothing about its quorum. It does not vote before ready.lua.
+--
+-- KEYS   meta
+-- ARGV   [1] cluster [2] n [3] view [4] members [5] its id, one of them [6] run id [7] floor
+--        [8] format
+--
+-- Post:  DONE                        now, or by an earlier call with the same cluster, view and id
+--        KNOWN                       it knows something already; nothing changed

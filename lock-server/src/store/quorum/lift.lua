@@ -1,0 +1,6 @@
+-- Lets every token from now on be above a mark: after common.lua.
+--
+-- KEYS   meta
+-- ARGV   [1] cluster [2] n [3] view [4] the mark
+--
+-- Post:  RAISED floor                the floor of all buckets, at the mark or above

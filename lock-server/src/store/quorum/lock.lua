@@ -1,0 +1,7 @@
+-- The record of a lock at one node; what the scripts about one lock go on with after common.lua.
+--
+-- KEYS[2]  p  [3] l:<lock>
+-- ARGV[4]  how long ended ids are remembered, ms  [5] the lock's bucket
+--
+-- The record is a text: a line for the live lease (empty without one), then a line an ended id,
+-- newest first, at most eight. It expires when the lease's time and then the retention are over.

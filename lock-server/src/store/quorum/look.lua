@@ -1,0 +1,7 @@
+-- What the node knows of itself, for anybody. Writes nothing.
+--
+-- KEYS   meta, p
+--
+-- Post:  LOOK now 0                  nothing
+--        LOOK now 1 format cluster n view members node state run_id floor ready_at covered
+--        and then a bucket and its highest token for each that has one

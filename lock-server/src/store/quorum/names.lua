@@ -1,0 +1,7 @@
+-- Some of the locks that the node has a record of, held or not: after common.lua. Writes nothing.
+--
+-- KEYS   meta
+-- ARGV   [1] cluster [2] n [3] view [4] the cursor, 0 at first [5] the pattern of the records' keys
+--        [6] how many bytes of a key come before the name [7] about how many keys to look at
+--
+-- Post:  NAMES cursor name...        cursor 0 at the end; a name may come twice

@@ -1,0 +1,7 @@
+-- Uses up a token that no lease gets: after common.lua.
+--
+-- KEYS   meta, p
+-- ARGV   [1] cluster [2] n [3] view [4] bucket [5] token
+--
+-- Post:  RAISED p                    p is that token
+--        LOW p                       the token is not above p; nothing changed

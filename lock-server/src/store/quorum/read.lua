@@ -1,0 +1,7 @@
+-- What the node knows of a lock: after common.lua and lock.lua. Writes nothing.
+--
+-- KEYS   meta, p, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] retention, not used [5] bucket
+--
+-- Post:  SEEN p now ended-lines, and where a lease is live:
+--        lease token owner held_ms expires_in ttl renewals metadata

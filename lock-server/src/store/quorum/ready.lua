@@ -1,0 +1,9 @@
+-- Lets a node vote that was initialised or has rejoined.
+--
+-- KEYS   meta
+-- ARGV   [1] cluster [2] n [3] view [4] its id
+--
+-- Post:  DONE                        it votes, now or before
+--        WAIT ms                     what it may have forgotten is not over yet
+--        STRANGER id                 it is another one; nothing changed
+--        NOMEMBER | OTHER cluster n | NOTREADY (it is in doubt) | VIEW view members

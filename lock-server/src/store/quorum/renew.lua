@@ -1,0 +1,10 @@
+-- Gives a live lease its time again: after common.lua and lock.lua.
+--
+-- KEYS   meta, p, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] retention, ms [5] bucket [6] lease
+--        [7] a new time to live, ms, or 0 for its own
+--
+-- Post:  RENEWED token owner ttl remaining metadata
+--        ENDED reason why            it has ended; nothing changed
+--        HELD lease owner token held_ms expires_in p   another lease is live; nothing changed
+--        NOTHING p                   it is not known, and nobody holds the lock; nothing changed

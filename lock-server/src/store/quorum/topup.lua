@@ -1,0 +1,9 @@
+-- Tells a node of a lease that a majority holds: after common.lua and lock.lua.
+--
+-- Pre:   a majority confirmed this lease with this token. Never sent before that.
+-- KEYS   meta, p, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] retention, ms [5] bucket [6] lease [7] token
+--        [8] what remains of it, ms [9] owner [10] metadata [11] its time to live, ms
+--
+-- Post:  ACCEPTED p remaining        the lease is live here with this token, now or since before
+--        ENDED | HELD | CONFLICT | YOURS    as for a vote; nothing changed

@@ -1,0 +1,12 @@
+-- Accepts a token for a lease, or says why not: after common.lua and lock.lua.
+--
+-- KEYS   meta, p, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] retention, ms [5] bucket [6] lease [7] token [8] ttl, ms
+--        [9] owner [10] metadata [11] attempt [12] 1 where every other token of the lease is dead
+--
+-- Post:  ENDED reason why            the id has ended; nothing changed
+--        HELD lease owner token held_ms expires_in p   another lease is live; nothing changed
+--        CONFLICT owner              the id is another owner's; nothing changed
+--        ACCEPTED p remaining        the lease is live here with this token, now or since before
+--        YOURS token remaining p     the lease is live here with another token
+--        LOW p                       the token is not above p; nothing changed
