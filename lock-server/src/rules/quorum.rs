@@ -76,10 +76,11 @@ pub struct Vote {
     pub ttl_ms: u64,
     /// Who asks.
     pub owner: Owner,
-    /// What people who look at the lock should see: a JSON text without line breaks, or empty.
+    /// What people who look at the lock should see: a JSON text, or empty.
     pub metadata: String,
     /// Which attempt asks. Every request of a client is another attempt, also where it repeats a
-    /// lease id; [`End::Drop`] takes back only what no other attempt has asked for since.
+    /// lease id; [`End::Drop`] takes back only what no other attempt has asked for since. Not empty,
+    /// and without control characters.
     pub attempt: String,
     /// The proposer knows that every other token of this lease is dead: more than `f` nodes are
     /// above it and do not hold it.

@@ -98,14 +98,20 @@ impl fmt::Display for Members {
 }
 
 /// The view that a caller believes in; every script about locks is told it and refuses another.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+///
+/// Two views are the same only where number and members are: two servers may give a new view the
+/// same number, and a node that lost its memory may be given one that was used before, but never
+/// with the same members, because ids of nodes are used once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
-    /// The id of the quorum.
+    /// The id of the quorum: any text without commas.
     pub cluster: String,
     /// Of how many nodes it is.
     pub n: usize,
     /// The number of the view.
     pub view: u64,
+    /// Who belongs to it.
+    pub members: Members,
 }
 
 /// How far a node is.
@@ -149,11 +155,9 @@ impl State {
 pub struct Meta {
     /// In which format it stores; see [`FORMAT`].
     pub format: u32,
-    /// The quorum, its size and the view; the cluster is empty and the others are 0 where it never
-    /// belonged to one, or forgot it.
+    /// The quorum, its size and the view: the default, with an empty cluster, where it never belonged
+    /// to one, or forgot it.
     pub view: View,
-    /// Who belongs to that view.
-    pub members: Members,
     /// The node itself; in doubt the id that it will rejoin under.
     pub node: NodeId,
     /// How far it is.
@@ -215,7 +219,8 @@ pub enum MemberReply {
     Refused(Refusal),
     /// Init, rejoin, ready, advance, adopt: it is done, now or by an earlier call.
     Done,
-    /// Init: it knows a quorum already, or is in doubt; nothing was changed. Look at it.
+    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed. Look
+    /// at it.
     Known,
     /// Bump: the new view is accepted, and this is what the node had accepted at that moment.
     Bumped(Accepted),
@@ -223,9 +228,9 @@ pub enum MemberReply {
     Doubted(NodeId),
     /// Ready: not before so many milliseconds.
     Wait(u64),
-    /// Bump, rejoin, ready, advance: the node is not the one that is meant, or not a member of that
-    /// view; its own id. Nothing was changed.
-    Stranger(NodeId),
+    /// Bump, rejoin, ready, advance, doubt: the node is not the one that is meant, or not a member of
+    /// that view; its own id, where it has one. Nothing was changed.
+    Stranger(Option<NodeId>),
     /// Adopt: another process was verified in the meantime; its run id. Nothing was changed.
     OtherRun(String),
 }

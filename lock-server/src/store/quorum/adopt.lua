@@ -6,3 +6,12 @@
 -- Post:  DONE                        now or before
 --        RUN id                      another one is stored; nothing changed
 --        NOMEMBER                    nothing is stored
+local stored = redis.call('HGET', KEYS[1], 'run_id')
+if not stored then
+  return { 'NOMEMBER' }
+elseif stored == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'run_id', ARGV[2])
+elseif stored ~= ARGV[2] then
+  return { 'RUN', stored }
+end
+return { 'DONE' }

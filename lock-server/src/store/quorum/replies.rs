@@ -141,7 +141,8 @@ fn member(fields: &[&str]) -> Result<MemberReply, Invalid> {
         }),
         ["DOUBTED", node] => MemberReply::Doubted(node.parse()?),
         ["WAIT", ms] => MemberReply::Wait(number(ms)?),
-        ["STRANGER", node] => MemberReply::Stranger(node.parse()?),
+        ["STRANGER", ""] => MemberReply::Stranger(None),
+        ["STRANGER", node] => MemberReply::Stranger(Some(node.parse()?)),
         ["RUN", run_id] => MemberReply::OtherRun((*run_id).to_owned()),
         other => MemberReply::Refused(refusal(other)?),
     })
@@ -169,8 +170,12 @@ fn meta(fields: &[&str]) -> Result<Meta, Invalid> {
     };
     Ok(Meta {
         format: format.parse().map_err(|_| Invalid::new("format", format, "is no number"))?,
-        view: View { cluster: (*cluster).to_owned(), n: count(n)?, view: number(view)? },
-        members: members.parse()?,
+        view: View {
+            cluster: (*cluster).to_owned(),
+            n: count(n)?,
+            view: number(view)?,
+            members: members.parse()?,
+        },
         node: node.parse()?,
         state: State::from_word(state)?,
         run_id: (*run_id).to_owned(),

@@ -2,13 +2,15 @@
 //!
 //! Each file says in its head which keys and arguments it takes, in which order, and what it answers.
 
+use std::borrow::Cow;
+
 use ::redis::Cmd;
 use fence_protocol::{LeaseId, LockName, Namespace, Token};
 use service_kit::redis_link::Script;
 
 use crate::rules::quorum::node::TopUp;
 use crate::rules::quorum::view::{Accepted, FORMAT, View};
-use crate::rules::quorum::{Bucket, End, Members, NodeId, Renew, Vote, bucket_of};
+use crate::rules::quorum::{Bucket, End, NodeId, Renew, Vote, bucket_of};
 
 macro_rules! script {
     ($($file:literal),+) => {
@@ -43,7 +45,6 @@ pub struct Scripts {
 pub struct Keys {
     prefix: String,
     meta: String,
-    p: String,
     wake: String,
 }
 
@@ -52,9 +53,7 @@ pub struct Keys {
 pub struct Init {
     /// The quorum and its first view.
     pub view: View,
-    /// All of its nodes.
-    pub members: Members,
-    /// The node itself.
+    /// The id that the node answered when it was doubted; one of the members.
     pub node: NodeId,
     /// The run id of its process.
     pub run_id: String,
@@ -67,9 +66,7 @@ pub struct Init {
 pub struct Rejoin {
     /// The quorum and the new view.
     pub view: View,
-    /// Who belongs to it, this node among them.
-    pub members: Members,
-    /// The id that the node answered when it was doubted.
+    /// The id that the node answered when it was doubted; one of the members.
     pub node: NodeId,
     /// The run id of its process.
     pub run_id: String,
@@ -81,12 +78,7 @@ impl Keys {
     /// The keys of a namespace; `key_prefix` stands before all of them and may be empty.
     pub fn new(key_prefix: &str, namespace: &Namespace) -> Self {
         let prefix = format!("{key_prefix}{{fence:{namespace}}}:q:");
-        Self {
-            meta: format!("{prefix}meta"),
-            p: format!("{prefix}p"),
-            wake: format!("{prefix}wake"),
-            prefix,
-        }
+        Self { meta: format!("{prefix}meta"), wake: format!("{prefix}wake"), prefix }
     }
 
     /// The channel on which a node publishes the name of a lock that became free there.
@@ -97,11 +89,6 @@ impl Keys {
     /// What the node knows of itself.
     pub fn meta(&self) -> &str {
         &self.meta
-    }
-
-    /// The highest tokens.
-    pub fn p(&self) -> &str {
-        &self.p
     }
 
     /// The record of a lock.
@@ -126,10 +113,10 @@ impl Scripts {
             init: script!("init.lua"),
             doubt: script!("doubt.lua"),
             adopt: script!("adopt.lua"),
-            bump: script!("bump.lua"),
+            bump: script!("moving.lua", "bump.lua"),
             rejoin: script!("rejoin.lua"),
             ready: script!("ready.lua"),
-            advance: script!("advance.lua"),
+            advance: script!("moving.lua", "advance.lua"),
             keys,
         }
     }
@@ -165,7 +152,7 @@ impl Scripts {
     pub fn vote(&self, view: &View, vote: &Vote) -> Cmd {
         let mut call = self.about(&self.vote, view, &vote.lock, vote.retention_ms, vote.bucket);
         call.arg(vote.lease.to_string()).arg(vote.token.get()).arg(vote.ttl_ms);
-        call.arg(vote.owner.as_str()).arg(&vote.metadata).arg(&vote.attempt);
+        call.arg(vote.owner.as_str()).arg(one_line(&vote.metadata).as_ref()).arg(&vote.attempt);
         call.arg(u8::from(vote.again));
         call
     }
@@ -174,7 +161,8 @@ impl Scripts {
     pub fn topup(&self, view: &View, topup: &TopUp) -> Cmd {
         let mut call = self.about(&self.topup, view, &topup.lock, topup.retention_ms, topup.bucket);
         call.arg(topup.lease.to_string()).arg(topup.token.get()).arg(topup.remaining_ms);
-        call.arg(topup.owner.as_str()).arg(&topup.metadata).arg(topup.ttl_ms);
+        call.arg(topup.owner.as_str()).arg(one_line(&topup.metadata).as_ref()).arg(topup.ttl_ms);
+        call.arg(&topup.attempt);
         call
     }
 
@@ -224,7 +212,7 @@ impl Scripts {
 
     /// Uses up a token; [`read_reply`](super::replies::read_reply) reads the answer.
     pub fn raise(&self, view: &View, bucket: Bucket, token: Token) -> Cmd {
-        let mut call = member(&self.raise, &[self.keys.meta(), self.keys.p()], view);
+        let mut call = member(&self.raise, &[self.keys.meta()], view);
         call.arg(bucket.number()).arg(token.get());
         call
     }
@@ -232,28 +220,29 @@ impl Scripts {
     /// Lifts all counters; [`read_reply`](super::replies::read_reply) reads the answer.
     pub fn lift(&self, view: &View, mark: Token) -> Cmd {
         let mut call = member(&self.lift, &[self.keys.meta()], view);
-        call.arg(mark.get());
+        call.arg("").arg(mark.get());
         call
     }
 
     /// Asks what the node knows of itself; [`read_look`](super::replies::read_look).
     pub fn look(&self) -> Cmd {
-        self.look.call(&[self.keys.meta(), self.keys.p()])
+        self.look.call(&[self.keys.meta()])
     }
 
     /// Tells a new node; [`read_member`](super::replies::read_member) reads the answer.
     pub fn init(&self, init: &Init) -> Cmd {
         let mut call = member(&self.init, &[self.keys.meta()], &init.view);
-        call.arg(init.members.to_string()).arg(init.node.as_str()).arg(&init.run_id);
-        call.arg(init.floor).arg(FORMAT);
+        call.arg(init.node.as_str()).arg(&init.run_id);
+        call.arg(init.floor);
         call
     }
 
-    /// Stops a node from voting; `node` is a new id that nobody has used before.
-    /// [`read_member`](super::replies::read_member) reads the answer.
-    pub fn doubt(&self, run_id: &str, node: &NodeId) -> Cmd {
+    /// Stops a node from voting that was `seen` with this id, if with any; `node` is a new id that
+    /// nobody has used before. [`read_member`](super::replies::read_member) reads the answer.
+    pub fn doubt(&self, run_id: &str, seen: Option<&NodeId>, node: &NodeId) -> Cmd {
         let mut call = self.doubt.call(&[self.keys.meta()]);
         call.arg(run_id).arg(node.as_str()).arg(FORMAT);
+        call.arg(seen.map_or("", NodeId::as_str));
         call
     }
 
@@ -266,16 +255,14 @@ impl Scripts {
     }
 
     /// Takes a ready node into a newer view; [`read_member`](super::replies::read_member).
-    pub fn bump(&self, view: &View, members: &Members) -> Cmd {
-        let mut call = member(&self.bump, &[self.keys.meta(), self.keys.p()], view);
-        call.arg(members.to_string());
-        call
+    pub fn bump(&self, view: &View) -> Cmd {
+        member(&self.bump, &[self.keys.meta()], view)
     }
 
     /// Brings a node in doubt back; [`read_member`](super::replies::read_member).
     pub fn rejoin(&self, rejoin: &Rejoin) -> Cmd {
-        let mut call = member(&self.rejoin, &[self.keys.meta(), self.keys.p()], &rejoin.view);
-        call.arg(rejoin.members.to_string()).arg(rejoin.node.as_str()).arg(&rejoin.run_id);
+        let mut call = member(&self.rejoin, &[self.keys.meta()], &rejoin.view);
+        call.arg(rejoin.node.as_str()).arg(&rejoin.run_id);
         call.arg(rejoin.accepted.floor).arg(rejoin.accepted.wait_ms);
         for (bucket, p) in &rejoin.accepted.p {
             call.arg(bucket.number()).arg(*p);
@@ -291,10 +278,8 @@ impl Scripts {
     }
 
     /// Takes a node into a view that it missed; [`read_member`](super::replies::read_member).
-    pub fn advance(&self, view: &View, members: &Members) -> Cmd {
-        let mut call = member(&self.advance, &[self.keys.meta()], view);
-        call.arg(members.to_string());
-        call
+    pub fn advance(&self, view: &View) -> Cmd {
+        member(&self.advance, &[self.keys.meta()], view)
     }
 
     fn about(
@@ -306,16 +291,24 @@ impl Scripts {
         bucket: Bucket,
     ) -> Cmd {
         let record = self.keys.lock(lock);
-        let mut call = member(script, &[self.keys.meta(), self.keys.p(), &record], view);
-        call.arg(retention_ms).arg(bucket.number());
+        let mut call = member(script, &[self.keys.meta(), &record], view);
+        call.arg(bucket.number()).arg(retention_ms);
         call
     }
 }
 
 fn member(script: &Script, keys: &[&str], view: &View) -> Cmd {
     let mut call = script.call(keys);
-    call.arg(&view.cluster).arg(view.n).arg(view.view);
+    call.arg(&view.cluster).arg(view.n).arg(view.view).arg(view.members.to_string());
     call
+}
+
+/// A JSON text without line breaks, which stand only between its words: a record is lines.
+fn one_line(metadata: &str) -> Cow<'_, str> {
+    match metadata.contains('\n') {
+        true => metadata.replace('\n', " ").into(),
+        false => metadata.into(),
+    }
 }
 
 /// A pattern that only keys with this beginning match.

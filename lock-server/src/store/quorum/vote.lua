@@ -1,8 +1,9 @@
 -- Accepts a token for a lease, or says why not: after common.lua and lock.lua.
 --
--- KEYS   meta, p, l:<lock>
--- ARGV   [1] cluster [2] n [3] view [4] retention, ms [5] bucket [6] lease [7] token [8] ttl, ms
---        [9] owner [10] metadata [11] attempt [12] 1 where every other token of the lease is dead
+-- KEYS   meta, l:<lock>
+-- ARGV   [1] cluster [2] n [3] view [4] members [5] bucket [6] retention, ms [7] lease [8] token
+--        [9] ttl, ms [10] owner [11] metadata [12] attempt
+--        [13] 1 where every other token of the lease is dead
 --
 -- Post:  ENDED reason why            the id has ended; nothing changed
 --        HELD lease owner token held_ms expires_in p   another lease is live; nothing changed
@@ -10,3 +11,27 @@
 --        ACCEPTED p remaining        the lease is live here with this token, now or since before
 --        YOURS token remaining p     the lease is live here with another token
 --        LOW p                       the token is not above p; nothing changed
+local id, token, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9])
+local refusal = refused(id, ARGV[10])
+if refusal then
+  return refusal
+end
+local above = tonumber(token) > accepted
+if live and (live.token == token or not (above and ARGV[13] == '1')) then
+  -- Asked for by this attempt as well: an earlier one cannot take it back any more.
+  live.attempt = ARGV[12]
+  save()
+  if live.token == token then
+    return { 'ACCEPTED', accepted, live.expires - now }
+  end
+  return { 'YOURS', live.token, live.expires - now, accepted }
+elseif not above then
+  return { 'LOW', accepted }
+end
+accept(token)
+live = {
+  id = id, token = token, ttl = ttl, granted = now, expires = now + ttl, renewals = 0,
+  attempt = ARGV[12], owner = ARGV[10], metadata = ARGV[11],
+}
+save()
+return { 'ACCEPTED', accepted, ttl }
