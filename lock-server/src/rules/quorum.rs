@@ -78,13 +78,14 @@ pub struct Vote {
     pub owner: Owner,
     /// What people who look at the lock should see: a JSON text, or empty.
     pub metadata: String,
-    /// Which attempt asks. Every request of a client is another attempt, also where it repeats a
-    /// lease id; [`End::Drop`] takes back only what no other attempt has asked for since. Not empty,
-    /// and without control characters.
+    /// Which attempt asks: every request of a client is another one, also where it repeats a lease
+    /// id. Not empty, and without control characters. Until another attempt asks for the lease, or
+    /// renews it, the one that got this vote may put another token in its place, or take it back with
+    /// [`End::Drop`]: nobody else can have counted it.
     pub attempt: String,
-    /// The proposer knows that every other token of this lease is dead: more than `f` nodes are
-    /// above it and do not hold it.
-    pub again: bool,
+    /// Tokens of this lease that can never reach a majority: more than `f` nodes are above each and
+    /// do not hold it. A vote for one of them may be replaced, whoever got it.
+    pub dead: Vec<Token>,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,
 }
@@ -114,7 +115,7 @@ pub enum End {
         /// What was said about it.
         why: Option<Owner>,
     },
-    /// The votes of one attempt are taken back, and nothing is remembered. A lease that another
+    /// The votes that one attempt got are taken back, and nothing is remembered. A lease that another
     /// attempt has asked for since, or that was renewed, stays.
     Drop {
         /// The attempt.
@@ -217,7 +218,7 @@ pub enum NodeReply {
         /// Who held it.
         owner: Owner,
     },
-    /// Drop: nothing of that attempt is live here (any more).
+    /// Drop: nothing is live here that only that attempt knows of; nothing was changed.
     Kept,
     /// Raise, lift: every token from now on is above this one.
     Raised {

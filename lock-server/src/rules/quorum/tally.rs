@@ -1,9 +1,12 @@
 //! What a proposer makes of the replies that it has heard so far.
 
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
-use fence_protocol::{LeaseId, Owner, Token};
+use fence_protocol::{Owner, Token};
 
-use super::{Members, NodeReply};
+use super::{Members, NodeReply, Refusal, Vote};
+
+mod leases;
+mod votes;
 
 /// What is known of one node in a round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,18 +60,20 @@ pub enum Decision {
         /// What was said about it.
         why: Option<Owner>,
     },
-    /// Every token that this lease has had is dead: propose one above this, with `again`.
+    /// No token that the lease has can reach a majority: propose one above this.
     GoAbove {
         /// The highest token that a node has told of.
         above: u64,
+        /// For [`Vote::dead`].
+        dead: Vec<Token>,
     },
-    /// The lease has a token at some node that can still reach a majority: propose exactly that one.
-    /// `again` says that every other token of the lease is dead.
+    /// An earlier attempt got the lease this token at some nodes, and it can still reach a majority:
+    /// propose exactly that one.
     Help {
         /// That token.
         token: Token,
-        /// For [`Vote::again`](super::Vote::again).
-        again: bool,
+        /// For [`Vote::dead`].
+        dead: Vec<Token>,
     },
     /// The nodes accepted different leases and none has a majority: drop the own votes, wait for a
     /// random time, begin again.
@@ -218,24 +223,120 @@ impl Round {
         self.heard.iter().any(|heard| matches!(heard, Heard::Waiting | Heard::Unanswered))
     }
 
-    /// What the proposal of `token` for `lease` has come to.
-    pub fn vote(&self, lease: LeaseId, token: Token) -> Decision {
-        let _ = (lease, token);
-        Decision::Undecided
+    /// What the proposal has come to.
+    pub fn vote(&self, vote: &Vote) -> Decision {
+        votes::decide(self, vote)
     }
 
     /// What the renewal has come to.
     pub fn renew(&self) -> RenewDecision {
-        RenewDecision::Undecided
+        leases::renew(self)
     }
 
     /// What the end of the lease has come to.
     pub fn end(&self) -> EndDecision {
-        EndDecision::Undecided
+        leases::end(self)
     }
 
-    /// What raising the counter to `token` has come to.
+    /// What raising the counter has come to.
     pub fn raise(&self) -> RaiseDecision {
-        RaiseDecision::Undecided
+        let raised = self.count(|reply| matches!(reply, NodeReply::Raised { .. }));
+        let low = self.count(|reply| matches!(reply, NodeReply::Low { .. }));
+        if raised >= self.majority() {
+            return RaiseDecision::Raised;
+        } else if raised + self.open() >= self.majority() {
+            return RaiseDecision::Undecided;
+        } else if let Some((view, members)) = self.newer_view() {
+            return RaiseDecision::NewView { view, members };
+        }
+        match raised + low {
+            enough if enough >= self.majority() => RaiseDecision::GoAbove { above: self.highest() },
+            some if some + self.open() >= self.majority() => RaiseDecision::Undecided,
+            _ => RaiseDecision::TooFew,
+        }
+    }
+
+    fn majority(&self) -> usize {
+        super::majority(self.heard.len())
+    }
+
+    fn faults(&self) -> usize {
+        super::faults(self.heard.len())
+    }
+
+    /// How many answers are awaited.
+    fn open(&self) -> usize {
+        self.heard.iter().filter(|heard| matches!(heard, Heard::Waiting)).count()
+    }
+
+    fn count(&self, which: impl Fn(&NodeReply) -> bool) -> usize {
+        self.replies().filter(|(_, reply)| which(reply)).count()
+    }
+
+    /// How many nodes take part: they answered about the lock.
+    fn answered(&self) -> usize {
+        self.count(|reply| !matches!(reply, NodeReply::Refused(_)))
+    }
+
+    /// The highest token that a node has told of.
+    fn highest(&self) -> u64 {
+        self.replies().filter_map(|(_, reply)| reply.p()).max().unwrap_or(0)
+    }
+
+    /// The newest view that a node has told of, where it is newer than the round's.
+    fn newer_view(&self) -> Option<(u64, Members)> {
+        let told = self.replies().filter_map(|(_, reply)| match reply {
+            NodeReply::Refused(Refusal::View { view, members }) => Some((*view, members)),
+            _ => None,
+        });
+        let (view, members) = told.max_by_key(|(view, _)| *view)?;
+        (view > self.view).then(|| (view, members.clone()))
     }
 }
+
+/// The token that most nodes hold the lease with, and what remains of it at a majority of all nodes:
+/// the shortest of the longest ones that make one.
+#[derive(Clone, Debug, PartialEq)]
+struct Support {
+    token: Token,
+    /// What remains at each, the longest first.
+    remaining_ms: Vec<u64>,
+}
+
+impl Support {
+    /// Of every token that nodes hold the lease with; the one that most hold first, of equals the
+    /// higher one.
+    fn of_all(tokens: impl Iterator<Item = (Token, u64)>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (token, remaining_ms) in tokens {
+            match all.iter_mut().find(|one| one.token == token) {
+                Some(known) => known.remaining_ms.push(remaining_ms),
+                None => all.push(Self { token, remaining_ms: vec![remaining_ms] }),
+            }
+        }
+        for one in &mut all {
+            one.remaining_ms.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        all.sort_by(|a, b| (b.count(), b.token).cmp(&(a.count(), a.token)));
+        all
+    }
+
+    fn count(&self) -> usize {
+        self.remaining_ms.len()
+    }
+
+    /// For how long a majority holds it still; `None` where none does.
+    fn at_majority(&self, majority: usize) -> Option<u64> {
+        self.remaining_ms.get(majority - 1).copied()
+    }
+}
+
+/// What most of several say; of equals what was said first.
+fn commonest<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
+    let times = |one: &T| said.iter().filter(|other| *other == one).count();
+    let most = said.iter().map(times).max()?;
+    said.iter().find(|one| times(one) == most).cloned()
+}
+
+#[cfg(test)]
+mod tests;

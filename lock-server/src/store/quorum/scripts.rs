@@ -153,7 +153,8 @@ impl Scripts {
         let mut call = self.about(&self.vote, view, &vote.lock, vote.retention_ms, vote.bucket);
         call.arg(vote.lease.to_string()).arg(vote.token.get()).arg(vote.ttl_ms);
         call.arg(vote.owner.as_str()).arg(one_line(&vote.metadata).as_ref()).arg(&vote.attempt);
-        call.arg(u8::from(vote.again));
+        let dead = vote.dead.iter().map(|token| format!("{token},")).collect::<String>();
+        call.arg(format!(",{dead}"));
         call
     }
 

@@ -3,7 +3,7 @@
 -- KEYS   meta, l:<lock>
 -- ARGV   [1] cluster [2] n [3] view [4] members [5] bucket [6] retention, ms [7] lease [8] token
 --        [9] ttl, ms [10] owner [11] metadata [12] attempt
---        [13] 1 where every other token of the lease is dead
+--        [13] tokens of the lease that can never reach a majority, a comma before and after each
 --
 -- Post:  ENDED reason why            the id has ended; nothing changed
 --        HELD lease owner token held_ms expires_in p   another lease is live; nothing changed
@@ -17,9 +17,13 @@ if refusal then
   return refusal
 end
 local above = tonumber(token) > accepted
-if live and (live.token == token or not (above and ARGV[13] == '1')) then
-  -- Asked for by this attempt as well: an earlier one cannot take it back any more.
-  live.attempt = ARGV[12]
+local replaces = live and above
+  and (live.attempt == ARGV[12] or string.find(ARGV[13], ',' .. live.token .. ',', 1, true))
+if live and not (replaces and live.token ~= token) then
+  if live.attempt ~= ARGV[12] then
+    -- Two attempts know of it from now on, so that neither may take it back or replace it.
+    live.attempt = ''
+  end
   save()
   if live.token == token then
     return { 'ACCEPTED', accepted, live.expires - now }
