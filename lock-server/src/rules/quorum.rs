@@ -274,6 +274,9 @@ impl NodeReply {
 }
 
 #[cfg(test)]
+mod walk;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
