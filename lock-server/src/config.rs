@@ -38,7 +38,8 @@ pub struct Config {
     /// Where the API is served. Without TLS and access control only loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Where leases are kept: memory:, embedded:DIR or redis://HOST:PORT.
+    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT or
+    /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis).
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// The namespace of the locks and of their token counter.
@@ -129,10 +130,11 @@ pub struct Config {
 /// Something else than serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Prepare a Redis namespace that has never issued a token.
+    /// Prepare a namespace of a Redis, or of a quorum, that has never issued a token.
     Init {
         /// Vouch that the namespace is new, so that its tokens begin at 1. Without this a Redis
-        /// that holds nothing may have been emptied, and tokens begin at the clock floor.
+        /// that holds nothing may have been emptied, and tokens begin at the clock floor. Of a quorum
+        /// all nodes must answer.
         #[arg(long, required = true)]
         fresh: bool,
     },
@@ -152,6 +154,8 @@ Examples:
     lock-server --store embedded:data --unsigned
   Leases in Redis, tokens signed:
     lock-server --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  Leases in a quorum of three independent Redis, of which one may fail:
+    lock-server --store redis-quorum:redis://a:6379,redis://b:6379,redis://c:6379 --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -196,7 +200,8 @@ impl Config {
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let store = self.store.clone().ok_or_else(|| {
-            "--store is missing: where are leases kept? memory:, embedded:DIR or redis://HOST:PORT"
+            "--store is missing: where are leases kept? memory:, embedded:DIR, redis://HOST:PORT or \
+             redis-quorum:redis://A,redis://B,redis://C"
                 .to_owned()
         });
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));

@@ -8,6 +8,7 @@ use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
+use crate::store::quorum;
 use crate::store::redis::lineage;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
@@ -57,16 +58,28 @@ async fn serve(settings: Settings) -> ExitCode {
 }
 
 async fn init(config: &Config) -> ExitCode {
-    let Some(StoreUrl::Redis(target)) = &config.store else {
-        return usage("init --fresh prepares a Redis: name it with --store redis://HOST:PORT");
-    };
     let guards = match init_guards(config) {
         Ok(guards) => guards,
         Err(error) => return usage(&error),
     };
-    match lineage::init_fresh(target, &config.namespace, &guards).await {
+    let namespace = &config.namespace;
+    let (initialised, place) = match &config.store {
+        Some(StoreUrl::Redis(target)) => {
+            (lineage::init_fresh(target, namespace, &guards).await, target.to_string())
+        }
+        Some(StoreUrl::Quorum(url)) => {
+            (quorum::init_fresh(url, namespace, &guards).await, url.to_string())
+        }
+        _ => {
+            return usage(
+                "init --fresh prepares a Redis or a quorum: name it with --store redis://HOST:PORT \
+                 or --store redis-quorum:redis://A,redis://B,redis://C",
+            );
+        }
+    };
+    match initialised {
         Ok(()) => {
-            println!("namespace {} at {target} is ready; its tokens begin at 1", config.namespace);
+            println!("namespace {namespace} at {place} is ready; its tokens begin at 1");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -11,6 +11,7 @@ use service_kit::redis_link::{LinkOptions, RedisTarget, without_password};
 
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
+use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
 use super::redis::{RedisOptions, RedisStore};
 use super::{Limits, LockStore};
 use crate::guards::{GuardUrl, Guards};
@@ -25,6 +26,8 @@ pub enum StoreUrl {
     Embedded(PathBuf),
     /// `redis://…`
     Redis(RedisTarget),
+    /// `redis-quorum:redis://a,redis://b,redis://c`
+    Quorum(QuorumUrl),
 }
 
 impl FromStr for StoreUrl {
@@ -41,8 +44,10 @@ impl FromStr for StoreUrl {
                 .parse()
                 .map(Self::Redis)
                 .map_err(|error: service_kit::redis_link::TargetError| error.to_string()),
+            Some(("redis-quorum", _)) => url.parse().map(Self::Quorum),
             _ => Err(format!(
-                "\"{}\" is no store; use memory:, embedded:DIR or redis://host:port",
+                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port or \
+                 redis-quorum:redis://a,redis://b,redis://c",
                 without_password(url)
             )),
         }
@@ -139,6 +144,16 @@ async fn open_store(
             let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
+        StoreUrl::Quorum(url) => {
+            let quorum_options = QuorumOptions {
+                namespace: options.namespace.clone(),
+                key_prefix: String::new(),
+                limits: options.limits,
+                link: options.link,
+            };
+            let started = QuorumStore::start(url, quorum_options, guards.clone(), kit);
+            Arc::new(started.await.map_err(refused)?)
+        }
     })
 }
 
@@ -174,6 +189,8 @@ mod tests {
         assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
         assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+        let quorum = "redis-quorum:redis://a,redis://b,redis://c";
+        assert!(matches!(quorum.parse(), Ok(StoreUrl::Quorum(_))));
     }
 
     #[test]
@@ -182,5 +199,7 @@ mod tests {
         assert!(error.contains("db/x") && !error.contains("hunter2"), "{error}");
         assert!("embedded:".parse::<StoreUrl>().is_err());
         assert!("memory:x".parse::<StoreUrl>().is_err());
+        let even = "redis-quorum:redis://a,redis://b".parse::<StoreUrl>().unwrap_err();
+        assert!(even.contains("3 or 5"), "{even}");
     }
 }

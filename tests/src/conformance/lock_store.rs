@@ -198,6 +198,7 @@ macro_rules! lock_store_suite {
         $crate::lock_store_suite!(@cases $store;
             tokens_rise_over_all_locks
             tokens_run_out_loudly
+            a_minimum_lifts_all_locks
             many_tasks_on_many_locks_keep_the_tokens_unique
             minted_tokens_rise_with_the_granted
         );
@@ -264,6 +265,7 @@ macro_rules! lock_store_suite {
             groups_and_single_waiters_get_on
             a_group_has_modes
             a_large_group_is_one_step
+            a_group_with_a_revoked_lease_is_told_why
         );
     };
     (@delays $store:expr) => {

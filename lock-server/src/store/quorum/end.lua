@@ -3,7 +3,7 @@
 -- KEYS   meta, l:<lock>
 -- ARGV   [1] cluster [2] n [3] view [4] members [5] bucket [6] retention, ms [7] lease
 --        [8] the reason, or empty to drop  [9] what was said about it; to drop: the attempt
---        [10] the lock  [11] the channel on which the lock's name is published where it became free
+--        [10] the lock  [11] the channel on which "lock TAB lease" is published where it became free
 --
 -- Post:  ENDEDNOW token owner        it was live; it is not any more, and with a reason is remembered
 --        ENDED reason why            it had ended before; nothing changed
@@ -16,7 +16,7 @@ if reason == '' and (said == '' or not mine or live.attempt ~= said) then
   return { 'KEPT' }
 elseif mine then
   -- First, because a user without the right to it must be refused before anything is written.
-  redis.call('PUBLISH', ARGV[11], ARGV[10])
+  redis.call('PUBLISH', ARGV[11], ARGV[10] .. '\t' .. id)
   local answer = { 'ENDEDNOW', live.token, live.owner }
   if reason ~= '' then
     remember(id, live.token, reason, held_ms(live), now, live.owner, said)

@@ -71,7 +71,11 @@ pub async fn a_revoked_holder_is_told_why(store: &Store) {
     let history = store.show(&lock).await.unwrap().history;
     let said: Vec<_> = history.iter().map(|ended| ended.why.is_some()).collect();
     assert_eq!(said, [false, false, true]);
-    // A group that repeats is told as well.
+}
+
+/// A group that repeats is told as well why one of its leases was ended.
+pub async fn a_group_with_a_revoked_lease_is_told_why(store: &Store) {
+    let reason = EndReason::Revoked;
     let parts = super::groups::parts(0, &["told-why/a", "told-why/b"]);
     store.acquire_all(parts.clone()).await.unwrap();
     store.revoke(&name("told-why/b"), of(None, Some("stuck"))).await.unwrap();
