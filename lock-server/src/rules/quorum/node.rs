@@ -150,6 +150,11 @@ impl Node {
         }
     }
 
+    /// Lets go of the records whose time is over, as Redis does by itself.
+    pub fn expire(&mut self, now_ms: u64) {
+        self.locks.retain(|_, record| record.gone_at_ms > now_ms);
+    }
+
     /// `vote.lua`
     pub fn vote(&mut self, now_ms: u64, view: &View, vote: &Vote) -> NodeReply {
         let mut desk = match self.desk(now_ms, view, &vote.lock, vote.bucket, vote.retention_ms) {
@@ -326,6 +331,16 @@ impl Node {
         });
         let ended = desk.record.ended.iter().map(|ended| ended.shown(now_ms)).collect();
         Ok(Seen { p: desk.p, live, ended })
+    }
+
+    /// `names.lua`, all at once and in order.
+    ///
+    /// # Errors
+    /// [`Refusal`] where the node does not take part.
+    pub fn names(&self, now_ms: u64, view: &View) -> Result<Vec<LockName>, Refusal> {
+        self.admit(view)?;
+        let known = self.locks.iter().filter(|(_, record)| record.gone_at_ms > now_ms);
+        Ok(known.map(|(lock, _)| lock.clone()).collect())
     }
 
     /// `raise.lua`

@@ -81,7 +81,8 @@ impl Keys {
         Self { meta: format!("{prefix}meta"), wake: format!("{prefix}wake"), prefix }
     }
 
-    /// The channel on which a node publishes the name of a lock that became free there.
+    /// The channel on which a node publishes the name of a lock that became free there, a tab, and the
+    /// lease that ended.
     pub fn wake(&self) -> &str {
         &self.wake
     }

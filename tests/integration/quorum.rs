@@ -1,0 +1,3 @@
+//! A quorum of plain Redis nodes.
+
+mod differential;
