@@ -95,6 +95,9 @@ pub enum LinkError {
     },
 }
 
+/// The state before the first connection.
+const NOT_TRIED: &str = "not connected yet";
+
 /// Whether commands can be sent now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkState {
@@ -180,7 +183,7 @@ impl RedisLink {
     }
 
     fn new(target: RedisTarget, options: LinkOptions, verifier: Arc<dyn Verifier>) -> Self {
-        let (state, _) = watch::channel(LinkState::Down("not connected yet".to_owned()));
+        let (state, _) = watch::channel(LinkState::Down(NOT_TRIED.to_owned()));
         Self {
             inner: Arc::new(Inner {
                 target,
@@ -263,6 +266,11 @@ impl RedisLink {
     /// The state now.
     pub fn state(&self) -> LinkState {
         self.inner.state.borrow().clone()
+    }
+
+    /// Whether the first connection has been made, or has failed.
+    pub fn was_tried(&self) -> bool {
+        !matches!(&*self.inner.state.borrow(), LinkState::Down(reason) if reason == NOT_TRIED)
     }
 
     /// Where the link leads; its text hides the password.

@@ -204,7 +204,9 @@ impl QuorumStore {
                 if let Some(text) = self.inner.membership.is_twice() {
                     return Err(text);
                 }
-                if self.inner.membership.summary().0 >= needed {
+                // The last of them may turn out to be one of the others.
+                let tried = self.inner.nodes.iter().all(|node| node.link.was_tried());
+                if tried && self.inner.membership.summary().0 >= needed {
                     return Ok(());
                 }
                 if looks.changed().await.is_err() {

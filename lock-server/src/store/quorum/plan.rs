@@ -256,7 +256,7 @@ impl<'a> Group<'a> {
     }
 
     fn steps(&mut self, plan: &mut Plan) {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() && self.trusted {
             plan.view = Some(self.view());
         }
         if self.ready.is_empty() && self.joining.is_empty() && !self.new.is_empty() {
@@ -394,3 +394,6 @@ impl<'a> Group<'a> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

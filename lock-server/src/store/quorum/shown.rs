@@ -126,7 +126,7 @@ impl View {
 fn in_order_of_tokens(all: &mut [EndedLease]) {
     let places: Vec<usize> = (0..all.len()).filter(|at| all[*at].token.is_some()).collect();
     let mut with: Vec<EndedLease> = places.iter().map(|at| all[*at].clone()).collect();
-    with.sort_by(|a, b| b.token.cmp(&a.token));
+    with.sort_by_key(|ended| std::cmp::Reverse(ended.token));
     for (at, ended) in places.into_iter().zip(with) {
         all[at] = ended;
     }
