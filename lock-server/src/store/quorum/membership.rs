@@ -35,6 +35,11 @@ impl Current {
     }
 }
 
+/// A reason with the node that it is about, once.
+pub(super) fn of_node(node: &str, reason: &str) -> String {
+    if reason.contains(node) { reason.to_owned() } else { format!("{node}: {reason}") }
+}
+
 /// What this server knows of the quorum.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -185,7 +190,7 @@ impl Membership {
         let details = self.details();
         let reason = details.reasons.get(node).cloned().flatten();
         let reason = reason.unwrap_or_else(|| "it does not vote".to_owned());
-        format!("{}: {reason}", self.names.get(node).map_or("", String::as_str))
+        of_node(self.names.get(node).map_or("", String::as_str), &reason)
     }
 
     /// How many nodes vote, and what keeps the others from it.
@@ -194,7 +199,7 @@ impl Membership {
         let details = self.details();
         let mut reasons: Vec<String> = details.problem.iter().cloned().collect();
         for (name, reason) in self.names.iter().zip(&details.reasons) {
-            reasons.extend(reason.as_ref().map(|reason| format!("{name}: {reason}")));
+            reasons.extend(reason.as_ref().map(|reason| of_node(name, reason)));
         }
         (voting, reasons.join("; "))
     }
@@ -243,7 +248,6 @@ impl Membership {
             }
         }
         drop(current);
-        self.show();
         self.looks.send_modify(|count| *count += 1);
     }
 

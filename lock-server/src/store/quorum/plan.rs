@@ -26,8 +26,8 @@ pub(super) enum Action {
     Begin { node: usize, id: NodeId, members: Members },
     /// Tell another new node about the quorum that was begun.
     Init { node: usize, id: NodeId, view: View },
-    /// Keep it from voting: it knows nothing, or is not of the view any more.
-    Doubt { node: usize, seen: Option<NodeId> },
+    /// Keep it from voting: it knows nothing.
+    Doubt { node: usize },
     /// Let it vote, as soon as what it may have forgotten is over.
     Ready { node: usize, view: View, id: NodeId },
     /// Take it into the view that it missed.
@@ -73,6 +73,7 @@ pub(super) fn plan(nodes: &[Known], cluster: Option<&str>) -> Plan {
     let mut group = Group::new(nodes, &cluster, &mut plan);
     group.trusted |= known == Some(&cluster);
     group.newest_view();
+    group.leave_out_the_replaced(&mut plan);
     group.steps(&mut plan);
     plan
 }
@@ -115,8 +116,8 @@ fn begin(nodes: &[Known], plan: &mut Plan) {
     // Each first gets an id; every server then sees the same ones, and begins with the same node.
     let ids: Vec<Option<NodeId>> =
         found.iter().map(|(look, _)| look.meta.as_ref().map(|meta| meta.node.clone())).collect();
-    for (node, id) in ids.iter().enumerate().filter(|(_, id)| id.is_none()) {
-        plan.actions.push(Action::Doubt { node, seen: id.clone() });
+    for (node, _) in ids.iter().enumerate().filter(|(_, id)| id.is_none()) {
+        plan.actions.push(Action::Doubt { node });
     }
     if plan.actions.is_empty() {
         let ids: Vec<NodeId> = ids.into_iter().flatten().collect();
@@ -240,6 +241,27 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// A node that has its memory and is not of the newest view was replaced while it was away, or by
+    /// a lock server that names another one: it does not vote beside the one in its place, and it
+    /// does not take the place back.
+    fn leave_out_the_replaced(&mut self, plan: &mut Plan) {
+        let replaced: Vec<usize> = self
+            .in_view()
+            .filter(|at| !self.is_member(*at))
+            .filter(|at| self.meta(*at).is_some_and(|meta| meta.view.view < self.view))
+            .collect();
+        for list in [&mut self.ready, &mut self.joining, &mut self.new] {
+            list.retain(|at| !replaced.contains(at));
+        }
+        for at in replaced {
+            plan.standings[at] = Some(Standing::Not(format!(
+                "another node has taken its place in view {}: correct --store; or, to use it again \
+                 as a new node, delete its keys of this namespace",
+                self.view
+            )));
+        }
+    }
+
     /// The view in force.
     fn view(&self) -> View {
         View {
@@ -283,16 +305,10 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Those who missed a view are taken into it; those who are not of it any more must rejoin.
+    /// Those who missed a view are taken into it.
     fn follow(&self, plan: &mut Plan) {
         for at in self.in_view() {
             let Some(meta) = self.meta(at) else { continue };
-            let is_other = meta.view.view == self.view && meta.view.members != self.members;
-            if !self.members.contains(&meta.node) && !is_other {
-                let seen = Some(meta.node.clone());
-                plan.actions.push(Action::Doubt { node: at, seen });
-                continue;
-            }
             if meta.view.view < self.view {
                 plan.actions.push(Action::Advance { node: at, view: self.view() });
             }
@@ -306,6 +322,9 @@ impl<'a> Group<'a> {
     /// Those who forgot come back under a new view.
     fn bring_back(&self, plan: &mut Plan) {
         if !self.trusted {
+            if !self.all_answer() {
+                return;
+            }
             plan.problem = Some(format!(
                 "{} of {} nodes belong to the quorum {}, and the others know nothing: where --store \
                  names a node of another quorum, correct it; where most nodes have lost their \
@@ -315,12 +334,13 @@ impl<'a> Group<'a> {
             ));
             return;
         }
-        plan.actions.extend(self.blank.iter().map(|at| Action::Doubt { node: *at, seen: None }));
+        plan.actions.extend(self.blank.iter().map(|at| Action::Doubt { node: *at }));
         let voters: Vec<usize> =
             self.ready.iter().copied().filter(|at| self.is_member(*at)).collect();
         let enough = voters.len() >= majority(self.n);
         let soon = voters.len() + self.joining.len() + self.new.len() >= majority(self.n);
-        if !enough && !soon && !self.all_answer() {
+        let forgot = self.doubtful.len() + self.blank.len();
+        if !enough && !soon && forgot > 0 && !self.all_answer() {
             plan.problem = Some(format!(
                 "{} of {} nodes still have their memory, and not all of the others answer: tokens \
                  are issued again when a majority has it, or when all nodes answer",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::redis::Cmd;
 use fence_protocol::{LockName, Token};
 
+use super::membership::of_node;
 use super::nodes::{Node, Replies, Silence, ask};
 use super::replies::read_reply;
 use super::{Current, QuorumStore};
@@ -114,12 +115,12 @@ impl QuorumStore {
             match late.next().await {
                 Some((node, Ok(reply))) => {
                     if let NodeReply::Refused(refusal) = &reply {
-                        reasons.push(format!("{}: {}", self.address(node), say(refusal)));
+                        reasons.push(of_node(&self.address(node), &say(refusal)));
                     }
                     round.hear(node, Heard::Replied(reply));
                 }
                 Some((node, Err(silence))) => {
-                    reasons.push(format!("{}: {}", self.address(node), silence.reason()));
+                    reasons.push(of_node(&self.address(node), silence.reason()));
                     round.hear(
                         node,
                         match silence {

@@ -10,6 +10,7 @@ use fence_protocol::wire::lock::{
 use fence_protocol::{LeaseId, LockName, Owner};
 
 use super::QuorumStore;
+use super::membership::of_node;
 use super::nodes::{Silence, ask};
 use super::replies::{read_names, read_seen};
 use super::round::{reasons_text, say};
@@ -167,7 +168,7 @@ impl QuorumStore {
             match reply {
                 Ok(one) => seen.push(one),
                 Err(silence) => {
-                    reasons.push(format!("{}: {}", self.address(node), silence.reason()));
+                    reasons.push(of_node(&self.address(node), silence.reason()));
                 }
             }
         }

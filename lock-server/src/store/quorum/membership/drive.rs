@@ -29,6 +29,8 @@ const CALM: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_millis(100);
 /// How many looks follow each other at once where each finds something to do.
 const STEPS_MAX: usize = 16;
+/// How long nodes have to answer at first before it is told that they do not.
+const FIRST_WORD: Duration = Duration::from_secs(3);
 /// How long a node has to say what it is.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the settings of the nodes are judged, in milliseconds.
@@ -62,6 +64,7 @@ impl Driver {
     }
 
     async fn work(self) {
+        self.all_were_tried().await;
         let mut clocks = vec![judge::ClockWatch::default(); self.nodes.len()];
         let mut judged_ms = None;
         loop {
@@ -75,6 +78,7 @@ impl Driver {
                     }
                 }
             }
+            self.membership.show();
             let now_ms = self.clock.monotonic_ms();
             if judged_ms.is_none_or(|last| now_ms - last >= JUDGE_INTERVAL_MS) {
                 judged_ms = Some(now_ms);
@@ -85,6 +89,19 @@ impl Driver {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+    }
+
+    /// Waits for the first word of every node, or for so long that one is seen not to answer.
+    async fn all_were_tried(&self) {
+        let tried = async {
+            while !self.nodes.iter().all(|node| node.link.was_tried()) {
+                tokio::select! {
+                    () = self.membership.kick.notified() => {}
+                    () = tokio::time::sleep(BUSY) => {}
+                }
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_WORD, tried).await;
     }
 
     /// Looks at all nodes, tells what was found, and does what is to be done.
@@ -144,13 +161,13 @@ impl Driver {
                 let floors = metas(known).map(|meta| meta.floor);
                 self.init(*node, id, view.clone(), floors.max().unwrap_or(0)).await
             }
-            Action::Doubt { node, seen } => {
+            Action::Doubt { node } => {
                 let Some(node) = self.nodes.get(*node) else { return Done::Wait(CALM) };
                 if self.membership.details().cluster.is_some() {
                     let reason = "it knows nothing of the quorum (any more)";
                     self.membership.amnesia(node.index, reason);
                 }
-                self.doubt(node, seen.as_ref()).await
+                self.doubt(node, None).await
             }
             Action::Ready { node, view, id } => {
                 match self.tell(*node, &self.scripts.ready(view, id)).await {
