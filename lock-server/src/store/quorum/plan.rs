@@ -342,7 +342,7 @@ impl<'a> Group<'a> {
         let forgot = self.doubtful.len() + self.blank.len();
         if !enough && !soon && forgot > 0 && !self.all_answer() {
             plan.problem = Some(format!(
-                "{} of {} nodes still have their memory, and not all of the others answer: tokens \
+                "{} of {} nodes are known to have their memory, and not all of the others answer: tokens \
                  are issued again when a majority has it, or when all nodes answer",
                 voters.len(),
                 self.n

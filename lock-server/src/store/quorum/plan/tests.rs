@@ -128,7 +128,7 @@ fn a_node_that_forgot_rejoins_by_a_bump_of_the_others() {
 fn a_node_does_not_rejoin_on_the_word_of_too_few() {
     let plan = plan(&[ready("a"), doubted("x"), silent(Some("c"))], Some(CLUSTER));
     assert_eq!(plan.actions, []);
-    assert!(plan.problem.unwrap().contains("1 of 3 nodes still have their memory"));
+    assert!(plan.problem.unwrap().contains("1 of 3 nodes are known to have their memory"));
 }
 
 #[test]
