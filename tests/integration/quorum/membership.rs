@@ -94,11 +94,14 @@ async fn most_of_the_memory_is_lost() {
     until_all_vote(&kit).await;
 }
 
-/// All is gone at once: the quorum begins anew, above everything.
+/// All is gone at once, after views have changed: the quorum begins anew, above everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_the_memory_is_lost() {
     let nodes = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    nodes.node(0).run::<()>(&["FLUSHALL"]).await;
+    until_true("a view bump", || async { count(&kit, "lock_quorum_view_bumps") == 1 }).await;
     until_all_vote(&kit).await;
     let before = token_of(&store, "a").await;
     for node in nodes.nodes() {

@@ -82,6 +82,19 @@ async fn a_release_elsewhere_wakes() {
     }
 }
 
+/// A mark that one server has heard of is exceeded by what another one grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_lifts_all_servers() {
+    let nodes = QuorumNodes::start(3).await;
+    let servers = servers(&nodes, 2).await;
+    let mark = fence_protocol::Token::new(800_000_000_000_000).unwrap();
+    servers[0].0.lift(mark).await.unwrap();
+    for lock in ["a", "b", "c"] {
+        let grant = servers[1].0.acquire(request(lock, LONG_MS, 0)).await.unwrap();
+        assert!(grant.token > mark, "{} at {lock}", grant.token);
+    }
+}
+
 /// The same request at two servers at once, as from a client that lost patience: one grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_id_at_two_servers_is_one_grant() {

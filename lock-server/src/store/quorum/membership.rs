@@ -3,6 +3,7 @@
 mod drive;
 mod lines;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub(super) struct Membership {
     current: RwLock<Option<Current>>,
     details: Mutex<Details>,
     kick: Notify,
+    /// Counts the views that nodes told of between the looks.
+    learned: AtomicU64,
     /// Counts the looks that came to an end.
     looks: watch::Sender<u64>,
     counters: Counters,
@@ -83,6 +86,7 @@ impl Membership {
             current: RwLock::new(None),
             details: Mutex::new(details),
             kick: Notify::new(),
+            learned: AtomicU64::new(0),
             looks: watch::channel(0).0,
             counters,
             health,
@@ -125,6 +129,7 @@ impl Membership {
                 *votes &= id.is_some_and(|id| members.contains(&id));
             }
             known.view.members = members;
+            self.learned.fetch_add(1, Ordering::Relaxed);
         }
         drop(current);
         self.look_again();
@@ -204,8 +209,14 @@ impl Membership {
         (voting, reasons.join("; "))
     }
 
-    /// Takes over what a look has found.
-    fn publish(&self, plan: &Plan, silent: &[Option<String>], ids: &[Option<NodeId>]) {
+    /// Takes over what a look has found that began when so many views were learned.
+    fn publish(
+        &self,
+        plan: &Plan,
+        silent: &[Option<String>],
+        ids: &[Option<NodeId>],
+        learned: u64,
+    ) {
         let mut details = self.details();
         for (at, id) in ids.iter().enumerate() {
             if id.is_some() {
@@ -232,9 +243,12 @@ impl Membership {
         }
         drop(details);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // After a loss of all memory the numbers may begin anew, so what is found counts, unless a
+        // node told of something newer while this look was under way.
+        let has_learned = self.learned.load(Ordering::Relaxed) != learned;
         let is_older = |view: &View| {
             current.as_ref().is_some_and(|known| {
-                known.view.cluster == view.cluster && known.view.view > view.view
+                has_learned && known.view.cluster == view.cluster && known.view.view > view.view
             })
         };
         match &plan.view {

@@ -120,7 +120,7 @@ impl Proposal<'_> {
             Decision::Granted { token, remaining_ms } => self.granted(token, remaining_ms, asked),
             Decision::Held { holder } => {
                 self.drop_votes();
-                let lease = who(&asked, holder.token).unwrap_or(self.vote.lease);
+                let lease = who(&asked, holder.token);
                 let holder = Holder::heard(lease, holder, self.store.now_ms());
                 Step::Done(Outcome::Held(holder))
             }
@@ -137,7 +137,7 @@ impl Proposal<'_> {
                 self.splits += 1;
                 let backoff_ms = self.backoff_ms();
                 if self.splits > SPLITS_MAX {
-                    let lease = who(&asked, holder.token).unwrap_or(self.vote.lease);
+                    let lease = who(&asked, holder.token);
                     let holder = Some(Holder::heard(lease, holder, self.store.now_ms()));
                     return Step::Done(Outcome::Split { holder, backoff_ms });
                 }
@@ -240,12 +240,13 @@ impl Proposal<'_> {
     }
 }
 
-/// Whose token it is, among the leases that nodes told of.
-fn who(asked: &Asked<Decision>, token: Token) -> Option<LeaseId> {
-    asked.round.replies().find_map(|(_, reply)| match reply {
+/// Whose token it is, among the leases that nodes told of; an id that nobody has, where none did.
+fn who(asked: &Asked<Decision>, token: Token) -> LeaseId {
+    let lease = asked.round.replies().find_map(|(_, reply)| match reply {
         NodeReply::Held { lease, holder, .. } if holder.token == token => Some(*lease),
         _ => None,
-    })
+    });
+    lease.unwrap_or_else(ids::lease_id)
 }
 
 impl QuorumStore {

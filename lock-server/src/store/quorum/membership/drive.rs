@@ -1,6 +1,7 @@
 //! The task that looks at the nodes and does what is to be done.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::redis::Cmd;
@@ -106,6 +107,7 @@ impl Driver {
 
     /// Looks at all nodes, tells what was found, and does what is to be done.
     async fn step(&self) -> Done {
+        let learned = self.membership.learned.load(Ordering::Relaxed);
         let looks = join_all(self.nodes.iter().map(|node| self.look(node))).await;
         let (cluster, last_ids) = {
             let details = self.membership.details();
@@ -120,7 +122,7 @@ impl Driver {
         let id = |known: &Known| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
         let ids: Vec<Option<NodeId>> = known.iter().map(id).collect();
         let plan = plan(&known, cluster.as_deref());
-        self.membership.publish(&plan, &silent, &ids);
+        self.membership.publish(&plan, &silent, &ids, learned);
         let mut done = Done::Wait(if plan.problem.is_some() { BUSY * 5 } else { CALM });
         for action in &plan.actions {
             done = match (done, self.act(action, &known).await) {

@@ -56,7 +56,13 @@ impl Queues {
         let state = &mut *state;
         let Some(queue) = state.locks.get_mut(lock) else { return Next::Ask };
         queue.proposing = false;
-        debug_assert!(queue.entries.front().is_some_and(|head| head.request.lease_id == lease));
+        if queue.entries.front().is_none_or(|head| head.request.lease_id != lease) {
+            // Nobody is there whom it concerns.
+            return match outcome {
+                Outcome::Granted(_) => Next::TakeBack(lease),
+                _ => Next::Ask,
+            };
+        }
         let (next, told) = match outcome {
             Outcome::Granted(grant) => {
                 let holder = Holder::of(&grant, now_ms);
@@ -203,7 +209,10 @@ impl State {
         match now {
             Some(error) => {
                 listeners.retain(|listener| listener.number != number);
-                queue.entries.retain(|entry| !entry.listeners.is_empty());
+                // Only this one: the first stays while it is with the nodes, whoever has left it.
+                if listeners.is_empty() {
+                    queue.entries.remove(at);
+                }
                 queue.wake.notify_one();
                 self.waiting -= 1;
                 LastWord::Now(error)
