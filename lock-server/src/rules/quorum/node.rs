@@ -150,6 +150,16 @@ impl Node {
         }
     }
 
+    /// The highest token that counts as accepted in a bucket.
+    pub fn p(&self, bucket: Bucket) -> u64 {
+        self.meta.as_ref().map_or(0, |meta| self.accepted(meta, bucket))
+    }
+
+    /// The view that the node is in, as far as it knows one.
+    pub fn view(&self) -> Option<&View> {
+        self.meta.as_ref().map(|meta| &meta.view).filter(|view| !view.cluster.is_empty())
+    }
+
     /// Lets go of the records whose time is over, as Redis does by itself.
     pub fn expire(&mut self, now_ms: u64) {
         self.locks.retain(|_, record| record.gone_at_ms > now_ms);
