@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use fence_protocol::Ttl;
+use futures_util::FutureExt as _;
 use service_kit::redis_link::{LinkError, RedisLink};
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
@@ -158,7 +159,7 @@ pub(super) fn ask<T: Send + 'static>(
     for node in nodes {
         let Some(command) = command(node) else { continue };
         let (node, answers, read) = (node.clone(), answers.clone(), read.clone());
-        tasks.spawn(async move {
+        let mut asking = Box::pin(async move {
             let reply = match node.link.call(&command).await {
                 Ok(value) => read(&node, value),
                 Err(error) => Err(Silence::of(error)),
@@ -166,6 +167,10 @@ pub(super) fn ask<T: Send + 'static>(
             // Nobody listens any more where a majority has decided.
             let _ = answers.try_send((node.index, reply));
         });
+        // Sent before this returns: what is asked next, to take this back, must not overtake it.
+        if (&mut asking).now_or_never().is_none() {
+            tasks.spawn(asking);
+        }
     }
     Replies { from, patience: Box::pin(tokio::time::sleep(patience)) }
 }

@@ -5,6 +5,8 @@
 //! view can still reach a majority. The members of a view are named by ids, a new one for each life
 //! of a node's memory, so that a node that was replaced does not vote beside the one in its place.
 
+mod copies;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rules::quorum::view::{Look, Meta, State, View};
@@ -72,6 +74,7 @@ pub(super) fn plan(nodes: &[Known], cluster: Option<&str>) -> Plan {
     };
     let mut group = Group::new(nodes, &cluster, &mut plan);
     group.trusted |= known == Some(&cluster);
+    group.leave_out_copies(&mut plan);
     group.newest_view();
     group.leave_out_the_replaced(&mut plan);
     group.steps(&mut plan);

@@ -199,3 +199,23 @@ fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_copy_of_a_node_and_the_node_do_not_vote() {
+    let only = |plan: &Plan| {
+        let votes = plan.standings.iter().map(|standing| *standing == Some(Standing::Votes));
+        votes.collect::<Vec<_>>()
+    };
+    let copied = plan(&[ready("a"), ready("b"), ready("a")], None);
+    assert_eq!(only(&copied), [false, true, false]);
+    assert_eq!(copied.actions, []);
+    let Some(Standing::Not(why)) = &copied.standings[2] else { panic!("{copied:?}") };
+    assert!(why.contains("nodes 1 and 3"), "{why}");
+    let doubt = node(State::Doubt, "a", 1, &ABC);
+    let copied = plan(&[ready("a"), ready("b"), doubt], Some(CLUSTER));
+    assert_eq!(only(&copied), [false, true, false]);
+    assert_eq!(copied.actions, []);
+    // The copy was emptied: it comes back as one that has forgotten.
+    let emptied = plan(&[ready("a"), ready("b"), doubted("d")], Some(CLUSTER));
+    assert!(matches!(emptied.actions.as_slice(), [Action::Bump { .. }]), "{emptied:?}");
+}
