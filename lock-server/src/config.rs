@@ -45,7 +45,8 @@ pub struct Config {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
     /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT,
-    /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,… or etcd://HOST:PORT,….
+    /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,…,
+    /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis) or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// Who this server is to the store.
@@ -149,11 +150,11 @@ pub struct Config {
 /// Something else than serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Prepare a namespace in Redis or etcd that has never issued a token.
+    /// Prepare a namespace in Redis, in a quorum or in etcd that has never issued a token.
     Init {
         /// Vouch that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
         /// Without this a store that holds nothing may have been emptied, and tokens begin at the
-        /// clock floor.
+        /// clock floor. Of a quorum all nodes must answer.
         #[arg(long, required = true)]
         fresh: bool,
     },
@@ -176,6 +177,8 @@ Examples:
   Leases in etcd, as a user of it:
     lock-server --store etcds://locks@etcd1:2379,etcd2:2379,etcd3:2379 --store-ca ca.pem
       --store-password-file password.txt --token-key-file keys.txt
+  Leases in a quorum of three independent Redis, of which one may fail:
+    lock-server --store redis-quorum:redis://a:6379,redis://b:6379,redis://c:6379 --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -263,7 +266,7 @@ impl Config {
              redis://HOST:PORT or etcd://HOST:PORT"
                 .to_owned()
         })?;
-        if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_)) {
+        if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_) | StoreUrl::Quorum(_)) {
             return Err("--key-prefix is for keys in Redis; leave it out".to_owned());
         }
         self.replicas.fit(&store)?;

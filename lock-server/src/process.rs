@@ -9,6 +9,7 @@ use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
 use crate::store::etcd::{self, EtcdOptions};
+use crate::store::quorum;
 use crate::store::redis::lineage;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
@@ -77,10 +78,15 @@ async fn init(config: &Config) -> ExitCode {
             let made = etcd::init_fresh(target, &EtcdOptions::of(&options), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
+        StoreUrl::Quorum(url) => {
+            let key_prefix = config.key_prefix.clone().unwrap_or_default();
+            let made = quorum::init_fresh(url, &key_prefix, &config.namespace, &guards).await;
+            (format!("{} at {url}", config.namespace), made.map(|()| 1))
+        }
         StoreUrl::Memory | StoreUrl::Embedded(_) => {
             return usage(
-                "init --fresh prepares a Redis or an etcd: name it with --store \
-                 redis://HOST:PORT or --store etcd://HOST:PORT",
+                "init --fresh prepares a Redis, a quorum or an etcd: name it with --store, as in \
+                 --store redis://HOST:PORT",
             );
         }
     };

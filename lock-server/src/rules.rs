@@ -5,6 +5,7 @@
 //! the `memory` store, the `embedded` store and the tests' simulation.
 
 mod machine;
+pub mod quorum;
 mod record;
 mod session;
 mod takeover;

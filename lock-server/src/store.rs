@@ -18,6 +18,7 @@ mod guarantee;
 mod loss;
 pub mod memory;
 mod open;
+pub mod quorum;
 pub mod redis;
 mod session;
 

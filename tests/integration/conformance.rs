@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use fence_protocol::Namespace;
 use fence_tests::conformance::{fence_store, lock_store};
+use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_sentinel::SentinelGroup;
 use fence_tests::redis_server::Redis;
@@ -174,6 +175,32 @@ mod lock_cluster {
     }
 
     fence_tests::lock_store_suite!(store().await);
+}
+
+/// Three nodes for all cases, a namespace each.
+mod lock_quorum_3 {
+    fence_tests::lock_store_suite!(
+        crate::conformance::quorum_of(3).await,
+        offers core,
+        lacks namespace takeover kinds groups delays sessions
+    );
+}
+
+mod lock_quorum_5 {
+    fence_tests::lock_store_suite!(
+        crate::conformance::quorum_of(5).await,
+        offers core,
+        lacks namespace takeover kinds groups delays sessions
+    );
+}
+
+async fn quorum_of(n: usize) -> (Arc<QuorumNodes>, lock_store::Store) {
+    let nodes = QuorumNodes::shared(n).await;
+    let url = nodes.url().parse().unwrap();
+    let options = StoreOptions { namespace: nodes.namespace(), ..StoreOptions::default() };
+    let kit = Kit::new("conformance");
+    let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
+    (nodes, store)
 }
 
 mod fence_memory {

@@ -22,6 +22,7 @@ mod guides;
 mod harness;
 mod locks;
 mod many_servers;
+mod quorum;
 mod redis;
 mod redis_port;
 mod refusals;

@@ -27,6 +27,7 @@ pub mod key_file;
 pub mod load;
 pub mod ports;
 pub mod process;
+pub mod quorum_nodes;
 pub mod raw_http;
 pub mod redis_clock;
 pub mod redis_cluster;

@@ -96,6 +96,9 @@ pub enum LinkError {
     },
 }
 
+/// The state before the first connection.
+const NOT_TRIED: &str = "not connected yet";
+
 /// Whether commands can be sent now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkState {
@@ -152,8 +155,37 @@ impl RedisLink {
         verifier: Arc<dyn Verifier>,
         tasks: &Tasks,
     ) -> Result<Self, String> {
-        let (state, _) = watch::channel(LinkState::Down("not connected yet".to_owned()));
-        let link = Self {
+        let link = Self::new(target, options, verifier);
+        link.connect_once(1).await?;
+        tasks.spawn(supervisor::run(link.clone(), tasks.shutdown_token()));
+        Ok(link)
+    }
+
+    /// As [`RedisLink::start`], and returns at once: the first connection is made in the background
+    /// as every later one is, for a Redis that may be down for now.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_lazily(
+        target: RedisTarget,
+        options: LinkOptions,
+        verifier: Arc<dyn Verifier>,
+        tasks: &Tasks,
+    ) -> Self {
+        let link = Self::new(target, options, verifier);
+        let (own, stop) = (link.clone(), tasks.shutdown_token());
+        tasks.spawn(async move {
+            if let Some(Err(reason)) = stop.run_until_cancelled(own.connect_once(1)).await {
+                own.take_down(&reason);
+            }
+            supervisor::run(own, stop).await;
+        });
+        link
+    }
+
+    fn new(target: RedisTarget, options: LinkOptions, verifier: Arc<dyn Verifier>) -> Self {
+        let (state, _) = watch::channel(LinkState::Down(NOT_TRIED.to_owned()));
+        Self {
             inner: Arc::new(Inner {
                 target,
                 options,
@@ -164,10 +196,7 @@ impl RedisLink {
                 broken: Notify::new(),
                 closed: CancellationToken::new(),
             }),
-        };
-        link.connect_once(1).await?;
-        tasks.spawn(supervisor::run(link.clone(), tasks.shutdown_token()));
-        Ok(link)
+        }
     }
 
     /// Sends one command and awaits its reply.
@@ -238,6 +267,11 @@ impl RedisLink {
     /// The state now.
     pub fn state(&self) -> LinkState {
         self.inner.state.borrow().clone()
+    }
+
+    /// Whether the first connection has been made, or has failed.
+    pub fn was_tried(&self) -> bool {
+        !matches!(&*self.inner.state.borrow(), LinkState::Down(reason) if reason == NOT_TRIED)
     }
 
     /// Where the link leads; its text hides the password.

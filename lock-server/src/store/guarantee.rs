@@ -26,6 +26,7 @@ pub fn guarantee(url: &StoreUrl) -> Guarantee {
         StoreUrl::Redis(target) if target.is_sentinel() => SENTINEL,
         StoreUrl::Redis(target) if target.is_cluster() => CLUSTER,
         StoreUrl::Redis(_) => REDIS,
+        StoreUrl::Quorum(_) => QUORUM,
         StoreUrl::Etcd(_) => ETCD,
     }
 }
@@ -62,6 +63,12 @@ const CLUSTER: Guarantee = Guarantee {
     leases: "a failover may forget leases; --after-loss wait lets them run out first",
     availability: "the master of the namespace's slot may fail; nothing is granted while the slot moves",
 };
+const QUORUM: Guarantee = Guarantee {
+    engine: "redis-quorum",
+    tokens: "strict: the tokens of a lock rise whatever a minority of the nodes forgets",
+    leases: "a majority keeps each lease; only clocks that run at other rates give a lock to two",
+    availability: "one of three nodes, or two of five, may fail",
+};
 const ETCD: Guarantee = Guarantee {
     engine: "etcd",
     tokens: "strict: tokens rise through every failure of a minority and through restored backups",
@@ -93,6 +100,7 @@ mod tests {
             "redis://a",
             "redis-sentinel://a/m",
             "redis-cluster://a",
+            "redis-quorum:redis://a,redis://b,redis://c",
             "etcd://a",
         ] {
             let row = guarantee(&url.parse().unwrap());

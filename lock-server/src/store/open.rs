@@ -15,6 +15,7 @@ use service_kit::redis_link::{
 use super::embedded::EmbeddedStore;
 use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
 use super::memory::MemoryStore;
+use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
 use super::redis::replicas::ReplicaOptions;
 use super::redis::{KeyPrefix, RedisOptions, RedisStore};
 use super::{Limits, LockStore, LossOptions};
@@ -33,6 +34,8 @@ pub enum StoreUrl {
     Redis(RedisTarget),
     /// `etcd://…`, `etcds://…`
     Etcd(EtcdTarget),
+    /// `redis-quorum:redis://a,redis://b,redis://c`
+    Quorum(QuorumUrl),
 }
 
 impl FromStr for StoreUrl {
@@ -52,12 +55,14 @@ impl FromStr for StoreUrl {
                 let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
                 Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
             }
+            Some(("redis-quorum", _)) => url.parse().map(Self::Quorum),
             Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
                  redis-sentinel://host:port,host:port/master-name, \
-                 redis-cluster://host:port,host:port or etcd://host:port,host:port; rediss in place \
-                 of redis, and etcds in place of etcd, is TLS",
+                 redis-cluster://host:port,host:port, \
+                 redis-quorum:redis://a,redis://b,redis://c or etcd://host:port,host:port; rediss \
+                 in place of redis, and etcds in place of etcd, is TLS",
                 without_password(url)
             )),
         }
@@ -72,9 +77,10 @@ impl StoreUrl {
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
-            Self::Etcd(_) if login.sentinel_password.is_some() => {
+            Self::Quorum(_) | Self::Etcd(_) if login.sentinel_password.is_some() => {
                 Err("--sentinel-password-file is for Redis sentinels; leave it out".to_owned())
             }
+            Self::Quorum(url) => url.with_login(login).map(Self::Quorum),
             Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
             local => Ok(local),
         }
@@ -192,6 +198,16 @@ async fn open_store(
             let started = EtcdStore::start(target, etcd_options, guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
+        StoreUrl::Quorum(url) => {
+            let quorum_options = QuorumOptions {
+                namespace: options.namespace.clone(),
+                key_prefix: options.key_prefix.clone(),
+                limits: options.limits,
+                link: options.link,
+            };
+            let started = QuorumStore::start(url, quorum_options, guards.clone(), kit);
+            Arc::new(started.await.map_err(refused)?)
+        }
     })
 }
 
@@ -236,6 +252,8 @@ mod tests {
         assert!(target("redis-sentinel://a,b:7/orders").is_sentinel());
         assert!(target("redis-cluster://a:1,b:2").is_cluster());
         assert!("redis-cluster://a/1".parse::<StoreUrl>().is_err());
+        let quorum = "redis-quorum:redis://a,redis://b,redis://c";
+        assert!(matches!(quorum.parse(), Ok(StoreUrl::Quorum(_))));
     }
 
     #[test]
@@ -244,5 +262,7 @@ mod tests {
         assert!(error.contains("db/x") && !error.contains("hunter2"), "{error}");
         assert!("embedded:".parse::<StoreUrl>().is_err());
         assert!("memory:x".parse::<StoreUrl>().is_err());
+        let even = "redis-quorum:redis://a,redis://b".parse::<StoreUrl>().unwrap_err();
+        assert!(even.contains("3 or 5"), "{even}");
     }
 }

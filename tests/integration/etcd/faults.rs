@@ -242,3 +242,65 @@ async fn cut_connections_lose_no_waiter() {
     let next = soon("the waiter", waiting).await.unwrap().lease();
     assert!(next.token > first.token);
 }
+
+/// A place in the queue was given, and the answer lost; the caller is told so, and nobody is held up
+/// by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_whose_reply_was_lost_holds_nobody_up() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let held = other.grant("a", LONG_MS).await;
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+    let reply = soon("an answer", locks.acquire("a", ask)).await;
+    assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+    assert_eq!(other.show("a").await.queue_length, 1, "the fault did not strike after the place");
+    site.heal().await;
+    other.queue_of("a", 0).await;
+    other.release("a", held.lease_id).await.expect(200);
+    other.grant("a", LONG_MS).await;
+}
+
+/// A waiter's patience ends while etcd is away: its place goes when etcd is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_could_not_be_given_up_is_given_up_later() {
+    let site = Site::start().await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let held = other.grant("a", LONG_MS).await;
+    let own = locks.clone();
+    let waiting = tokio::spawn(async move {
+        own.acquire("a", json!({"ttl_ms": LONG_MS, "wait_ms": 3_000})).await
+    });
+    other.queue_of("a", 1).await;
+    site.proxy.set(Fault::Blackhole);
+    let reply = soon("an answer", waiting).await.unwrap();
+    assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+    site.heal().await;
+    other.queue_of("a", 0).await;
+    other.release("a", held.lease_id).await.expect(200);
+    other.grant("a", LONG_MS).await;
+}
+
+/// etcd's lease outlives ours, so a server that did not grant one is careful with what it tells of
+/// its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_elsewhere_is_not_told_more_time_than_there_is() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    for round in 0..3 {
+        let lock = format!("short/{round}");
+        let ask = json!({"lease_id": lease_id(), "ttl_ms": 2_100, "owner": "me"});
+        let granted = first.locks().acquire(&lock, ask.clone()).await.lease();
+        // A part of its time is over.
+        tokio::time::sleep(std::time::Duration::from_millis(1_050)).await;
+        let again = second.locks().acquire(&lock, ask).await.lease();
+        let told = std::time::Duration::from_millis(again.ttl_ms);
+        let until = tokio::time::Instant::now() + told;
+        assert_eq!(again.token, granted.token);
+        let next = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+        let next = first.locks().acquire(&lock, next).await.lease();
+        let early = until.saturating_duration_since(tokio::time::Instant::now());
+        // The answers were on their way for a moment.
+        assert!(early.as_millis() < 200, "{} was granted {early:?} early", next.token);
+    }
+}

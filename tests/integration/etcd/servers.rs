@@ -198,3 +198,28 @@ async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
     locks.release("ends", held.lease_id).await.expect(200);
     assert!(granted(second).await.token > held.token);
 }
+
+/// While a server looks at etcd, others of its requests go on and see later revisions. That is no
+/// older etcd: the offset of the tokens is lifted at the start, and never again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_has_no_doubts_of_its_etcd() {
+    let etcd = Etcd::start().await;
+    let server = setup(&etcd.url()).start().await;
+    let busy = (0..8).map(|number| {
+        let locks = server.locks();
+        tokio::spawn(async move {
+            let lock = format!("busy/{number}");
+            let lease = locks.grant(&lock, LONG_MS).await;
+            for _ in 0..rounds(300, 10_000) {
+                locks.renew(&lock, lease.lease_id).await.expect(200);
+            }
+        })
+    });
+    for worker in busy.collect::<Vec<_>>() {
+        worker.await.expect("no panic");
+    }
+    let metrics = server.locks().0.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    let lifts = metrics.lines().find(|line| line.starts_with("lock_etcd_lifts_total"));
+    assert_eq!(lifts, Some("lock_etcd_lifts_total 1"), "{metrics}");
+}

@@ -198,6 +198,7 @@ macro_rules! lock_store_suite {
         $crate::lock_store_suite!(@cases $store;
             tokens_rise_over_all_locks
             tokens_run_out_loudly
+            a_minimum_lifts_all_locks
             many_tasks_on_many_locks_keep_the_tokens_unique
             minted_tokens_rise_with_the_granted
         );

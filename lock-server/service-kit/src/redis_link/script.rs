@@ -17,6 +17,16 @@ impl Script {
         Self { name, text, sha1: redis::Script::new(text).get_hash().to_owned() }
     }
 
+    /// What Redis is given to load.
+    pub fn text(&self) -> &'static str {
+        self.text
+    }
+
+    /// The SHA-1 of the text, by which Redis knows it.
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
+
     /// An `EVALSHA` to which `keys` (as many as are given) and then arguments can be added.
     pub fn call(&self, keys: &[&str]) -> Cmd {
         let mut command = cmd("EVALSHA");

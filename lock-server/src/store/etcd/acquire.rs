@@ -200,7 +200,17 @@ impl EtcdStore {
     /// The grant that the id has already; `None` where it has just changed.
     async fn repeat(&self, request: &Acquire, view: &View) -> Result<Option<Grant>, StoreError> {
         let Some(at) = &view.held else { return Ok(None) };
-        let remaining_ms = self.remaining_ms(&request.lock, at).await?;
+        let (lock, lease_id) = (&request.lock, request.lease_id);
+        let is_kept = self.inner.keeper.deadline_ms(lock, at.create_revision).is_some();
+        if at.held.session.is_none() && !is_kept {
+            // Another server ends it by its own watch, which nobody here can read: etcd's lease is
+            // longer. So it is renewed, and what is told is true.
+            return match self.renew_lease(lock, lease_id, None).await {
+                Err(StoreError::Lost { .. }) => Ok(None),
+                renewed => renewed.map(Some),
+            };
+        }
+        let remaining_ms = self.remaining_ms(lock, at).await?;
         if !at.held.claimed && !self.claim(&request.lock, at).await? {
             return Ok(None);
         }

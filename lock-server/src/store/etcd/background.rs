@@ -183,7 +183,11 @@ async fn keep_places(store: &EtcdStore) {
         tokio::time::sleep(pause).await;
         let Some(id) = store.inner.places.lease() else { continue };
         match store.inner.gateway.lease_keepalive(id).await {
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => {
+                if let Err(error) = store.sweep_places(id).await {
+                    tracing::debug!(%error, "places in the queues are not looked at");
+                }
+            }
             Ok(None) => {
                 tracing::warn!(
                     "this server was away from etcd for longer than --liveness: who waits here has \

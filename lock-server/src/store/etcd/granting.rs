@@ -14,7 +14,7 @@ use super::sessions::Terms;
 use super::txn::{Compare, On, Op, Txn};
 use super::values::{self, HeldAt, Record, written};
 use super::view::View;
-use super::wire::TxnReply;
+use super::wire::{Header, TxnReply};
 use super::{EtcdStore, millis, store_error};
 use crate::store::{Acquire, Grant, StoreError};
 
@@ -81,7 +81,7 @@ impl EtcdStore {
             }
             Err(GatewayError::Unknown(reason)) => {
                 unused.leases = None;
-                self.read_back(request, terms, &draft, reason).await
+                self.read_back(request, terms, &draft, &seen, reason).await
             }
             Err(error) => Err(store_error(error)),
         }
@@ -185,6 +185,7 @@ impl EtcdStore {
         request: &Acquire,
         terms: &Terms,
         draft: &Draft,
+        seen: &Seen,
         reason: String,
     ) -> Result<Try, StoreError> {
         let unknown = |why: String| {
@@ -202,6 +203,14 @@ impl EtcdStore {
         let view = look().await?;
         if let Some(at) = view.held.clone().filter(|at| at.held.stamp == draft.held.stamp) {
             let token = at.token()?;
+            let header = Header { revision: at.create_revision, ..view.header };
+            if let Some(doubt) = seen.doubt_of_grant(&header, token.get()) {
+                let before = view.record.record.without(request.lease_id);
+                self.take_back(&request.lock, at.create_revision, draft, &before).await?;
+                tracing::warn!(%doubt, "a grant is in doubt and was taken back; verifying etcd");
+                self.inner.counter.forget();
+                return Ok(Try::Anew);
+            }
             self.inner.counter.saw_token(token);
             let remaining_ms =
                 self.keep(&request.lock, at.clone(), view.record, draft.leases, terms);

@@ -162,6 +162,12 @@ impl Record {
         self.end(granted.lease_id, &Ending { reason: by_itself(granted), why: None, at_ms, stamp })
     }
 
+    /// The record as if this id had not been granted.
+    pub(super) fn without(&self, lease_id: LeaseId) -> Self {
+        let granted = self.granted.clone().filter(|granted| granted.lease_id != lease_id);
+        Self { granted, ended: self.ended.clone() }
+    }
+
     /// The record with this live lease as the one that was granted last: another server's, or one
     /// whose record is lost.
     pub(super) fn holding(&self, at: &HeldAt) -> Self {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire::Attempt;
 use super::gateway::GatewayError;
+use super::keys::Subject;
 use super::places::Ticket;
 use super::txn::{Compare, On, Op, Txn};
 use super::values::{Waiter, WaiterAt, written};
@@ -29,42 +30,58 @@ const HANDOVER_LOOK: Duration = Duration::from_millis(10);
 const HANDOVER_LOOKS: usize = 300;
 /// The shortest time that an etcd lease lives, in seconds.
 const LEASE_S_MIN: u64 = 2;
+/// The number of no caller: they begin with 1.
+const NOBODY: u64 = 0;
 
 impl EtcdStore {
     /// Waits in the queue. Cancel-safe: dropped, it leaves it.
     pub(super) async fn wait(&self, request: Acquire) -> Result<Grant, StoreError> {
         let limit = self.inner.options.limits.waiters;
         let (lock, lease_id) = (request.lock.clone(), request.lease_id);
-        let places = &self.inner.places;
-        let ticket = loop {
-            places.others_left(&lock, lease_id).await;
-            if let Some(ticket) = places.enter(&lock, lease_id, request.session, limit)? {
-                break ticket;
-            }
-        };
+        let patience = Duration::from_millis(request.wait_ms);
+        let entering = tokio::time::timeout(patience, self.enter(&request, limit));
+        let ticket = entering.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(
+                "an earlier request with this lease_id is still being withdrawn; repeat it"
+                    .to_owned(),
+            ))
+        })?;
         let number = ticket.number;
+        let entered = Entered { store: self.clone(), ticket };
         let (sender, receiver) = oneshot::channel();
         let gone = CancellationToken::new();
         let (store, stop) = (self.clone(), gone.clone());
         let task = self.inner.tasks.spawn(async move {
-            let outcome = store.wait_in_queue(&request, &ticket, &stop).await;
-            store.inner.places.leave(&ticket);
+            let outcome = store.wait_in_queue(&request, &entered.ticket, &stop).await;
             // A caller that has gone is withdrawn by its own departure.
-            let _ = sender.send(outcome);
+            let _ = sender.send((outcome, entered));
         });
         let mut caller =
             Caller { store: self.clone(), lock, lease_id, number, gone, task: Some(task) };
         let outcome = receiver.await;
         caller.task = None;
         match outcome {
-            Ok(Ok(grant)) => {
+            Ok((Ok(grant), entered)) => {
+                // Before it leaves: from then on nobody here knows of this caller.
                 self.inner.keeper.claim(&caller.lock, lease_id);
+                drop(entered);
                 Ok(grant)
             }
-            Ok(refused) => refused,
+            Ok((refused, _)) => refused,
             Err(_) => Err(StoreError::Unknown(
                 "the server ends; repeat the request with the same lease_id".to_owned(),
             )),
+        }
+    }
+
+    /// Waits until no earlier request with the same id is being withdrawn, and enters. Cancel-safe.
+    async fn enter(&self, request: &Acquire, limit: usize) -> Result<Ticket, StoreError> {
+        let (places, lock, lease_id) = (&self.inner.places, &request.lock, request.lease_id);
+        loop {
+            places.others_left(lock, lease_id).await;
+            if let Some(ticket) = places.enter(lock, lease_id, request.session, limit)? {
+                return Ok(ticket);
+            }
         }
     }
 
@@ -97,18 +114,65 @@ impl EtcdStore {
                 () = gone.cancelled() => break Err(caller_gone()),
             }
         };
-        if is_queued && outcome.is_err() && !gone.is_cancelled() {
-            // Nothing of it stays in the queue, whatever it was refused for.
-            let left = self.withdraw(&request.lock, request.lease_id).await;
-            if let Err(error) = left {
-                tracing::debug!(%error, "a place in the queue is left to its etcd lease");
-            }
+        // It has a place for certain, or may have one.
+        let has_place = is_queued || matches!(outcome, Err(StoreError::Unknown(_)));
+        if has_place && outcome.is_err() && !gone.is_cancelled() {
+            self.leave_nothing(&request.lock, request.lease_id, ticket.number).await;
         }
         self.inner.places.wake_id(&request.lock, request.lease_id);
         outcome.map(|grant| {
             let waited_ms = if is_queued { self.now_ms().saturating_sub(began_ms) } else { 0 };
             Grant { waited_ms, ..grant }
         })
+    }
+
+    /// Nothing of a refused request stays in the queue, unless another caller waits here under the
+    /// same id. A place that stayed would hold up everybody: its etcd lease is this server's, and
+    /// lives on.
+    async fn leave_nothing(&self, lock: &LockName, lease_id: LeaseId, number: u64) {
+        let places = &self.inner.places;
+        if !places.begin_leaving(lock, lease_id, number) {
+            return;
+        }
+        match self.withdraw(lock, lease_id).await {
+            Ok(()) => places.has_left(lock, lease_id),
+            Err(error) => {
+                tracing::debug!(%lock, %lease_id, %error, "a waiter is not withdrawn yet");
+                let (store, lock) = (self.clone(), lock.clone());
+                self.inner.tasks.spawn(async move { store.withdraw_at_last(lock, lease_id).await });
+            }
+        }
+    }
+
+    /// Withdraws a request that began to leave, as soon as etcd lets it. What is left after all
+    /// these tries is found by [`sweep_places`](Self::sweep_places).
+    async fn withdraw_at_last(&self, lock: LockName, lease_id: LeaseId) {
+        for _ in 0..TRIES {
+            match self.withdraw(&lock, lease_id).await {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::debug!(%lock, %lease_id, %error, "a waiter is not withdrawn yet");
+                    tokio::time::sleep(LOOK_FIRST).await;
+                }
+            }
+        }
+        self.inner.places.has_left(&lock, lease_id);
+    }
+
+    /// Takes away the places of this server that nobody waits for: those that etcd was away for when
+    /// their callers left, and those that it gave after all when nobody expected it any more.
+    pub(super) async fn sweep_places(&self, lease: u64) -> Result<(), StoreError> {
+        let keys = self.inner.gateway.lease_keys(lease).await.map_err(store_error)?;
+        for key in keys {
+            let Subject::Waiter(lock, lease_id) = self.inner.keys.subject(&key) else { continue };
+            if self.inner.places.begin_leaving(&lock, lease_id, NOBODY) {
+                let left = self.withdraw(&lock, lease_id).await;
+                self.inner.places.has_left(&lock, lease_id);
+                left?;
+                tracing::info!(%lock, %lease_id, "a place that nobody waits at was taken away");
+            }
+        }
+        Ok(())
     }
 
     /// Asks; takes a place in the queue where the lock is not to be had.
@@ -251,6 +315,19 @@ fn caller_gone() -> StoreError {
     StoreError::Unavailable("the caller has gone".to_owned())
 }
 
+/// A caller among those of this server, until its answer has arrived: whoever withdraws a request
+/// with the same id sees it, and takes no grant back that is on its way to it.
+struct Entered {
+    store: EtcdStore,
+    ticket: Ticket,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.store.inner.places.leave(&self.ticket);
+    }
+}
+
 /// Whoever waits for the answer. Dropped before it came, the request is withdrawn, unless another
 /// caller waits here under the same id.
 struct Caller {
@@ -275,16 +352,7 @@ impl Drop for Caller {
         self.store.inner.tasks.spawn(async move {
             // A try that is under way ends first: its grant is then there to be seen.
             let _ = task.await;
-            for _ in 0..TRIES {
-                match store.withdraw(&lock, lease_id).await {
-                    Ok(()) => break,
-                    Err(error) => {
-                        tracing::debug!(%lock, %lease_id, %error, "a waiter is not withdrawn yet");
-                        tokio::time::sleep(LOOK_FIRST).await;
-                    }
-                }
-            }
-            store.inner.places.has_left(&lock, lease_id);
+            store.withdraw_at_last(lock, lease_id).await;
         });
     }
 }

@@ -78,6 +78,8 @@ pub(super) struct LeaseReply {
     /// What it has, in seconds; 0 or less where there is no such lease.
     #[serde(rename = "TTL", deserialize_with = "signed")]
     pub(super) ttl_s: i64,
+    /// The keys that hang on it, where they were asked for, as the gateway writes bytes.
+    pub(super) keys: Vec<String>,
 }
 
 /// Answers that come one a line.
@@ -144,6 +146,11 @@ pub(super) struct Refusal {
 /// Bytes as the gateway wants them.
 pub(super) fn encoded(text: &str) -> String {
     STANDARD.encode(text)
+}
+
+/// What the gateway wrote as bytes; `None` where it is no text.
+pub(super) fn decoded(bytes: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(bytes).ok()?).ok()
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Effect, Gateway, GatewayError};
 use crate::store::etcd::txn::{self, Range, Txn};
-use crate::store::etcd::wire::{LeaseReply, Line, RangeReply, Status, TxnReply};
+use crate::store::etcd::wire::{LeaseReply, Line, RangeReply, Status, TxnReply, decoded};
 
 impl Gateway {
     /// Runs a transaction that writes.
@@ -108,6 +108,19 @@ impl Gateway {
         let body = json!({ "ID": id.to_string() });
         let reply: LeaseReply = self.call("/v3/lease/timetolive", &body, Effect::Harmless).await?;
         Ok(u64::try_from(reply.ttl_s).ok())
+    }
+
+    /// The keys that hang on an etcd lease; none where it is gone.
+    ///
+    /// # Errors
+    /// [`GatewayError`], never [`GatewayError::Unknown`].
+    pub(in crate::store::etcd) async fn lease_keys(
+        &self,
+        id: u64,
+    ) -> Result<Vec<String>, GatewayError> {
+        let body = json!({ "ID": id.to_string(), "keys": true });
+        let reply: LeaseReply = self.call("/v3/lease/timetolive", &body, Effect::Harmless).await?;
+        Ok(reply.keys.iter().filter_map(|key| decoded(key)).collect())
     }
 
     /// The state of the member that answers.

@@ -1,0 +1,463 @@
+//! One node, as a state machine: the reference for its scripts.
+//!
+//! Every method is one script, atomic like it, and takes the node's clock as an argument. The model
+//! checker runs these nodes, and a test holds real ones against them.
+
+use std::collections::BTreeMap;
+
+use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
+use fence_protocol::{LeaseId, LockName, Owner, Token};
+
+use super::view::{COVER_MS, Look, Meta, State, View};
+use super::{Bucket, ENDED_MAX, End, NodeReply, Refusal, Renew, Seen, SeenLease, Vote};
+
+mod joining;
+
+/// Tells a node of a lease that a majority holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopUp {
+    /// The lock.
+    pub lock: LockName,
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// The id of the grant.
+    pub lease: LeaseId,
+    /// The token that a majority confirmed for it.
+    pub token: Token,
+    /// What remains of the lease, in milliseconds.
+    pub remaining_ms: u64,
+    /// The time to live that a renewal restores, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who holds it.
+    pub owner: Owner,
+    /// As in [`Vote::metadata`](super::Vote::metadata).
+    pub metadata: String,
+    /// The attempt that the grant was made for, so that [`End::Drop`](super::End::Drop) takes it back
+    /// here as well; empty after a renewal.
+    pub attempt: String,
+    /// For how long ended ids are remembered, in milliseconds.
+    pub retention_ms: u64,
+}
+
+/// A node: what it knows of itself, and of locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Node {
+    meta: Option<Meta>,
+    p: BTreeMap<Bucket, u64>,
+    locks: BTreeMap<LockName, Record>,
+}
+
+/// What a node knows of a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Record {
+    live: Option<Live>,
+    /// Newest first.
+    ended: Vec<Ended>,
+    /// When nothing of it is known any more.
+    gone_at_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Live {
+    lease: LeaseId,
+    token: Token,
+    ttl_ms: u64,
+    granted_ms: u64,
+    expires_ms: u64,
+    renewals: u64,
+    /// The only attempt that knows of it; empty where others may.
+    attempt: String,
+    owner: Owner,
+    metadata: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Ended {
+    lease: LeaseId,
+    token: Option<Token>,
+    reason: EndReason,
+    held_ms: u64,
+    at_ms: u64,
+    owner: Option<Owner>,
+    why: Option<Owner>,
+}
+
+/// What a script about a lock works on.
+struct Desk {
+    now_ms: u64,
+    retention_ms: u64,
+    p: u64,
+    record: Record,
+}
+
+impl Node {
+    /// Whether a caller with this view may ask.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn admit(&self, view: &View) -> Result<&Meta, Refusal> {
+        let meta = self.meta.as_ref().filter(|meta| !meta.view.cluster.is_empty());
+        let meta = meta.ok_or(Refusal::NoMember)?;
+        if (&meta.view.cluster, meta.view.n) != (&view.cluster, view.n) {
+            return Err(Refusal::Other { cluster: meta.view.cluster.clone(), n: meta.view.n });
+        } else if meta.state != State::Ready {
+            return Err(Refusal::NotReady);
+        } else if meta.view != *view {
+            return Err(meta.other_view());
+        }
+        Ok(meta)
+    }
+
+    fn accepted(&self, meta: &Meta, bucket: Bucket) -> u64 {
+        self.p.get(&bucket).copied().unwrap_or(0).max(meta.floor)
+    }
+
+    fn desk(
+        &self,
+        now_ms: u64,
+        view: &View,
+        lock: &LockName,
+        bucket: Bucket,
+        retention_ms: u64,
+    ) -> Result<Desk, Refusal> {
+        let p = self.accepted(self.admit(view)?, bucket);
+        let stored = self.locks.get(lock).filter(|record| record.gone_at_ms > now_ms);
+        let mut record = stored.cloned().unwrap_or_default();
+        record.settle(now_ms);
+        Ok(Desk { now_ms, retention_ms, p, record })
+    }
+
+    /// Stores the record of a lock, for as long as there is anything to know.
+    fn save(&mut self, lock: &LockName, mut desk: Desk) {
+        if desk.record.live.is_none() && (desk.record.ended.is_empty() || desk.retention_ms == 0) {
+            self.locks.remove(lock);
+            return;
+        }
+        let expires_ms = desk.record.live.as_ref().map_or(0, |live| live.expires_ms);
+        let gone_at_ms = expires_ms.max(desk.now_ms) + desk.retention_ms;
+        if let Some(meta) = self.meta.as_mut().filter(|meta| gone_at_ms > meta.covered_ms) {
+            meta.covered_ms = gone_at_ms + (gone_at_ms - desk.now_ms).min(COVER_MS);
+        }
+        desk.record.gone_at_ms = gone_at_ms;
+        self.locks.insert(lock.clone(), desk.record);
+    }
+
+    /// Notes that a token was accepted.
+    fn accept(&mut self, bucket: Bucket, desk: &mut Desk, token: Token) {
+        if token.get() > desk.p {
+            desk.p = token.get();
+            self.p.insert(bucket, desk.p);
+        }
+    }
+
+    /// The highest token that counts as accepted in a bucket.
+    pub fn p(&self, bucket: Bucket) -> u64 {
+        self.meta.as_ref().map_or(0, |meta| self.accepted(meta, bucket))
+    }
+
+    /// The view that the node is in, as far as it knows one.
+    pub fn view(&self) -> Option<&View> {
+        self.meta.as_ref().map(|meta| &meta.view).filter(|view| !view.cluster.is_empty())
+    }
+
+    /// Lets go of the records whose time is over, as Redis does by itself.
+    pub fn expire(&mut self, now_ms: u64) {
+        self.locks.retain(|_, record| record.gone_at_ms > now_ms);
+    }
+
+    /// `vote.lua`
+    pub fn vote(&mut self, now_ms: u64, view: &View, vote: &Vote) -> NodeReply {
+        let mut desk = match self.desk(now_ms, view, &vote.lock, vote.bucket, vote.retention_ms) {
+            Ok(desk) => desk,
+            Err(refusal) => return NodeReply::Refused(refusal),
+        };
+        if let Some(refusal) = desk.refuses(vote.lease, &vote.owner) {
+            return refusal;
+        }
+        let above = vote.token.get() > desk.p;
+        let p = desk.p;
+        if let Some(live) = &mut desk.record.live {
+            let may_go = live.attempt == vote.attempt || vote.dead.contains(&live.token);
+            if live.token == vote.token || !(above && may_go) {
+                if live.attempt != vote.attempt {
+                    live.attempt.clear();
+                }
+                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                self.save(&vote.lock, desk);
+                return match token == vote.token {
+                    true => NodeReply::Accepted { p, remaining_ms },
+                    false => NodeReply::Yours { token, remaining_ms, p },
+                };
+            }
+        }
+        if !above {
+            return NodeReply::Low { p };
+        }
+        self.accept(vote.bucket, &mut desk, vote.token);
+        desk.record.live = Some(Live {
+            lease: vote.lease,
+            token: vote.token,
+            ttl_ms: vote.ttl_ms,
+            granted_ms: now_ms,
+            expires_ms: now_ms + vote.ttl_ms,
+            renewals: 0,
+            attempt: vote.attempt.clone(),
+            owner: vote.owner.clone(),
+            metadata: vote.metadata.clone(),
+        });
+        let p = desk.p;
+        self.save(&vote.lock, desk);
+        NodeReply::Accepted { p, remaining_ms: vote.ttl_ms }
+    }
+
+    /// `topup.lua`
+    pub fn topup(&mut self, now_ms: u64, view: &View, topup: &TopUp) -> NodeReply {
+        let desk = self.desk(now_ms, view, &topup.lock, topup.bucket, topup.retention_ms);
+        let mut desk = match desk {
+            Ok(desk) => desk,
+            Err(refusal) => return NodeReply::Refused(refusal),
+        };
+        if let Some(refusal) = desk.refuses(topup.lease, &topup.owner) {
+            return refusal;
+        }
+        let expires_ms = now_ms + topup.remaining_ms;
+        match &mut desk.record.live {
+            Some(live) if live.token != topup.token => {
+                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                return NodeReply::Yours { token, remaining_ms, p: desk.p };
+            }
+            Some(live) => {
+                live.ttl_ms = topup.ttl_ms;
+                live.expires_ms = live.expires_ms.max(expires_ms);
+            }
+            none => {
+                *none = Some(Live {
+                    lease: topup.lease,
+                    token: topup.token,
+                    ttl_ms: topup.ttl_ms,
+                    granted_ms: now_ms,
+                    expires_ms,
+                    renewals: 0,
+                    attempt: topup.attempt.clone(),
+                    owner: topup.owner.clone(),
+                    metadata: topup.metadata.clone(),
+                });
+            }
+        }
+        self.accept(topup.bucket, &mut desk, topup.token);
+        let p = desk.p;
+        let expires_ms = desk.record.live.as_ref().map_or(now_ms, |live| live.expires_ms);
+        self.save(&topup.lock, desk);
+        NodeReply::Accepted { p, remaining_ms: expires_ms - now_ms }
+    }
+
+    /// `renew.lua`
+    pub fn renew(&mut self, now_ms: u64, view: &View, renew: &Renew) -> NodeReply {
+        let desk = self.desk(now_ms, view, &renew.lock, renew.bucket, renew.retention_ms);
+        let mut desk = match desk {
+            Ok(desk) => desk,
+            Err(refusal) => return NodeReply::Refused(refusal),
+        };
+        let Some(live) = desk.record.live.as_mut().filter(|live| live.lease == renew.lease) else {
+            return desk.ended(renew.lease).unwrap_or_else(|| desk.held_or_nothing());
+        };
+        live.ttl_ms = renew.ttl_ms.unwrap_or(live.ttl_ms);
+        live.expires_ms = now_ms + live.ttl_ms;
+        live.renewals += 1;
+        live.attempt.clear();
+        let reply = NodeReply::Renewed {
+            token: live.token,
+            owner: live.owner.clone(),
+            ttl_ms: live.ttl_ms,
+            remaining_ms: live.ttl_ms,
+            metadata: live.metadata.clone(),
+        };
+        self.save(&renew.lock, desk);
+        reply
+    }
+
+    /// `end.lua`. What it publishes is not modelled.
+    pub fn end(
+        &mut self,
+        now_ms: u64,
+        view: &View,
+        lock: &LockName,
+        lease: LeaseId,
+        end: &End,
+        retention_ms: u64,
+    ) -> NodeReply {
+        let desk = self.desk(now_ms, view, lock, super::bucket_of(lock), retention_ms);
+        let mut desk = match desk {
+            Ok(desk) => desk,
+            Err(refusal) => return NodeReply::Refused(refusal),
+        };
+        let mine = desk.record.live.take_if(|live| live.lease == lease);
+        let reply = match (end, mine) {
+            (End::Drop { attempt }, Some(live))
+                if live.attempt == *attempt && !attempt.is_empty() =>
+            {
+                NodeReply::EndedNow { token: live.token, owner: live.owner }
+            }
+            (End::Drop { .. }, _) => return NodeReply::Kept,
+            (End::For { reason, why }, Some(live)) => {
+                let reply = NodeReply::EndedNow { token: live.token, owner: live.owner.clone() };
+                let held_ms = now_ms.saturating_sub(live.granted_ms);
+                desk.record.remember(live.ended(*reason, held_ms, now_ms, why.clone()));
+                reply
+            }
+            (End::For { reason, why }, None) => {
+                if let Some(ended) = desk.ended(lease) {
+                    return ended;
+                }
+                let (reason, why) = (*reason, why.clone());
+                desk.record.remember(Ended {
+                    lease,
+                    token: None,
+                    reason,
+                    held_ms: 0,
+                    at_ms: now_ms,
+                    owner: None,
+                    why,
+                });
+                desk.held_or_nothing()
+            }
+        };
+        self.save(lock, desk);
+        reply
+    }
+
+    /// `read.lua`
+    ///
+    /// # Errors
+    /// [`Refusal`] where the node does not take part.
+    pub fn read(&self, now_ms: u64, view: &View, lock: &LockName) -> Result<Seen, Refusal> {
+        let desk = self.desk(now_ms, view, lock, super::bucket_of(lock), 0)?;
+        let live = desk.record.live.as_ref().map(|live| SeenLease {
+            lease: live.lease,
+            info: live.holder(now_ms),
+            ttl_ms: live.ttl_ms,
+            renewals: live.renewals,
+            metadata: live.metadata.clone(),
+        });
+        let ended = desk.record.ended.iter().map(|ended| ended.shown(now_ms)).collect();
+        Ok(Seen { p: desk.p, live, ended })
+    }
+
+    /// `names.lua`, all at once and in order.
+    ///
+    /// # Errors
+    /// [`Refusal`] where the node does not take part.
+    pub fn names(&self, now_ms: u64, view: &View) -> Result<Vec<LockName>, Refusal> {
+        self.admit(view)?;
+        let known = self.locks.iter().filter(|(_, record)| record.gone_at_ms > now_ms);
+        Ok(known.map(|(lock, _)| lock.clone()).collect())
+    }
+
+    /// `raise.lua`
+    pub fn raise(&mut self, view: &View, bucket: Bucket, token: Token) -> NodeReply {
+        let p = match self.admit(view) {
+            Ok(meta) => self.accepted(meta, bucket),
+            Err(refusal) => return NodeReply::Refused(refusal),
+        };
+        if token.get() <= p {
+            return NodeReply::Low { p };
+        }
+        self.p.insert(bucket, token.get());
+        NodeReply::Raised { p: token.get() }
+    }
+
+    /// `lift.lua`
+    pub fn lift(&mut self, view: &View, mark: Token) -> NodeReply {
+        if let Err(refusal) = self.admit(view) {
+            return NodeReply::Refused(refusal);
+        }
+        let floor = self.meta.as_mut().map_or(0, |meta| {
+            meta.floor = meta.floor.max(mark.get());
+            meta.floor
+        });
+        NodeReply::Raised { p: floor }
+    }
+
+    /// `look.lua`
+    pub fn look(&self, now_ms: u64) -> Look {
+        Look { now_ms, meta: self.meta.clone(), p: self.p.clone() }
+    }
+}
+
+impl Desk {
+    /// Why this id cannot be asked for here.
+    fn refuses(&self, lease: LeaseId, owner: &Owner) -> Option<NodeReply> {
+        if let Some(ended) = self.ended(lease) {
+            return Some(ended);
+        }
+        match &self.record.live {
+            Some(live) if live.lease != lease => Some(self.held(live)),
+            Some(live) if live.owner != *owner => {
+                Some(NodeReply::Conflict { owner: live.owner.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    fn ended(&self, lease: LeaseId) -> Option<NodeReply> {
+        let ended = self.record.ended.iter().find(|ended| ended.lease == lease)?;
+        Some(NodeReply::Ended { reason: ended.reason, why: ended.why.clone() })
+    }
+
+    fn held(&self, live: &Live) -> NodeReply {
+        NodeReply::Held { lease: live.lease, holder: live.holder(self.now_ms), p: self.p }
+    }
+
+    fn held_or_nothing(&self) -> NodeReply {
+        match &self.record.live {
+            Some(live) => self.held(live),
+            None => NodeReply::Nothing { p: self.p },
+        }
+    }
+}
+
+impl Record {
+    /// A lease whose time is over is an ended one.
+    fn settle(&mut self, now_ms: u64) {
+        if let Some(live) = self.live.take_if(|live| live.expires_ms <= now_ms) {
+            let held_ms = live.expires_ms.saturating_sub(live.granted_ms);
+            let at_ms = live.expires_ms;
+            self.remember(live.ended(EndReason::Expired, held_ms, at_ms, None));
+        }
+    }
+
+    fn remember(&mut self, ended: Ended) {
+        self.ended.insert(0, ended);
+        self.ended.truncate(ENDED_MAX);
+    }
+}
+
+impl Live {
+    fn holder(&self, now_ms: u64) -> HolderInfo {
+        HolderInfo {
+            owner: self.owner.clone(),
+            token: self.token,
+            held_ms: now_ms.saturating_sub(self.granted_ms),
+            expires_in_ms: self.expires_ms.saturating_sub(now_ms),
+        }
+    }
+
+    fn ended(self, reason: EndReason, held_ms: u64, at_ms: u64, why: Option<Owner>) -> Ended {
+        let (token, owner) = (Some(self.token), Some(self.owner));
+        Ended { lease: self.lease, token, reason, held_ms, at_ms, owner, why }
+    }
+}
+
+impl Ended {
+    fn shown(&self, now_ms: u64) -> EndedLease {
+        EndedLease {
+            lease_id: self.lease,
+            token: self.token,
+            owner: self.owner.clone(),
+            reason: self.reason,
+            why: self.why.clone(),
+            held_ms: self.held_ms,
+            ended_ms_ago: now_ms.saturating_sub(self.at_ms),
+        }
+    }
+}

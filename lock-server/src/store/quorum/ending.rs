@@ -1,0 +1,242 @@
+//! Renewing and ending leases, and tokens that no lease has.
+
+use std::sync::atomic::Ordering;
+
+use fence_protocol::wire::lock::{EndReason, EndedReply};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
+
+use super::nodes::{Silence, ask, budget};
+use super::replies::read_reply;
+use super::{QuorumStore, VIEW_PATIENCE, random_below};
+use crate::rules::quorum::node::TopUp;
+use crate::rules::quorum::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
+use crate::rules::quorum::view::View;
+use crate::rules::quorum::{End, Renew, bucket_of};
+use crate::store::{Grant, Mode, Revoke, StoreError};
+
+/// How often something is asked anew because the nodes are in another view, or above a token.
+const ROUNDS_MAX: u32 = 8;
+
+impl QuorumStore {
+    pub(super) async fn renew_lease(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        let renew = Renew {
+            lock: lock.clone(),
+            bucket: bucket_of(lock),
+            lease,
+            ttl_ms: ttl.map(Ttl::ms),
+            retention_ms: self.inner.options.limits.ended_retention_ms,
+        };
+        self.inner.membership.saw_ttl(renew.ttl_ms.unwrap_or(0));
+        let scripts = &self.inner.scripts;
+        for _ in 0..ROUNDS_MAX {
+            let began_ms = self.now_ms();
+            let decide = |round: &Round| {
+                let decision = round.renew();
+                (decision != RenewDecision::Undecided).then_some(decision)
+            };
+            let command = |view: &View| scripts.renew(view, &renew);
+            let mut asked = self.ask(lock, budget(ttl), command, decide).await?;
+            match asked.decision.take() {
+                Some(RenewDecision::Renewed { token, owner, ttl_ms, remaining_ms, metadata }) => {
+                    self.queues().confirm(&(lock.clone(), lease));
+                    let spent_ms = self.now_ms().saturating_sub(began_ms);
+                    let remaining_ms = remaining_ms.saturating_sub(spent_ms);
+                    if remaining_ms == 0 {
+                        return Err(StoreError::Unknown(format!(
+                            "the nodes took {spent_ms} ms to renew a lease of {ttl_ms} ms"
+                        )));
+                    }
+                    let topup = TopUp {
+                        lock: lock.clone(),
+                        bucket: renew.bucket,
+                        lease,
+                        token,
+                        remaining_ms,
+                        owner: owner.clone(),
+                        metadata,
+                        attempt: String::new(),
+                        ttl_ms,
+                        retention_ms: renew.retention_ms,
+                    };
+                    self.top_up_later(topup, asked);
+                    let (waited_ms, mode) = (0, Mode::Exclusive);
+                    return Ok(Grant {
+                        lease_id: lease,
+                        token,
+                        owner,
+                        remaining_ms,
+                        waited_ms,
+                        mode,
+                    });
+                }
+                Some(RenewDecision::Lost { reason, why }) => {
+                    return Err(StoreError::Lost { reason, why });
+                }
+                Some(RenewDecision::NewView { view, members }) => {
+                    self.adopt_view(view, members);
+                    self.inner.membership.settled(VIEW_PATIENCE).await;
+                }
+                Some(RenewDecision::Unknown | RenewDecision::Undecided) | None => {
+                    return Err(asked.undecided("answer about the lease"));
+                }
+            }
+        }
+        Err(views_change())
+    }
+
+    /// Ends a lease, wakes who waits for its lock.
+    pub(super) async fn end(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+        end: End,
+    ) -> Result<EndedReply, StoreError> {
+        let reason = match &end {
+            End::For { reason, .. } => *reason,
+            End::Drop { .. } => EndReason::Released,
+        };
+        let retention_ms = self.inner.options.limits.ended_retention_ms;
+        let scripts = &self.inner.scripts;
+        for _ in 0..ROUNDS_MAX {
+            let decide = |round: &Round| {
+                let decision = round.end();
+                (decision != EndDecision::Undecided).then_some(decision)
+            };
+            let command = |view: &View| scripts.end(view, lock, lease, &end, retention_ms);
+            let mut asked = self.ask(lock, budget(None), command, decide).await?;
+            match asked.decision.take() {
+                Some(EndDecision::Ended { token, .. }) => {
+                    self.queues().wake(lock);
+                    return Ok(EndedReply { lock: lock.clone(), lease_id: lease, token, reason });
+                }
+                Some(EndDecision::Lost { reason, why }) => {
+                    return Err(StoreError::Lost { reason, why });
+                }
+                Some(EndDecision::NewView { view, members }) => {
+                    self.adopt_view(view, members);
+                    self.inner.membership.settled(VIEW_PATIENCE).await;
+                }
+                Some(EndDecision::Unknown | EndDecision::Undecided) | None => {
+                    self.queues().wake(lock);
+                    return Err(asked.undecided("say that the lease has ended"));
+                }
+            }
+        }
+        Err(views_change())
+    }
+
+    /// Sends an end to all nodes and waits for no answer.
+    pub(super) fn end_later(&self, lock: &LockName, lease: LeaseId, end: &End) {
+        let inner = &*self.inner;
+        let Ok(current) = self.current() else { return };
+        let retention_ms = inner.options.limits.ended_retention_ms;
+        let command = |node: &super::nodes::Node| {
+            let end = || inner.scripts.end(&current.view, lock, lease, end, retention_ms);
+            current.has(node).then(end)
+        };
+        drop(ask(&inner.nodes, &inner.tasks, budget(None), command, |_, value| {
+            read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))
+        }));
+    }
+
+    pub(super) async fn release_lease(
+        &self,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
+        let end = End::For { reason: EndReason::Released, why: None };
+        let ended = self.end(lock, lease, end).await;
+        // What waits under this id is told only when the nodes remember that it has ended.
+        let released = StoreError::Lost { reason: EndReason::Released, why: None };
+        match &ended {
+            Ok(_) | Err(StoreError::Lost { .. }) => self.queues().expel(lock, lease, &released),
+            Err(_) => {}
+        }
+        ended
+    }
+
+    pub(super) async fn revoke_lease(
+        &self,
+        lock: &LockName,
+        revoke: Revoke,
+    ) -> Result<Vec<EndedReply>, StoreError> {
+        let named = revoke.lease.is_some();
+        let lease = match revoke.lease {
+            Some(lease) => lease,
+            None => self.look(lock).await?.live().ok_or(StoreError::NotHeld)?.lease,
+        };
+        let end = End::For { reason: EndReason::Revoked, why: revoke.reason };
+        match self.end(lock, lease, end).await {
+            Ok(ended) => Ok(vec![ended]),
+            Err(StoreError::Lost { .. }) if !named => Err(StoreError::NotHeld),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Uses a token up at a majority: no lease gets it, and none below it any more.
+    pub(super) async fn mint_token(&self, lock: &LockName) -> Result<Token, StoreError> {
+        let bucket = bucket_of(lock);
+        let mut token = Self::token_above(self.known_p(lock), None)?;
+        for attempt in 0..ROUNDS_MAX {
+            let scripts = &self.inner.scripts;
+            let command = |view: &View| scripts.raise(view, bucket, token);
+            let mut asked = self.ask(lock, budget(None), command, raised).await?;
+            match asked.decision.take() {
+                Some(RaiseDecision::Raised) => return Ok(token),
+                Some(RaiseDecision::GoAbove { above }) => {
+                    let jitter = random_below(1 << attempt.min(8)) * u64::from(attempt > 0);
+                    let known = above.max(self.known_p(lock)).saturating_add(jitter);
+                    token = Self::token_above(known, None)?;
+                }
+                Some(RaiseDecision::NewView { view, members }) => {
+                    self.adopt_view(view, members);
+                    self.inner.membership.settled(VIEW_PATIENCE).await;
+                }
+                Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
+                    return Err(asked.undecided("raise the counter"));
+                }
+            }
+        }
+        Err(StoreError::Unavailable(
+            "others raise the counter of this lock all the time; try again".to_owned(),
+        ))
+    }
+
+    /// Lifts every counter above a mark, at a majority.
+    pub(super) async fn lift_counters(&self, mark: Token) -> Result<(), StoreError> {
+        // What this server proposes is above it from now on, whatever the nodes answer.
+        self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
+        for _ in 0..ROUNDS_MAX {
+            let scripts = &self.inner.scripts;
+            let command = |view: &View| scripts.lift(view, mark);
+            let mut asked = self.ask_about(budget(None), command, raised, |_, _| {}).await?;
+            match asked.decision.take() {
+                Some(RaiseDecision::Raised | RaiseDecision::GoAbove { .. }) => return Ok(()),
+                Some(RaiseDecision::NewView { view, members }) => {
+                    self.adopt_view(view, members);
+                    self.inner.membership.settled(VIEW_PATIENCE).await;
+                }
+                Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
+                    return Err(asked.undecided("lift their counters"));
+                }
+            }
+        }
+        Err(views_change())
+    }
+}
+
+fn raised(round: &Round) -> Option<RaiseDecision> {
+    let decision = round.raise();
+    (decision != RaiseDecision::Undecided).then_some(decision)
+}
+
+fn views_change() -> StoreError {
+    StoreError::Unavailable(
+        "the nodes of the quorum do not agree who belongs to it; try again".to_owned(),
+    )
+}

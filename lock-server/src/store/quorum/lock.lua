@@ -1,0 +1,108 @@
+-- The record of a lock at one node; what the scripts about one lock go on with after common.lua.
+--
+-- KEYS[2]  l:<lock>
+-- ARGV[5]  the lock's bucket  [6] how long ended ids are remembered, ms
+--
+-- The record is a text: a line for the live lease (empty without one), then a line an ended id,
+-- newest first, at most eight. It expires when the lease's time and then the retention are over.
+-- A lease whose time is over is an ended id from then on, whether or not that is written already.
+local retention = tonumber(ARGV[6])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local live, ended = nil, ''
+
+local function held_ms(lease)
+  return math.max(now - lease.granted, 0)
+end
+
+-- Remembers an ended id; the oldest of more than eight makes room.
+local function remember(id, token, reason, lasted_ms, at, owner, why)
+  local lines, from = table.concat({ id, token, reason, lasted_ms, at, owner, why }, '\t') .. '\n'
+    .. ended, 1
+  ended = lines
+  for _ = 1, 8 do
+    local stop = string.find(lines, '\n', from, true)
+    if not stop then
+      return
+    end
+    from = stop + 1
+  end
+  ended = string.sub(lines, 1, from - 1)
+end
+
+-- How this id ended and what was said about it, or nil. Lines begin with the id, so that no text of
+-- a client can be taken for one.
+local function ended_reason(id)
+  local lines = '\n' .. ended
+  local _, last = string.find(lines, '\n' .. id .. '\t', 1, true)
+  if not last then
+    return nil
+  end
+  local reason, why =
+    string.match(lines, '^[^\t]*\t([^\t]*)\t[^\t]*\t[^\t]*\t[^\t]*\t([^\n]*)', last + 1)
+  return reason, why
+end
+
+local function read_record()
+  local text = redis.call('GET', KEYS[2])
+  if not text then
+    return
+  end
+  local head, lines = string.match(text, '^([^\n]*)\n(.*)$')
+  ended = lines
+  if head == '' then
+    return
+  end
+  local id, token, ttl, granted, expires, renewals, attempt, owner, metadata = string.match(head,
+    '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+  live = {
+    id = id, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
+    expires = tonumber(expires), renewals = tonumber(renewals), attempt = attempt, owner = owner,
+    metadata = metadata,
+  }
+  if live.expires <= now then
+    remember(id, token, 'expired', math.max(live.expires - live.granted, 0), live.expires, owner, '')
+    live = nil
+  end
+end
+read_record()
+
+-- Until when the node remembers anything is noted ahead, in steps of at most ten seconds.
+local function save()
+  if not live and (ended == '' or retention == 0) then
+    redis.call('DEL', KEYS[2])
+    return
+  end
+  local gone = math.max(live and live.expires or 0, now) + retention
+  if gone > tonumber(meta[7]) then
+    redis.call('HSET', KEYS[1], 'covered', int(gone + math.min(gone - now, 10000)))
+  end
+  local head = live and table.concat({
+    live.id, live.token, live.ttl, live.granted, live.expires, live.renewals, live.attempt,
+    live.owner, live.metadata,
+  }, '\t') or ''
+  redis.call('SET', KEYS[2], head .. '\n' .. ended, 'PXAT', int(gone))
+end
+
+local function accept(token)
+  if tonumber(token) > accepted then
+    accepted = tonumber(token)
+    redis.call('HSET', KEYS[1], 'p' .. ARGV[5], token)
+  end
+end
+
+local function held()
+  return { 'HELD', live.id, live.owner, live.token, held_ms(live), live.expires - now, accepted }
+end
+
+-- Why this id cannot be asked for here, or nil.
+local function refused(id, owner)
+  local reason, why = ended_reason(id)
+  if reason then
+    return { 'ENDED', reason, why }
+  elseif live and live.id ~= id then
+    return held()
+  elseif live and live.owner ~= owner then
+    return { 'CONFLICT', live.owner }
+  end
+end

@@ -1,0 +1,296 @@
+//! Keeps the nodes one quorum: looks at them, does what [`plan`](super::plan) says, tells how they are.
+
+mod drive;
+mod lines;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use service_kit::health::{Health, Status};
+use tokio::sync::{Notify, watch};
+
+use super::counters::Counters;
+use super::nodes::Node;
+use super::plan::{Plan, Standing};
+use crate::rules::quorum::view::View;
+use crate::rules::quorum::{Members, NodeId, majority};
+
+pub(super) use self::drive::Driver;
+
+/// The readiness check of the whole.
+const CHECK: &str = "redis-quorum";
+
+/// The view in force, and who votes in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Current {
+    pub(super) view: View,
+    /// One a node: whether it belongs to the view and votes.
+    votes: Vec<bool>,
+}
+
+impl Current {
+    /// Whether a node is to be asked.
+    pub(super) fn has(&self, node: &Node) -> bool {
+        self.votes.get(node.index) == Some(&true)
+    }
+}
+
+/// A reason with the node that it is about, once.
+pub(super) fn of_node(node: &str, reason: &str) -> String {
+    if reason.contains(node) { reason.to_owned() } else { format!("{node}: {reason}") }
+}
+
+/// What this server knows of the quorum.
+#[derive(Debug)]
+pub(super) struct Membership {
+    current: RwLock<Option<Current>>,
+    details: Mutex<Details>,
+    kick: Notify,
+    /// Counts the views that nodes told of between the looks.
+    learned: AtomicU64,
+    /// Counts the looks that came to an end.
+    looks: watch::Sender<u64>,
+    counters: Counters,
+    health: Health,
+    names: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Details {
+    /// The quorum that was known first; it changes only where a majority says so.
+    cluster: Option<String>,
+    ids: Vec<Option<NodeId>>,
+    /// Why a node cannot be asked.
+    reasons: Vec<Option<String>>,
+    /// What was found of its settings.
+    findings: Vec<Option<String>>,
+    problem: Option<String>,
+    /// Two URLs lead to one node.
+    twice: Option<String>,
+    /// The quorum that this server began.
+    began: Option<String>,
+    longest_ttl_ms: u64,
+}
+
+impl Membership {
+    pub(super) fn new(names: Vec<String>, counters: Counters, health: Health) -> Self {
+        let n = names.len();
+        let details = Details {
+            ids: vec![None; n],
+            reasons: vec![Some("it has not answered yet".to_owned()); n],
+            findings: vec![None; n],
+            ..Details::default()
+        };
+        Self {
+            current: RwLock::new(None),
+            details: Mutex::new(details),
+            kick: Notify::new(),
+            learned: AtomicU64::new(0),
+            looks: watch::channel(0).0,
+            counters,
+            health,
+            names,
+        }
+    }
+
+    fn details(&self) -> MutexGuard<'_, Details> {
+        self.details.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The view to ask under.
+    pub(super) fn current(&self) -> Option<Current> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A node answered that something is not as this server believes.
+    pub(super) fn look_again(&self) {
+        self.kick.notify_one();
+    }
+
+    /// Waits until the nodes were looked at anew, for at most so long. Cancel-safe.
+    pub(super) async fn settled(&self, patience: Duration) {
+        let mut looks = self.looks.subscribe();
+        looks.mark_unchanged();
+        self.look_again();
+        let _ = tokio::time::timeout(patience, looks.changed()).await;
+    }
+
+    /// A node told of a newer view.
+    pub(super) fn learn(&self, number: u64, members: Members) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &mut *current
+            && known.view.view < number
+        {
+            known.view.view = number;
+            let details = self.details();
+            for (at, votes) in known.votes.iter_mut().enumerate() {
+                let id = details.ids.get(at).cloned().flatten();
+                *votes &= id.is_some_and(|id| members.contains(&id));
+            }
+            known.view.members = members;
+            self.learned.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(current);
+        self.look_again();
+    }
+
+    /// Two URLs lead to one node.
+    pub(super) fn twice(&self, text: &str) {
+        self.details().twice = Some(text.to_owned());
+    }
+
+    /// That two URLs lead to one node, where they do.
+    pub(super) fn is_twice(&self) -> Option<String> {
+        self.details().twice.clone()
+    }
+
+    /// This server begins a quorum, unless another one is quicker.
+    fn began(&self, cluster: &str) {
+        self.details().began = Some(cluster.to_owned());
+    }
+
+    /// Whether the quorum is the one that this server began.
+    pub(super) fn has_begun(&self) -> bool {
+        let details = self.details();
+        details.began.is_some() && details.began == details.cluster
+    }
+
+    /// Follows the looks.
+    pub(super) fn looks(&self) -> watch::Receiver<u64> {
+        self.looks.subscribe()
+    }
+
+    /// What the settings of a node are like.
+    fn found(&self, node: usize, finding: Option<String>) {
+        if let Some(known) = self.details().findings.get_mut(node) {
+            *known = finding;
+        }
+    }
+
+    /// A node was found to have lost its memory.
+    pub(super) fn amnesia(&self, node: usize, reason: &str) {
+        self.counters.amnesia.inc();
+        let node = self.names.get(node).map_or("", String::as_str);
+        tracing::warn!(
+            node,
+            reason,
+            "a node of the quorum may have forgotten votes: it rejoins under a new view and does \
+             not vote before every lease that it may have forgotten is over"
+        );
+    }
+
+    /// A lease of this length was asked for: what a node forgot may have been as long.
+    pub(super) fn saw_ttl(&self, ttl_ms: u64) {
+        let mut details = self.details();
+        details.longest_ttl_ms = details.longest_ttl_ms.max(ttl_ms);
+    }
+
+    fn longest_ttl_ms(&self) -> u64 {
+        self.details().longest_ttl_ms
+    }
+
+    /// Why a node is not asked.
+    pub(super) fn why_not(&self, node: usize) -> String {
+        let details = self.details();
+        let reason = details.reasons.get(node).cloned().flatten();
+        let reason = reason.unwrap_or_else(|| "it does not vote".to_owned());
+        of_node(self.names.get(node).map_or("", String::as_str), &reason)
+    }
+
+    /// How many nodes vote, and what keeps the others from it.
+    pub(super) fn summary(&self) -> (usize, String) {
+        let voting = self.current().map_or(0, |c| c.votes.iter().filter(|votes| **votes).count());
+        let details = self.details();
+        let mut reasons: Vec<String> = details.problem.iter().cloned().collect();
+        for (name, reason) in self.names.iter().zip(&details.reasons) {
+            reasons.extend(reason.as_ref().map(|reason| of_node(name, reason)));
+        }
+        (voting, reasons.join("; "))
+    }
+
+    /// Takes over what a look has found that began when so many views were learned.
+    fn publish(
+        &self,
+        plan: &Plan,
+        silent: &[Option<String>],
+        ids: &[Option<NodeId>],
+        learned: u64,
+    ) {
+        let mut details = self.details();
+        for (at, id) in ids.iter().enumerate() {
+            if id.is_some() {
+                details.ids[at].clone_from(id);
+            }
+        }
+        let mut votes = Vec::new();
+        for (at, standing) in plan.standings.iter().enumerate() {
+            let is_member = plan
+                .view
+                .as_ref()
+                .is_some_and(|view| ids[at].as_ref().is_some_and(|id| view.members.contains(id)));
+            votes.push(*standing == Some(Standing::Votes) && is_member);
+            details.reasons[at] = match standing {
+                Some(Standing::Votes) => None,
+                Some(Standing::Joins(ms)) => Some(lines::joins(*ms)),
+                Some(Standing::Not(why)) => Some(why.clone()),
+                None => silent[at].clone().or_else(|| Some("it does not answer".to_owned())),
+            };
+        }
+        details.problem.clone_from(&plan.problem);
+        if let Some(view) = &plan.view {
+            details.cluster = Some(view.cluster.clone());
+        }
+        drop(details);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        // After a loss of all memory the numbers may begin anew, so what is found counts, unless a
+        // node told of something newer while this look was under way.
+        let has_learned = self.learned.load(Ordering::Relaxed) != learned;
+        let is_older = |view: &View| {
+            current.as_ref().is_some_and(|known| {
+                has_learned && known.view.cluster == view.cluster && known.view.view > view.view
+            })
+        };
+        match &plan.view {
+            // A node told of a newer view meanwhile; the next look finds it too.
+            Some(found) if is_older(found) => {}
+            Some(view) => *current = Some(Current { view: view.clone(), votes }),
+            None => {
+                if let Some(known) = &mut *current {
+                    known.votes = votes;
+                }
+            }
+        }
+        drop(current);
+        self.looks.send_modify(|count| *count += 1);
+    }
+
+    /// Tells `/readyz`.
+    fn show(&self) {
+        let details = self.details();
+        let checks: Vec<(String, Status)> = self
+            .names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| {
+                let text = details.reasons[at].clone().or_else(|| details.findings[at].clone());
+                let status = text.map_or(Status::Ok, Status::Warn);
+                (format!("{CHECK} node {} {name}", at + 1), status)
+            })
+            .collect();
+        drop(details);
+        for (name, status) in checks {
+            self.health.set(name, status);
+        }
+        let (voting, reasons) = self.summary();
+        let (n, needed) = (self.names.len(), majority(self.names.len()));
+        let status = if voting >= needed {
+            Status::Ok
+        } else {
+            Status::Failing(format!(
+                "{voting} of {n} nodes vote, and {needed} are needed: {reasons}"
+            ))
+        };
+        self.health.set(CHECK, status);
+    }
+}

@@ -1,0 +1,308 @@
+//! Who of this server wants which lock: a queue a lock, whose first asks the nodes.
+//!
+//! Nobody else of this server asks for a lock that has a queue here, so that callers neither overtake
+//! each other nor split the votes among themselves. A task a queue drives it (`acquire.rs`); callers
+//! hold a [`Seat`], which takes them out when it is dropped.
+
+mod holder;
+mod seat;
+mod telling;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fence_protocol::wire::lock::WaiterReply;
+use fence_protocol::{LeaseId, LockName};
+use tokio::sync::{Notify, oneshot};
+
+pub(super) use self::holder::Holder;
+pub(super) use self::seat::Seat;
+pub(super) use self::telling::{Next, Outcome};
+use super::QuorumStore;
+use crate::store::{Acquire, Grant, Limits, StoreError};
+
+/// How many waiters a reply lists.
+const WAITERS_SHOWN: usize = 100;
+
+/// A lock and the id of a grant of it.
+pub(super) type Key = (LockName, LeaseId);
+/// What a caller is told.
+pub(super) type Told = Result<Grant, StoreError>;
+
+/// The queues of this server.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    state: Mutex<State>,
+    /// Tells who waits for the withdrawal of an earlier request with the same id.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    locks: HashMap<LockName, Queue>,
+    /// How many listeners are patient.
+    waiting: usize,
+    next_number: u64,
+    /// How many withdrawals are under way. Whoever asks with the same id meanwhile would be withdrawn
+    /// with them.
+    leaving: HashMap<Key, usize>,
+    /// Grants that were told to callers who have not read it yet.
+    unread: HashMap<Key, Unread>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// Whether the first entry is with the nodes now.
+    proposing: bool,
+    wake: Arc<Notify>,
+    /// Who had the lock when it was last heard of.
+    holder: Option<Holder>,
+    /// Why the nodes could not be asked the last time.
+    trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: Acquire,
+    since_ms: u64,
+    listeners: Vec<Listener>,
+    /// Whether any caller ever wanted to wait: only their grants are taken back.
+    was_patient: bool,
+    /// Whether it was refused once, or came behind others.
+    waited: bool,
+    /// Whether nodes may hold votes of it that nobody knows of.
+    unsure: bool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    number: u64,
+    patient: bool,
+    answer: oneshot::Sender<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    callers: usize,
+    /// Whether somebody has shown to know of the grant.
+    known: bool,
+}
+
+/// How a request came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// It is the first of a new queue, which somebody must drive.
+    First,
+    /// Others are before it.
+    Behind,
+    /// A request with the same id is there already, and it shares its place.
+    Beside,
+}
+
+impl Entry {
+    fn is_patient(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.patient)
+    }
+}
+
+impl Queue {
+    /// Whether a lease that ended is one that was waited for; votes that a waiter of this queue took
+    /// back itself free nothing.
+    fn is_in_the_way(&self, ended: LeaseId) -> bool {
+        let own = self.entries.iter().any(|entry| entry.request.lease_id == ended);
+        !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
+    }
+
+    /// How many wait, beside the request with this id.
+    fn length_without(&self, lease: Option<LeaseId>) -> usize {
+        let other = |entry: &&Entry| entry.is_patient() && Some(entry.request.lease_id) != lease;
+        self.entries.iter().filter(other).count()
+    }
+}
+
+impl Queues {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place. A repeat of a waiting id has the place that it has already.
+    ///
+    /// # Errors
+    /// [`StoreError::IdConflict`], [`StoreError::Limit`].
+    pub(super) fn enter(
+        &self,
+        store: &QuorumStore,
+        request: &Acquire,
+        limits: &Limits,
+    ) -> Result<(Seat, Entered), StoreError> {
+        let patient = request.wait_ms > 0;
+        let (answer, told) = oneshot::channel();
+        let mut state = self.state();
+        let known = state.locks.get(&request.lock);
+        if patient {
+            let length = known.map_or(0, |queue| queue.length_without(Some(request.lease_id)));
+            full("waiters of this lock", length, limits.waiters_per_lock)?;
+            full("waiters of this server", state.waiting, limits.waiters)?;
+        }
+        let is_first = known.is_none();
+        let number = state.next_number;
+        let listener = Listener { number, patient, answer };
+        let queue = state.locks.entry(request.lock.clone()).or_default();
+        let entered = queue.admit(request, listener, store.now_ms(), is_first)?;
+        state.next_number += 1;
+        state.waiting += usize::from(patient);
+        Ok((Seat::new(store.clone(), request, number, told), entered))
+    }
+
+    /// The request that is first, which counts as with the nodes from now on, and what wakes its
+    /// driver; none where the queue is over.
+    pub(super) fn head(&self, lock: &LockName) -> Option<(Acquire, Arc<Notify>)> {
+        let mut state = self.state();
+        let queue = state.locks.get_mut(lock)?;
+        while queue.entries.front().is_some_and(|entry| entry.listeners.is_empty()) {
+            queue.entries.pop_front();
+        }
+        match queue.entries.front() {
+            Some(entry) => {
+                queue.proposing = true;
+                Some((entry.request.clone(), queue.wake.clone()))
+            }
+            None => {
+                state.locks.remove(lock);
+                None
+            }
+        }
+    }
+
+    /// The lock may be free: whoever is first asks again.
+    pub(super) fn wake(&self, lock: &LockName) {
+        if let Some(queue) = self.state().locks.get(lock) {
+            queue.wake.notify_one();
+        }
+    }
+
+    /// As [`wake`](Self::wake), unless the lease that ended is not the one that is in the way.
+    pub(super) fn wake_after(&self, lock: &LockName, ended: LeaseId) {
+        if let Some(queue) = self.state().locks.get(lock)
+            && queue.is_in_the_way(ended)
+        {
+            queue.wake.notify_one();
+        }
+    }
+
+    /// Whether somebody here waits for the end of this lease.
+    pub(super) fn concerns(&self, lock: &LockName, ended: LeaseId) -> bool {
+        self.state().locks.get(lock).is_some_and(|queue| queue.is_in_the_way(ended))
+    }
+
+    /// Every first asks again: messages may have been missed, or a node is back.
+    pub(super) fn wake_all(&self) {
+        for queue in self.state().locks.values() {
+            queue.wake.notify_one();
+        }
+    }
+
+    /// Takes a request with this id out of the queue, where it is and not with the nodes now, and
+    /// tells its callers why.
+    pub(super) fn expel(&self, lock: &LockName, lease: LeaseId, why: &StoreError) {
+        let mut state = self.state();
+        let Some(queue) = state.locks.get_mut(lock) else { return };
+        let at = queue.entries.iter().position(|entry| entry.request.lease_id == lease);
+        let Some(at) = at.filter(|at| *at > 0 || !queue.proposing) else { return };
+        let Some(entry) = queue.entries.remove(at) else { return };
+        queue.wake.notify_one();
+        state.waiting -= entry.listeners.iter().filter(|listener| listener.patient).count();
+        for listener in entry.listeners {
+            let _ = listener.answer.send(Err(why.clone()));
+        }
+    }
+
+    /// How many wait for a lock, and the first of them.
+    pub(super) fn shown(&self, lock: &LockName, now_ms: u64) -> (usize, Vec<WaiterReply>) {
+        let state = self.state();
+        let Some(queue) = state.locks.get(lock) else { return (0, Vec::new()) };
+        let patient = queue.entries.iter().filter(|entry| entry.is_patient());
+        let shown = patient.take(WAITERS_SHOWN).map(|entry| WaiterReply {
+            lease_id: entry.request.lease_id,
+            owner: entry.request.owner.clone(),
+            waiting_ms: now_ms.saturating_sub(entry.since_ms),
+            mode: entry.request.mode.wire(),
+        });
+        (queue.length_without(None), shown.collect())
+    }
+
+    /// Whoever asked for this grant knows of it: it is not taken back any more.
+    pub(super) fn confirm(&self, key: &Key) {
+        if let Some(unread) = self.state().unread.get_mut(key) {
+            unread.known = true;
+        }
+    }
+
+    /// Waits until no earlier request with the same id is being withdrawn. Cancel-safe.
+    pub(super) async fn others_left(&self, key: &Key) {
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            if !self.state().leaving.contains_key(key) {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// A withdrawal begins.
+    pub(super) fn leaves(&self, key: &Key) {
+        *self.state().leaving.entry(key.clone()).or_default() += 1;
+    }
+
+    /// A withdrawal is over.
+    pub(super) fn has_left(&self, key: &Key) {
+        let mut state = self.state();
+        if let Some(count) = state.leaving.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                state.leaving.remove(key);
+            }
+        }
+        drop(state);
+        self.left.notify_waiters();
+    }
+}
+
+impl Queue {
+    fn admit(
+        &mut self,
+        request: &Acquire,
+        listener: Listener,
+        now_ms: u64,
+        is_first: bool,
+    ) -> Result<Entered, StoreError> {
+        let same = |entry: &&mut Entry| entry.request.lease_id == request.lease_id;
+        if let Some(entry) = self.entries.iter_mut().find(same) {
+            if entry.request.owner != request.owner {
+                return Err(StoreError::IdConflict { owner: entry.request.owner.clone() });
+            }
+            entry.was_patient |= listener.patient;
+            entry.listeners.push(listener);
+            return Ok(Entered::Beside);
+        }
+        self.entries.push_back(Entry {
+            request: request.clone(),
+            since_ms: now_ms,
+            was_patient: listener.patient,
+            listeners: vec![listener],
+            waited: !is_first,
+            unsure: false,
+        });
+        Ok(if is_first { Entered::First } else { Entered::Behind })
+    }
+}
+
+fn full(what: &'static str, count: usize, limit: usize) -> Result<(), StoreError> {
+    if count < limit {
+        return Ok(());
+    }
+    Err(StoreError::Limit { what, limit: limit as u64 })
+}

@@ -1,0 +1,55 @@
+//! Who has a lock, by this server's clock.
+
+use fence_protocol::wire::lock::HolderInfo;
+use fence_protocol::{LeaseId, Owner, Token};
+
+use crate::store::Grant;
+
+/// The lease that is in the way.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct Holder {
+    pub(in super::super) lease_id: LeaseId,
+    pub(in super::super) owner: Owner,
+    pub(in super::super) token: Token,
+    /// Since when, in monotonic milliseconds of this server.
+    pub(in super::super) since_ms: u64,
+    /// Until when, unless it is renewed.
+    pub(in super::super) until_ms: u64,
+}
+
+impl Holder {
+    /// A grant that was just made here.
+    pub(in super::super) fn of(grant: &Grant, now_ms: u64) -> Self {
+        Self {
+            lease_id: grant.lease_id,
+            owner: grant.owner.clone(),
+            token: grant.token,
+            since_ms: now_ms,
+            until_ms: now_ms.saturating_add(grant.remaining_ms),
+        }
+    }
+
+    /// A holder as a node tells of it.
+    pub(in super::super) fn heard(lease_id: LeaseId, info: HolderInfo, now_ms: u64) -> Self {
+        Self {
+            lease_id,
+            since_ms: now_ms.saturating_sub(info.held_ms),
+            until_ms: now_ms.saturating_add(info.expires_in_ms),
+            owner: info.owner,
+            token: info.token,
+        }
+    }
+
+    pub(in super::super) fn info(&self, now_ms: u64) -> HolderInfo {
+        HolderInfo {
+            owner: self.owner.clone(),
+            token: self.token,
+            held_ms: now_ms.saturating_sub(self.since_ms),
+            expires_in_ms: self.until_ms.saturating_sub(now_ms),
+        }
+    }
+
+    pub(super) fn is_live(&self, now_ms: u64) -> bool {
+        now_ms < self.until_ms
+    }
+}

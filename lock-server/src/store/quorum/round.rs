@@ -1,0 +1,185 @@
+//! One question to all nodes, until a majority has decided or the time is over.
+
+use std::time::Duration;
+
+use ::redis::Cmd;
+use fence_protocol::{LockName, Token};
+
+use super::membership::of_node;
+use super::nodes::{Node, Replies, Silence, ask};
+use super::replies::read_reply;
+use super::{Current, QuorumStore};
+use crate::rules::quorum::tally::{Heard, Round};
+use crate::rules::quorum::view::View;
+use crate::rules::quorum::{NodeReply, Refusal, bucket_of, majority};
+use crate::store::StoreError;
+
+/// A question that has its answer, and the answers that may still come.
+#[derive(Debug)]
+pub(super) struct Asked<D> {
+    pub(super) round: Round,
+    /// What it has come to; none where the answers decide nothing.
+    pub(super) decision: Option<D>,
+    pub(super) late: Replies<NodeReply>,
+    /// Why nodes gave no answer.
+    pub(super) reasons: Vec<String>,
+}
+
+impl<D> Asked<D> {
+    /// What a caller is told where nothing was decided: nothing was done, as long as nobody can have
+    /// done anything.
+    pub(super) fn undecided(&self, what: &str) -> StoreError {
+        let text = reasons_text(what, &self.reasons);
+        if self.did_nothing() { StoreError::Unavailable(text) } else { StoreError::Unknown(text) }
+    }
+
+    /// Whether no node can have done anything.
+    pub(super) fn did_nothing(&self) -> bool {
+        self.round
+            .heard()
+            .iter()
+            .all(|heard| matches!(heard, Heard::NotAsked | Heard::Replied(NodeReply::Refused(_))))
+    }
+
+    /// Whether more than these nodes say so may hold the proposal: what nobody knows of counts.
+    pub(super) fn may_have_a_majority(&self) -> bool {
+        let may_hold = |heard: &&Heard| {
+            matches!(
+                heard,
+                Heard::Waiting
+                    | Heard::Unanswered
+                    | Heard::Replied(NodeReply::Accepted { .. } | NodeReply::Yours { .. })
+            )
+        };
+        let count = self.round.heard().iter().filter(may_hold).count();
+        self.round.leaves_doubt() && count >= majority(self.round.heard().len())
+    }
+}
+
+impl QuorumStore {
+    /// Asks every node that belongs to the view, and notes what they say of their counters.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] where no view is known.
+    pub(super) async fn ask<D>(
+        &self,
+        lock: &LockName,
+        patience: Duration,
+        command: impl Fn(&View) -> Cmd,
+        decide: impl Fn(&Round) -> Option<D>,
+    ) -> Result<Asked<D>, StoreError> {
+        let bucket = usize::from(bucket_of(lock).number());
+        self.ask_about(patience, command, decide, move |node, reply| {
+            if let Some(p) = reply.p() {
+                node.notes.saw(bucket, p);
+            }
+        })
+        .await
+    }
+
+    /// As [`ask`](Self::ask), for what concerns no lock.
+    pub(super) async fn ask_about<D>(
+        &self,
+        patience: Duration,
+        command: impl Fn(&View) -> Cmd,
+        decide: impl Fn(&Round) -> Option<D>,
+        note: impl Fn(&Node, &NodeReply) + Clone + Send + Sync + 'static,
+    ) -> Result<Asked<D>, StoreError> {
+        let inner = &*self.inner;
+        let current = self.current()?;
+        let mut round = Round::new(current.view.view, inner.nodes.len());
+        let mut reasons = self.absent(&current);
+        for node in inner.nodes.iter().filter(|node| !current.has(node)) {
+            round.hear(node.index, Heard::NotAsked);
+        }
+        let kick = inner.membership.clone();
+        let mut late = ask(
+            &inner.nodes,
+            &inner.tasks,
+            patience,
+            |node| current.has(node).then(|| command(&current.view)),
+            move |node, value| {
+                let reply =
+                    read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))?;
+                if matches!(reply, NodeReply::Refused(_)) {
+                    kick.look_again();
+                }
+                note(node, &reply);
+                Ok(reply)
+            },
+        );
+        loop {
+            if let Some(decision) = decide(&round) {
+                return Ok(Asked { round, decision: Some(decision), late, reasons });
+            }
+            match late.next().await {
+                Some((node, Ok(reply))) => {
+                    if let NodeReply::Refused(refusal) = &reply {
+                        reasons.push(of_node(&self.address(node), &say(refusal)));
+                    }
+                    round.hear(node, Heard::Replied(reply));
+                }
+                Some((node, Err(silence))) => {
+                    reasons.push(of_node(&self.address(node), silence.reason()));
+                    round.hear(
+                        node,
+                        match silence {
+                            Silence::NotDone(_) => Heard::NotAsked,
+                            Silence::Unknown(_) => Heard::Unanswered,
+                        },
+                    );
+                }
+                None => break,
+            }
+        }
+        round.close();
+        Ok(Asked { decision: decide(&round), round, late, reasons })
+    }
+
+    /// Why nodes are not asked at all.
+    pub(super) fn absent(&self, current: &Current) -> Vec<String> {
+        let absent = self.inner.nodes.iter().filter(|node| !current.has(node));
+        absent.map(|node| self.inner.membership.why_not(node.index)).collect()
+    }
+
+    pub(super) fn address(&self, node: usize) -> String {
+        self.inner.nodes.get(node).map_or_else(String::new, |node| node.link.target().to_string())
+    }
+
+    /// The highest token that any node has told of in the lock's bucket.
+    pub(super) fn known_p(&self, lock: &LockName) -> u64 {
+        let bucket = usize::from(bucket_of(lock).number());
+        let floor = self.inner.floor.load(std::sync::atomic::Ordering::Relaxed);
+        let seen = self.inner.nodes.iter().map(|node| node.notes.highest(bucket));
+        seen.fold(floor, u64::max)
+    }
+
+    /// A token above `known`, and above what a client wishes.
+    ///
+    /// # Errors
+    /// [`StoreError::Exhausted`].
+    pub(super) fn token_above(known: u64, wish: Option<Token>) -> Result<Token, StoreError> {
+        crate::rules::tokens::next(known, wish).ok_or(StoreError::Exhausted)
+    }
+}
+
+/// That too few nodes did what a majority has to do.
+pub(super) fn reasons_text(what: &str, reasons: &[String]) -> String {
+    let reasons = match reasons {
+        [] => "they did not answer in time".to_owned(),
+        reasons => reasons.join("; "),
+    };
+    format!("fewer than a majority of the nodes {what}: {reasons}")
+}
+
+/// A refusal in words.
+pub(super) fn say(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::NoMember => "it belongs to no quorum yet, or has lost its memory".to_owned(),
+        Refusal::Other { cluster, n } => {
+            format!("it belongs to another quorum ({cluster}, of {n} nodes)")
+        }
+        Refusal::NotReady => "it does not vote yet".to_owned(),
+        Refusal::View { view, .. } => format!("it is in view {view}"),
+    }
+}

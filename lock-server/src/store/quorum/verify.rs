@@ -1,0 +1,271 @@
+//! Looks at the process behind a new connection to a node before it is used.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::redis::aio::MultiplexedConnection;
+use async_trait::async_trait;
+use service_kit::redis_link::{Verifier, info_field, load_scripts, text_fields};
+
+use super::membership::Membership;
+use super::nodes::Notes;
+use super::replies::{read_look, read_member};
+use super::scripts::Scripts;
+use crate::rules::quorum::NodeId;
+use crate::rules::quorum::view::{FORMAT, Look, MemberReply, Meta, State};
+use crate::store::redis::judge::{Version, oldest_version};
+
+/// Which process each node was last, so that two URLs for one node are noticed.
+#[derive(Debug)]
+pub(super) struct Runs(Mutex<Vec<Option<String>>>);
+
+impl Runs {
+    pub(super) fn new(n: usize) -> Self {
+        Self(Mutex::new(vec![None; n]))
+    }
+
+    /// Notes the process of a node.
+    ///
+    /// # Errors
+    /// The number of another node that is the same process.
+    fn note(&self, index: usize, run_id: &str) -> Result<(), usize> {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |(other, run): (usize, &Option<String>)| {
+            (other != index && run.as_deref() == Some(run_id)).then_some(other)
+        };
+        if let Some(other) = runs.iter().enumerate().find_map(same) {
+            return Err(other);
+        }
+        if let Some(run) = runs.get_mut(index) {
+            *run = Some(run_id.to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Verifies one node.
+#[derive(Debug)]
+pub(super) struct NodeVerifier {
+    pub(super) index: usize,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) notes: Arc<Notes>,
+    pub(super) runs: Arc<Runs>,
+    pub(super) membership: Arc<Membership>,
+}
+
+#[async_trait]
+impl Verifier for NodeVerifier {
+    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let run_id = self.identity(connection).await?;
+        let keeps = keeps_its_memory(connection).await;
+        let before = self.notes.all();
+        load_scripts(connection, &self.scripts.all()).await?;
+        let look = self.look(connection).await?;
+        if let Some(meta) = &look.meta {
+            self.judge(connection, &look, meta, &run_id, keeps, &before).await?;
+        }
+        self.notes.verified(run_id, keeps);
+        self.membership.look_again();
+        Ok(())
+    }
+}
+
+impl NodeVerifier {
+    async fn identity(&self, connection: &mut MultiplexedConnection) -> Result<String, String> {
+        let info: String = ::redis::cmd("INFO")
+            .query_async(connection)
+            .await
+            .map_err(|error| format!("Redis cannot be verified: {error}"))?;
+        let run_id = identity(&info)?;
+        self.runs.note(self.index, &run_id).map_err(|other| {
+            let text = format!(
+                "nodes {} and {} of the quorum are the same Redis (run id {run_id}): each node \
+                 has one vote; name another one",
+                other + 1,
+                self.index + 1
+            );
+            self.membership.twice(&text);
+            text
+        })?;
+        Ok(run_id)
+    }
+
+    async fn look(&self, connection: &mut MultiplexedConnection) -> Result<Look, String> {
+        let value = connection
+            .send_packed_command(&self.scripts.look())
+            .await
+            .map_err(|error| format!("the node does not say what it is: {error}"))?;
+        read_look(refuse_errors(value)?).map_err(|error| error.to_string())
+    }
+
+    /// Whether the process goes on with what the node knew; where that is in doubt, the node does
+    /// not vote before it has rejoined.
+    async fn judge(
+        &self,
+        connection: &mut MultiplexedConnection,
+        look: &Look,
+        meta: &Meta,
+        run_id: &str,
+        keeps: bool,
+        before: &[u64],
+    ) -> Result<(), String> {
+        if meta.format != FORMAT {
+            return Err(format!(
+                "the node stores in format {}, and this lock-server in format {FORMAT}: run the \
+                 version that wrote it, or replace the node",
+                meta.format
+            ));
+        }
+        if matches!(meta.state, State::Doubt) && meta.run_id == run_id {
+            return Ok(());
+        }
+        let reason = if fell(look, meta, before) {
+            "it has accepted less than this server saw it accept"
+        } else if meta.run_id == run_id {
+            return Ok(());
+        } else if !keeps || self.notes.was_lax() {
+            "it was restarted, and its settings do not make it keep every vote"
+        } else {
+            let command = self.scripts.adopt(&meta.run_id, run_id);
+            return match self.member(connection, &command).await? {
+                MemberReply::Done => Ok(()),
+                other => {
+                    Err(format!("the node was not taken over from {}: {other:?}", meta.run_id))
+                }
+            };
+        };
+        self.membership.amnesia(self.index, reason);
+        self.doubt(connection, run_id, &meta.node).await
+    }
+
+    async fn doubt(
+        &self,
+        connection: &mut MultiplexedConnection,
+        run_id: &str,
+        seen: &NodeId,
+    ) -> Result<(), String> {
+        let command = self.scripts.doubt(run_id, Some(seen), &new_id());
+        match self.member(connection, &command).await? {
+            MemberReply::Doubted(_) => {
+                self.notes.forget();
+                Ok(())
+            }
+            other => Err(format!("the node could not be kept from voting: {other:?}")),
+        }
+    }
+
+    async fn member(
+        &self,
+        connection: &mut MultiplexedConnection,
+        command: &::redis::Cmd,
+    ) -> Result<MemberReply, String> {
+        let value = connection
+            .send_packed_command(command)
+            .await
+            .map_err(|error| format!("the node does not answer: {error}"))?;
+        read_member(refuse_errors(value)?).map_err(|error| error.to_string())
+    }
+}
+
+/// Whether a node has forgotten tokens that this server saw it accept.
+pub(super) fn fell(look: &Look, meta: &Meta, before: &[u64]) -> bool {
+    before.iter().enumerate().any(|(bucket, seen)| {
+        let bucket = u8::try_from(bucket).unwrap_or(u8::MAX);
+        let p = look.p.get(&crate::rules::quorum::Bucket::new(bucket)).copied().unwrap_or(0);
+        p.max(meta.floor) < *seen
+    })
+}
+
+/// An id for one life of a node's memory.
+pub(super) fn new_id() -> NodeId {
+    loop {
+        // Hexadecimal digits always are an id.
+        if let Ok(id) = service_kit::ids::random_hex(12).parse() {
+            return id;
+        }
+    }
+}
+
+fn refuse_errors(value: ::redis::Value) -> Result<::redis::Value, String> {
+    match value {
+        ::redis::Value::ServerError(error) => {
+            let error = ::redis::RedisError::from(error);
+            Err(format!("Redis refuses to work: {error}"))
+        }
+        value => Ok(value),
+    }
+}
+
+/// Run id of a process that may be a node of a quorum.
+fn identity(info: &str) -> Result<String, String> {
+    let field = |name: &str| {
+        info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
+    };
+    let version = field("redis_version")?;
+    if Version::parse(version).is_none_or(|version| version < oldest_version()) {
+        return Err(format!(
+            "Redis {version} is not supported; use version {} or newer",
+            oldest_version()
+        ));
+    }
+    if field("role")? != "master" {
+        return Err("this Redis is a replica, and a node of a quorum is a Redis of its own: what \
+                    it votes must come from nowhere else"
+            .to_owned());
+    }
+    if info_field(info, "cluster_enabled") == Some("1") {
+        return Err("this Redis is a node of a cluster, and a node of a quorum is a Redis of its \
+                    own; start one without cluster-enabled"
+            .to_owned());
+    }
+    if info_field(info, "loading") == Some("1") {
+        return Err("Redis is still loading its data".to_owned());
+    }
+    field("run_id").map(str::to_owned)
+}
+
+/// Whether every vote is on disk before it is answered. Settings that may not be read keep nothing.
+async fn keeps_its_memory(connection: &mut MultiplexedConnection) -> bool {
+    for (name, wanted) in
+        [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")]
+    {
+        let mut command = ::redis::cmd("CONFIG");
+        command.arg("GET").arg(name);
+        let value = connection.send_packed_command(&command).await.ok();
+        let found = value.and_then(text_fields).and_then(|fields| fields.into_iter().nth(1));
+        if found.as_deref() != Some(wanted) {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "redis_version:7.0.15\r\nrun_id:aa\r\nrole:master\r\ncluster_enabled:0\r\n";
+
+    #[test]
+    fn a_redis_of_its_own_may_be_a_node() {
+        assert_eq!(identity(INFO).unwrap(), "aa");
+        for (from, to, reason) in [
+            ("7.0.15", "6.2.1", "not supported"),
+            ("role:master", "role:slave", "is a replica"),
+            ("cluster_enabled:0", "cluster_enabled:1", "node of a cluster"),
+            ("role:master", "role:master\r\nloading:1", "loading"),
+            ("run_id:aa", "", "INFO lacks run_id"),
+        ] {
+            let error = identity(&INFO.replace(from, to)).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_process_is_one_node() {
+        let runs = Runs::new(3);
+        assert_eq!(runs.note(0, "a"), Ok(()));
+        assert_eq!(runs.note(1, "a"), Err(0));
+        assert_eq!(runs.note(1, "b"), Ok(()));
+        assert_eq!(runs.note(0, "a"), Ok(()), "the same node again");
+    }
+}

@@ -1,0 +1,6 @@
+//! A quorum of plain Redis nodes.
+
+mod differential;
+mod membership;
+mod opening;
+mod servers;

@@ -1,0 +1,145 @@
+//! The node in Redis.
+
+use std::collections::BTreeMap;
+
+use fence_tests::redis_server::Redis;
+use lock_server::store::quorum::replies::{
+    read_look, read_member, read_names, read_reply, read_seen,
+};
+use lock_server::store::quorum::scripts::{Keys, Scripts};
+use redis::aio::MultiplexedConnection;
+use redis::{Arg, Cmd, Value};
+
+use super::steps::{Answer, Step, World};
+
+/// A Redis with the scripts, to which the test tells the time.
+pub(super) struct RealNode {
+    connection: MultiplexedConnection,
+    scripts: Scripts,
+    /// The SHA-1 of each script, and of the one that is told the time.
+    told: BTreeMap<Vec<u8>, String>,
+}
+
+const ASKS: &str = "redis.call('TIME')";
+const IS_TOLD: &str = "redis.call('HMGET', 'clock', 'seconds', 'microseconds')";
+
+impl RealNode {
+    pub(super) async fn new(redis: &Redis) -> Self {
+        let mut connection = redis.connect().await.unwrap();
+        let scripts =
+            Scripts::new(Keys::new(&"app1:".parse().unwrap(), &"default".parse().unwrap()));
+        let mut told = BTreeMap::new();
+        for script in scripts.all() {
+            let text = script.text().replace(ASKS, IS_TOLD);
+            assert!(!text.contains("'TIME'"), "a script asks for the time in another way");
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(text);
+            let sha1: String = load.query_async(&mut connection).await.unwrap();
+            told.insert(script.sha1().as_bytes().to_vec(), sha1);
+        }
+        Self { connection, scripts, told }
+    }
+
+    /// Forgets everything.
+    pub(super) async fn begin(&mut self) {
+        let mut flush = redis::cmd("FLUSHALL");
+        let _: () = flush.arg("SYNC").query_async(&mut self.connection).await.unwrap();
+    }
+
+    /// The step, at the time of the world.
+    pub(super) async fn take(&mut self, step: &Step, world: &World) -> Answer {
+        self.tell(world).await;
+        let scripts = self.scripts.clone();
+        let node = match step {
+            Step::Vote(view, vote) => scripts.vote(view, vote),
+            Step::TopUp(view, topup) => scripts.topup(view, topup),
+            Step::Renew(view, renew) => scripts.renew(view, renew),
+            Step::End(view, lock, lease, end, retention_ms) => {
+                scripts.end(view, lock, *lease, end, *retention_ms)
+            }
+            Step::Raise(view, bucket, token) => scripts.raise(view, *bucket, *token),
+            Step::Lift(view, mark) => scripts.lift(view, *mark),
+            member => {
+                let call = match member {
+                    Step::Init(init) => scripts.init(init),
+                    Step::Doubt(run_id, seen, fresh) => scripts.doubt(run_id, seen.as_ref(), fresh),
+                    Step::Adopt(old, new) => scripts.adopt(old, new),
+                    Step::Bump(view) => scripts.bump(view),
+                    Step::Rejoin(rejoin) => scripts.rejoin(rejoin),
+                    Step::Ready(view, id) => scripts.ready(view, id),
+                    Step::Advance(view) => scripts.advance(view),
+                    other => panic!("{other:?} is about a lock"),
+                };
+                return Answer::Member(read_member(self.call(&call).await).unwrap());
+            }
+        };
+        Answer::Node(read_reply(self.call(&node).await).unwrap())
+    }
+
+    /// Whether everything that can be seen of the node is what the one in Rust says.
+    pub(super) async fn agrees(&mut self, world: &World, log: &[String]) {
+        let (node, now_ms) = (&world.node, world.now_ms);
+        let ours = node.look(now_ms);
+        let view = ours.meta.as_ref().map(|meta| meta.view.clone()).unwrap_or_default();
+        let mut calls = vec![self.scripts.look(), self.scripts.names(&view, 0, 1_000)];
+        calls.extend(world.locks.iter().map(|lock| self.scripts.read(&view, lock)));
+        let mut answers = self.calls(&calls).await.into_iter();
+        let mut next = || answers.next().unwrap();
+
+        let theirs = read_look(next()).unwrap();
+        assert_eq!(ours, theirs, "looks; steps:\n{}", log.join("\n"));
+        let theirs = read_names(next()).unwrap().map(|mut found| {
+            assert_eq!(found.cursor, 0, "one page is enough");
+            found.names.sort();
+            found.names
+        });
+        assert_eq!(node.names(now_ms, &view), theirs, "names; steps:\n{}", log.join("\n"));
+        for lock in &world.locks {
+            let theirs = read_seen(next()).unwrap();
+            let ours = node.read(now_ms, &view, lock);
+            assert_eq!(ours, theirs, "{lock}; steps:\n{}", log.join("\n"));
+        }
+    }
+
+    /// Tells the time, and takes away what Redis would not have any more by now.
+    async fn tell(&mut self, world: &World) {
+        let now_ms = world.now_ms;
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HSET").arg("clock").arg("seconds").arg(now_ms / 1_000);
+        pipeline.arg("microseconds").arg(now_ms % 1_000 * 1_000 + 999).ignore();
+        let keys: Vec<String> =
+            world.locks.iter().map(|lock| self.scripts.keys().lock(lock)).collect();
+        for key in &keys {
+            pipeline.cmd("PEXPIRETIME").arg(key);
+        }
+        let gone_at_ms: Vec<i64> = pipeline.query_async(&mut self.connection).await.unwrap();
+        for (key, gone_at_ms) in keys.iter().zip(gone_at_ms) {
+            assert_ne!(gone_at_ms, -1, "{key} would stay for ever");
+            if gone_at_ms >= 0 && gone_at_ms <= now_ms as i64 {
+                let mut delete = redis::cmd("DEL");
+                let _: i64 = delete.arg(key).query_async(&mut self.connection).await.unwrap();
+            }
+        }
+    }
+
+    async fn call(&mut self, call: &Cmd) -> Value {
+        self.calls(std::slice::from_ref(call)).await.remove(0)
+    }
+
+    /// Sends the calls to the scripts that are told the time.
+    async fn calls(&mut self, calls: &[Cmd]) -> Vec<Value> {
+        let mut pipeline = redis::pipe();
+        for call in calls {
+            let mut words = call.args_iter().map(|arg| match arg {
+                Arg::Simple(bytes) => bytes.to_vec(),
+                _ => panic!("a call has no cursor"),
+            });
+            assert_eq!(words.next().as_deref(), Some(b"EVALSHA".as_slice()));
+            pipeline.cmd("EVALSHA").arg(&self.told[&words.next().unwrap()]);
+            for word in words {
+                pipeline.arg(word);
+            }
+        }
+        pipeline.query_async(&mut self.connection).await.unwrap()
+    }
+}

@@ -1,0 +1,188 @@
+//! How a quorum begins, and what cannot be one.
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
+use fence_tests::conformance::lock_store::Store;
+use fence_tests::key_file::lease_id;
+use fence_tests::quorum_nodes::QuorumNodes;
+use fence_tests::redis_server::Redis;
+use fence_tests::wait::{until, until_true};
+use lock_server::store::quorum::{QuorumUrl, init_fresh};
+use lock_server::store::{Acquire, Limits, OpenError, StoreError, StoreOptions, open};
+use service_kit::Kit;
+
+/// Time enough for every test.
+pub(super) const LONG_MS: u64 = 60_000;
+/// What a node that forgot waits for, where no lease is longer.
+const BRIEF_MS: u64 = 800;
+
+pub(super) fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
+
+pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
+    let (owner, ttl) = (Owner::new("quorum").unwrap(), Ttl::from_ms(ttl_ms).unwrap());
+    Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner, ttl) }
+}
+
+/// A store over these nodes, and its health; ended ids are soon forgotten, so that nodes that lost
+/// their memory do not wait long.
+pub(super) async fn store_at(url: &str) -> Result<(Store, Kit), OpenError> {
+    let limits = Limits { ended_retention_ms: 200, ..Limits::default() };
+    let options = StoreOptions { limits, ..StoreOptions::default() };
+    let kit = Kit::new("quorum");
+    let store = open(&url.parse().unwrap(), &options, &kit).await?;
+    Ok((store, kit))
+}
+
+/// Grants and releases a lock; the token. Tries again while the store says that nothing was done.
+pub(super) async fn token_of(store: &Store, lock: &str) -> Token {
+    until("a grant", || async {
+        match store.acquire(request(lock, BRIEF_MS, 1_000)).await {
+            Ok(grant) => {
+                release(store, lock, grant.lease_id).await;
+                Some(grant.token)
+            }
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => None,
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await
+}
+
+async fn release(store: &Store, lock: &str, lease: LeaseId) {
+    match store.release(&name(lock), lease).await {
+        Ok(ended) => assert_eq!(ended.reason, EndReason::Released),
+        Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => {}
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Waits until a line of `/readyz?verbose` says this.
+pub(super) async fn until_said(kit: &Kit, text: &str) {
+    until_true(&format!("/readyz to say {text:?}"), || async {
+        kit.health.report(false).text().contains(text)
+    })
+    .await;
+}
+
+/// Waits until every node votes.
+pub(super) async fn until_all_vote(kit: &Kit) {
+    until("every node to vote", || async {
+        let report = kit.health.report(false);
+        let all = report.checks.iter().filter(|(name, _)| name.starts_with("redis-quorum"));
+        all.clone().count().gt(&3).then_some(())?;
+        all.map(|(_, status)| status)
+            .all(|status| *status == service_kit::health::Status::Ok)
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_quorum_begins_when_all_its_nodes_answer() {
+    let mut nodes = QuorumNodes::start(3).await;
+    nodes.node_mut(1).kill();
+    let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    match store.acquire(request("a", LONG_MS, 0)).await {
+        Err(StoreError::Unavailable(why)) => assert!(why.contains("2 of 3 nodes answer"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!kit.health.is_ready());
+    until_said(&kit, "a new quorum begins when all").await;
+    nodes.node_mut(1).start_again().await;
+    // Nobody can tell new nodes from emptied ones: tokens begin above the clock floor.
+    let floor = lock_server::rules::tokens::EPOCH_2025_MS;
+    assert!(token_of(&store, "a").await.get() > floor);
+    until_all_vote(&kit).await;
+    // From now on a majority is enough, also for a server that starts.
+    nodes.node_mut(0).kill();
+    let (late, kit) = store_at(&nodes.url()).await.unwrap();
+    let before = token_of(&store, "a").await;
+    assert!(token_of(&late, "a").await > before);
+    assert!(kit.health.is_ready());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_that_is_vouched_for_begins_at_one() {
+    let nodes = QuorumNodes::start(3).await;
+    let url: QuorumUrl = nodes.url().parse().unwrap();
+    let (namespace, kit) = (Namespace::default(), Kit::new("guards"));
+    let guards = lock_server::guards::Guards::new(&[], &namespace, &kit.health).unwrap();
+    init_fresh(&url, &namespace, &guards).await.unwrap();
+    let again = init_fresh(&url, &namespace, &guards).await.unwrap_err();
+    assert!(again.contains("in use"), "{again}");
+    let (store, _kit) = store_at(&nodes.url()).await.unwrap();
+    assert_eq!(token_of(&store, "first").await.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_names_of_one_node_are_refused() {
+    let nodes = QuorumNodes::start(2).await;
+    let other_name = nodes.node(0).url().replace("127.0.0.1", "localhost");
+    let url = format!("redis-quorum:{},{},{other_name}", nodes.node(0).url(), nodes.node(1).url());
+    let error = store_at(&url).await.unwrap_err().to_string();
+    assert!(error.contains("are the same Redis"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fewer_than_a_majority_is_no_start() {
+    let mut nodes = QuorumNodes::start(3).await;
+    nodes.node_mut(0).kill();
+    nodes.node_mut(2).kill();
+    let error = store_at(&nodes.url()).await.unwrap_err().to_string();
+    assert!(error.contains("1 of the quorum's 3 nodes can be used"), "{error}");
+    for at in [0, 2] {
+        assert!(error.contains(&nodes.node(at).url()), "{error}");
+    }
+}
+
+/// A replica and a node of a cluster have no vote: the others go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_redis_of_its_own_has_no_vote() {
+    let nodes = QuorumNodes::start(3).await;
+    let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    let port = nodes.node(0).address().rsplit_once(':').unwrap().1.to_owned();
+    nodes.node(2).run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    nodes.node(2).run::<()>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    until_said(&kit, "this Redis is a replica").await;
+    token_of(&store, "a").await;
+    assert!(kit.health.is_ready());
+
+    let bus = fence_tests::ports::unused().to_string();
+    let options = [("cluster-enabled", "yes"), ("cluster-port", bus.as_str())];
+    let cluster = Redis::with(&options).await;
+    let plain = QuorumNodes::start(2).await;
+    let (one, two) = (plain.node(0).url(), plain.node(1).url());
+    let (_store, kit) =
+        store_at(&format!("redis-quorum:{},{one},{two}", cluster.url())).await.unwrap();
+    until_said(&kit, "this Redis is a node of a cluster").await;
+    assert!(!kit.health.is_ready());
+}
+
+/// A node of another quorum keeps to its own, also where most of those beside it are new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_quorum_is_left_to_it() {
+    let (ours, theirs) = (QuorumNodes::start(3).await, QuorumNodes::start(3).await);
+    let (store, kit) = store_at(&ours.url()).await.unwrap();
+    let (other, other_kit) = store_at(&theirs.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    until_all_vote(&other_kit).await;
+    let (a, b, c) = (ours.node(0).url(), ours.node(1).url(), theirs.node(0).url());
+    let (mixed, mixed_kit) = store_at(&format!("redis-quorum:{a},{b},{c}")).await.unwrap();
+    until_said(&mixed_kit, "it belongs to another quorum").await;
+    let before = token_of(&mixed, "x").await;
+    assert!(token_of(&store, "x").await > before);
+
+    let new = QuorumNodes::start(2).await;
+    let (d, e) = (new.node(0).url(), new.node(1).url());
+    let (lost, lost_kit) = store_at(&format!("redis-quorum:{c},{d},{e}")).await.unwrap();
+    until_said(&lost_kit, "1 of 3 nodes belong to the quorum").await;
+    assert!(matches!(
+        lost.acquire(request("x", LONG_MS, 0)).await,
+        Err(StoreError::Unavailable(_))
+    ));
+    until_all_vote(&other_kit).await;
+    token_of(&other, "x").await;
+}

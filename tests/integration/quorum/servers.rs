@@ -1,0 +1,113 @@
+//! Several lock servers on the same nodes at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fence_tests::checks;
+use fence_tests::conformance::lock_store::Store;
+use fence_tests::history::{Granted, History};
+use fence_tests::quorum_nodes::QuorumNodes;
+use fence_tests::wait::soon;
+use service_kit::Kit;
+
+use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
+
+async fn servers(nodes: &QuorumNodes, n: usize) -> Vec<(Store, Kit)> {
+    let mut all = Vec::new();
+    for _ in 0..n {
+        all.push(store_at(&nodes.url()).await.unwrap());
+    }
+    for (_, kit) in &all {
+        until_all_vote(kit).await;
+    }
+    all
+}
+
+/// L1 and L2 over all of them; each gets its turn, though nobody keeps an order between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_share_a_lock() {
+    let nodes = QuorumNodes::start(3).await;
+    let servers = servers(&nodes, 3).await;
+    let (history, busy) = (Arc::new(History::new()), Arc::new(AtomicBool::new(false)));
+    let workers = (0..6).map(|worker| {
+        let store = servers[worker % 3].0.clone();
+        let (history, busy) = (history.clone(), busy.clone());
+        tokio::spawn(async move {
+            for _ in 0..6 {
+                let invoked_ns = history.now_ns();
+                let grant = store.acquire(request("shared", LONG_MS, LONG_MS)).await.unwrap();
+                history.granted(Granted {
+                    lock: "shared".to_owned(),
+                    lease: grant.lease_id,
+                    token: grant.token.get(),
+                    ttl_ms: LONG_MS,
+                    span: history.since(invoked_ns),
+                    released_ns: None,
+                    kept_ns: None,
+                });
+                assert!(!busy.swap(true, Ordering::SeqCst), "two holders at once");
+                tokio::task::yield_now().await;
+                assert!(busy.swap(false, Ordering::SeqCst));
+                history.releasing(grant.lease_id);
+                store.release(&name("shared"), grant.lease_id).await.unwrap();
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        soon("a worker", worker).await.unwrap();
+    }
+    assert_eq!(history.grants().len(), 36);
+    checks::tokens_rise(&history.grants()).unwrap();
+    assert_eq!(checks::overlaps(&history.grants()), Vec::<String>::new());
+}
+
+/// A release at one server wakes who waits at another; nobody asks all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_elsewhere_wakes() {
+    let nodes = QuorumNodes::start(3).await;
+    let servers = servers(&nodes, 2).await;
+    let (one, two) = (servers[0].0.clone(), servers[1].0.clone());
+    let mut held = one.acquire(request("w", LONG_MS, 0)).await.unwrap();
+    for round in 0..6 {
+        let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let own = other.clone();
+        let waiting =
+            tokio::spawn(async move { own.acquire(request("w", LONG_MS, LONG_MS)).await });
+        let queued = || async { other.show(&name("w")).await.unwrap().queue_length == 1 };
+        fence_tests::wait::until_true("a place in the queue", queued).await;
+        holder.release(&name("w"), held.lease_id).await.unwrap();
+        let next = soon("the other server's waiter", waiting).await.unwrap().unwrap();
+        assert!(next.token > held.token);
+        held = next;
+    }
+}
+
+/// A mark that one server has heard of is exceeded by what another one grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_lifts_all_servers() {
+    let nodes = QuorumNodes::start(3).await;
+    let servers = servers(&nodes, 2).await;
+    let mark = fence_protocol::Token::new(800_000_000_000_000).unwrap();
+    servers[0].0.lift(mark).await.unwrap();
+    for lock in ["a", "b", "c"] {
+        let grant = servers[1].0.acquire(request(lock, LONG_MS, 0)).await.unwrap();
+        assert!(grant.token > mark, "{} at {lock}", grant.token);
+    }
+}
+
+/// The same request at two servers at once, as from a client that lost patience: one grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_id_at_two_servers_is_one_grant() {
+    let nodes = QuorumNodes::start(3).await;
+    let servers = servers(&nodes, 2).await;
+    for round in 0..20 {
+        let lock = format!("twice/{round}");
+        let asked = request(&lock, LONG_MS, LONG_MS);
+        let (one, two) =
+            tokio::join!(servers[0].0.acquire(asked.clone()), servers[1].0.acquire(asked.clone()));
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert_eq!(one.token, two.token, "round {round}");
+        let renewed = servers[0].0.renew(&name(&lock), asked.lease_id, None).await.unwrap();
+        assert_eq!(renewed.token, one.token);
+    }
+}
