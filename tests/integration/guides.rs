@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use fence_tests::process::{Process, command};
 use serde_json::Value;
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
 /// What the shell prints before what the next command prints; no command prints this.
 const MARK: &str = "=== command ";
+/// How long a guide may take: some start servers of their own, and wait for what these do.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A command of a page, and what it is said to print.
 #[derive(Debug)]
@@ -160,7 +163,14 @@ async fn run(page: &str) {
     let folders = std::iter::once(fence.parent().unwrap().to_owned());
     let folders = folders.chain(std::env::split_paths(&path));
     bash.env("PATH", std::env::join_paths(folders).unwrap());
-    let output = Process::spawn("bash", bash).ended().await;
+    let mut bash = Process::spawn("bash", bash);
+    let running = async {
+        while bash.is_running() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, running).await;
+    let output = bash.ended().await;
     let printed: Vec<&str> = output.stdout.split(MARK).skip(1).collect();
     assert_eq!(printed.len(), shown.len(), "{output:?}");
     for (one, printed) in shown.iter().zip(printed) {
@@ -198,6 +208,11 @@ async fn leader_election() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations() {
     run("migrations.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quorum() {
+    run("quorum.md").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,6 +25,7 @@ pub mod ports;
 pub mod process;
 pub mod raw_http;
 pub mod quorum_nodes;
+pub mod redis_clock;
 pub mod redis_cluster;
 pub mod redis_flood;
 pub mod redis_holders;

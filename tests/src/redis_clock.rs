@@ -1,0 +1,114 @@
+//! A real Redis whose clock the test sets, as an operator or NTP would: `libfaketime` answers for the
+//! kernel when redis-server asks for the time of day. Its monotonic clock is left alone.
+
+use std::path::PathBuf;
+
+use redis::FromRedisValue;
+use tempfile::TempDir;
+
+use crate::ports;
+use crate::process::{Process, command};
+use crate::wait::until;
+
+/// A redis-server with a clock of its own; gone when dropped.
+#[derive(Debug)]
+pub struct SteppedRedis {
+    port: u16,
+    folder: TempDir,
+    process: Process,
+}
+
+impl SteppedRedis {
+    /// Its clock goes right until it is stepped.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed, or the clock of Redis does not follow it.
+    pub async fn start() -> Self {
+        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder for redis"));
+        let redis = Self { port, process: spawn(port, &folder), folder };
+        until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
+        let before = redis.now_ms().await;
+        redis.step(1_000);
+        assert!(redis.now_ms().await >= before + 900_000, "libfaketime does not move its clock");
+        redis.step(0);
+        redis
+    }
+
+    /// From now on its clock is so many seconds ahead of the right time, or behind it.
+    ///
+    /// # Panics
+    /// Where the file cannot be written.
+    pub fn step(&self, seconds: i64) {
+        write_offset(&self.folder, seconds);
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The process, to stop and continue it.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// What its clock shows, ms since 1970.
+    pub async fn now_ms(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.run(&["TIME"]).await;
+        seconds * 1_000 + micros / 1_000
+    }
+
+    /// Runs one command.
+    ///
+    /// # Panics
+    /// Where it fails.
+    pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_run(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
+    }
+}
+
+/// In one step, or Redis could read half of it.
+fn write_offset(folder: &TempDir, seconds: i64) {
+    let (new, file) = (folder.path().join("offset.new"), folder.path().join("offset"));
+    std::fs::write(&new, format!("{seconds:+}\n")).expect("the offset of the clock");
+    std::fs::rename(new, file).expect("the offset of the clock");
+}
+
+fn spawn(port: u16, folder: &TempDir) -> Process {
+    write_offset(folder, 0);
+    let mut command = command("redis-server");
+    command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
+    command.arg("--dir").arg(folder.path()).args(["--maxmemory-policy", "noeviction"]);
+    // jemalloc asks for the time before libfaketime is ready to tell it, which ends the process; libc
+    // right behind it gives the memory instead.
+    let libraries = format!("{} {}", faketime().display(), libc().display());
+    command.env("LD_PRELOAD", libraries);
+    command.env("FAKETIME_TIMESTAMP_FILE", folder.path().join("offset"));
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Process::spawn("redis-server", command)
+}
+
+/// Where the Debian package `libfaketime` puts it.
+fn faketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let found = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    found.into_iter().find(|path| path.exists()).expect("libfaketime; tests/run installs it")
+}
+
+/// The C library that this process uses.
+fn libc() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("what is mapped");
+    let path = maps.split_whitespace().find(|word| word.contains("/libc.so"));
+    PathBuf::from(path.expect("a C library"))
+}
