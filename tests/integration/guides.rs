@@ -15,6 +15,8 @@ use tokio::time::Instant;
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
 /// What the shell prints before what the next command prints; no command prints this.
 const MARK: &str = "=== command ";
+/// How long a guide may take: some start servers of their own, and wait for what these do.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A command of a page, and what it is said to print.
 #[derive(Debug)]
@@ -216,6 +218,11 @@ async fn leader_election() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrations() {
     run("migrations.md").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quorum() {
+    run("quorum.md").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

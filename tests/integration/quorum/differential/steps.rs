@@ -42,6 +42,8 @@ pub(super) struct World {
     fresh_ids: u64,
     /// Most steps are of one retention; some servers have another.
     retention_ms: u64,
+    /// One lock, many ids, nothing forgotten: more ids end than are remembered.
+    busy: bool,
 }
 
 /// Far in the future, so that no key goes away by itself.
@@ -69,6 +71,7 @@ pub(super) fn word(answer: &Answer) -> String {
 
 impl World {
     pub(super) fn new(seed: &mut Seed) -> Self {
+        let busy = seed.below(3) == 0;
         let first = LockName::new("orders/42").unwrap();
         // Another lock of the same bucket.
         let neighbour = (0..).map(|at| LockName::new(&format!("orders/n{at}")).unwrap());
@@ -81,7 +84,8 @@ impl World {
             locks: vec![first, same, other],
             leases: (0..12).map(id).collect(),
             fresh_ids: 0,
-            retention_ms: [0, 50, 500][seed.below(3) as usize],
+            retention_ms: if busy { 10_000_000 } else { [0, 50, 500][seed.below(3) as usize] },
+            busy,
         }
     }
 
@@ -91,7 +95,7 @@ impl World {
             0..9 => self.now_ms,
             9..17 => self.now_ms + seed.below(60),
             17 => self.now_ms + seed.below(1_000),
-            18 => self.now_ms + seed.below(100_000_000),
+            18 if !self.busy => self.now_ms + seed.below(100_000_000),
             _ => self.now_ms - seed.below(80),
         };
         self.node.expire(self.now_ms);
@@ -105,13 +109,16 @@ impl World {
 
     fn about_a_lock(&mut self, seed: &mut Seed) -> Step {
         let view = self.view(seed, 24);
-        let lock = pick(seed, &self.locks);
+        let lock = if self.busy { self.locks[0].clone() } else { pick(seed, &self.locks) };
         let bucket = bucket_of(&lock);
         // Few ids at a time, and in the long run more than are remembered.
         let recent = (self.now_ms / 30) % 9;
-        let lease = self.leases[(recent + seed.below(4)) as usize];
+        let lease = match self.busy {
+            true => pick(seed, &self.leases),
+            false => self.leases[(recent + seed.below(4)) as usize],
+        };
         let retention_ms = match seed.below(10) {
-            0 => seed.below(2_000),
+            0 if !self.busy => seed.below(2_000),
             _ => self.retention_ms,
         };
         let owner = Owner::new(pick(seed, &OWNERS)).unwrap();
@@ -205,7 +212,10 @@ impl World {
                     (bucket, self.token(seed, bucket).get())
                 });
                 let p = p.collect();
-                let (floor, wait_ms) = (seed.below(20), seed.below(40));
+                let (mut floor, wait_ms) = (seed.below(20), seed.below(40));
+                if seed.below(8) == 0 {
+                    floor = Token::MAX - seed.below(3);
+                }
                 let accepted = Accepted { floor, p, wait_ms };
                 Step::Rejoin(Rejoin { view, node, run_id, accepted })
             }
