@@ -35,7 +35,7 @@ use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 
-use self::asking::Wish;
+use self::asking::{Grantor, Wish};
 pub use self::key_prefix::KeyPrefix;
 use self::lineage::{ABSENT, Lineage, LineageKeeper};
 use self::refusals::store_error;
@@ -228,14 +228,24 @@ impl RedisStore {
                     self.saw(grant.token);
                     self.inner.time.note(grant.remaining_ms);
                     let (lease_id, locks) = (grant.lease_id, vec![lock.clone()]);
-                    self.announce(lineage.cloned(), locks, lease_id, move |store, took_ms| {
-                        store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
-                    });
+                    self.announce(
+                        lineage.cloned(),
+                        locks,
+                        lease_id,
+                        Grantor::Here,
+                        move |store, took_ms| {
+                            store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
+                        },
+                    );
                 }
                 Handed::Several { known_by, lease_id, locks } => {
-                    self.announce(lineage.cloned(), locks, lease_id, move |store, _| {
-                        store.inner.waiting.ask_again(&known_by, lease_id)
-                    });
+                    self.announce(
+                        lineage.cloned(),
+                        locks,
+                        lease_id,
+                        Grantor::Here,
+                        move |store, _| store.inner.waiting.ask_again(&known_by, lease_id),
+                    );
                 }
             }
         }

@@ -4,7 +4,7 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Ttl};
 use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until_true};
 use lock_server::store::{Acquire, Mode, NewSession, Revoke, StoreError};
 
 use super::kinds::{name, queue_of, request, server};
@@ -43,6 +43,42 @@ async fn a_withdrawal_takes_nothing_from_a_repeat() {
             assert_eq!(holder.map(|holder| holder.info.token), Some(grant.token), "round {round}");
         }
     }
+}
+
+/// Another server's word of a hand-over comes late, when the id has been granted in another way and its
+/// caller was told: it ends nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_word_ends_no_lease_that_was_told_of() {
+    let redis = Redis::start().await;
+    let one = server(&redis).await;
+    let first = one.acquire(request("late", LONG_MS, 0)).await.unwrap();
+    let (own, asked) = (one.clone(), request("late", LONG_MS, LONG_MS));
+    let waiting = tokio::spawn(async move { own.acquire(asked).await });
+    queue_of(&one, "late", 1).await;
+    one.release(&name("late"), first.lease_id).await.unwrap();
+    let told = soon("the hand-over", waiting).await.unwrap().unwrap();
+    late_word(&redis, "late", &told.lease_id.to_string()).await;
+    let held = one.renew(&name("late"), told.lease_id, None).await.unwrap();
+    assert_eq!(held.token, told.token);
+}
+
+/// Tells the only server there is of a hand-over to nobody who waits, and lets it look at that.
+pub(super) async fn late_word(redis: &Redis, lock: &str, lease: &str) {
+    let pattern = "{fence:default}:c:*";
+    let channels: Vec<String> = redis.run(&["PUBSUB", "CHANNELS", pattern]).await;
+    let channel = &channels[0];
+    // Somebody in another queue of whom it is told next, and whom nobody waits for either: when he has
+    // left that, it has looked.
+    let (ghost, me) = (session_id().to_string(), channel.rsplit(':').next().unwrap());
+    let asked = format!("{me}\t1000\t0\t0\tx\t0\t\tghost\t\t\t");
+    let _: u64 = redis.run(&["ZADD", "{fence:default}:q:ghost", "1", &ghost]).await;
+    let _: u64 = redis.run(&["HSET", "{fence:default}:w:ghost", &ghost, &asked]).await;
+    let _: u64 = redis.run(&["PUBLISH", channel, &format!("{lock}\t{lease}")]).await;
+    let _: u64 = redis.run(&["PUBLISH", channel, &format!("ghost\t{ghost}")]).await;
+    until_true("the word to be looked at", || async {
+        redis.run::<u64>(&["EXISTS", "{fence:default}:q:ghost"]).await == 0
+    })
+    .await;
 }
 
 /// Who waits under one id has one patience, the last that was asked for.

@@ -9,6 +9,8 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::{Value, json};
 
+use super::repeats::late_word;
+
 /// A master and replicas in step with it.
 struct Replicated {
     master: Redis,
@@ -208,6 +210,30 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
     for lock in ["b", "c"] {
         assert!(here.show(lock).await.holder.is_none(), "{lock}");
     }
+}
+
+/// A late word of a hand-over takes nothing back that was granted here meanwhile, whether the replicas
+/// keep up or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_word_takes_back_nothing_that_was_told_of() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "1s").await;
+    let locks = server.locks();
+    let told = granted(&locks, "late", lease_id()).await;
+    let unseen = granted(&locks, "stopped", lease_id()).await;
+    late_word(&redis.master, "late", &told.lease_id.to_string()).await;
+    locks.renew("late", told.lease_id).await.expect(200);
+
+    redis.stop().await;
+    let channels: Vec<String> =
+        redis.master.run(&["PUBSUB", "CHANNELS", "{fence:default}:c:*"]).await;
+    let word = format!("stopped\t{}", unseen.lease_id);
+    let _: u64 = redis.master.run(&["PUBLISH", &channels[0], &word]).await;
+    // One that is asked for now is taken back after it.
+    for _ in 0..2 {
+        was_taken_back(&soon("503", locks.acquire("a", ask(lease_id()))).await, "of 1 replicas");
+    }
+    locks.renew("stopped", unseen.lease_id).await.expect(200);
 }
 
 /// With the replica there, waiters are told as ever.

@@ -253,13 +253,14 @@ impl RedisStore {
         &self,
         locks: Vec<LockName>,
         lease_id: LeaseId,
+        grantor: Grantor,
         leaving: Option<Leaving>,
     ) {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
             let _leaving = leaving;
             let withdrawn = store.run(&store.inner.scripts.withdraw, |command| {
-                name_locks(command, &locks, lease_id);
+                name_grant(command, &locks, lease_id, grantor);
             });
             if let Err(error) = withdrawn.await {
                 tracing::debug!(?locks, %lease_id, %error, "a waiter could not be withdrawn");
@@ -268,7 +269,26 @@ impl RedisStore {
     }
 }
 
-pub(super) fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
+/// Whose script handed over what is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grantor {
+    /// This server's.
+    Here,
+    /// Another server's, which said so. Its word may come late, when the id was granted here in another
+    /// way and its caller was told.
+    Elsewhere,
+}
+
+/// What may be taken back of a request for these locks.
+pub(super) fn name_grant(cmd: &mut Cmd, locks: &[LockName], lease_id: LeaseId, grantor: Grantor) {
+    let (first, others) = (locks.first().map_or("", LockName::as_str), locks.iter().skip(1));
+    cmd.arg(first).arg(lease_id.to_string()).arg(u8::from(grantor == Grantor::Elsewhere));
+    for lock in others {
+        cmd.arg(lock.as_str());
+    }
+}
+
+fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
     let mut locks = locks.iter();
     command.arg(locks.next().map_or("", LockName::as_str)).arg(lease_id.to_string());
     for lock in locks {

@@ -9,6 +9,7 @@ use service_kit::health::{Health, Status};
 use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
+use super::asking::Grantor;
 use super::reply::Answer;
 use super::{RedisStore, judge, millis, reply, timekeeper};
 
@@ -127,7 +128,7 @@ fn hear_of(store: &RedisStore, text: &str) {
     let (Some(lock), Some(lease)) = (fields.next(), fields.next()) else { return };
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
     let locks = fields.next().map_or_else(|| vec![lock.clone()], reply::locks);
-    store.announce(store.grants_in(), locks, lease_id, move |store, _| {
+    store.announce(store.grants_in(), locks, lease_id, Grantor::Elsewhere, move |store, _| {
         store.inner.waiting.ask_again(&lock, lease_id)
     });
 }

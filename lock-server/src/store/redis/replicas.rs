@@ -19,6 +19,7 @@ use service_kit::redis_link::{LinkOptions, RedisLink, RedisTarget, Script, Verif
 use service_kit::tasks::Tasks;
 use tokio::sync::Mutex;
 
+use super::asking::Grantor;
 use super::reply::Answer;
 use super::{RedisStore, asking, millis};
 use crate::store::{Grant, StoreError};
@@ -173,7 +174,7 @@ impl RedisStore {
             Answer::Several(grants) => grants.as_mut_slice(),
             _ => return Ok(answer),
         };
-        let took_ms = self.replicated(lineage, locks, lease_id).await?;
+        let took_ms = self.replicated(lineage, locks, lease_id, Grantor::Here).await?;
         for grant in grants {
             grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
         }
@@ -186,6 +187,7 @@ impl RedisStore {
         lineage: Option<String>,
         locks: impl Fn() -> Vec<LockName>,
         lease_id: LeaseId,
+        grantor: Grantor,
     ) -> Result<u64, StoreError> {
         let Some(replicas) = &self.inner.replicas else { return Ok(0) };
         let began_ms = self.inner.clock.monotonic_ms();
@@ -196,7 +198,7 @@ impl RedisStore {
         };
         match outcome {
             Ok(()) => Ok(self.inner.clock.monotonic_ms().saturating_sub(began_ms) + 1),
-            Err(shortfall) => Err(self.take_back(&shortfall, &locks(), lease_id).await),
+            Err(shortfall) => Err(self.take_back(&shortfall, &locks(), lease_id, grantor).await),
         }
     }
 
@@ -206,9 +208,10 @@ impl RedisStore {
         shortfall: &Shortfall,
         locks: &[LockName],
         lease_id: LeaseId,
+        grantor: Grantor,
     ) -> StoreError {
         let taken = self.run(&self.inner.scripts.take_back, |command| {
-            asking::name_locks(command, locks, lease_id);
+            asking::name_grant(command, locks, lease_id, grantor);
         });
         // What it hands on may have to be taken back as well.
         match Box::pin(taken).await {
@@ -231,19 +234,20 @@ impl RedisStore {
         lineage: Option<String>,
         locks: Vec<LockName>,
         lease_id: LeaseId,
+        grantor: Grantor,
         tell: impl FnOnce(&Self, u64) -> bool + Send + 'static,
     ) {
         if self.inner.replicas.is_none() {
             if !tell(self, 0) {
-                self.withdraw_later(locks, lease_id, None);
+                self.withdraw_later(locks, lease_id, grantor, None);
             }
             return;
         }
         let store = self.clone();
         self.inner.tasks.spawn(async move {
-            match store.replicated(lineage, || locks.clone(), lease_id).await {
+            match store.replicated(lineage, || locks.clone(), lease_id, grantor).await {
                 Ok(took_ms) if tell(&store, took_ms) => {}
-                Ok(_) => store.withdraw_later(locks, lease_id, None),
+                Ok(_) => store.withdraw_later(locks, lease_id, grantor, None),
                 Err(refusal) => store.inner.waiting.refuse(&locks, lease_id, &refusal),
             }
         });

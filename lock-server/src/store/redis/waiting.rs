@@ -7,6 +7,7 @@ use fence_protocol::{LeaseId, LockName};
 use tokio::sync::{Notify, mpsc};
 
 use super::RedisStore;
+use super::asking::Grantor;
 use crate::store::{Grant, StoreError};
 
 /// What a waiter is told.
@@ -241,7 +242,8 @@ impl Drop for Place<'_> {
         *state.leaving.entry(key.clone()).or_default() += 1;
         drop(state);
         let leaving = Leaving { store: self.store.clone(), key };
-        self.store.withdraw_later(std::mem::take(&mut self.locks), self.lease_id, Some(leaving));
+        let locks = std::mem::take(&mut self.locks);
+        self.store.withdraw_later(locks, self.lease_id, Grantor::Here, Some(leaving));
     }
 }
 
