@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use fence_tests::process::{Output, Process, command};
-use fence_tests::wait::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -145,7 +144,7 @@ fn word(word: &str) -> &str {
 /// longer than what a test awaits at once.
 async fn ended(mut shell: Process) -> Output {
     let begin = Instant::now();
-    while shell.is_running() && begin.elapsed() < 2 * PATIENCE {
+    while shell.is_running() && begin.elapsed() < PATIENCE {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     shell.ended().await

@@ -8,6 +8,7 @@ use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
 use lock_server::store::quorum::{QuorumUrl, init_fresh};
+use lock_server::store::redis::KeyPrefix;
 use lock_server::store::{Acquire, Limits, OpenError, StoreError, StoreOptions, open};
 use service_kit::Kit;
 
@@ -109,8 +110,8 @@ async fn a_quorum_that_is_vouched_for_begins_at_one() {
     let url: QuorumUrl = nodes.url().parse().unwrap();
     let (namespace, kit) = (Namespace::default(), Kit::new("guards"));
     let guards = lock_server::guards::Guards::new(&[], &namespace, &kit.health).unwrap();
-    init_fresh(&url, &namespace, &guards).await.unwrap();
-    let again = init_fresh(&url, &namespace, &guards).await.unwrap_err();
+    init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap();
+    let again = init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap_err();
     assert!(again.contains("in use"), "{again}");
     let (store, _kit) = store_at(&nodes.url()).await.unwrap();
     assert_eq!(token_of(&store, "first").await.get(), 1);
