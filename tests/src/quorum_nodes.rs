@@ -59,7 +59,7 @@ impl QuorumNodes {
     /// Never: the names are fine.
     pub fn namespace(&self) -> Namespace {
         let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
-        Namespace::new(&format!("case-{number}")).expect("a namespace")
+        Namespace::new(format!("case-{number}")).expect("a namespace")
     }
 
     /// One of them, counted from 0.
