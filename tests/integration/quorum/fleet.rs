@@ -128,7 +128,6 @@ impl Load {
         for worker in self.workers {
             soon("a client to finish", worker).await.expect("no client panicked");
         }
-        eprintln!("{} grants", self.history.grants().len());
         judge(&self.history);
     }
 }

@@ -513,12 +513,14 @@ impl Model for Bounds {
             }),
         ];
         // Where the bounds leave room for it: what never happens is not checked either.
-        if self.tokens >= self.requests.len() as u64 || self.repeats() {
+        let rivals = self.requests[0].lock == self.requests[1].lock && !self.releases;
+        let room = self.tokens >= self.requests.len() as u64 && !(rivals && self.time_ms == 0);
+        if room || self.repeats() {
             properties.push(Property::sometimes("everybody is granted", |_, world: &World| {
                 world.proposers.iter().all(|proposer| proposer.granted().is_some())
             }));
         }
-        if self.recovery != Recovery::NoLoss {
+        if self.recovery != Recovery::NoLoss && (!self.waits || self.time_ms > 1) {
             properties.push(Property::sometimes("the loser votes again", |_, world: &World| {
                 world.loss == Loss::Over
             }));
