@@ -49,6 +49,7 @@ impl Lease {
             trust: Arc::clone(&trust),
             lock: grant.lock.clone(),
             lease_id: grant.lease_id,
+            token: grant.token,
             ttl: spec.ttl,
         };
         let renewal = Some(tasks::spawn_until_dropped(renewal.keep()));

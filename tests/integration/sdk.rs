@@ -1,6 +1,7 @@
 //! The Rust SDK over both servers as processes.
 
 mod below_the_marks;
+mod forgotten;
 mod kinds;
 mod lost_replies;
 mod sessions;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use fence_protocol::wire::lock::RenewRequest;
-use fence_protocol::{Code, LeaseId, LockName, Ttl};
+use fence_protocol::wire::lock::{EndReason, RenewRequest};
+use fence_protocol::{Code, LeaseId, LockName, Token, Ttl};
 
 use crate::clock;
 use crate::error::end_reason;
@@ -18,6 +18,7 @@ pub(super) struct Renewal {
     pub(super) trust: Arc<Trust>,
     pub(super) lock: LockName,
     pub(super) lease_id: LeaseId,
+    pub(super) token: Token,
     pub(super) ttl: Ttl,
 }
 
@@ -36,10 +37,11 @@ impl Renewal {
         loop {
             clock::sleep_until(self.trust.window().renew_at()).await;
             let mut attempt = 1;
-            while let Err(failure) = self.renew().await {
-                if let Some(reason) = ended(&failure) {
-                    return self.trust.lose(reason);
-                }
+            while let Err(why) = self.renew().await {
+                let failure = match why {
+                    NotRenewed::Lost(reason) => return self.trust.lose(reason),
+                    NotRenewed::Failed(failure) => failure,
+                };
                 self.report(attempt, &failure);
                 tokio::time::sleep(timing::pause(attempt, ids::random())).await;
                 attempt = attempt.saturating_add(1);
@@ -58,11 +60,17 @@ impl Renewal {
         }
     }
 
-    async fn renew(&self) -> Result<(), Failure> {
+    async fn renew(&self) -> Result<(), NotRenewed> {
         let sent_at = clock::now();
         let timeout = self.trust.window().renewal_timeout(sent_at);
         let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
-        let reply = self.locks.renew_once(&self.lock, &request, timeout).await?;
+        let reply = self.locks.renew_once(&self.lock, &request, timeout).await;
+        let reply = reply.map_err(NotRenewed::of)?;
+        if reply.token != self.token {
+            // A store that lost its memory has granted a late repeat of the acquire anew. Somebody may
+            // have held the lock in between, and the guard refuses the token that is held here.
+            return Err(NotRenewed::Lost(LostReason::Ended(EndReason::Superseded)));
+        }
         // A server that answers with more time than was asked for is not believed.
         let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
         // Where this comes too late, the lease is lost and whoever waits for that is awake.
@@ -71,11 +79,21 @@ impl Renewal {
     }
 }
 
-fn ended(failure: &Failure) -> Option<LostReason> {
-    match failure {
-        Failure::Refused(problem, _) if problem.code == Code::LeaseLost => {
-            Some(LostReason::Ended(end_reason(problem)))
+/// Why a lease was not renewed.
+enum NotRenewed {
+    /// It is over.
+    Lost(LostReason),
+    /// It may live; another try can succeed.
+    Failed(Failure),
+}
+
+impl NotRenewed {
+    fn of(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(problem, _) if problem.code == Code::LeaseLost => {
+                Self::Lost(LostReason::Ended(end_reason(&problem)))
+            }
+            failure => Self::Failed(failure),
         }
-        _ => None,
     }
 }
