@@ -15,6 +15,10 @@
 //! over there. That rates are equal is what L2 asks for; uniqueness and order are checked where time
 //! stands still and a node comes back without waiting: they do not rest on time.
 
+#![expect(clippy::print_stderr, reason = "what was walked through is the outcome")]
+
+mod bounds;
+mod properties;
 mod proposer;
 mod world;
 
@@ -23,7 +27,8 @@ use std::time::Instant;
 use fence_tests::seed::long_run;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use self::world::{Bounds, ONE_HOLDER, Recovery, UNIQUE};
+use self::bounds::{Bounds, Recovery};
+use self::properties::{ONE_HOLDER, UNIQUE};
 
 /// Every state within the bounds: none may show a contradiction. The count is printed.
 fn exhaust(what: &str, bounds: Bounds) {

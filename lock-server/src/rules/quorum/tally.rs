@@ -1,5 +1,7 @@
 //! What a proposer makes of the replies that it has heard so far.
 
+use std::cmp::Reverse;
+
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Owner, Token};
 
@@ -317,7 +319,7 @@ impl Support {
         for one in &mut all {
             one.remaining_ms.sort_unstable_by(|a, b| b.cmp(a));
         }
-        all.sort_by(|a, b| (b.count(), b.token).cmp(&(a.count(), a.token)));
+        all.sort_by_key(|one| Reverse((one.count(), one.token)));
         all
     }
 

@@ -36,7 +36,7 @@ struct Walk {
 }
 
 fn view(n: usize) -> View {
-    let members: Members = (0..n).map(|at| id(at)).collect();
+    let members: Members = (0..n).map(id).collect();
     View { cluster: "c".to_owned(), n, view: 1, members }
 }
 

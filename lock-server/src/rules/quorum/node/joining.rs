@@ -61,10 +61,11 @@ impl Node {
 
     /// `doubt.lua`
     pub fn doubt(&mut self, run_id: &str, seen: Option<&NodeId>, fresh: &NodeId) -> MemberReply {
-        if let Some(meta) = &self.meta {
-            if meta.state == State::Doubt && meta.run_id == run_id {
-                return MemberReply::Doubted(meta.node.clone());
-            }
+        if let Some(meta) = &self.meta
+            && meta.state == State::Doubt
+            && meta.run_id == run_id
+        {
+            return MemberReply::Doubted(meta.node.clone());
         }
         let own = self.meta.as_ref().map(|meta| &meta.node);
         if own != seen {
