@@ -16,6 +16,10 @@
 //! stands still and a node comes back without waiting: they do not rest on time.
 #![expect(clippy::print_stderr, reason = "how many states there are is what a run is for")]
 
+#![expect(clippy::print_stderr, reason = "what was walked through is the outcome")]
+
+mod bounds;
+mod properties;
 mod proposer;
 mod world;
 
@@ -24,7 +28,8 @@ use std::time::Instant;
 use fence_tests::seed::long_run;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use self::world::{Bounds, ONE_HOLDER, Recovery, UNIQUE};
+use self::bounds::{Bounds, Recovery};
+use self::properties::{ONE_HOLDER, UNIQUE};
 
 /// Every state within the bounds: none may show a contradiction. The count is printed.
 fn exhaust(what: &str, bounds: Bounds) {

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 use super::view::{COVER_MS, Look, Meta, State, View};
-use super::{Bucket, ENDED_MAX, End, NodeReply, Refusal, Renew, Seen, SeenLease, Vote};
+use super::{Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, Vote};
 
 mod joining;
+mod record;
+
+use self::record::{Ended, Live, Record};
 
 /// Tells a node of a lease that a majority holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,41 +47,6 @@ pub struct Node {
     meta: Option<Meta>,
     p: BTreeMap<Bucket, u64>,
     locks: BTreeMap<LockName, Record>,
-}
-
-/// What a node knows of a lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Record {
-    live: Option<Live>,
-    /// Newest first.
-    ended: Vec<Ended>,
-    /// When nothing of it is known any more.
-    gone_at_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Live {
-    lease: LeaseId,
-    token: Token,
-    ttl_ms: u64,
-    granted_ms: u64,
-    expires_ms: u64,
-    renewals: u64,
-    /// The only attempt that knows of it; empty where others may.
-    attempt: String,
-    owner: Owner,
-    metadata: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Ended {
-    lease: LeaseId,
-    token: Option<Token>,
-    reason: EndReason,
-    held_ms: u64,
-    at_ms: u64,
-    owner: Option<Owner>,
-    why: Option<Owner>,
 }
 
 /// What a script about a lock works on.
@@ -412,52 +379,6 @@ impl Desk {
         match &self.record.live {
             Some(live) => self.held(live),
             None => NodeReply::Nothing { p: self.p },
-        }
-    }
-}
-
-impl Record {
-    /// A lease whose time is over is an ended one.
-    fn settle(&mut self, now_ms: u64) {
-        if let Some(live) = self.live.take_if(|live| live.expires_ms <= now_ms) {
-            let held_ms = live.expires_ms.saturating_sub(live.granted_ms);
-            let at_ms = live.expires_ms;
-            self.remember(live.ended(EndReason::Expired, held_ms, at_ms, None));
-        }
-    }
-
-    fn remember(&mut self, ended: Ended) {
-        self.ended.insert(0, ended);
-        self.ended.truncate(ENDED_MAX);
-    }
-}
-
-impl Live {
-    fn holder(&self, now_ms: u64) -> HolderInfo {
-        HolderInfo {
-            owner: self.owner.clone(),
-            token: self.token,
-            held_ms: now_ms.saturating_sub(self.granted_ms),
-            expires_in_ms: self.expires_ms.saturating_sub(now_ms),
-        }
-    }
-
-    fn ended(self, reason: EndReason, held_ms: u64, at_ms: u64, why: Option<Owner>) -> Ended {
-        let (token, owner) = (Some(self.token), Some(self.owner));
-        Ended { lease: self.lease, token, reason, held_ms, at_ms, owner, why }
-    }
-}
-
-impl Ended {
-    fn shown(&self, now_ms: u64) -> EndedLease {
-        EndedLease {
-            lease_id: self.lease,
-            token: self.token,
-            owner: self.owner.clone(),
-            reason: self.reason,
-            why: self.why.clone(),
-            held_ms: self.held_ms,
-            ended_ms_ago: now_ms.saturating_sub(self.at_ms),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a proposer makes of the replies that it has heard so far.
 
+use std::cmp::Reverse;
+
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Owner, Token};
 
@@ -315,9 +317,9 @@ impl Support {
             }
         }
         for one in &mut all {
-            one.remaining_ms.sort_unstable_by_key(|ms| std::cmp::Reverse(*ms));
+            one.remaining_ms.sort_unstable_by_key(|ms| Reverse(*ms));
         }
-        all.sort_by_key(|one| std::cmp::Reverse((one.count(), one.token)));
+        all.sort_by_key(|one| Reverse((one.count(), one.token)));
         all
     }
 

@@ -8,64 +8,26 @@ use lock_server::rules::quorum::view::{Accepted, MemberReply, View};
 use lock_server::rules::quorum::{Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
-use super::proposer::{Ask, Message, Phase, Proposer, Request};
+use super::bounds::{Bounds, Recovery, Step};
+use super::proposer::{Ask, Message, Proposer};
 
-pub(super) const UNIQUE: &str = "a token has one lease";
-pub(super) const ORDERED: &str = "a later grant has a higher token";
-pub(super) const ONE_HOLDER: &str = "a lock has one holder, with one token";
-
-const NODES: usize = 3;
+pub(super) const NODES: usize = 3;
 /// The node that loses its memory: they are all alike.
-const LOSER: usize = 0;
-
-/// How a node comes back that lost its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recovery {
-    /// None does.
-    NoLoss,
-    /// Under a new view that the others have accepted.
-    NewView,
-    /// With the highest token that the others told of: unsound.
-    Read,
-    /// The same, and the others are raised to it as well: unsound.
-    ReadAndRaise,
-}
-
-/// What the checker walks through.
-#[derive(Clone, Debug)]
-pub(super) struct Bounds {
-    pub(super) requests: Vec<Request>,
-    pub(super) recovery: Recovery,
-    /// Whether the node that comes back waits until all that it may have forgotten is over.
-    pub(super) waits: bool,
-    /// Tokens from 1 to this one; proposers go above by any number.
-    pub(super) tokens: u64,
-    /// Whether a proposer may begin with any token; else each begins with the one after its
-    /// predecessor's.
-    pub(super) guesses: bool,
-    /// Rounds of votes a proposer.
-    pub(super) rounds: usize,
-    /// How far time goes, in milliseconds.
-    pub(super) time_ms: u64,
-    pub(super) releases: bool,
-    pub(super) renewals: usize,
-    /// Whether votes are taken back by those that give up.
-    pub(super) drops: bool,
-}
+pub(super) const LOSER: usize = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
-    now_ms: u64,
-    nodes: Vec<Arc<Node>>,
-    proposers: Vec<Proposer>,
-    loss: Loss,
+    pub(super) now_ms: u64,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) proposers: Vec<Proposer>,
+    pub(super) loss: Loss,
     /// Whether anything has happened at one of the nodes that keep their memory.
-    told_apart: bool,
+    pub(super) told_apart: bool,
 }
 
 /// How far the recovery is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Loss {
+pub(super) enum Loss {
     Not,
     /// The memory is gone, and these others have been asked.
     Lost {
@@ -82,71 +44,12 @@ enum Loss {
     Over,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Time goes on.
-    Tick,
-    /// A proposer asks every node to accept this token.
-    Propose {
-        proposer: usize,
-        token: u64,
-        view: u64,
-    },
-    /// One of its messages arrives, and the answer is heard, or lost.
-    Arrive {
-        proposer: usize,
-        node: usize,
-        view: u64,
-        ask: Ask,
-        heard: bool,
-    },
-    /// A proposer awaits nothing more.
-    Close {
-        proposer: usize,
-    },
-    Renew {
-        proposer: usize,
-    },
-    Release {
-        proposer: usize,
-    },
-    /// A node loses its memory.
-    Crash,
-    /// A node is asked for what it has accepted, as the recovery wants it.
-    AskOther {
-        node: usize,
-    },
-    RaiseOther {
-        node: usize,
-    },
-    /// A ready node hears of the new view from a server.
-    Advance {
-        node: usize,
-    },
-    Rejoin,
-    Ready,
-}
-
-impl Step {
-    /// The node at which it happens.
-    fn node(&self) -> Option<usize> {
-        match self {
-            Self::Arrive { node, .. }
-            | Self::AskOther { node }
-            | Self::RaiseOther { node }
-            | Self::Advance { node } => Some(*node),
-            Self::Crash | Self::Rejoin | Self::Ready => Some(LOSER),
-            _ => None,
-        }
-    }
-}
-
 fn id(name: &str) -> NodeId {
     name.parse().unwrap()
 }
 
 /// The number of a node's view, 0 where it has none, and the highest token that it has accepted.
-fn view_and_p(node: &Node) -> (u64, u64) {
+pub(super) fn view_and_p(node: &Node) -> (u64, u64) {
     (node.view().map_or(0, |view| view.view), node.p(Bucket::new(0)))
 }
 
@@ -170,143 +73,8 @@ fn ready(at: usize, number: u64, floor: u64) -> Node {
     node
 }
 
-impl Bounds {
-    /// Proposers of locks that share a bucket. Time stands still, and the node comes back at once.
-    pub(super) fn other_locks(proposers: usize) -> Self {
-        Self {
-            requests: (0..proposers).map(|at| Request::new(at, at, at, 10)).collect(),
-            recovery: Recovery::NewView,
-            waits: false,
-            tokens: 2,
-            guesses: true,
-            rounds: 2,
-            time_ms: 0,
-            releases: false,
-            renewals: 0,
-            drops: false,
-        }
-    }
-
-    /// Proposers of one lock; leases last for one moment, and are renewed and released.
-    pub(super) fn one_lock(proposers: usize) -> Self {
-        Self {
-            requests: (0..proposers).map(|at| Request::new(at, 0, at, 1)).collect(),
-            recovery: Recovery::NewView,
-            waits: true,
-            tokens: 2,
-            guesses: false,
-            rounds: 1,
-            time_ms: 2,
-            releases: true,
-            renewals: 1,
-            drops: true,
-        }
-    }
-
-    /// Attempts of one request, at several servers.
-    pub(super) fn one_request(proposers: usize) -> Self {
-        Self {
-            requests: (0..proposers).map(|at| Request::new(at, 0, 0, 1)).collect(),
-            renewals: 0,
-            releases: false,
-            ..Self::one_lock(proposers)
-        }
-    }
-
-    /// Whether all requests are one, repeated.
-    fn repeats(&self) -> bool {
-        self.requests[0].lease == self.requests[1].lease
-    }
-
-    fn propose_steps(&self, world: &World, at: usize, steps: &mut Vec<Step>) {
-        let proposer = &world.proposers[at];
-        // All are alike before they begin, so the first begins first.
-        let in_turn = at == 0 || world.proposers[at - 1].rounds > 0;
-        if proposer.rounds >= self.rounds || !in_turn {
-            return;
-        }
-        let tokens = match proposer.phase {
-            Phase::Above(0) if !self.guesses => {
-                let first = (at as u64 + 1).min(self.tokens);
-                first..=first
-            }
-            Phase::Above(number) => number + 1..=self.tokens,
-            Phase::Exactly(number) => number..=number,
-            _ => return,
-        };
-        // A request that begins may know of the new view already.
-        let newest = if world.knows_new_view() && proposer.rounds == 0 { 2 } else { proposer.view };
-        for view in proposer.view..=newest {
-            steps.extend(tokens.clone().map(|token| Step::Propose { proposer: at, token, view }));
-        }
-    }
-
-    fn proposer_steps(&self, world: &World, at: usize, steps: &mut Vec<Step>) {
-        let proposer = &world.proposers[at];
-        self.propose_steps(world, at, steps);
-        for message in &proposer.messages {
-            let arrive = |heard| Step::Arrive {
-                proposer: at,
-                node: message.node,
-                view: message.view,
-                ask: message.ask.clone(),
-                heard,
-            };
-            steps.push(arrive(false));
-            if proposer.awaits(message) {
-                steps.push(arrive(true));
-            }
-        }
-        if proposer.is_asking() {
-            steps.push(Step::Close { proposer: at });
-        }
-        if matches!(proposer.phase, Phase::Holds { .. }) && proposer.believes(world.now_ms) {
-            if proposer.renewals < self.renewals {
-                steps.push(Step::Renew { proposer: at });
-            }
-            if self.releases {
-                steps.push(Step::Release { proposer: at });
-            }
-        }
-    }
-
-    fn recovery_steps(&self, world: &World, steps: &mut Vec<Step>) {
-        let others = 1..NODES;
-        match &world.loss {
-            // One that has accepted nothing has nothing to lose.
-            Loss::Not
-                if self.recovery != Recovery::NoLoss && view_and_p(&world.nodes[LOSER]).1 > 0 =>
-            {
-                steps.push(Step::Crash);
-            }
-            Loss::Not | Loss::Over => {}
-            Loss::Lost { asked, .. } => {
-                let left = others.clone().filter(|node| !asked.contains(node));
-                steps.extend(left.map(|node| Step::AskOther { node }));
-                if asked.len() == NODES - 1 && self.recovery != Recovery::ReadAndRaise {
-                    steps.push(Step::Rejoin);
-                }
-                if asked.len() == NODES - 1 && self.recovery == Recovery::ReadAndRaise {
-                    steps.extend(others.clone().map(|node| Step::RaiseOther { node }));
-                }
-            }
-            Loss::Raising { raised, .. } => {
-                let left = others.clone().filter(|node| !raised.contains(node));
-                steps.extend(left.map(|node| Step::RaiseOther { node }));
-                if raised.len() == NODES - 1 {
-                    steps.push(Step::Rejoin);
-                }
-            }
-            Loss::Joining => steps.push(Step::Ready),
-        }
-        if world.proposers.iter().any(|proposer| proposer.view == 2) {
-            steps.extend(others.map(|node| Step::Advance { node }));
-        }
-    }
-}
-
 impl World {
-    fn knows_new_view(&self) -> bool {
+    pub(super) fn knows_new_view(&self) -> bool {
         self.nodes.iter().any(|node| view_and_p(node).0 == 2)
     }
 
@@ -488,58 +256,6 @@ impl Model for Bounds {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let mut properties = vec![
-            Property::always(UNIQUE, |bounds: &Self, world: &World| {
-                pairs(bounds, world).all(|(one, other, same_lease)| {
-                    let (one, other) = (one.granted(), other.granted());
-                    same_lease || one.is_none() || one != other
-                })
-            }),
-            Property::always(ORDERED, |bounds: &Self, world: &World| {
-                world.proposers.iter().all(|proposer| match proposer.granted() {
-                    // A repeat of a request that was granted before is told of the same token.
-                    Some(token) if bounds.repeats() => Some(token) >= proposer.granted_before,
-                    Some(token) => Some(token) > proposer.granted_before,
-                    None => true,
-                })
-            }),
-            Property::always(ONE_HOLDER, |bounds: &Self, world: &World| {
-                // Other locks are no rivals.
-                bounds.requests[0].lock != bounds.requests[1].lock
-                    || pairs(bounds, world).all(|(one, other, same_lease)| {
-                        let both = one.believes(world.now_ms) && other.believes(world.now_ms);
-                        !both || (same_lease && one.granted() == other.granted())
-                    })
-            }),
-        ];
-        // Where the bounds leave room for it: what never happens is not checked either.
-        let rivals = self.requests[0].lock == self.requests[1].lock && !self.releases;
-        let room = self.tokens >= self.requests.len() as u64 && !(rivals && self.time_ms == 0);
-        if room || self.repeats() {
-            properties.push(Property::sometimes("everybody is granted", |_, world: &World| {
-                world.proposers.iter().all(|proposer| proposer.granted().is_some())
-            }));
-        }
-        if self.recovery != Recovery::NoLoss && (!self.waits || self.time_ms > 1) {
-            properties.push(Property::sometimes("the loser votes again", |_, world: &World| {
-                world.loss == Loss::Over
-            }));
-        }
-        properties
+        self.all_properties()
     }
-}
-
-/// Every two proposers, and whether they are of one lease.
-fn pairs<'a>(
-    bounds: &'a Bounds,
-    world: &'a World,
-) -> impl Iterator<Item = (&'a Proposer, &'a Proposer, bool)> {
-    let of = |at: usize| (&world.proposers[at], bounds.requests[at].lease);
-    let count = world.proposers.len();
-    (0..count).flat_map(move |one| {
-        (one + 1..count).map(move |other| {
-            let ((a, a_lease), (b, b_lease)) = (of(one), of(other));
-            (a, b, a_lease == b_lease)
-        })
-    })
 }
