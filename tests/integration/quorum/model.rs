@@ -14,8 +14,6 @@
 //! messages are under way. So a lease ends at a node and in its holder's hands only when its time is
 //! over there. That rates are equal is what L2 asks for; uniqueness and order are checked where time
 //! stands still and a node comes back without waiting: they do not rest on time.
-#![expect(clippy::print_stderr, reason = "how many states there are is what a run is for")]
-
 #![expect(clippy::print_stderr, reason = "what was walked through is the outcome")]
 
 mod bounds;
