@@ -64,3 +64,40 @@ async fn a_split_network_lowers_no_token_where_replicas_are_waited_for() {
     let counts = campaign::judge(&row, &told);
     assert_eq!(counts.token_breaks, Vec::<String>::new());
 }
+
+/// Any node of three is killed, and keeps what it had written. One that forgets is away for ten
+/// seconds: that is for the command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_of_a_quorum_lowers_no_token() {
+    let (row, told) = told("quorum-3", "kill-node", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.overlaps, Vec::<String>::new());
+}
+
+/// Two of five nodes are killed at once, and keep what they had written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_dead_nodes_of_five_lower_no_token() {
+    let (row, told) = told("quorum-5", "kill-two", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.overlaps, Vec::<String>::new());
+}
+
+/// An etcd that is killed loses nothing that was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_one_etcd_lowers_no_token() {
+    let (row, told) = told("etcd-1", "restart", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.overlaps, Vec::<String>::new());
+}
+
+/// The others of a leader that is killed know all that it told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_leader_of_etcd_lowers_no_token() {
+    let (row, told) = told("etcd-3", "kill-leader", "-").await;
+    let counts = campaign::judge(&row, &told);
+    assert_eq!(counts.token_breaks, Vec::<String>::new());
+    assert_eq!(counts.overlaps, Vec::<String>::new());
+}

@@ -81,7 +81,14 @@ impl Row {
 
 /// All rows that there are, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    [engines::redis::rows(), engines::sentinel::rows(), engines::cluster::rows()].concat()
+    [
+        engines::redis::rows(),
+        engines::sentinel::rows(),
+        engines::cluster::rows(),
+        engines::quorum::rows(),
+        engines::etcd::rows(),
+    ]
+    .concat()
 }
 
 /// What the clients of a row were told.

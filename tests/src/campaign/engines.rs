@@ -2,5 +2,7 @@
 //! them.
 
 pub mod cluster;
+pub mod etcd;
+pub mod quorum;
 pub mod redis;
 pub mod sentinel;
