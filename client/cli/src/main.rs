@@ -30,6 +30,8 @@ use crate::cli::{Cli, Command};
 use crate::exit::{Failure, code};
 
 fn main() -> ExitCode {
+    // Every HTTP client that a command or a demo makes may speak TLS.
+    service_kit::tls::install_crypto();
     let cli = match settings() {
         Ok(cli) => cli,
         Err(error) => return error.report(),

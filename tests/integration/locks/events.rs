@@ -272,7 +272,7 @@ async fn a_dead_servers_leases_are_told_by_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_redis_is_a_gap_and_a_lineage() {
     let redis = Redis::start().await;
-    let server = Setup::lock_server(&redis.url()).start().await;
+    let server = Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"]).start().await;
     let locks = server.locks();
     let mut stream = EventStream::open(&server.base, "", "").await;
     locks.grant("a", 60_000).await;

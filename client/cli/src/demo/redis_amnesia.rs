@@ -23,7 +23,8 @@ pub(super) const EXPLANATION: &str = "\
 Worker A holds the lock and has written with its token when Redis is emptied (FLUSHALL) and worker B \
 gets the lock; the guard keeps its marks on a disk of its own. Where the counter simply starts again, \
 the guard takes the old holder for the new one; the lock server notices that its lineage is gone, and \
-goes on above every token that it may have issued.";
+goes on above every token that it may have issued. Grants would wait for A's lease, unless \
+--after-loss grant lets them go on at once, as it does here.";
 
 const NAIVE: &str = "naive locks";
 const LANES_NAIVE: [&str; 5] = [NAIVE, WORKER_A, WORKER_B, DOCUMENT, DIRECTOR];

@@ -57,6 +57,10 @@ impl Stage {
         let mut locks = vec!["lock-server".to_owned()];
         locks.extend(common.iter().cloned());
         locks.extend(store(backing, &dir.path().join("locks")));
+        if let Guarding::UnsignedOnDisk = guarding {
+            // The store is emptied, and what is told then is what the guard does.
+            locks.push("--after-loss=grant".to_owned());
+        }
         let mut guard = vec!["fenced-store".to_owned(), OPEN_RULE.to_owned()];
         guard.extend(common);
         guard.extend(guarded(backing, guarding, dir.path()));

@@ -34,7 +34,7 @@ pub struct TopUp {
     pub owner: Owner,
     /// As in [`Vote::metadata`](super::Vote::metadata).
     pub metadata: String,
-    /// The attempt that the grant was made for, so that [`End::Drop`](super::End::Drop) takes it back
+    /// The attempt that the grant was made for, so that [`super::End::Drop`] takes it back
     /// here as well; empty after a renewal.
     pub attempt: String,
     /// For how long ended ids are remembered, in milliseconds.
