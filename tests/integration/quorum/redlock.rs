@@ -363,14 +363,16 @@ async fn votes_that_arrive_after_they_were_given_up() {
 async fn replies_that_never_come() {
     let late = Late::new().await;
     let (store, kit) = store_at(&late.url()).await.unwrap();
-    until_all_vote(&kit).await;
     let noted = Noted { store: &store, history: &late.history };
     for round in 0..3 {
+        until_all_vote(&kit).await;
         let lock = format!("unheard/{round}");
         late.set(Fault::DropReplies);
         let asked = request(&lock, 1_000, 0);
         let first = noted.acquire(asked.clone()).await;
-        assert!(matches!(first, Err(StoreError::Unknown(_))), "{first:?}");
+        // A ping whose answer was swallowed may have taken a link down before anything was sent.
+        let open = matches!(first, Err(StoreError::Unknown(_) | StoreError::Unavailable(_)));
+        assert!(open, "{first:?}");
         late.set(Fault::None);
         for proxy in &late.proxies {
             // A reply that was swallowed leaves its connection out of step.
