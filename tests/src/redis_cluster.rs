@@ -82,7 +82,17 @@ impl RedisCluster {
         })
         .await;
         self.nodes.push(node);
-        self.nodes.len() - 1
+        let replica = self.nodes.len() - 1;
+        until_true("every node to know whose replica it is", || async {
+            for node in &self.nodes {
+                if !node.knows_replica(&self.nodes[replica].id, &id).await {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        replica
     }
 
     /// Which node owns a slot, as the nodes say themselves.
@@ -202,6 +212,15 @@ impl RedisCluster {
 }
 
 impl Node {
+    /// Whether it has heard of the replica of a master, and of the slots of that master: a replica
+    /// that does not know these would not take over.
+    async fn knows_replica(&self, replica: &str, master: &str) -> bool {
+        let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
+        let line = |id: &str| nodes.lines().find(|line| line.starts_with(id)).unwrap_or_default();
+        let is_known = line(replica).split(' ').nth(3) == Some(master);
+        is_known && line(master).split(' ').nth(8).is_some()
+    }
+
     async fn start() -> Self {
         // The default bus port, 10000 above, could be another test's.
         let bus_port = ports::unused();

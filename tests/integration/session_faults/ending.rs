@@ -18,8 +18,9 @@ const LEASES: usize = 700;
 /// Short, so that a test sees what is left after it, and longer than one that looks for it takes.
 const RETENTION: [&str; 4] = ["--ended-retention", "2s", "--liveness", "500ms"];
 
+/// What sessions leave behind is told of here, and not that grants wait when Redis may have lost leases.
 fn lock_server(store: &str) -> Setup {
-    Setup::lock_server(store).args(&RETENTION)
+    Setup::lock_server(store).args(&RETENTION).args(&["--after-loss", "grant"])
 }
 
 /// A session that has ended in Redis, while much of it is not cleared away and nobody knows it.

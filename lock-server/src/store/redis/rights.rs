@@ -158,7 +158,10 @@ mod tests {
     #[test]
     fn every_command_of_the_scripts_is_asked_for() {
         let mut found = BTreeSet::new();
-        in_scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+        // The quorum's nodes are asked by other scripts, as another user.
+        for folder in ["src/store/redis", "src/events"] {
+            in_scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
+        }
         assert!(found.len() > 20, "{found:?}");
         // What this server sends by itself.
         found.extend(["xread", "xrevrange", "zscan"].map(str::to_owned));
