@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
@@ -14,6 +15,9 @@ use crate::store::redis::lineage;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
 use service_kit::{Kit, config, telemetry};
+
+/// How long tasks may take to end where the server cannot start.
+const TASKS_END: Duration = Duration::from_secs(1);
 
 /// Runs a lock server until it is told to end; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` are this function.
@@ -33,13 +37,21 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(Command::Init { .. }) = config.command {
         return runtime.block_on(init(&config));
     }
-    match config.settings() {
-        Ok(settings) => runtime.block_on(serve(settings)),
-        Err(error) => usage(&error.to_string()),
+    let settings = match config.settings() {
+        Ok(settings) => settings,
+        Err(error) => return usage(&error.to_string()),
+    };
+    match runtime.block_on(serve(settings)) {
+        Ok(code) => code,
+        Err(error) => {
+            // Tasks that still try to connect log nothing behind the line that counts.
+            runtime.shutdown_timeout(TASKS_END);
+            failed(&error)
+        }
     }
 }
 
-async fn serve(settings: Settings) -> ExitCode {
+async fn serve(settings: Settings) -> Result<ExitCode, String> {
     let kit = Kit::new("lock-server");
     if settings.keys.is_none() {
         tracing::warn!("tokens are not signed (--unsigned): anyone on this machine can make one");
@@ -48,14 +60,11 @@ async fn serve(settings: Settings) -> ExitCode {
         Ok(app) => app.bind().await,
         Err(error) => Err(error),
     };
-    let bound = match built {
-        Ok(bound) => bound,
-        Err(error) => return failed(&error.to_string()),
-    };
+    let bound = built.map_err(|error| error.to_string())?;
     if let Some(addr) = bound.addr() {
         println!("lock-server listening on http://{addr}");
     }
-    process::serve_until_signal(&kit, bound.serve()).await
+    Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 
 async fn init(config: &Config) -> ExitCode {

@@ -77,11 +77,11 @@ impl NodeVerifier {
             .map_err(|error| format!("Redis cannot be verified: {error}"))?;
         let run_id = identity(&info)?;
         self.runs.note(self.index, &run_id).map_err(|other| {
+            // In the order of the list, whichever was met first.
+            let (first, second) = (other.min(self.index) + 1, other.max(self.index) + 1);
             let text = format!(
-                "nodes {} and {} of the quorum are the same Redis (run id {run_id}): each node \
-                 has one vote; name another one",
-                other + 1,
-                self.index + 1
+                "nodes {first} and {second} of the quorum are the same Redis (run id {run_id}): \
+                 each node has one vote; name another one"
             );
             self.membership.twice(&text);
             text
