@@ -1,5 +1,7 @@
 //! Commands that must not move to another connection.
 
+use std::time::Duration;
+
 use redis::{Cmd, Pipeline, Value};
 
 use super::{LinkError, Live, RedisLink};
@@ -69,6 +71,19 @@ impl Pinned {
         let mut connection = self.live.connection.clone();
         let replies = connection.send_packed_commands(&pipeline, 0, commands.len());
         self.link.awaited(&self.live, replies).await
+    }
+
+    /// Asks the sentinels, where there are some, whether more than half of all name the Redis behind
+    /// this connection as the master. What they answer is true after this call began: no later master
+    /// was named by a majority before it.
+    ///
+    /// # Errors
+    /// A sentence with what they said, also where too few answered.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn confirm_master(&self, timeout: Duration) -> Result<(), String> {
+        self.link.target().confirm(self.address(), timeout).await
     }
 
     fn still_current(&self) -> Result<(), LinkError> {

@@ -2,6 +2,7 @@
 
 mod votes;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -23,9 +24,26 @@ pub(super) struct Sentinels {
     pub(super) addresses: Vec<(String, u16)>,
     /// `mymaster`.
     pub(super) master: String,
+    /// A connection to each that nobody uses just now.
+    idle: Arc<[Mutex<Option<Idle>>]>,
+}
+
+/// Without its lack of a `Debug`.
+struct Idle(MultiplexedConnection);
+
+impl std::fmt::Debug for Idle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Idle")
+    }
 }
 
 impl Sentinels {
+    /// Those at `addresses`, about the master of that name.
+    pub(super) fn new(addresses: Vec<(String, u16)>, master: String) -> Self {
+        let idle = addresses.iter().map(|_| Mutex::new(None)).collect();
+        Self { addresses, master, idle }
+    }
+
     /// Where most of the sentinels say that the master is; they are asked at the same time. One that
     /// wants a password is given its own where there is one, else the login that Redis itself gets.
     ///
@@ -36,17 +54,38 @@ impl Sentinels {
         access: &Access,
         timeout: Duration,
     ) -> Result<(String, u16), String> {
+        self.votes(access, timeout).await.result(&self.master)
+    }
+
+    /// Whether more than half of all that were named say, to a question that is sent after this
+    /// call, that the master is at `address`. A sentinel that names another one never goes back to
+    /// the old one, unless that is chosen anew; so while a majority names this master, no majority
+    /// can have named a later one before.
+    ///
+    /// # Errors
+    /// A sentence with what each of them said.
+    pub(super) async fn confirm(
+        &self,
+        address: &str,
+        access: &Access,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        self.votes(access, timeout).await.confirm(address, &self.master)
+    }
+
+    /// What they say, up to where the rest can change nothing.
+    async fn votes(&self, access: &Access, timeout: Duration) -> Votes {
         let mut votes = Votes::of(self.addresses.len());
-        let asked = self.addresses.iter().map(async |(host, port)| {
-            let answer = tokio::time::timeout(timeout, self.ask_one(host, *port, access)).await;
-            (address_text(host, *port), (host, *port), answer)
-        });
+        let asked = (0..self.addresses.len())
+            .map(async |at| (at, tokio::time::timeout(timeout, self.ask_one(at, access)).await));
         let mut answers: FuturesUnordered<_> = asked.collect();
-        while let Some((who, (host, port), answer)) = answers.next().await {
+        while let Some((at, answer)) = answers.next().await {
+            let (host, port) = &self.addresses[at];
+            let who = address_text(host, *port);
             match answer {
                 Ok(Ok(said)) => votes.says(&who, said),
                 Ok(Err(error)) => {
-                    let why = access.of_sentinels().explain(&error, host, port).await.text();
+                    let why = access.of_sentinels().explain(&error, host, *port).await.text();
                     votes.is_silent(format!("{who}: {why}"));
                 }
                 Err(_) => {
@@ -54,29 +93,44 @@ impl Sentinels {
                     votes.is_silent(format!("{who} did not answer within {limit} ms"));
                 }
             }
-            if let Some(address) = votes.settled() {
-                return Ok(address);
+            if votes.settled().is_some() {
+                break;
             }
         }
-        votes.result(&self.master)
+        votes
     }
 
+    /// On the connection that is there, or a new one where there is none or it fails. One whose
+    /// answer nobody waits for any more is not used again.
     async fn ask_one(
         &self,
-        host: &str,
-        port: u16,
+        at: usize,
         access: &Access,
     ) -> Result<Option<(String, u16)>, RedisError> {
-        let answer = match connect(host, port, &access.of_nobody()).await {
-            Ok(mut connection) => self.query(&mut connection).await,
-            Err(error) => Err(error),
-        };
-        match answer {
-            Err(error) if error.code() == Some("NOAUTH") => {
-                self.query(&mut connect(host, port, &access.of_sentinels()).await?).await
-            }
-            other => other,
+        let idle = self.slot(at).take();
+        if let Some(Idle(mut connection)) = idle
+            && let Ok(said) = self.query(&mut connection).await
+        {
+            *self.slot(at) = Some(Idle(connection));
+            return Ok(said);
         }
+        let (host, port) = &self.addresses[at];
+        let mut connection = connect(host, *port, &access.of_nobody()).await?;
+        let mut answer = self.query(&mut connection).await;
+        if let Err(error) = &answer
+            && error.code() == Some("NOAUTH")
+        {
+            connection = connect(host, *port, &access.of_sentinels()).await?;
+            answer = self.query(&mut connection).await;
+        }
+        if answer.is_ok() {
+            *self.slot(at) = Some(Idle(connection));
+        }
+        answer
+    }
+
+    fn slot(&self, at: usize) -> std::sync::MutexGuard<'_, Option<Idle>> {
+        self.idle[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn query(

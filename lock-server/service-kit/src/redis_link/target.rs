@@ -51,7 +51,7 @@ impl FromStr for RedisTarget {
             if path.is_empty() || path[0].is_empty() {
                 return Err(refuse("it names no master: the path is /master-name"));
             }
-            Place::Sentinels(Sentinels { addresses, master: path.remove(0) })
+            Place::Sentinels(Sentinels::new(addresses, path.remove(0)))
         } else {
             let Ok([(host, port)]) = <[_; 1]>::try_from(addresses) else {
                 return Err(refuse("it names several hosts"));
@@ -225,6 +225,18 @@ impl RedisTarget {
         let Place::Sentinels(sentinels) = &self.place else { return None };
         let (host, port) = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
         Some(address_text(&host, port)).filter(|master| master != address)
+    }
+
+    /// Whether who chooses the Redis still chooses the one at `address`, by answers to questions
+    /// that are sent after this call. Where nobody chooses it always is.
+    ///
+    /// # Errors
+    /// A sentence with what was said.
+    pub(super) async fn confirm(&self, address: &str, timeout: Duration) -> Result<(), String> {
+        match &self.place {
+            Place::Sentinels(sentinels) => sentinels.confirm(address, &self.access, timeout).await,
+            Place::One { .. } | Place::Slot(_) => Ok(()),
+        }
     }
 
     async fn resolve(&self, timeout: Duration) -> Result<(String, u16), String> {

@@ -7,6 +7,12 @@
 //! grants that it vouches for, so a replica that has it has them. A repeat that wrote nothing and a
 //! connection that is new are waited for like any other. One pipeline vouches for everybody who came
 //! before it left.
+//!
+//! Replicas alone do not vouch for the order of tokens behind sentinels: a sentinel that was cut off
+//! with an old master points replicas of the new one back to it, for a moment, and they acknowledge
+//! what it writes. So the sentinels are asked afterwards, and more than half of them must name the
+//! master that granted. None of them goes back to an old master by itself: where a later one was used
+//! before, most of them name that one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +21,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use fence_protocol::{LeaseId, LockName};
-use service_kit::redis_link::{LinkOptions, RedisLink, RedisTarget, Script, Verifier};
+use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier};
 use service_kit::tasks::Tasks;
 use tokio::sync::Mutex;
 
@@ -67,6 +73,8 @@ pub(super) enum Shortfall {
     Few { have: i64, need: u32, within_ms: u64 },
     /// They could not be asked.
     Unasked(String),
+    /// They have it, and most of the sentinels do not say that their master is still the one.
+    Unconfirmed(String),
 }
 
 impl fmt::Display for Shortfall {
@@ -78,6 +86,7 @@ impl fmt::Display for Shortfall {
             Self::Unasked(why) => {
                 write!(f, "it is not known whether replicas have the grant: {why}")
             }
+            Self::Unconfirmed(why) => write!(f, "a later master may have granted: {why}"),
         }
     }
 }
@@ -133,11 +142,15 @@ impl Replicas {
         write.arg(lineage);
         let mut wait = Cmd::new();
         wait.arg("WAIT").arg(self.options.count).arg(within_ms);
-        let sent = async { self.link.pinned()?.pipeline(&[write, wait]).await };
-        let replies = sent.await.map_err(|error| Shortfall::Unasked(error.to_string()))?;
+        let unasked = |error: LinkError| Shortfall::Unasked(error.to_string());
+        let pinned = self.link.pinned().map_err(unasked)?;
+        let replies = pinned.pipeline(&[write, wait]).await.map_err(unasked)?;
         match replies.as_slice() {
             // Without the write WAIT has waited for something else.
-            [Value::Okay, Value::Int(have)] if *have >= i64::from(self.options.count) => Ok(()),
+            [Value::Okay, Value::Int(have)] if *have >= i64::from(self.options.count) => {
+                let asked = pinned.confirm_master(self.options.timeout).await;
+                asked.map_err(Shortfall::Unconfirmed)
+            }
             [Value::Okay, Value::Int(have)] => {
                 Err(Shortfall::Few { have: *have, need: self.options.count, within_ms })
             }
@@ -267,5 +280,10 @@ mod tests {
     fn a_shortfall_is_told_with_its_numbers() {
         let few = Shortfall::Few { have: 1, need: 2, within_ms: 500 };
         assert_eq!(few.to_string(), "1 of 2 replicas have the grant after 500 ms");
+        let moved = Shortfall::Unconfirmed("the sentinels moved the master".to_owned());
+        assert_eq!(
+            moved.to_string(),
+            "a later master may have granted: the sentinels moved the master"
+        );
     }
 }

@@ -50,11 +50,32 @@ impl Votes {
         most.0.clone()
     }
 
+    /// Whether more than half of all that were asked name `address`.
+    ///
+    /// # Errors
+    /// A sentence with what each of them said.
+    pub(super) fn confirm(self, address: &str, master: &str) -> Result<(), String> {
+        let asked = self.asked;
+        let named = |said: &Address| address_text(&said.0, said.1);
+        match self.settled().as_ref().map(named) {
+            Some(now) if now == address => Ok(()),
+            Some(now) => Err(format!("the sentinels moved the master from {address} to {now}")),
+            None => Err(format!(
+                "fewer than {} of {asked} sentinels name one address of the master \"{master}\": {}",
+                asked / 2 + 1,
+                self.words.join("; ")
+            )),
+        }
+    }
+
     /// The address, when all have answered or will not.
     ///
     /// # Errors
     /// A sentence with what each of them said.
     pub(super) fn result(self, master: &str) -> Result<Address, String> {
+        if let Some(address) = self.settled() {
+            return Ok(address);
+        }
         let words = self.words.join("; ");
         let needed = self.asked.div_ceil(2);
         if self.heard > 0 && self.heard < needed {
@@ -123,6 +144,28 @@ mod tests {
             ("10", "do not agree"),
         ] {
             let error = result(answers).unwrap_err();
+            assert!(error.contains(reason), "{answers}: {error}");
+        }
+    }
+
+    #[test]
+    fn more_than_half_of_all_confirm() {
+        let confirm = |answers: &str| votes(answers).confirm("m:1", "orders");
+        for answers in ["1", "11", "111", "11-", "112", "1-1", "110", "1112-"] {
+            assert_eq!(confirm(answers), Ok(()), "{answers}");
+        }
+        for (answers, reason) in [
+            ("221", "moved the master from m:1 to m:2"),
+            ("22-", "moved the master from m:1 to m:2"),
+            ("1-", "fewer than 2 of 2"),
+            ("1--", "fewer than 2 of 3"),
+            ("12-", "s1 says m:2; s2 does not answer"),
+            // Enough to follow, and not to vouch.
+            ("11--", "fewer than 3 of 4"),
+            ("000", "knows no such master"),
+            ("---", "does not answer"),
+        ] {
+            let error = confirm(answers).unwrap_err();
             assert!(error.contains(reason), "{answers}: {error}");
         }
     }
