@@ -53,7 +53,7 @@ const REDIS: Guarantee = Guarantee {
 };
 const SENTINEL: Guarantee = Guarantee {
     engine: "redis-sentinel",
-    tokens: "best effort: tokens rise through failovers, but two masters at once may give one twice",
+    tokens: "with --wait-replicas tokens rise through every failover; without, two masters at once may give lower ones, or one twice",
     leases: "a failover may forget leases; --after-loss wait lets them run out first",
     availability: "the master may fail; a failover takes seconds",
 };
