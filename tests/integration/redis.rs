@@ -1,6 +1,7 @@
 //! Both servers on a real Redis, and what may happen to it.
 
 mod acl;
+mod by_hand;
 mod clock;
 mod cluster;
 mod differential;
@@ -16,6 +17,7 @@ mod replicas;
 mod sentinel;
 mod shared;
 mod tls;
+mod told;
 mod verdicts;
 
 use fence_tests::redis_server::Redis;

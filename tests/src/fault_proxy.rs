@@ -69,6 +69,7 @@ pub struct FaultProxy {
     cut: watch::Sender<CancellationToken>,
     dropped: Arc<AtomicU64>,
     has_passed: Arc<AtomicBool>,
+    upstream: watch::Sender<String>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -92,9 +93,17 @@ impl FaultProxy {
             dropped: dropped.clone(),
             has_passed: has_passed.clone(),
         };
-        let accepting = accept(listener, upstream.to_owned(), cut_seen, control);
+        let (upstream, upstream_seen) = watch::channel(upstream.to_owned());
+        let accepting = accept(listener, upstream_seen, cut_seen, control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, faults, cut, dropped, has_passed, _accepting: accepting }
+        Self { address, faults, cut, dropped, has_passed, upstream, _accepting: accepting }
+    }
+
+    /// From now on it stands before another address, as a name or an address that is moved by hand
+    /// does. Connections that exist are cut.
+    pub fn move_to(&self, upstream: &str) {
+        self.upstream.send_replace(upstream.to_owned());
+        self.cut();
     }
 
     /// Its own address, `127.0.0.1:PORT`.
@@ -145,7 +154,7 @@ impl Drop for FaultProxy {
 
 async fn accept(
     listener: TcpListener,
-    upstream: String,
+    upstream: watch::Receiver<String>,
     cut: watch::Receiver<CancellationToken>,
     control: Control,
 ) {
@@ -155,7 +164,7 @@ async fn accept(
         if control.faults.borrow().of(source) == Fault::Refuse {
             continue;
         }
-        let upstream = upstream.clone();
+        let upstream = upstream.borrow().clone();
         tokio::spawn(async move {
             let cut = control.cut.clone();
             cut.run_until_cancelled(carry(client, upstream, control)).await;

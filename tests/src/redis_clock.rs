@@ -1,20 +1,92 @@
 //! A real Redis whose clock the test sets, as an operator or NTP would: `libfaketime` answers for the
-//! kernel when redis-server asks for the time of day. Its monotonic clock is left alone.
+//! kernel when redis-server asks for the time of day. Its monotonic clock is left alone. Other processes
+//! can have such a clock as well.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use redis::FromRedisValue;
 use tempfile::TempDir;
 
 use crate::ports;
 use crate::process::{Process, command};
+use crate::servers::Setup;
 use crate::wait::until;
+
+/// The time of day as one process sees it.
+#[derive(Debug)]
+pub struct OwnClock {
+    folder: TempDir,
+}
+
+impl OwnClock {
+    /// A clock that is so many seconds ahead of the right time, or behind it.
+    ///
+    /// # Panics
+    /// Where there is no folder for it.
+    pub fn at(seconds: i64) -> Self {
+        let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
+        clock.step(seconds);
+        clock
+    }
+
+    /// A clock that goes so many times as fast as the right one, from when its process begins.
+    ///
+    /// # Panics
+    /// Where there is no folder for it.
+    pub fn running(rate: u32) -> Self {
+        let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
+        std::fs::write(clock.folder.path().join("offset"), format!("+0 x{rate}\n"))
+            .expect("the rate of the clock");
+        clock
+    }
+
+    /// From now on it is so many seconds ahead of the right time, or behind it.
+    ///
+    /// # Panics
+    /// Where the file cannot be written.
+    pub fn step(&self, seconds: i64) {
+        // In one step, or the process could read half of it.
+        let (new, file) =
+            (self.folder.path().join("offset.new"), self.folder.path().join("offset"));
+        std::fs::write(&new, format!("{seconds:+}\n")).expect("the offset of the clock");
+        std::fs::rename(new, file).expect("the offset of the clock");
+    }
+
+    /// A server of ours that goes by this clock.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed.
+    #[must_use]
+    pub fn of(&self, setup: Setup) -> Setup {
+        let environment = self.environment();
+        environment.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
+    }
+
+    /// What the environment of a process must have for it to see this clock.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed.
+    pub fn environment(&self) -> [(&'static str, String); 4] {
+        // jemalloc asks for the time before libfaketime is ready to tell it, which ends redis-server;
+        // libc right behind it gives the memory instead.
+        let libraries = format!("{} {}", faketime().display(), libc().display());
+        let file = self.folder.path().join("offset").display().to_string();
+        [
+            ("LD_PRELOAD", libraries),
+            ("FAKETIME_TIMESTAMP_FILE", file),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ]
+    }
+}
 
 /// A redis-server with a clock of its own; gone when dropped.
 #[derive(Debug)]
 pub struct SteppedRedis {
     port: u16,
-    folder: TempDir,
+    clock: OwnClock,
+    _folder: TempDir,
     process: Process,
 }
 
@@ -24,13 +96,33 @@ impl SteppedRedis {
     /// # Panics
     /// Where libfaketime is not installed, or the clock of Redis does not follow it.
     pub async fn start() -> Self {
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder for redis"));
-        let redis = Self { port, process: spawn(port, &folder), folder };
-        until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
+        let redis = Self::with(OwnClock::at(0)).await;
         let before = redis.now_ms().await;
         redis.step(1_000);
         assert!(redis.now_ms().await >= before + 900_000, "libfaketime does not move its clock");
         redis.step(0);
+        redis
+    }
+
+    /// Its clock goes so many times as fast as the right one.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed, or the clock of Redis does not follow it.
+    pub async fn running(rate: u32) -> Self {
+        let redis = Self::with(OwnClock::running(rate)).await;
+        let (begin, shown_ms) = (Instant::now(), redis.now_ms().await);
+        until("its clock to be ahead", || async {
+            let passed_ms = u128::from(redis.now_ms().await - shown_ms);
+            (passed_ms > begin.elapsed().as_millis() + 500).then_some(())
+        })
+        .await;
+        redis
+    }
+
+    async fn with(clock: OwnClock) -> Self {
+        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder for redis"));
+        let redis = Self { port, process: spawn(port, &folder, &clock), clock, _folder: folder };
+        until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
         redis
     }
 
@@ -39,7 +131,7 @@ impl SteppedRedis {
     /// # Panics
     /// Where the file cannot be written.
     pub fn step(&self, seconds: i64) {
-        write_offset(&self.folder, seconds);
+        self.clock.step(seconds);
     }
 
     /// `redis://127.0.0.1:PORT`.
@@ -78,24 +170,11 @@ impl SteppedRedis {
     }
 }
 
-/// In one step, or Redis could read half of it.
-fn write_offset(folder: &TempDir, seconds: i64) {
-    let (new, file) = (folder.path().join("offset.new"), folder.path().join("offset"));
-    std::fs::write(&new, format!("{seconds:+}\n")).expect("the offset of the clock");
-    std::fs::rename(new, file).expect("the offset of the clock");
-}
-
-fn spawn(port: u16, folder: &TempDir) -> Process {
-    write_offset(folder, 0);
+fn spawn(port: u16, folder: &TempDir, clock: &OwnClock) -> Process {
     let mut command = command("redis-server");
     command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
     command.arg("--dir").arg(folder.path()).args(["--maxmemory-policy", "noeviction"]);
-    // jemalloc asks for the time before libfaketime is ready to tell it, which ends the process; libc
-    // right behind it gives the memory instead.
-    let libraries = format!("{} {}", faketime().display(), libc().display());
-    command.env("LD_PRELOAD", libraries);
-    command.env("FAKETIME_TIMESTAMP_FILE", folder.path().join("offset"));
-    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command.envs(clock.environment());
     Process::spawn("redis-server", command)
 }
 

@@ -27,7 +27,18 @@ impl SentinelGroup {
     /// # Panics
     /// Where they do not find each other.
     pub async fn start() -> Self {
-        let redis = [Redis::start().await, Redis::start().await];
+        Self::of([Redis::start().await, Redis::start().await]).await
+    }
+
+    /// The same; the clock of the second one is so many seconds ahead of the right time, or behind it.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed, or they do not find each other.
+    pub async fn with_clock(seconds: i64) -> Self {
+        Self::of([Redis::start().await, Redis::with_clock(&[], seconds).await]).await
+    }
+
+    async fn of(redis: [Redis; 2]) -> Self {
         let master = redis[0].address();
         let (host, master_port) = master.split_once(':').expect("host:port");
         let _: () = redis[1].run(&["REPLICAOF", host, master_port]).await;

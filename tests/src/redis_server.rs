@@ -2,10 +2,12 @@
 
 use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
+use service_kit::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;
 
 use crate::ports;
 use crate::process::{Process, command};
+use crate::redis_clock::OwnClock;
 use crate::wait::until;
 
 /// A redis-server of its own: own port, own folder, gone when dropped.
@@ -14,6 +16,7 @@ pub struct Redis {
     port: u16,
     folder: TempDir,
     options: Vec<(String, String)>,
+    clock: Option<OwnClock>,
     process: Process,
 }
 
@@ -29,6 +32,23 @@ impl Redis {
 
     /// One with other settings than the durable ones: `[("appendonly", "no")]`.
     pub async fn with(options: &[(&str, &str)]) -> Self {
+        Self::started(options, None).await
+    }
+
+    /// The same with a clock that is so many seconds ahead of the right time, or behind it.
+    ///
+    /// # Panics
+    /// Where libfaketime is not installed, or does not move its clock.
+    pub async fn with_clock(options: &[(&str, &str)], seconds: i64) -> Self {
+        let redis = Self::started(options, Some(OwnClock::at(seconds))).await;
+        let right = i64::try_from(SystemClock::new().wall_ms() / 1_000).expect("a time");
+        let (shown, _): (i64, i64) = redis.run(&["TIME"]).await;
+        let is_moved = (seconds - 5..seconds + 60).contains(&(shown - right));
+        assert!(is_moved, "libfaketime does not move its clock: {shown} at {right}");
+        redis
+    }
+
+    async fn started(options: &[(&str, &str)], clock: Option<OwnClock>) -> Self {
         let port = ports::unused();
         let folder = TempDir::new().expect("a folder for redis");
         let mut all: Vec<(String, String)> = Vec::new();
@@ -36,8 +56,8 @@ impl Redis {
             all.retain(|(known, _)| known != name);
             all.push(((*name).to_owned(), (*value).to_owned()));
         }
-        let process = spawn(port, &folder, &all);
-        let mut redis = Self { port, folder, options: all, process };
+        let process = spawn(port, &folder, &all, clock.as_ref());
+        let mut redis = Self { port, folder, options: all, clock, process };
         redis.ready().await;
         redis
     }
@@ -75,7 +95,7 @@ impl Redis {
     /// Starts it again on the same port and folder, and waits until it answers.
     pub async fn start_again(&mut self) {
         self.process.kill();
-        self.process = spawn(self.port, &self.folder, &self.options);
+        self.process = spawn(self.port, &self.folder, &self.options, self.clock.as_ref());
         self.ready().await;
     }
 
@@ -127,7 +147,12 @@ impl Redis {
     }
 }
 
-fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
+fn spawn(
+    port: u16,
+    folder: &TempDir,
+    options: &[(String, String)],
+    clock: Option<&OwnClock>,
+) -> Process {
     let mut command = command("redis-server");
     command.current_dir(folder.path());
     command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
@@ -135,5 +160,6 @@ fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
     for (name, value) in options {
         command.arg(format!("--{name}")).arg(value);
     }
+    command.envs(clock.map(OwnClock::environment).into_iter().flatten());
     Process::spawn("redis-server", command)
 }

@@ -1,6 +1,7 @@
 //! The clock of Redis is stepped under leases that live. What counts is real time: whoever was told
 //! that he holds a lock for so long must not share it meanwhile.
 
+mod behind;
 mod sessions;
 
 use fence_protocol::Code;

@@ -155,6 +155,16 @@ impl WholeGroup {
         }
     }
 
+    /// From now on no other Redis hears of what is written to this one. Whoever else speaks with it
+    /// notices nothing.
+    pub fn starve(&self, at: usize) {
+        for (other, node) in self.nodes.iter().enumerate() {
+            if other != at {
+                self.nodes[at].proxy.set_from(node.source, Fault::Blackhole);
+            }
+        }
+    }
+
     /// From now on this Redis and the first sentinel are on one side of the network, the others on
     /// the other side. Lock servers reach the sentinels of their side, and every Redis.
     pub fn split(&self, at: usize) {
@@ -170,7 +180,7 @@ impl WholeGroup {
         self.across.iter().for_each(|proxy| proxy.set(Fault::Blackhole));
     }
 
-    /// Ends what [`Self::isolate`] and [`Self::split`] began.
+    /// Ends what [`Self::isolate`], [`Self::starve`] and [`Self::split`] began.
     pub fn heal(&self) {
         self.proxies().chain(&self.across).for_each(FaultProxy::heal);
     }

@@ -1,0 +1,107 @@
+//! What callers were told while Redis was replaced under their lock server.
+
+use std::ops::Deref;
+
+use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::{Code, LeaseId};
+use fence_tests::api::{Locks, Reply};
+use fence_tests::checks::{overlaps, tokens_rise};
+use fence_tests::history::{Granted, History};
+use fence_tests::redis_server::Redis;
+use fence_tests::wait::until;
+use serde_json::json;
+
+/// One lock server, and what its callers were told of leases.
+pub(super) struct Told {
+    locks: Locks,
+    history: History,
+}
+
+impl Deref for Told {
+    type Target = Locks;
+
+    fn deref(&self) -> &Locks {
+        &self.locks
+    }
+}
+
+impl Told {
+    pub(super) fn by(locks: Locks) -> Self {
+        Self { locks, history: History::new() }
+    }
+
+    /// Asks once for a lease that nobody gives back.
+    pub(super) async fn ask(&self, lock: &str, ttl_ms: u64) -> Option<LeaseReply> {
+        let invoked_ns = self.history.now_ns();
+        let reply = self.locks.acquire(lock, json!({"ttl_ms": ttl_ms})).await;
+        if reply.status != 200 {
+            assert!([423, 503, 504].contains(&reply.status), "{reply:?}");
+            return None;
+        }
+        let lease = reply.lease();
+        self.history.granted(Granted {
+            lock: lock.to_owned(),
+            lease: lease.lease_id,
+            token: lease.token.get(),
+            ttl_ms,
+            span: self.history.since(invoked_ns),
+            released_ns: None,
+            kept_ns: None,
+        });
+        Some(lease)
+    }
+
+    /// Asks until it is granted.
+    pub(super) async fn granted(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
+        until("a grant", || self.ask(lock, ttl_ms)).await
+    }
+
+    /// What is answered to a renewal, once Redis can be asked.
+    pub(super) async fn renewed(&self, lock: &str, lease: LeaseId) -> Reply {
+        until("an answer about the lease", || async {
+            let reply = self.locks.renew(lock, lease).await;
+            (!matches!(reply.status, 503 | 504)).then_some(reply)
+        })
+        .await
+    }
+
+    /// Nobody was granted a lock beside its holder, and tokens rose.
+    pub(super) fn is_sound(&self) {
+        let grants = self.history.grants();
+        assert_eq!(overlaps(&grants), Vec::<String>::new());
+        assert_eq!(tokens_rise(&grants), Ok(()));
+    }
+
+    /// The clock of a new master is far ahead: it takes the lease for one that ended long ago, and has
+    /// dropped it. Nobody is granted the lock while its holder may believe.
+    pub(super) async fn is_forgotten_and_waited_for(&self, lock: &str, held: &LeaseReply) {
+        self.renewed(lock, held.lease_id).await.problem(Code::LeaseLost);
+        let next = self.granted(lock, 300).await;
+        assert!(next.token > held.token, "{next:?} after {held:?}");
+        self.is_sound();
+    }
+
+    /// The clock of a new master is behind: the lease is there when its time is over.
+    pub(super) async fn outlives_its_time(&self, lock: &str, held: &LeaseReply) {
+        // Nobody is granted a lock before that.
+        let free = self.granted("free", 300).await;
+        assert!(free.token > held.token, "{free:?} after {held:?}");
+        self.acquire(lock, json!({})).await.problem(Code::LockHeld);
+        assert_eq!(self.renewed(lock, held.lease_id).await.lease().token, held.token);
+        self.release(lock, held.lease_id).await.expect(200);
+        let next = self.granted(lock, 300).await;
+        assert!(next.token > free.token, "{next:?} after {free:?}");
+        self.is_sound();
+    }
+}
+
+/// Waits until the replicas of a master have everything. Whether they show it depends on their clocks.
+pub(super) async fn has_all(master: &Redis, replicas: u64) {
+    let mut connection = master.connect().await.unwrap();
+    // WAIT is for what this connection has written, and a cluster takes only keys of its slots.
+    let mut written = redis::pipe();
+    written.cmd("SET").arg(&["{fence:default}:any", "thing"]).ignore();
+    written.cmd("WAIT").arg(replicas).arg(20_000);
+    let (count,): (u64,) = written.query_async(&mut connection).await.unwrap();
+    assert_eq!(count, replicas);
+}
