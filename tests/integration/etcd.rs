@@ -3,6 +3,7 @@
 mod bad_input;
 mod cluster;
 mod faults;
+mod hanging;
 mod restore;
 mod servers;
 mod sessions;

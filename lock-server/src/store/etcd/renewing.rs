@@ -9,6 +9,7 @@ use super::leases::{Leases, holder_ttl_s};
 use super::sessions::Terms;
 use super::txn::{Compare, On, Op, Txn};
 use super::values::{Held, HeldAt, RecordAt, filled, written};
+use super::view::{self, View};
 use super::wire::TxnReply;
 use super::{EtcdStore, TRIES, store_error};
 use crate::store::{Grant, NoSession, StoreError};
@@ -55,7 +56,7 @@ impl EtcdStore {
             };
             match outcome {
                 Ok(Renewal::Done(grant)) => return Ok(grant),
-                Ok(Renewal::Changed) => {}
+                Ok(Renewal::Changed) => anew = false,
                 Ok(Renewal::Anew) => anew = true,
                 Err(error @ StoreError::Unknown(_)) => unclear = Some(error),
                 Err(error) => return Err(unclear.unwrap_or(error)),
@@ -158,7 +159,7 @@ impl EtcdStore {
                 Op::put(&holder_key, &written(&next), On::Lease(leases.holder)),
                 Op::put(&record_key, &written(&remembered), On::Lease(leases.record)),
             ],
-            failure: Vec::new(),
+            failure: view::ops(keys, lock, next.lease_id),
         };
         let reply = match self.inner.gateway.write_compared(&txn).await {
             // Which of the two pairs is in use is not known: their times end them.
@@ -168,7 +169,7 @@ impl EtcdStore {
                 return Err(store_error(error));
             }
             Ok(reply) if !reply.succeeded => {
-                self.revoke_later(vec![leases.holder, leases.record]);
+                self.revoke_unused(at, leases, &View::of(reply)?);
                 return Ok(Renewal::Changed);
             }
             Ok(reply) => reply,
@@ -178,6 +179,20 @@ impl EtcdStore {
         let record = filled(remembered, reply.header.revision);
         let remaining_ms = self.keep(lock, at.clone(), record, leases, &Terms::default());
         told(&at, remaining_ms).map(Renewal::Done)
+    }
+
+    /// Ends the pair of etcd leases that nothing hangs on after a transaction that something had
+    /// changed for: that may have been the transaction itself, sent to a member that did not answer
+    /// and then to the next.
+    fn revoke_unused(&self, before: &HeldAt, made: Leases, now: &View) {
+        let (old, new) = ([before.lease, before.held.record_lease], [made.holder, made.record]);
+        match &now.held {
+            Some(at) if at.lease == made.holder => self.revoke_later(old.into()),
+            // The holder's key is as it was, and the record was not: where that goes back to how it
+            // was, what is on its way yet may still be done.
+            Some(at) if at.mod_revision == before.mod_revision => {}
+            _ => self.revoke_later(new.into()),
+        }
     }
 
     /// Counts the renewal of a lease that a session keeps, and tells what remains of that.

@@ -1,0 +1,60 @@
+//! One member of etcd does not answer, and another does: what was sent to the first may be done.
+
+use fence_protocol::wire::lock::LeaseReply;
+use fence_tests::etcd_server::Etcd;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::lease_id;
+use fence_tests::servers::Server;
+use fence_tests::wait::soon;
+use serde_json::{Value, json};
+
+use super::{LONG_MS, lock_server, setup};
+
+/// In every transaction that grants or renews.
+const PUT: &str = "requestPut";
+
+/// A lock server whose first member can be hurt and whose second cannot, and one beside it.
+struct Site {
+    _etcd: Etcd,
+    proxy: FaultProxy,
+    hurt: Server,
+    well: Server,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let etcd = Etcd::start().await;
+        let proxy = FaultProxy::before(&etcd.address()).await;
+        let members = format!("etcd://{},{}", proxy.address(), etcd.address());
+        let hurt = setup(&members).start().await;
+        let well = lock_server(&etcd).await;
+        Self { _etcd: etcd, proxy, hurt, well }
+    }
+
+    async fn held(&self, lock: &str) -> LeaseReply {
+        let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
+        self.hurt.locks().acquire(lock, ask).await.lease()
+    }
+}
+
+/// A renewal with another time to live puts the keys on new etcd leases. Sent to a member that did it
+/// and did not say so, and then to the next, it finds that something has changed: itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_was_done_and_sent_again_keeps_its_lease() {
+    let site = Site::start().await;
+    let lease = site.held("a").await;
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    let ask: Value = json!({"lease_id": lease.lease_id, "ttl_ms": 30_000});
+    let renewing = site.hurt.locks();
+    let reply = soon("an answer", renewing.try_post("a", "renew", ask)).await.expect("an answer");
+    assert!(site.proxy.dropped() > 0, "the fault did not strike");
+    assert!(matches!(reply.status, 200 | 504), "{reply:?}");
+    // What is ended by mistake is ended beside the answer: it is gone after another request or two.
+    let other = site.well.locks();
+    for _ in 0..20 {
+        let thief = other.acquire("a", json!({"ttl_ms": LONG_MS, "wait_ms": 50})).await;
+        assert_eq!(thief.status, 423, "{thief:?}");
+    }
+    let renewed = other.renew("a", lease.lease_id).await.lease();
+    assert_eq!(renewed.token, lease.token);
+}
