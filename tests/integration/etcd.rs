@@ -4,6 +4,8 @@ mod bad_input;
 mod cluster;
 mod faults;
 mod hanging;
+mod leaders;
+mod places;
 mod restore;
 mod servers;
 mod sessions;

@@ -24,6 +24,7 @@
 //! lease itself reads first: 1 more. Why it is as it is stands in docs/decisions/0039-etcd.md.
 
 mod acquire;
+mod alive;
 mod background;
 mod counter;
 mod ending;
@@ -37,9 +38,11 @@ mod places;
 mod renewing;
 mod sessions;
 mod shown;
+mod sweep;
 mod txn;
 mod url;
 mod values;
+mod versions;
 mod view;
 mod waiting;
 mod wire;
@@ -143,7 +146,7 @@ impl EtcdStore {
     ) -> Result<Self, String> {
         let gateway = gateway(target, &options)?;
         let keys = Keys::new(&options.namespace);
-        background::check_version(&gateway).await?;
+        versions::check(&gateway).await?;
         let counter = Counter::new(&keys, guards, kit);
         if let Err(error) = counter.verify(&gateway, Occasion::Start).await {
             return Err(background::with_leader(&gateway, error.to_string()).await);
@@ -194,7 +197,7 @@ pub async fn init_fresh(
     guards: &Guards,
 ) -> Result<u64, String> {
     let gateway = gateway(target, options)?;
-    background::check_version(&gateway).await?;
+    versions::check(&gateway).await?;
     counter::init_fresh(&gateway, &Keys::new(&options.namespace), guards).await
 }
 

@@ -4,8 +4,8 @@ use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::etcd_server::Etcd;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::lease_id;
-use fence_tests::servers::Server;
-use fence_tests::wait::soon;
+use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 
 use super::{LONG_MS, lock_server, setup};
@@ -57,4 +57,31 @@ async fn a_renewal_that_was_done_and_sent_again_keeps_its_lease() {
     }
     let renewed = other.renew("a", lease.lease_id).await.lease();
     assert_eq!(renewed.token, lease.token);
+}
+
+/// The first member hangs for longer than the waiters' places live: the other one keeps them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_keeps_its_place_while_a_member_hangs() {
+    let etcd = Etcd::start().await;
+    let proxy = FaultProxy::before(&etcd.address()).await;
+    let members = format!("etcd://{},{}", proxy.address(), etcd.address());
+    // Whoever asks one member after the other is late: a place lives for three seconds.
+    let hurt = Setup::lock_server(&members).args(&["--store-timeout", "4s"]).start().await;
+    let well = lock_server(&etcd).await;
+    let locks = well.locks();
+    let held = locks.grant("a", LONG_MS).await;
+    let waiting = tokio::spawn({
+        let (locks, ask) = (hurt.locks(), json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS}));
+        async move { locks.acquire("a", ask).await }
+    });
+    locks.queue_of("a", 1).await;
+    proxy.set(Fault::Blackhole);
+    let apart = locks.grant("apart", 7_000).await;
+    until_true("twice the time of a place to pass", || async {
+        assert_eq!(locks.show("a").await.queue_length, 1, "the place was lost");
+        locks.show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
+    })
+    .await;
+    locks.release("a", held.lease_id).await.expect(200);
+    assert!(soon("the waiter", waiting).await.unwrap().lease().token > held.token);
 }

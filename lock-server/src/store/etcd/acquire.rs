@@ -106,7 +106,7 @@ impl EtcdStore {
         lock: &LockName,
         at: &HeldAt,
     ) -> Result<u64, StoreError> {
-        if let Some(deadline_ms) = self.inner.keeper.deadline_ms(lock, at.create_revision) {
+        if let Some(deadline_ms) = self.inner.keeper.deadline_ms(lock, at) {
             return Ok(deadline_ms.saturating_sub(self.now_ms()));
         }
         if let Some(session) = at.held.session {
@@ -201,7 +201,7 @@ impl EtcdStore {
     async fn repeat(&self, request: &Acquire, view: &View) -> Result<Option<Grant>, StoreError> {
         let Some(at) = &view.held else { return Ok(None) };
         let (lock, lease_id) = (&request.lock, request.lease_id);
-        let is_kept = self.inner.keeper.deadline_ms(lock, at.create_revision).is_some();
+        let is_kept = self.inner.keeper.deadline_ms(lock, at).is_some();
         if at.held.session.is_none() && !is_kept {
             // Another server ends it by its own watch, which nobody here can read: etcd's lease is
             // longer. So it is renewed, and what is told is true.

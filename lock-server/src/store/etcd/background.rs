@@ -11,11 +11,10 @@ use super::counter::Occasion;
 use super::gateway::Gateway;
 use super::keeper::Kept;
 use super::keys::Subject;
+use super::versions::Faults;
 use super::wire::{Status as MemberStatus, WatchEvent};
 use super::{EtcdStore, NAME};
 
-/// The oldest etcd that is used: its gateway is at /v3/.
-const OLDEST: (u64, u64) = (3, 4);
 /// How often etcd is looked at. An etcd that was stopped, restored and started again takes longer
 /// than this, so that it is noticed before the next grant, or by it.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,13 +26,6 @@ const EXPIRE_AT_ONCE: usize = 64;
 const IDLE: Duration = Duration::from_secs(60);
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
 
-/// # Errors
-/// A sentence where etcd does not answer, or is too old.
-pub(super) async fn check_version(gateway: &Gateway) -> Result<(), String> {
-    let status = gateway.status().await.map_err(|error| error.to_string())?;
-    judge_version(&status.version).map_err(|reason| format!("{}: {reason}", gateway.current_url()))
-}
-
 /// Why etcd cannot be used at the start, where it says itself that it has no leader.
 pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
     match gateway.status().await {
@@ -41,17 +33,6 @@ pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
             format!("etcd has no leader: fewer than a majority of its members is up ({error})")
         }
         _ => error,
-    }
-}
-
-fn judge_version(version: &str) -> Result<(), String> {
-    let mut numbers = version.split('.').map(|part| part.parse::<u64>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) if (major, minor) >= OLDEST => Ok(()),
-        _ => Err(format!(
-            "this etcd has version {version:?}; Fencepost needs {}.{} or later",
-            OLDEST.0, OLDEST.1
-        )),
     }
 }
 
@@ -65,6 +46,7 @@ pub(super) fn start(store: &EtcdStore, health: Health) {
     spawn(Task::Expire);
     spawn(Task::Listen);
     spawn(Task::KeepPlaces);
+    spawn(Task::SweepPlaces);
     spawn(Task::Look);
     tasks.spawn(super::sessions::run(store.clone()));
 }
@@ -74,6 +56,7 @@ enum Task {
     Expire,
     Listen,
     KeepPlaces,
+    SweepPlaces,
     Look,
 }
 
@@ -83,6 +66,7 @@ async fn run(store: EtcdStore, task: Task, health: Health, stop: CancellationTok
             Task::Expire => expire(&store).await,
             Task::Listen => listen(&store).await,
             Task::KeepPlaces => keep_places(&store).await,
+            Task::SweepPlaces => super::sweep::run(&store).await,
             Task::Look => look(&store, &health).await,
         }
     };
@@ -133,8 +117,9 @@ async fn listen_once(store: &EtcdStore) -> Result<(), String> {
     let watch = gateway.watch_deletions(&store.inner.keys.all(), 0).await;
     let mut watch = watch.map_err(|error| error.to_string())?;
     let first = watch.created(gateway.timeout()).await?;
-    let member = gateway.current();
+    let member = watch.member();
     // What happened before this moment was missed.
+    store.inner.keeper.forget_bound();
     store.inner.places.wake_all();
     first.events.iter().for_each(|event| hear(store, event));
     loop {
@@ -176,19 +161,16 @@ fn hear(store: &EtcdStore, event: &WatchEvent) {
     }
 }
 
-/// Keeps the etcd lease alive that this server's places in the queues hang on.
+/// Keeps the etcd lease alive that this server's places in the queues hang on. Every member is asked
+/// at once: one that hangs takes longer to be passed over than the lease may have.
 async fn keep_places(store: &EtcdStore) {
-    let pause = Duration::from_secs(store.places_lease_s()) / 3;
+    let pause = store.places_pause();
     loop {
         tokio::time::sleep(pause).await;
         let Some(id) = store.inner.places.lease() else { continue };
-        match store.inner.gateway.lease_keepalive(id).await {
-            Ok(Some(_)) => {
-                if let Err(error) = store.sweep_places(id).await {
-                    tracing::debug!(%error, "places in the queues are not looked at");
-                }
-            }
-            Ok(None) => {
+        match store.inner.gateway.lease_keepalive_at_all(id).await {
+            Ok(true) => {}
+            Ok(false) => {
                 tracing::warn!(
                     "this server was away from etcd for longer than --liveness: who waits here has \
                      lost its place, and takes a new one at the end of the queue"
@@ -203,13 +185,15 @@ async fn keep_places(store: &EtcdStore) {
 /// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
 async fn look(store: &EtcdStore, health: &Health) {
     let mut was_away = false;
+    let mut faults = Faults::default();
     loop {
         let status = match store.inner.gateway.status().await {
             Ok(member) => {
                 let in_doubt = store.inner.counter.saw_status(&member);
                 let verified = if was_away || in_doubt { verify(store).await } else { Ok(()) };
                 was_away = verified.is_err();
-                verified.map_or_else(Status::Failing, |()| judge(store, &member))
+                let fault = faults.of(&store.inner.gateway).await;
+                verified.map_or_else(Status::Failing, |()| judge(store, &member, fault))
             }
             Err(error) => {
                 was_away = true;
@@ -228,7 +212,7 @@ async fn verify(store: &EtcdStore) -> Result<(), String> {
     verified.map_err(|error| error.to_string())
 }
 
-fn judge(store: &EtcdStore, member: &MemberStatus) -> Status {
+fn judge(store: &EtcdStore, member: &MemberStatus, fault: Option<&str>) -> Status {
     if member.leader == 0 {
         return Status::Failing(
             "etcd has no leader: fewer than a majority of its members is up".to_owned(),
@@ -243,26 +227,12 @@ fn judge(store: &EtcdStore, member: &MemberStatus) -> Status {
         };
         return Status::Failing(format!("etcd raises {alarms}{hint}"));
     }
-    match store.inner.counter.doubt() {
-        None => Status::Ok,
-        Some(doubt) => Status::Warn(format!(
+    let doubt = store.inner.counter.doubt().map(|doubt| {
+        format!(
             "etcd may have lost what it knew ({doubt}); tokens were lifted above everything issued \
              before"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        for version in ["3.4.23", "3.5.0", "3.10.1", "4.0.0-rc.1"] {
-            assert_eq!(judge_version(version), Ok(()), "{version}");
-        }
-        for version in ["3.3.27", "2.9.0", "", "etcd"] {
-            assert!(judge_version(version).unwrap_err().contains(version));
-        }
-    }
+        )
+    });
+    let warnings: Vec<String> = doubt.into_iter().chain(fault.map(str::to_owned)).collect();
+    if warnings.is_empty() { Status::Ok } else { Status::Warn(warnings.join("; ")) }
 }

@@ -153,13 +153,14 @@ impl EtcdStore {
                 return Ok(());
             }
             let view = self.view(lock, kept.at.held.lease_id).await?;
+            let term = view.header.raft_term;
             let same = |at: &HeldAt| at.create_revision == kept.at.create_revision;
             let Some(at) = view.held.filter(same) else {
                 self.inner.keeper.forget(lock, kept.at.create_revision);
                 return Ok(());
             };
             if at.mod_revision != kept.at.mod_revision {
-                return self.renewed_elsewhere(lock, at, view.record).await;
+                return self.renewed_elsewhere(lock, at, view.record, term).await;
             }
             // The record alone was written: an id was released that never was granted.
             kept.record = view.record;
@@ -175,6 +176,7 @@ impl EtcdStore {
         lock: &LockName,
         at: HeldAt,
         record: RecordAt,
+        term: u64,
     ) -> Result<(), StoreError> {
         if at.held.keeper != self.inner.server_id {
             self.inner.keeper.forget(lock, at.create_revision);
@@ -182,12 +184,12 @@ impl EtcdStore {
         }
         let deadline_ms = Some(self.now_ms() + at.held.ttl_ms);
         let gateway = &self.inner.gateway;
-        let (holder, _) = tokio::try_join!(
-            gateway.lease_keepalive(at.lease),
-            gateway.lease_keepalive(at.held.record_lease),
+        let (is_there, _) = tokio::try_join!(
+            gateway.keep_alive(at.lease, term),
+            gateway.keep_alive(at.held.record_lease, term),
         )
         .map_err(store_error)?;
-        if holder.is_none() {
+        if !is_there {
             self.inner.keeper.forget(lock, at.create_revision);
             return Ok(());
         }

@@ -20,6 +20,7 @@ use reqwest::header::AUTHORIZATION;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub(super) use self::calls::Alive;
 use self::login::{Login, User};
 use self::verdict::Verdict;
 use super::url::EtcdTarget;
@@ -232,12 +233,12 @@ impl Gateway {
         self.user.as_ref().map(|user| user.name.as_str())
     }
 
-    /// Opens a stream at the first endpoint that gives one.
+    /// Opens a stream at the first endpoint that gives one, and says which.
     async fn open_stream(
         &self,
         path: &str,
         body: &Value,
-    ) -> Result<reqwest::Response, GatewayError> {
+    ) -> Result<(usize, reqwest::Response), GatewayError> {
         let first = self.current.load(Ordering::Relaxed);
         let mut last = String::new();
         for step in 0..self.endpoint_count() {
@@ -254,7 +255,7 @@ impl Gateway {
             last = match sent {
                 Ok(Ok(response)) if response.status() == 200 => {
                     self.current.store(endpoint, Ordering::Relaxed);
-                    return Ok(response);
+                    return Ok((endpoint, response));
                 }
                 Ok(Ok(response)) => format!("it answers {}", response.status()),
                 Ok(Err(error)) => causes(error),

@@ -91,11 +91,14 @@ impl Keeper {
         self.get(lock).filter(|kept| kept.at.held.lease_id == lease_id)
     }
 
-    /// When the lease that a revision created ends.
-    pub(super) fn deadline_ms(&self, lock: &LockName, create_revision: u64) -> Option<u64> {
+    /// When a lease ends that is kept just as it was read: one that was written since has another
+    /// time, and maybe another keeper.
+    pub(super) fn deadline_ms(&self, lock: &LockName, read: &HeldAt) -> Option<u64> {
         let state = self.state();
         let kept = state.kept.get(lock)?;
-        kept.deadline_ms.filter(|_| kept.at.create_revision == create_revision)
+        let is_same = kept.at.create_revision == read.create_revision
+            && kept.at.mod_revision == read.mod_revision;
+        kept.deadline_ms.filter(|_| is_same)
     }
 
     /// A caller was told of the lease.
@@ -114,6 +117,12 @@ impl Keeper {
         if state.kept.get(lock).is_some_and(|kept| kept.at.create_revision <= create_revision) {
             state.remove(lock);
         }
+    }
+
+    /// Keeps no lease any longer that a session keeps: its end may have been missed, and no time of
+    /// its own ends it here.
+    pub(super) fn forget_bound(&self) {
+        self.state().kept.retain(|_, kept| kept.deadline_ms.is_some());
     }
 
     /// What is due, the earliest first; at most so many.

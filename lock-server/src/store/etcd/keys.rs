@@ -66,6 +66,15 @@ impl Keys {
         range(format!("{}q/{lock}!", self.prefix))
     }
 
+    /// The places in all queues after this one.
+    pub(super) fn places_after(&self, key: Option<&str>) -> Range {
+        let all = range(format!("{}q/", self.prefix));
+        match key {
+            Some(key) => Range { begin: format!("{key}\0"), ..all },
+            None => all,
+        }
+    }
+
     /// A session serves: it takes heartbeats and leases.
     pub(super) fn session(&self, id: SessionId) -> String {
         format!("{}s/{id}", self.prefix)

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn header(cluster_id: u64, revision: u64) -> Header {
-        Header { cluster_id, revision }
+        Header { cluster_id, revision, ..Header::default() }
     }
 
     fn meta(fresh: bool) -> Meta {

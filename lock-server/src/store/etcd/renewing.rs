@@ -101,6 +101,12 @@ impl EtcdStore {
         if !reply.succeeded {
             return Ok(Renewal::Changed);
         }
+        // The answer of a leader that is none any more gives nothing its time again.
+        let term = reply.header.raft_term;
+        let (holder, remembered) = tokio::join!(
+            gateway.alive_in(term, leases.holder, holder),
+            gateway.alive_in(term, leases.record, remembered),
+        );
         let half_done = |error: GatewayError| {
             StoreError::Unknown(format!(
                 "whether the lease on {lock} has its time again is not known ({error}); repeat the \
@@ -109,9 +115,9 @@ impl EtcdStore {
         };
         match (holder.map_err(half_done)?, remembered.map_err(half_done)?) {
             // It was over between the two, and reading again says so.
-            (None, _) => Ok(Renewal::Changed),
-            (Some(_), None) => Ok(Renewal::Anew),
-            (Some(_), Some(_)) => {
+            (false, _) => Ok(Renewal::Changed),
+            (true, false) => Ok(Renewal::Anew),
+            (true, true) => {
                 let at = renewed_at(at, next, at.lease, &reply);
                 let remaining_ms = self.keep(lock, at.clone(), record, leases, &Terms::default());
                 told(&at, remaining_ms).map(Renewal::Done)

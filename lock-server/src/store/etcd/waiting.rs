@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::acquire::Attempt;
 use super::gateway::GatewayError;
-use super::keys::Subject;
 use super::places::Ticket;
 use super::txn::{Compare, On, Op, Txn};
 use super::values::{Waiter, WaiterAt, written};
@@ -30,8 +29,6 @@ const HANDOVER_LOOK: Duration = Duration::from_millis(10);
 const HANDOVER_LOOKS: usize = 300;
 /// The shortest time that an etcd lease lives, in seconds.
 const LEASE_S_MIN: u64 = 2;
-/// The number of no caller: they begin with 1.
-const NOBODY: u64 = 0;
 
 impl EtcdStore {
     /// Waits in the queue. Cancel-safe: dropped, it leaves it.
@@ -145,7 +142,7 @@ impl EtcdStore {
     }
 
     /// Withdraws a request that began to leave, as soon as etcd lets it. What is left after all
-    /// these tries is found by [`sweep_places`](Self::sweep_places).
+    /// these tries is found by [`sweep`](super::sweep).
     async fn withdraw_at_last(&self, lock: LockName, lease_id: LeaseId) {
         for _ in 0..TRIES {
             match self.withdraw(&lock, lease_id).await {
@@ -157,22 +154,6 @@ impl EtcdStore {
             }
         }
         self.inner.places.has_left(&lock, lease_id);
-    }
-
-    /// Takes away the places of this server that nobody waits for: those that etcd was away for when
-    /// their callers left, and those that it gave after all when nobody expected it any more.
-    pub(super) async fn sweep_places(&self, lease: u64) -> Result<(), StoreError> {
-        let keys = self.inner.gateway.lease_keys(lease).await.map_err(store_error)?;
-        for key in keys {
-            let Subject::Waiter(lock, lease_id) = self.inner.keys.subject(&key) else { continue };
-            if self.inner.places.begin_leaving(&lock, lease_id, NOBODY) {
-                let left = self.withdraw(&lock, lease_id).await;
-                self.inner.places.has_left(&lock, lease_id);
-                left?;
-                tracing::info!(%lock, %lease_id, "a place that nobody waits at was taken away");
-            }
-        }
-        Ok(())
     }
 
     /// Asks; takes a place in the queue where the lock is not to be had.
@@ -253,6 +234,11 @@ impl EtcdStore {
     /// What it lives, in seconds.
     pub(super) fn places_lease_s(&self) -> u64 {
         secs(millis(self.inner.options.liveness)).max(LEASE_S_MIN)
+    }
+
+    /// How often it is kept alive, and places are looked at.
+    pub(super) fn places_pause(&self) -> Duration {
+        Duration::from_secs(self.places_lease_s()) / 3
     }
 
     /// Patience is over: leaves the queue and says who holds the lock, unless it was granted.

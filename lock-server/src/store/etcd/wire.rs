@@ -14,6 +14,9 @@ pub(super) struct Header {
     pub(super) cluster_id: u64,
     #[serde(deserialize_with = "number")]
     pub(super) revision: u64,
+    /// How many elections the member has heard of that answered.
+    #[serde(deserialize_with = "number")]
+    pub(super) raft_term: u64,
 }
 
 /// A key and what is known of it.
@@ -78,8 +81,6 @@ pub(super) struct LeaseReply {
     /// What it has, in seconds; 0 or less where there is no such lease.
     #[serde(rename = "TTL", deserialize_with = "signed")]
     pub(super) ttl_s: i64,
-    /// The keys that hang on it, where they were asked for, as the gateway writes bytes.
-    pub(super) keys: Vec<String>,
 }
 
 /// Answers that come one a line.
@@ -134,6 +135,13 @@ pub(super) struct Status {
     pub(super) errors: Vec<String>,
 }
 
+/// Who belongs to the cluster, as far as it is needed: how many.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Members {
+    pub(super) members: Vec<serde::de::IgnoredAny>,
+}
+
 /// A refusal.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -146,11 +154,6 @@ pub(super) struct Refusal {
 /// Bytes as the gateway wants them.
 pub(super) fn encoded(text: &str) -> String {
     STANDARD.encode(text)
-}
-
-/// What the gateway wrote as bytes; `None` where it is no text.
-pub(super) fn decoded(bytes: &str) -> Option<String> {
-    String::from_utf8(STANDARD.decode(bytes).ok()?).ok()
 }
 
 #[derive(Deserialize)]

@@ -14,6 +14,7 @@ const LINE_MAX: usize = 4 * 1024 * 1024;
 /// A watch that is open.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
+    member: usize,
     response: reqwest::Response,
     buffer: Vec<u8>,
 }
@@ -32,12 +33,17 @@ impl Gateway {
             "key": encoded(&range.begin), "range_end": encoded(&range.end),
             "start_revision": from_revision.to_string(), "filters": ["NOPUT"],
         }});
-        let response = self.open_stream("/v3/watch", &body).await?;
-        Ok(WatchStream { response, buffer: Vec::new() })
+        let (member, response) = self.open_stream("/v3/watch", &body).await?;
+        Ok(WatchStream { member, response, buffer: Vec::new() })
     }
 }
 
 impl WatchStream {
+    /// The member that it is open at.
+    pub(in crate::store::etcd) fn member(&self) -> usize {
+        self.member
+    }
+
     /// The next answer; `None` where the stream has ended. Cancel-safe.
     ///
     /// # Errors
