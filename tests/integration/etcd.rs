@@ -9,6 +9,7 @@ mod places;
 mod restore;
 mod servers;
 mod sessions;
+mod told_time;
 mod tools;
 
 use fence_tests::api::Locks;

@@ -210,7 +210,7 @@ impl EtcdStore {
                 renewed => renewed.map(Some),
             };
         }
-        let remaining_ms = self.remaining_ms(lock, at).await?;
+        let remaining_ms = self.told_ms(lock, at).await?;
         if !at.held.claimed && !self.claim(&request.lock, at).await? {
             return Ok(None);
         }

@@ -201,6 +201,18 @@ impl EtcdStore {
         }
     }
 
+    /// What remains of a live lease that is kept here, or that a session keeps, for its holder to
+    /// rely on.
+    pub(super) async fn told_ms(&self, lock: &LockName, at: &HeldAt) -> Result<u64, StoreError> {
+        match at.held.session {
+            Some(session) => self.session_told_ms(session).await,
+            None => {
+                let deadline_ms = self.inner.keeper.deadline_ms(lock, at).unwrap_or(0);
+                Ok(deadline_ms.saturating_sub(self.now_ms()))
+            }
+        }
+    }
+
     /// Counts the renewal of a lease that a session keeps, and tells what remains of that.
     async fn renew_bound(
         &self,
@@ -214,7 +226,7 @@ impl EtcdStore {
             return Ok(Renewal::Changed);
         }
         let at = renewed_at(at, next, at.lease, &reply);
-        let remaining_ms = self.remaining_ms(lock, &at).await?;
+        let remaining_ms = self.told_ms(lock, &at).await?;
         let kept = super::keeper::Kept { at: at.clone(), record, deadline_ms: None };
         self.inner.keeper.keep(lock, kept);
         told(&at, remaining_ms).map(Renewal::Done)

@@ -15,7 +15,9 @@
 //! two carries the end through. The server that heard the last heartbeat ends a session to the
 //! millisecond; where it is gone, etcd does, by whole seconds.
 
+mod beginning;
 mod ending;
+mod heartbeat;
 mod record;
 mod terms;
 
@@ -30,11 +32,10 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::sync::Notify;
 
 pub(super) use self::ending::run;
-use self::record::{Blocked, Deadline, Deadlines, Seen, Stored};
+use self::record::{Blocked, Deadline, Deadlines, Seen};
 pub(super) use self::terms::Terms;
-use super::leases::random_id;
 use super::txn::{Compare, On, Op, Txn};
-use super::{EtcdStore, Inner, TRIES, secs, store_error};
+use super::{EtcdStore, Inner, TRIES, store_error};
 use crate::store::{NewSession, NoSession, SessionStore, StoreError};
 
 /// How many leases a reply lists.
@@ -76,55 +77,9 @@ impl EtcdStore {
 }
 
 impl Sessions {
-    /// Writes a new session; false where there is one of this id.
-    async fn begin(&self, new: &NewSession) -> Result<bool, StoreError> {
-        let (inner, id, limits) = (&self.inner, new.session_id, self.inner.options.limits);
-        let records = Txn::reading(vec![Op::count(&inner.keys.session_records())]);
-        let count = inner.gateway.read(&records).await.map_err(store_error)?;
-        if count.ranges().next().unwrap_or_default().count >= limits.sessions as u64 {
-            let what = "sessions live or remembered";
-            return Err(StoreError::Limit { what, limit: limits.sessions as u64 });
-        }
-        let (lease, lease_after) = (random_id(), random_id());
-        // Counted from before etcd counts, so that etcd never ends it first.
-        let at_ms = inner.clock.monotonic_ms().saturating_add(new.ttl.ms());
-        let granted = tokio::try_join!(
-            inner.gateway.lease_grant(lease, secs(new.ttl.ms())),
-            inner.gateway.lease_grant(lease_after, secs(new.ttl.ms() + limits.ended_retention_ms)),
-        );
-        let (lease_ttl_s, _) = granted.map_err(store_error)?;
-        let stored = Stored::begin(new, inner.clock.wall_ms(), lease, lease_ttl_s, lease_after);
-        let keys = &inner.keys;
-        let txn = Txn {
-            compare: vec![
-                Compare::absent(&keys.session_record(id)),
-                Compare::absent(&keys.session_lives(id)),
-            ],
-            success: vec![
-                Op::put(&keys.session_record(id), &stored.text(), On::Lease(lease_after)),
-                Op::put(&keys.session_lives(id), "", On::Lease(lease)),
-                Op::put(&keys.session(id), &inner.server_id, On::Lease(lease)),
-            ],
-            failure: Vec::new(),
-        };
-        let reply = inner.gateway.write(&txn).await.map_err(store_error)?;
-        if reply.succeeded {
-            inner.watched.heard(id, Deadline { at_ms, beat: reply.header.revision });
-        } else {
-            // Somebody was faster; nothing hangs on these.
-            self.store().revoke_later(vec![lease, lease_after]);
-        }
-        Ok(reply.succeeded)
-    }
-
-    /// Gives both etcd leases their time again, before it is said that the session has it.
-    async fn keep_alive(&self, stored: &Stored) -> Result<(), StoreError> {
-        let gateway = &self.inner.gateway;
-        let both = tokio::try_join!(
-            gateway.lease_keepalive(stored.lease),
-            gateway.lease_keepalive(stored.lease_after),
-        );
-        both.map(|_| ()).map_err(store_error)
+    /// When it ends, where its last heartbeat was heard here.
+    fn deadline_ms(&self, id: SessionId, seen: &Seen) -> Option<u64> {
+        self.inner.watched.deadlines().of(id, seen.last_beat())
     }
 
     /// What etcd knows of a session. One whose time has passed here is ended first, and one that is
@@ -206,9 +161,10 @@ impl Sessions {
     }
 
     /// What remains of it: to the millisecond where its last heartbeat was heard here, else what
-    /// etcd's whole seconds certainly leave.
+    /// etcd's whole seconds leave. That is for people to read: etcd's time begins anew with a new
+    /// leader, and the watch of the server that heard the heartbeat does not.
     async fn remaining_ms(&self, id: SessionId, seen: &Seen) -> Result<u64, StoreError> {
-        if let Some(at_ms) = self.inner.watched.deadlines().of(id, seen.last_beat()) {
+        if let Some(at_ms) = self.deadline_ms(id, seen) {
             return Ok(at_ms.saturating_sub(self.inner.clock.monotonic_ms()));
         }
         let left_s = self.inner.gateway.lease_remaining(seen.stored.lease).await;
@@ -236,30 +192,18 @@ impl SessionStore for EtcdStore {
             if seen.stored.owner != new.owner {
                 return Err(NoSession::OtherOwner(seen.stored.owner).of(id));
             }
+            let seen = sessions.heard_here(id, seen).await?;
             return sessions.reply(id, &seen).await;
         }
         Err(busy(id))
     }
 
     async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-        let (sessions, inner, id) = (self.sessions(), &self.inner, session);
-        let seen = sessions.serving(id).await?;
-        // Counted from before etcd counts, so that etcd never ends it first.
-        let at_ms = self.now_ms().saturating_add(seen.stored.ttl_ms.ms());
-        sessions.keep_alive(&seen.stored).await?;
-        let key = inner.keys.session(id);
-        let mut success = vec![Op::put(&key, &inner.server_id, On::Lease(seen.stored.lease))];
-        success.extend(sessions.reading(id));
-        let txn = Txn { compare: vec![Compare::exists(&key)], success, failure: Vec::new() };
-        match inner.gateway.write(&txn).await {
-            Ok(reply) if reply.succeeded => {
-                inner.watched.heard(id, Deadline { at_ms, beat: reply.header.revision });
-                let seen = Seen::read(reply)?.ok_or_else(|| NoSession::Unknown.of(id))?;
-                sessions.reply(id, &seen).await
-            }
-            Ok(_) => Err(sessions.refusal(id).await),
-            Err(error) if error.is_no_lease() => Err(sessions.refusal(id).await),
-            Err(error) => Err(store_error(error)),
+        let sessions = self.sessions();
+        let seen = sessions.serving(session).await?;
+        match sessions.beat(session, &seen.stored).await? {
+            Some(seen) => sessions.reply(session, &seen).await,
+            None => Err(sessions.refusal(session).await),
         }
     }
 

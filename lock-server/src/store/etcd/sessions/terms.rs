@@ -94,6 +94,7 @@ impl EtcdStore {
             let what = "leases and waiting requests of a session";
             return Err(StoreError::Limit { what, limit: limit as u64 });
         }
+        let seen = sessions.heard_here(id, seen).await?;
         let until_ms = self.now_ms() + sessions.remaining_ms(id, &seen).await?;
         let (holder, record) = (seen.stored.lease, seen.stored.lease_after);
         Ok(Terms {
@@ -125,7 +126,29 @@ impl EtcdStore {
         session.iter().map(|id| Op::delete(&keys.bond(*id, lock, lease))).collect()
     }
 
-    /// What remains of a session, in milliseconds; 0 where it has ended.
+    /// What remains of a session, in milliseconds, so that whoever relies on it may be told; 0 where
+    /// that cannot be known.
+    ///
+    /// # Errors
+    /// Where etcd cannot be used.
+    pub(in crate::store::etcd) async fn session_told_ms(
+        &self,
+        session: SessionId,
+    ) -> Result<u64, StoreError> {
+        let sessions = self.sessions();
+        let Some(seen) = sessions.look(session).await? else { return Ok(0) };
+        if seen.lives().is_err() {
+            return Ok(0);
+        }
+        let seen = match sessions.heard_here(session, seen).await {
+            Err(StoreError::Session(_)) => return Ok(0),
+            seen => seen?,
+        };
+        let deadline_ms = sessions.deadline_ms(session, &seen).unwrap_or(0);
+        Ok(deadline_ms.saturating_sub(self.now_ms()))
+    }
+
+    /// What remains of a session, in milliseconds, for people to read; 0 where it has ended.
     ///
     /// # Errors
     /// Where etcd cannot be used.

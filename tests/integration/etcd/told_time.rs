@@ -1,0 +1,87 @@
+//! What a holder is told of its time is never more than there is: whoever is next is granted after it,
+//! whatever happened to etcd and to the servers between.
+
+use std::time::Duration;
+
+use fence_tests::api::Locks;
+use fence_tests::etcd_server::Etcd;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::lease_id;
+use fence_tests::servers::{Server, Setup};
+use fence_tests::session_client::Sessions;
+use fence_tests::wait::{soon, until, until_true};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{LONG_MS, lock_server, until_ready};
+
+/// The answers are on their way for a moment, and the machine is busy.
+const LATE_MS: u128 = 200;
+
+/// Waits for a lock, and for whoever is told that it has it until then: it must not be granted much
+/// before.
+async fn granted_after(told: Instant, locks: &Locks, lock: &str) {
+    let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS, "owner": "next"});
+    let next = soon("the next holder", locks.acquire(lock, ask)).await.lease();
+    let early = told.saturating_duration_since(Instant::now());
+    assert!(early.as_millis() < LATE_MS, "{} was granted {early:?} early", next.token);
+}
+
+/// Another server gave a lease less time; the one that granted it keeps a longer one yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_after_a_shorter_renewal_elsewhere_is_told_the_shorter_time() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
+    let granted = first.locks().acquire("a", ask.clone()).await.lease();
+    let shorter = json!({"lease_id": granted.lease_id, "ttl_ms": 2_000});
+    let shorter = second.locks().try_post("a", "renew", shorter).await.unwrap().lease();
+    assert!(shorter.ttl_ms <= 2_000, "{shorter:?}");
+    let again = first.locks().acquire("a", ask).await.lease();
+    assert!(again.ttl_ms <= 2_000, "{again:?}");
+    assert_eq!(again.token, granted.token);
+    let told = Instant::now() + Duration::from_millis(again.ttl_ms);
+    granted_after(told, &second.locks(), "a").await;
+}
+
+/// etcd begins its time anew where it is started again; the watch of the server that heard the last
+/// heartbeat does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_lease_is_not_told_more_time_than_its_session_has() {
+    let mut etcd = Etcd::start().await;
+    let servers: [Server; 2] = [lock_server(&etcd).await, lock_server(&etcd).await];
+    let session = Sessions(servers[0].locks().0).begin("me", 6_000).await.session_id;
+    // Most of its time is over.
+    tokio::time::sleep(Duration::from_millis(3_000)).await;
+    etcd.start_again().await;
+    let ask = json!({"session_id": session, "owner": "me"});
+    let bound = until("a bound lease", || async {
+        let reply = servers[1].locks().acquire("s", ask.clone()).await;
+        (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+    })
+    .await;
+    let told = Instant::now() + Duration::from_millis(bound.ttl_ms);
+    until_ready(&servers[0]).await;
+    granted_after(told, &servers[0].locks(), "s").await;
+}
+
+/// A renewal was done and its answer lost. It is done once more, because what etcd has left of it is
+/// not known; then its server dies, and etcd alone decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_whose_answer_was_lost_is_told_the_time_that_etcd_gives() {
+    let etcd = Etcd::start().await;
+    let proxy = FaultProxy::before(&etcd.address()).await;
+    let setup = Setup::lock_server(&format!("etcd://{}", proxy.address()));
+    let mut hurt = setup.args(&["--store-timeout", "1800ms"]).start().await;
+    let well = lock_server(&etcd).await;
+    let lease = hurt.locks().grant("a", 2_000).await;
+    proxy.set(Fault::DropRepliesAfter("requestPut"));
+    let locks = hurt.locks();
+    let renewing = tokio::spawn(async move { locks.renew("a", lease.lease_id).await });
+    until_true("the answer to be lost", || async { proxy.dropped() > 0 }).await;
+    proxy.set(Fault::None);
+    let renewed = soon("an answer", renewing).await.unwrap().lease();
+    let told = Instant::now() + Duration::from_millis(renewed.ttl_ms);
+    hurt.process.kill();
+    granted_after(told, &well.locks(), "a").await;
+}
