@@ -1,7 +1,14 @@
 //! lock-server before a group of sentinels: it follows the master, and begins a new lineage at each.
 
+mod alone;
+mod another;
+mod apart;
+mod emptied;
+mod later_master;
+
 use fence_protocol::Code;
-use fence_tests::api::Locks;
+use fence_protocol::wire::lock::LeaseReply;
+use fence_tests::api::{Locks, Reply};
 use fence_tests::campaign::load::Clients;
 use fence_tests::checks::{one_grant_an_id, tokens_rise};
 use fence_tests::key_file::lease_id;
@@ -34,6 +41,26 @@ async fn renewed(locks: &Locks, lock: &str, lease: fence_protocol::LeaseId) -> u
         (!matches!(reply.status, 503 | 504)).then_some(reply.status)
     })
     .await
+}
+
+/// The next grant of a lock, where somebody grants.
+async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
+    until("a grant", || async {
+        let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
+        (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+    })
+    .await
+}
+
+/// Waits until every Redis of the group has the lease.
+async fn has_arrived(group: &WholeGroup, lock: &str) {
+    let key = format!("{{fence:default}}:l:{lock}");
+    for at in 0..3 {
+        until_true("the lease to arrive", || async {
+            group.node(at).run::<u64>(&["EXISTS", &key]).await == 1
+        })
+        .await;
+    }
 }
 
 /// A master that is replaced, and one that dies: tokens rise over the whole history, and who waits
