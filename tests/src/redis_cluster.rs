@@ -1,9 +1,11 @@
 //! A real Redis Cluster for one test.
 
+mod node;
+
 use redis::{FromRedisValue, Value};
 use service_kit::redis_link::{SLOTS, slot_of};
 
-use crate::ports;
+use self::node::{Kind, Node};
 use crate::redis_server::Redis;
 use crate::resp_client::{Resp, RespClient};
 use crate::wait::until_true;
@@ -12,14 +14,8 @@ use crate::wait::until_true;
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Node>,
-}
-
-/// One node.
-#[derive(Debug)]
-struct Node {
-    redis: Redis,
-    id: String,
-    bus_port: u16,
+    /// Whether the network between them can be split.
+    is_apart: bool,
 }
 
 impl RedisCluster {
@@ -28,21 +24,30 @@ impl RedisCluster {
         Self::of(3).await
     }
 
+    /// The same, with a network between them that can be split.
+    pub async fn apart() -> Self {
+        Self::built(3, true).await
+    }
+
     /// So many masters. Nodes that are left over after one died go on with their own slots.
     ///
     /// # Panics
     /// Where they do not find each other.
     pub async fn of(masters: u16) -> Self {
+        Self::built(masters, false).await
+    }
+
+    async fn built(masters: u16, is_apart: bool) -> Self {
         let mut nodes = Vec::new();
-        for _ in 0..masters {
-            nodes.push(Node::start().await);
+        for number in 0..usize::from(masters) {
+            nodes.push(Node::start(if is_apart { Kind::Apart(number) } else { Kind::Plain }).await);
         }
         for (index, node) in (0..).zip(&nodes) {
             let first = |index: u16| u32::from(SLOTS) * u32::from(index) / u32::from(masters);
             let range = [first(index).to_string(), (first(index + 1) - 1).to_string()];
             let _: () = node.redis.run(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await;
         }
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, is_apart };
         for node in &cluster.nodes[1..] {
             cluster.nodes[0].meet(node).await;
         }
@@ -52,7 +57,13 @@ impl RedisCluster {
 
     /// `redis-cluster://127.0.0.1:PORT,…` with every node.
     pub fn url(&self) -> String {
-        let addresses: Vec<String> = self.nodes.iter().map(|node| node.redis.address()).collect();
+        let all: Vec<usize> = (0..self.nodes.len()).collect();
+        self.url_of(&all)
+    }
+
+    /// The same with these nodes.
+    pub fn url_of(&self, indexes: &[usize]) -> String {
+        let addresses: Vec<String> = indexes.iter().map(|at| self.nodes[*at].address()).collect();
         format!("redis-cluster://{}", addresses.join(","))
     }
 
@@ -68,7 +79,17 @@ impl RedisCluster {
 
     /// Adds a replica of a master, and returns its number among the nodes.
     pub async fn add_replica(&mut self, of: usize) -> usize {
-        let node = Node::start().await;
+        let number = self.nodes.len();
+        self.add(of, if self.is_apart { Kind::Apart(number) } else { Kind::Plain }).await
+    }
+
+    /// The same with a clock that is so many seconds ahead of the right time, or behind it.
+    pub async fn add_replica_with_clock(&mut self, of: usize, seconds: i64) -> usize {
+        self.add(of, Kind::Clock(seconds)).await
+    }
+
+    async fn add(&mut self, of: usize, kind: Kind) -> usize {
+        let node = Node::start(kind).await;
         self.nodes[of].meet(&node).await;
         let id = self.nodes[of].id.clone();
         until_true("the replica to know its master", || async {
@@ -108,21 +129,27 @@ impl RedisCluster {
 
     /// The same; `None` where none of those that answer says that it does.
     pub async fn try_owner(&self, slot: u16) -> Option<usize> {
-        for (index, node) in self.nodes.iter().enumerate() {
-            let Ok(Value::Array(rows)) = node.redis.try_run(&["CLUSTER", "SLOTS"]).await else {
-                continue;
-            };
-            let owner = rows.into_iter().find_map(|row| owner_in(row, slot));
-            if owner.is_some_and(|id| id == node.id) {
+        for index in 0..self.nodes.len() {
+            if self.claims(index, slot).await {
                 return Some(index);
             }
         }
         None
     }
 
+    /// Whether a node says that it owns a slot.
+    pub async fn claims(&self, index: usize, slot: u16) -> bool {
+        let node = &self.nodes[index];
+        let Ok(Value::Array(rows)) = node.redis.try_run(&["CLUSTER", "SLOTS"]).await else {
+            return false;
+        };
+        let owner = rows.into_iter().find_map(|row| owner_in(row, slot));
+        owner.is_some_and(|id| id == node.id)
+    }
+
     /// Waits until a node is the replica of another, and in step with it.
     pub async fn follows(&self, index: usize, master: usize) {
-        let address = self.nodes[master].redis.address();
+        let address = self.nodes[master].address();
         let port = address.rsplit_once(':').expect("host:port").1;
         let named = format!("master_port:{port}\r");
         until_true("the node to follow its master", || async {
@@ -200,6 +227,29 @@ impl RedisCluster {
         }
     }
 
+    /// From now on no replica hears of what is written to this node; of the cluster's own messages
+    /// all are heard.
+    pub fn starve(&self, index: usize) {
+        self.others(index).for_each(|other| self.nodes[index].starve(other));
+    }
+
+    /// From now on nothing passes between this node and the others.
+    pub fn cut_off(&self, index: usize) {
+        for other in self.others(index) {
+            self.nodes[index].is_deaf_to(other);
+            other.is_deaf_to(&self.nodes[index]);
+        }
+    }
+
+    /// Ends what [`Self::starve`] and [`Self::cut_off`] began.
+    pub fn heal(&self) {
+        self.nodes.iter().for_each(Node::heal);
+    }
+
+    fn others(&self, index: usize) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().enumerate().filter(move |(at, _)| *at != index).map(|(_, node)| node)
+    }
+
     /// A raw connection to one node.
     pub async fn raw(&self, index: usize) -> RespClient {
         RespClient::connect(&self.nodes[index].redis.address()).await
@@ -208,41 +258,6 @@ impl RedisCluster {
     /// What one node answers to one command.
     pub async fn ask(&self, index: usize, words: &[&str]) -> Resp {
         self.raw(index).await.call(words).await
-    }
-}
-
-impl Node {
-    /// Whether it has heard of the replica of a master, and of the slots of that master: a replica
-    /// that does not know these would not take over.
-    async fn knows_replica(&self, replica: &str, master: &str) -> bool {
-        let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
-        let line = |id: &str| nodes.lines().find(|line| line.starts_with(id)).unwrap_or_default();
-        let is_known = line(replica).split(' ').nth(3) == Some(master);
-        is_known && line(master).split(' ').nth(8).is_some()
-    }
-
-    async fn start() -> Self {
-        // The default bus port, 10000 above, could be another test's.
-        let bus_port = ports::unused();
-        let options = [
-            ("cluster-enabled", "yes"),
-            ("cluster-port", &bus_port.to_string()),
-            ("cluster-node-timeout", "1500"),
-            ("cluster-require-full-coverage", "no"),
-            ("cluster-replica-validity-factor", "0"),
-            // A full copy begins at once: the default waits five seconds for more replicas.
-            ("repl-diskless-sync-delay", "0"),
-        ];
-        let redis = Redis::with(&options).await;
-        let id = redis.run(&["CLUSTER", "MYID"]).await;
-        Self { redis, id, bus_port }
-    }
-
-    async fn meet(&self, other: &Self) {
-        let address = other.redis.address();
-        let (host, port) = address.split_once(':').expect("host:port");
-        let bus_port = other.bus_port.to_string();
-        let _: () = self.redis.run(&["CLUSTER", "MEET", host, port, &bus_port]).await;
     }
 }
 

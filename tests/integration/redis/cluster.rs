@@ -1,7 +1,10 @@
 //! lock-server on a Redis Cluster of three real nodes: a namespace is in one slot, which may move to
 //! another node or whose node may fail over.
 
+mod apart;
+
 use fence_protocol::Code;
+use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::{Locks, Reply};
 use fence_tests::campaign::load::Clients;
 use fence_tests::checks::{one_grant_an_id, overlaps, tokens_rise};
@@ -14,6 +17,8 @@ use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 use service_kit::redis_link::slot_of;
 use tokio::task::JoinHandle;
+
+use super::told::{Told, has_all};
 
 const PREFIX: &str = "{fence:default}:";
 
