@@ -12,6 +12,9 @@ use crate::wait::until_true;
 /// What the sentinel calls the master.
 pub const MASTER: &str = "orders-redis";
 
+/// A full copy begins at once: the default waits five seconds for more replicas.
+const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
+
 /// Two Redis and one sentinel; gone when dropped.
 #[derive(Debug)]
 pub struct SentinelGroup {
@@ -27,7 +30,7 @@ impl SentinelGroup {
     /// # Panics
     /// Where they do not find each other.
     pub async fn start() -> Self {
-        Self::of([Redis::start().await, Redis::start().await]).await
+        Self::of([Redis::with(QUICK).await, Redis::with(QUICK).await]).await
     }
 
     /// The same; the clock of the second one is so many seconds ahead of the right time, or behind it.
@@ -35,7 +38,7 @@ impl SentinelGroup {
     /// # Panics
     /// Where libfaketime is not installed, or they do not find each other.
     pub async fn with_clock(seconds: i64) -> Self {
-        Self::of([Redis::start().await, Redis::with_clock(&[], seconds).await]).await
+        Self::of([Redis::with(QUICK).await, Redis::with_clock(QUICK, seconds).await]).await
     }
 
     async fn of(redis: [Redis; 2]) -> Self {
