@@ -1,10 +1,17 @@
 //! A quorum of plain Redis nodes.
 
+mod acl;
 mod bad_input;
+mod clocks;
 mod differential;
+mod eviction;
 mod fleet;
 mod membership;
 mod model;
+mod old_backup;
 mod opening;
+mod program;
+mod recovery;
 mod redlock;
 mod servers;
+mod split;

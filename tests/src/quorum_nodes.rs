@@ -1,12 +1,23 @@
 //! The nodes of a quorum: independent Redis, some of which a test may stop.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use fence_protocol::Namespace;
+use tempfile::TempDir;
 use tokio::sync::Mutex;
 
+use crate::fault_proxy::FaultProxy;
 use crate::redis_server::Redis;
+use crate::redis_users::User;
+
+const PAGE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/quorum.md"));
+
+/// What a node had on its disk at one moment.
+#[derive(Debug)]
+pub struct Backup(TempDir);
 
 /// Several Redis that know nothing of each other.
 #[derive(Debug)]
@@ -82,4 +93,81 @@ impl QuorumNodes {
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
+
+    /// A way of its own to each of them, for one lock server: the URL through it, and what may hurt it.
+    pub async fn ways(&self) -> (String, Vec<FaultProxy>) {
+        let mut ways = Vec::new();
+        for node in &self.nodes {
+            ways.push(FaultProxy::before(&node.address()).await);
+        }
+        let urls: Vec<String> =
+            ways.iter().map(|way| format!("redis://{}", way.address())).collect();
+        (format!("redis-quorum:{}", urls.join(",")), ways)
+    }
+
+    /// Copies what a node has on its disk while it runs, as an operator does.
+    ///
+    /// # Panics
+    /// Where it has nothing there.
+    pub async fn backup(&self, at: usize) -> Backup {
+        let backup = Backup(TempDir::new().expect("a folder for a backup"));
+        copy(&appended(&self.nodes[at]).await, backup.0.path());
+        backup
+    }
+
+    /// Kills a node and starts it again with what it had on its disk then.
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    pub async fn restore(&mut self, at: usize, backup: &Backup) {
+        let folder = appended(&self.nodes[at]).await;
+        self.nodes[at].kill();
+        std::fs::remove_dir_all(&folder).expect("the folder of a node");
+        std::fs::create_dir(&folder).expect("the folder of a node");
+        copy(backup.0.path(), &folder);
+        self.nodes[at].start_again().await;
+    }
+
+    /// Makes the user that docs/operating/quorum.md makes, at every node.
+    pub async fn make(&self, user: &User<'_>) {
+        for at in 0..self.nodes.len() {
+            self.make_at(at, user).await;
+        }
+    }
+
+    /// The same at one node.
+    ///
+    /// # Panics
+    /// Where there is no such node.
+    pub async fn make_at(&self, at: usize, user: &User<'_>) {
+        user.make_as(&user.commands_of(PAGE), &self.nodes[at]).await;
+    }
+
+    /// The rights to commands that the page gives it, as `+get`.
+    pub fn rights(user: &User<'_>) -> Vec<String> {
+        let words = user.commands_of(PAGE).into_iter().flatten();
+        words.filter(|word| word.starts_with('+')).collect()
+    }
+
+    /// `redis-quorum:redis://NAME:PASSWORD@127.0.0.1:PORT,…`.
+    pub fn url_as(&self, user: &User<'_>) -> String {
+        let urls: Vec<String> = self.nodes.iter().map(|node| user.url(node)).collect();
+        format!("redis-quorum:{}", urls.join(","))
+    }
+}
+
+/// Where a node appends what it writes.
+async fn appended(node: &Redis) -> PathBuf {
+    let dir: (String, String) = node.run(&["CONFIG", "GET", "dir"]).await;
+    let name: (String, String) = node.run(&["CONFIG", "GET", "appenddirname"]).await;
+    Path::new(&dir.1).join(name.1)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let mut copied = 0;
+    for file in std::fs::read_dir(from).expect("a folder of a node").flatten() {
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+        copied += 1;
+    }
+    assert!(copied > 0, "nothing is in {}", from.display());
 }

@@ -23,6 +23,14 @@ impl User<'_> {
     /// # Panics
     /// Where the page has none.
     pub fn commands(&self) -> Vec<Vec<String>> {
+        self.commands_of(PAGE)
+    }
+
+    /// The commands of another page that makes a user in the same way.
+    ///
+    /// # Panics
+    /// Where the page has none.
+    pub fn commands_of(&self, page: &str) -> Vec<Vec<String>> {
         let places = [
             ("USER", self.name),
             ("SECRET", self.password),
@@ -36,7 +44,7 @@ impl User<'_> {
             }
             places.iter().fold(word.to_owned(), |word, (place, text)| word.replace(place, text))
         };
-        let lines = PAGE.lines().filter(|line| line.starts_with("ACL SETUSER USER "));
+        let lines = page.lines().filter(|line| line.starts_with("ACL SETUSER USER "));
         let commands: Vec<Vec<String>> =
             lines.map(|line| line.split(' ').map(word).collect()).collect();
         assert!(commands.len() > 2, "the page makes no user: {commands:?}");
@@ -50,7 +58,12 @@ impl User<'_> {
 
     /// Makes the user.
     pub async fn make(&self, redis: &Redis) {
-        for command in self.commands() {
+        self.make_as(&self.commands(), redis).await;
+    }
+
+    /// Makes the user by these commands.
+    pub async fn make_as(&self, commands: &[Vec<String>], redis: &Redis) {
+        for command in commands {
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             let _: () = redis.run(&words).await;
         }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::redlock::judge;
 
-const SERVERS: usize = 3;
+pub(super) const SERVERS: usize = 3;
 const WORKERS: usize = 6;
 const LOCKS: [&str; 2] = ["a", "b"];
 const TTL_MS: u64 = 3_000;
@@ -33,17 +33,22 @@ const TTL_MS: u64 = 3_000;
 const GIVE_UP: Duration = Duration::from_secs(4);
 
 /// Lock servers on the same nodes; a place is empty while its server is dead.
-struct Fleet {
+pub(super) struct Fleet {
     setups: Vec<Setup>,
     servers: Vec<Option<Server>>,
-    bases: Vec<String>,
+    pub(super) bases: Vec<String>,
 }
 
 impl Fleet {
     async fn on(nodes: &QuorumNodes) -> Self {
+        Self::at([&nodes.url(); SERVERS]).await
+    }
+
+    /// Each by a URL of its own for the nodes.
+    pub(super) async fn at(urls: [&String; SERVERS]) -> Self {
         let mut fleet = Self { setups: Vec::new(), servers: Vec::new(), bases: Vec::new() };
-        for _ in 0..SERVERS {
-            let setup = Setup::lock_server(&nodes.url()).arg("--ended-retention").arg("10s");
+        for url in urls {
+            let setup = Setup::lock_server(url).arg("--ended-retention").arg("10s");
             let setup = setup.listen(format!("127.0.0.1:{}", ports::unused()));
             let server = setup.start().await;
             fleet.bases.push(server.base.clone());
@@ -67,7 +72,7 @@ impl Fleet {
 }
 
 /// Clients at work.
-struct Load {
+pub(super) struct Load {
     history: Arc<History>,
     grants: Arc<Vec<AtomicU64>>,
     stop: CancellationToken,
@@ -76,7 +81,7 @@ struct Load {
 
 impl Load {
     /// Client `n` keeps to server `n % 3`, but where it repeats a request that got no answer.
-    fn start(fleet: &Fleet, seed: &mut Seed) -> Self {
+    pub(super) fn start(fleet: &Fleet, seed: &mut Seed) -> Self {
         let history = Arc::new(History::new());
         let grants: Arc<Vec<AtomicU64>> =
             Arc::new((0..WORKERS).map(|_| AtomicU64::new(0)).collect());
@@ -111,9 +116,9 @@ impl Load {
         .await;
     }
 
-    /// Waits until each of these clients was granted a lock once more.
-    async fn everybody(&self, but_of_server: Option<usize>) {
-        let workers = (0..WORKERS).filter(|worker| Some(worker % SERVERS) != but_of_server);
+    /// Waits until each client was granted a lock once more, but those of these servers.
+    pub(super) async fn everybody(&self, but_of_servers: &[usize]) {
+        let workers = (0..WORKERS).filter(|worker| !but_of_servers.contains(&(worker % SERVERS)));
         let goals: Vec<(usize, u64)> =
             workers.map(|worker| (worker, self.of(worker) + 1)).collect();
         for (worker, goal) in goals {
@@ -122,8 +127,8 @@ impl Load {
         }
     }
 
-    async fn judge(self) {
-        self.everybody(None).await;
+    pub(super) async fn judge(self) {
+        self.everybody(&[]).await;
         self.stop.cancel();
         for worker in self.workers {
             soon("a client to finish", worker).await.expect("no client panicked");
@@ -293,11 +298,11 @@ async fn a_server_at_a_time_stands_still() {
         let still = round % SERVERS;
         fleet.process(still).pause();
         // Their clients get what it held when its time is over, and what comes after.
-        load.everybody(Some(still)).await;
+        load.everybody(&[still]).await;
         tokio::time::sleep(Duration::from_millis(TTL_MS)).await;
-        load.everybody(Some(still)).await;
+        load.everybody(&[still]).await;
         fleet.process(still).resume();
-        load.everybody(None).await;
+        load.everybody(&[]).await;
     }
     load.judge().await;
 }

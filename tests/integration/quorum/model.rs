@@ -14,6 +14,11 @@
 //! messages are under way. So a lease ends at a node and in its holder's hands only when its time is
 //! over there. That rates are equal is what L2 asks for; uniqueness and order are checked where time
 //! stands still and a node comes back without waiting: they do not rest on time.
+//!
+//! `FENCE_LONG=1` widens the bounds: 46 million steps in all. The dev profile takes some twenty
+//! seconds of a processor for each million, so about a quarter of an hour, and little memory:
+//! `FENCE_LONG=1 cargo test -p fence-tests --test integration -- quorum::model --nocapture`.
+//! With `--release` after `cargo test` the steps take less, and building takes minutes.
 #![expect(clippy::print_stderr, reason = "what was walked through is the outcome")]
 
 mod bounds;
