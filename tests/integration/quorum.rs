@@ -15,3 +15,4 @@ mod recovery;
 mod redlock;
 mod servers;
 mod split;
+mod told;

@@ -2,59 +2,84 @@
 
 use std::time::Duration;
 
-use fence_protocol::LockName;
+use fence_protocol::{LockName, Token};
 
-use super::queue::{Entered, Key, Next, Seat};
+use super::queue::{Entered, Next, Outcome, Seat, Told};
 use super::shown::Standing;
 use super::{QuorumStore, random_below, refused};
-use crate::rules::quorum::End;
 use crate::store::{Acquire, Grant, StoreError};
-use fence_protocol::wire::lock::EndReason;
 
 /// The most that the first of a queue waits longer than it must, so that the servers that wait for
 /// one lease do not all ask at the moment of its end, in milliseconds.
 const SPREAD_MS: u64 = 8;
 
+/// One in so many times the first of a queue gives way when it is woken, because this server hears of
+/// its own releases before others do: whoever waits there would never be first.
+const GIVES_WAY_ONE_IN: u64 = 8;
+/// For how long: others ask within five milliseconds of hearing, see `wake`.
+const GIVES_WAY: Duration = Duration::from_millis(12);
+
 impl QuorumStore {
     /// Grants the lock, now or within the request's patience. Cancel-safe: dropped, it leaves.
     pub(super) async fn acquire_one(&self, request: Acquire) -> Result<Grant, StoreError> {
         refused::check(&request)?;
-        let key: Key = (request.lock.clone(), request.lease_id);
         let deadline = tokio::time::sleep(Duration::from_millis(request.wait_ms));
         tokio::pin!(deadline);
-        self.queues().others_left(&key).await;
         let (mut seat, entered) =
             self.queues().enter(self, &request, &self.inner.options.limits)?;
         match entered {
             Entered::First => self.drive(request.lock.clone()),
             Entered::Behind => {
-                let standing = tokio::select! {
-                    standing = self.standing(&request) => standing,
+                tokio::select! {
+                    biased;
                     told = seat.told() => return told,
-                };
-                if let Some(answer) = standing_answer(standing, &request) {
-                    return seat.answered_with(answer);
+                    answer = self.answer_at_once(&request) => match answer {
+                        Some(answer) => return seat.answered_with(answer),
+                        // It is told what the nodes say next, so they are asked now.
+                        None if request.wait_ms == 0 => self.queues().wake(&request.lock),
+                        None => {}
+                    },
+                    () = &mut deadline, if request.wait_ms > 0 => {}
                 }
             }
             Entered::Beside => {}
         }
         if request.wait_ms == 0 {
-            return self.confirmed(&key, seat.told().await);
+            return seat.told().await;
         }
-        tokio::select! {
-            biased;
-            told = seat.told() => return self.confirmed(&key, told),
-            () = &mut deadline => {}
+        if !deadline.is_elapsed() {
+            tokio::select! {
+                biased;
+                told = seat.told() => return told,
+                () = &mut deadline => {}
+            }
         }
-        let told = seat.last_word().await;
-        self.confirmed(&key, told)
+        seat.last_word().await
     }
 
-    fn confirmed(&self, key: &Key, told: Result<Grant, StoreError>) -> Result<Grant, StoreError> {
-        if told.is_ok() {
-            self.queues().confirm(key);
+    /// What is known of a request that came behind others, where that answers it already.
+    async fn answer_at_once(&self, request: &Acquire) -> Option<Told> {
+        match self.standing(request).await {
+            Ok(Standing::Mine(token)) => self.confirmed(request, token).await,
+            Ok(Standing::Ended { reason, why }) => Some(Err(StoreError::Lost { reason, why })),
+            Ok(Standing::Held { holder, queue_length }) if request.wait_ms == 0 => {
+                Some(Err(StoreError::Held { holder, queue_length }))
+            }
+            // Whoever is first in the queue is about to learn the same.
+            Ok(Standing::Held { .. } | Standing::Free) | Err(_) => None,
         }
-        told
+    }
+
+    /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back at
+    /// this moment. A vote for the same token makes them stay, or shows that they are gone.
+    async fn confirmed(&self, request: &Acquire, token: Token) -> Option<Told> {
+        let (store, own) = (self.clone(), request.clone());
+        let voting = self.inner.tasks.spawn(async move { store.confirm(&own, token).await });
+        match voting.await {
+            Ok(Outcome::Granted(granted)) => Some(Ok(granted)),
+            Ok(Outcome::Refused(refusal)) => Some(Err(refusal)),
+            _ => None,
+        }
     }
 
     /// Asks for whoever is first in the queue of a lock, one after the other, until nobody is.
@@ -66,13 +91,19 @@ impl QuorumStore {
                 drain(&wake);
                 let outcome = store.propose(&request).await;
                 let now_ms = store.now_ms();
-                match store.queues().tell(&lock, request.lease_id, outcome, now_ms) {
+                let poll_ms = store.queues().poll_ms(store.inner.nodes.len());
+                match store.queues().tell(&lock, request.lease_id, outcome, now_ms, poll_ms) {
                     Next::Ask => {}
-                    Next::TakeBack(lease) => store.withdraw((lock.clone(), lease)).await,
+                    Next::TakeBack(delivery) => {
+                        if let Some(most) = delivery.take_back() {
+                            // It ends without a word where too few nodes have answered.
+                            let _ = most.await;
+                        }
+                    }
                     Next::Wait(ms) => {
                         let ms = ms.saturating_add(random_below(SPREAD_MS));
                         tokio::select! {
-                            () = wake.notified() => {}
+                            () = wake.notified() => give_way().await,
                             () = tokio::time::sleep(Duration::from_millis(ms)) => {}
                         }
                     }
@@ -80,45 +111,12 @@ impl QuorumStore {
             }
         });
     }
-
-    /// Ends a grant whose callers have gone, unless a repeat has shown meanwhile that it arrived.
-    pub(super) fn withdraw_later(&self, key: Key) {
-        self.queues().leaves(&key);
-        let store = self.clone();
-        self.inner.tasks.spawn(async move {
-            store.end_lost_grant(&key).await;
-            store.queues().has_left(&key);
-        });
-    }
-
-    async fn withdraw(&self, key: Key) {
-        self.queues().leaves(&key);
-        self.end_lost_grant(&key).await;
-        self.queues().has_left(&key);
-    }
-
-    async fn end_lost_grant(&self, key: &Key) {
-        let end = End::For { reason: EndReason::Released, why: None };
-        if let Err(error) = self.end(&key.0, key.1, end).await {
-            tracing::debug!(lock = %key.0, lease_id = %key.1, %error, "a grant that reached nobody");
-        }
-    }
 }
 
-/// What is known of a request that came behind others, where that answers it already.
-fn standing_answer(
-    standing: Result<Standing, StoreError>,
-    request: &Acquire,
-) -> Option<Result<Grant, StoreError>> {
-    match standing {
-        Ok(Standing::Yours(grant)) if grant.owner == request.owner => Some(Ok(grant)),
-        Ok(Standing::Yours(grant)) => Some(Err(StoreError::IdConflict { owner: grant.owner })),
-        Ok(Standing::Ended { reason, why }) => Some(Err(StoreError::Lost { reason, why })),
-        Ok(Standing::Held { holder, queue_length }) if request.wait_ms == 0 => {
-            Some(Err(StoreError::Held { holder, queue_length }))
-        }
-        // Whoever is first in the queue is about to learn the same.
-        Ok(Standing::Held { .. } | Standing::Free) | Err(_) => None,
+/// Lets those who wait at other servers ask first, now and then.
+async fn give_way() {
+    if random_below(GIVES_WAY_ONE_IN) == 0 {
+        tokio::time::sleep(GIVES_WAY).await;
     }
 }
 

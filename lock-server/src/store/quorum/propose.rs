@@ -1,17 +1,23 @@
 //! One proposal: votes at all nodes, above what they have accepted, until a majority has decided.
 
+mod ballot;
+mod taking_back;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::{LeaseId, Token};
 use service_kit::ids;
 
+use self::ballot::Ballot;
+pub(super) use self::ballot::Votes;
 use super::nodes::budget;
-use super::queue::{Holder, Outcome};
+use super::queue::{Delivery, Granted, Holder, Outcome};
 use super::round::Asked;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::rules::quorum::node::TopUp;
-use crate::rules::quorum::tally::{Decision, Heard, Round};
-use crate::rules::quorum::{End, NodeReply, Vote, bucket_of};
+use crate::rules::quorum::tally::{Decision, Round};
+use crate::rules::quorum::{NodeReply, Vote, bucket_of};
 use crate::rules::tokens;
 use crate::store::{Acquire, Grant, StoreError};
 
@@ -26,7 +32,9 @@ const BACKOFF_MS: u64 = 128;
 struct Proposal<'a> {
     store: &'a QuorumStore,
     request: &'a Acquire,
-    vote: Vote,
+    ballot: Ballot,
+    /// Whether no other token than the first may be proposed.
+    is_exact: bool,
     rounds: u32,
     splits: u32,
     /// When the round began, before anything was sent.
@@ -47,33 +55,13 @@ impl QuorumStore {
             Err(StoreError::Exhausted) => return Outcome::Refused(StoreError::Exhausted),
             Err(error) => return Outcome::Failed(error),
         };
-        self.inner.membership.saw_ttl(request.ttl.ms());
-        let vote = Vote {
-            lock: request.lock.clone(),
-            bucket: bucket_of(&request.lock),
-            lease: request.lease_id,
-            token,
-            ttl_ms: request.ttl.ms(),
-            owner: request.owner.clone(),
-            metadata: request.metadata.clone().unwrap_or_default(),
-            attempt: ids::random_hex(8),
-            dead: Vec::new(),
-            retention_ms: self.inner.options.limits.ended_retention_ms,
-        };
-        let mut proposal =
-            Proposal { store: self, request, vote, rounds: 0, splits: 0, began_ms: 0 };
-        loop {
-            match proposal.round().await {
-                Step::Done(outcome) => return outcome,
-                Step::Again if proposal.rounds < ROUNDS_MAX => {
-                    self.inner.counters.extra_rounds.inc();
-                }
-                Step::Again => {
-                    proposal.drop_votes();
-                    return Outcome::Split { holder: None, backoff_ms: proposal.backoff_ms() };
-                }
-            }
-        }
+        Proposal::new(self, request, token, false).run().await
+    }
+
+    /// Has a token confirmed that nodes hold the lease with already. Where they do not any more it is
+    /// not granted: nobody who waits is overtaken. It runs in a task of its own, as a proposal.
+    pub(super) async fn confirm(&self, request: &Acquire, token: Token) -> Outcome {
+        Proposal::new(self, request, token, true).run().await
     }
 
     /// Above everything that is known, and above the client's wish, which must be credible.
@@ -93,22 +81,55 @@ impl QuorumStore {
     }
 }
 
-impl Proposal<'_> {
+impl<'a> Proposal<'a> {
+    fn new(store: &'a QuorumStore, request: &'a Acquire, token: Token, is_exact: bool) -> Self {
+        store.inner.membership.saw_ttl(request.ttl.ms());
+        let vote = Vote {
+            lock: request.lock.clone(),
+            bucket: bucket_of(&request.lock),
+            lease: request.lease_id,
+            token,
+            ttl_ms: request.ttl.ms(),
+            owner: request.owner.clone(),
+            metadata: request.metadata.clone().unwrap_or_default(),
+            attempt: String::new(),
+            dead: Vec::new(),
+            retention_ms: store.inner.options.limits.ended_retention_ms,
+        };
+        let ballot = Ballot::new(vote, store.inner.nodes.len());
+        Self { store, request, ballot, is_exact, rounds: 0, splits: 0, began_ms: 0 }
+    }
+
+    async fn run(mut self) -> Outcome {
+        loop {
+            match self.round().await {
+                Step::Done(outcome) => return outcome,
+                Step::Again if self.rounds < ROUNDS_MAX => {
+                    self.store.inner.counters.extra_rounds.inc();
+                }
+                Step::Again => {
+                    self.drop_votes();
+                    return self.split();
+                }
+            }
+        }
+    }
+
     async fn round(&mut self) -> Step {
         self.rounds += 1;
         self.began_ms = self.store.now_ms();
-        let (scripts, vote) = (&self.store.inner.scripts, &self.vote);
+        let (scripts, vote) = (&self.store.inner.scripts, &self.ballot.vote);
         let decide = |round: &Round| {
             let decision = round.vote(vote);
             (decision != Decision::Undecided).then_some(decision)
         };
         let patience = budget(Some(self.request.ttl));
-        let asked =
-            self.store.ask(&vote.lock, patience, |view| scripts.vote(view, vote), decide).await;
+        let asked = self.store.ask(&vote.lock, patience, |to| scripts.vote(to, vote), decide).await;
         let mut asked = match asked {
             Ok(asked) => asked,
-            Err(error) => return Step::Done(Outcome::Failed(error)),
+            Err(error) => return self.failed(error),
         };
+        self.ballot.heard(&asked.round, &asked.current);
         match asked.decision.take() {
             Some(decision) => self.decided(decision, asked).await,
             None => self.too_few(&asked),
@@ -126,31 +147,18 @@ impl Proposal<'_> {
             }
             Decision::Conflict { owner } => self.refused(StoreError::IdConflict { owner }),
             Decision::Ended { reason, why } => self.refused(StoreError::Lost { reason, why }),
+            Decision::GoAbove { .. } | Decision::Help { .. } | Decision::Split { .. }
+                if self.is_exact =>
+            {
+                self.drop_votes();
+                Step::Done(self.split())
+            }
             Decision::GoAbove { above, dead } => self.go_above(above, dead),
             Decision::Help { token, dead } => {
-                (self.vote.token, self.vote.dead) = (token, dead);
+                (self.ballot.vote.token, self.ballot.vote.dead) = (token, dead);
                 Step::Again
             }
-            Decision::Split { holder } => {
-                self.drop_votes();
-                self.store.inner.counters.split_votes.inc();
-                self.splits += 1;
-                let backoff_ms = self.backoff_ms();
-                if self.splits > SPLITS_MAX {
-                    let lease = who(&asked, holder.token);
-                    let holder = Some(Holder::heard(lease, holder, self.store.now_ms()));
-                    return Step::Done(Outcome::Split { holder, backoff_ms });
-                }
-                tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
-                match QuorumStore::token_above(
-                    self.store.known_p(&self.vote.lock),
-                    self.request.min_token,
-                ) {
-                    Ok(token) => self.vote.token = token,
-                    Err(error) => return Step::Done(Outcome::Refused(error)),
-                }
-                Step::Again
-            }
+            Decision::Split { .. } => self.begin_again().await,
             Decision::NewView { view, members } => {
                 self.store.adopt_view(view, members);
                 self.store.inner.membership.settled(VIEW_PATIENCE).await;
@@ -171,67 +179,99 @@ impl Proposal<'_> {
                 self.request.ttl.ms()
             ))));
         }
-        self.store.top_up_later(self.topup(token, remaining_ms), asked);
-        Step::Done(Outcome::Granted(Grant {
-            lease_id: self.vote.lease,
+        let votes = self.ballot.granted();
+        let topup = self.topup(token, remaining_ms);
+        self.store.top_up_unless_taken_back(topup, asked, votes.clone());
+        let grant = Grant {
+            lease_id: self.ballot.vote.lease,
             token,
             owner: self.request.owner.clone(),
             remaining_ms,
             waited_ms: 0,
             mode: self.request.mode,
-        }))
+        };
+        let delivery = Arc::new(Delivery::new(self.store.clone(), votes));
+        Step::Done(Outcome::Granted(Granted { grant, delivery }))
     }
 
     fn topup(&self, token: Token, remaining_ms: u64) -> TopUp {
+        let vote = &self.ballot.vote;
         TopUp {
-            lock: self.vote.lock.clone(),
-            bucket: self.vote.bucket,
-            lease: self.vote.lease,
+            lock: vote.lock.clone(),
+            bucket: vote.bucket,
+            lease: vote.lease,
             token,
             remaining_ms,
-            ttl_ms: self.vote.ttl_ms,
-            owner: self.vote.owner.clone(),
-            metadata: self.vote.metadata.clone(),
-            attempt: self.vote.attempt.clone(),
-            retention_ms: self.vote.retention_ms,
+            ttl_ms: vote.ttl_ms,
+            owner: vote.owner.clone(),
+            metadata: vote.metadata.clone(),
+            attempt: vote.attempt.clone(),
+            retention_ms: vote.retention_ms,
         }
     }
 
-    fn refused(&self, refusal: StoreError) -> Step {
+    fn refused(&mut self, refusal: StoreError) -> Step {
         self.drop_votes();
         Step::Done(Outcome::Refused(refusal))
     }
 
     fn go_above(&mut self, above: u64, dead: Vec<Token>) -> Step {
-        let known = above.max(self.store.known_p(&self.vote.lock));
+        let known = above.max(self.store.known_p(&self.ballot.vote.lock));
         // Two proposers that were told the same number must not propose the same one for ever.
         let jitter = random_below(1 << self.rounds.min(10)) * u64::from(self.rounds > 1);
         match QuorumStore::token_above(known.saturating_add(jitter), self.request.min_token) {
             Ok(token) => {
-                (self.vote.token, self.vote.dead) = (token, dead);
+                (self.ballot.vote.token, self.ballot.vote.dead) = (token, dead);
                 Step::Again
             }
             Err(error) => self.refused(error),
         }
     }
 
-    fn too_few(&self, asked: &Asked<Decision>) -> Step {
+    /// Nobody has a majority: the votes are taken back, and others get a chance before the next try.
+    async fn begin_again(&mut self) -> Step {
         self.drop_votes();
-        let error = asked.undecided("take part");
+        self.store.inner.counters.split_votes.inc();
+        self.splits += 1;
+        if self.splits > SPLITS_MAX {
+            return Step::Done(self.split());
+        }
+        tokio::time::sleep(Duration::from_millis(self.backoff_ms())).await;
+        let known = self.store.known_p(&self.ballot.vote.lock);
+        match QuorumStore::token_above(known, self.request.min_token) {
+            Ok(token) => {
+                self.ballot.vote.token = token;
+                Step::Again
+            }
+            Err(error) => self.refused(error),
+        }
+    }
+
+    /// What is told where nobody gets a majority; the votes have been taken back.
+    fn split(&self) -> Outcome {
+        Outcome::Split { in_doubt: self.ballot.leaves_doubt(), backoff_ms: self.backoff_ms() }
+    }
+
+    fn too_few(&mut self, asked: &Asked<Decision>) -> Step {
+        self.failed(StoreError::Unavailable(asked.text("take part")))
+    }
+
+    /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, nobody can
+    /// say that nothing was done.
+    fn failed(&mut self, error: StoreError) -> Step {
+        self.drop_votes();
         Step::Done(Outcome::Failed(match error {
-            // Some voted, and still too few for a majority: nothing can have been granted.
-            StoreError::Unknown(text) if !asked.may_have_a_majority() => {
-                StoreError::Unavailable(text)
+            StoreError::Unavailable(text) if self.ballot.leaves_doubt() => {
+                StoreError::Unknown(text)
             }
             error => error,
         }))
     }
 
-    /// Takes back what this attempt has got, in the background: on the connections that its votes
-    /// went through, so behind them.
-    fn drop_votes(&self) {
-        let end = End::Drop { attempt: self.vote.attempt.clone() };
-        self.store.end_later(&self.vote.lock, self.vote.lease, &end);
+    /// Takes back what this attempt has got, in the background. What is asked for afterwards is
+    /// another attempt.
+    fn drop_votes(&mut self) {
+        drop(self.store.take_back(self.ballot.take_back()));
     }
 
     /// A random pause that grows with every split.
@@ -247,38 +287,4 @@ fn who(asked: &Asked<Decision>, token: Token) -> LeaseId {
         _ => None,
     });
     lease.unwrap_or_else(ids::lease_id)
-}
-
-impl QuorumStore {
-    /// Brings a lease to the nodes that a majority was reached without, in the background.
-    pub(super) fn top_up_later<D: Send + 'static>(&self, topup: TopUp, mut asked: Asked<D>) {
-        let store = self.clone();
-        self.inner.tasks.spawn(async move {
-            while let Some((node, reply)) = asked.late.next().await {
-                if let Ok(reply) = reply {
-                    asked.round.hear(node, Heard::Replied(reply));
-                }
-            }
-            let lacks = |heard: &Heard| {
-                matches!(
-                    heard,
-                    Heard::Replied(
-                        NodeReply::Held { .. } | NodeReply::Low { .. } | NodeReply::Nothing { .. }
-                    )
-                )
-            };
-            let lacking: Vec<bool> = asked.round.heard().iter().map(lacks).collect();
-            if !lacking.contains(&true) {
-                return;
-            }
-            let Ok(current) = store.current() else { return };
-            let topup = store.inner.scripts.topup(&current.view, &topup);
-            for node in &store.inner.nodes {
-                if lacking.get(node.index) == Some(&true) && current.has(node) {
-                    // A node that cannot be topped up is one of the few that may be missing.
-                    let _ = node.link.call(&topup).await;
-                }
-            }
-        });
-    }
 }

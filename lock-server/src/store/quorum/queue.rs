@@ -4,37 +4,48 @@
 //! each other nor split the votes among themselves. A task a queue drives it (`acquire.rs`); callers
 //! hold a [`Seat`], which takes them out when it is dropped.
 
+mod delivery;
 mod holder;
 mod seat;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::wire::lock::WaiterReply;
 use fence_protocol::{LeaseId, LockName};
 use tokio::sync::{Notify, oneshot};
 
+pub(super) use self::delivery::{Delivery, Granted};
 pub(super) use self::holder::Holder;
 pub(super) use self::seat::Seat;
 pub(super) use self::telling::{Next, Outcome};
 use super::QuorumStore;
-use crate::store::{Acquire, Grant, Limits, StoreError};
+use crate::store::{Acquire, Limits, StoreError};
 
 /// How many waiters a reply lists.
 const WAITERS_SHOWN: usize = 100;
+/// How often the first asks again where an end may be missed, because not every node is heard.
+const POLL_MS: u64 = 1_000;
+/// How often it does where every node is heard: a message may be lost all the same.
+const POLL_HEARING_MS: u64 = 5_000;
+/// How many ends are remembered that are heard of during a proposal; most are told by every node.
+const ENDED_MAX: usize = 64;
 
 /// A lock and the id of a grant of it.
 pub(super) type Key = (LockName, LeaseId);
 /// What a caller is told.
-pub(super) type Told = Result<Grant, StoreError>;
+pub(super) type Told = Result<Granted, StoreError>;
 
 /// The queues of this server.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     state: Mutex<State>,
-    /// Tells who waits for the withdrawal of an earlier request with the same id.
-    left: Notify,
+    /// At how many nodes this server hears of ends.
+    hearing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -43,11 +54,6 @@ struct State {
     /// How many listeners are patient.
     waiting: usize,
     next_number: u64,
-    /// How many withdrawals are under way. Whoever asks with the same id meanwhile would be withdrawn
-    /// with them.
-    leaving: HashMap<Key, usize>,
-    /// Grants that were told to callers who have not read it yet.
-    unread: HashMap<Key, Unread>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +64,9 @@ struct Queue {
     wake: Arc<Notify>,
     /// Who had the lock when it was last heard of.
     holder: Option<Holder>,
+    /// The last leases that were heard to end while the first entry was with the nodes: one of them may
+    /// be what it is about to be told is in the way.
+    ended: VecDeque<LeaseId>,
     /// Why the nodes could not be asked the last time.
     trouble: Option<String>,
 }
@@ -67,11 +76,12 @@ struct Entry {
     request: Acquire,
     since_ms: u64,
     listeners: Vec<Listener>,
-    /// Whether any caller ever wanted to wait: only their grants are taken back.
-    was_patient: bool,
+    /// Whether a grant that nobody reads is taken back: some caller wanted to wait, or was told that
+    /// there is none.
+    takes_back: bool,
     /// Whether it was refused once, or came behind others.
     waited: bool,
-    /// Whether nodes may hold votes of it that nobody knows of.
+    /// Whether a majority of the nodes may hold votes of it that nobody has counted.
     unsure: bool,
 }
 
@@ -80,13 +90,6 @@ struct Listener {
     number: u64,
     patient: bool,
     answer: oneshot::Sender<Told>,
-}
-
-#[derive(Debug, Default)]
-struct Unread {
-    callers: usize,
-    /// Whether somebody has shown to know of the grant.
-    known: bool,
 }
 
 /// How a request came in.
@@ -104,6 +107,17 @@ impl Entry {
     fn is_patient(&self) -> bool {
         self.listeners.iter().any(|listener| listener.patient)
     }
+
+    fn has_impatient(&self) -> bool {
+        self.listeners.iter().any(|listener| !listener.patient)
+    }
+
+    fn take_impatient(&mut self) -> Vec<Listener> {
+        let all = std::mem::take(&mut self.listeners).into_iter();
+        let (stay, leave) = all.partition(|listener| listener.patient);
+        self.listeners = stay;
+        leave
+    }
 }
 
 impl Queue {
@@ -112,6 +126,13 @@ impl Queue {
     fn is_in_the_way(&self, ended: LeaseId) -> bool {
         let own = self.entries.iter().any(|entry| entry.request.lease_id == ended);
         !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
+    }
+
+    fn heard_of_end(&mut self, ended: LeaseId) {
+        if self.proposing {
+            self.ended.push_back(ended);
+            self.ended.truncate(ENDED_MAX);
+        }
     }
 
     /// How many wait, beside the request with this id.
@@ -150,6 +171,10 @@ impl Queues {
         let listener = Listener { number, patient, answer };
         let queue = state.locks.entry(request.lock.clone()).or_default();
         let entered = queue.admit(request, listener, store.now_ms(), is_first)?;
+        if entered == Entered::Beside && !patient {
+            // It is told what the nodes say next, so they are asked now.
+            queue.wake.notify_one();
+        }
         state.next_number += 1;
         state.waiting += usize::from(patient);
         Ok((Seat::new(store.clone(), request, number, told), entered))
@@ -166,6 +191,7 @@ impl Queues {
         match queue.entries.front() {
             Some(entry) => {
                 queue.proposing = true;
+                queue.ended.clear();
                 Some((entry.request.clone(), queue.wake.clone()))
             }
             None => {
@@ -191,16 +217,32 @@ impl Queues {
         }
     }
 
-    /// Whether somebody here waits for the end of this lease.
-    pub(super) fn concerns(&self, lock: &LockName, ended: LeaseId) -> bool {
-        self.state().locks.get(lock).is_some_and(|queue| queue.is_in_the_way(ended))
+    /// Ends are heard of at one node more from now on, until [`is_deaf`](Self::is_deaf).
+    pub(super) fn hears(&self) {
+        self.hearing.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Every first asks again: messages may have been missed, or a node is back.
-    pub(super) fn wake_all(&self) {
-        for queue in self.state().locks.values() {
-            queue.wake.notify_one();
-        }
+    /// At one node fewer.
+    pub(super) fn is_deaf(&self) {
+        self.hearing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// After how long the first of a queue asks again where it hears of nothing; there are `n` nodes.
+    pub(super) fn poll_ms(&self, n: usize) -> u64 {
+        if self.hearing.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_HEARING_MS }
+    }
+
+    /// A lease ended at a node: whether somebody here waits for that.
+    pub(super) fn concerns(&self, lock: &LockName, ended: LeaseId) -> bool {
+        let mut state = self.state();
+        let Some(queue) = state.locks.get_mut(lock) else { return false };
+        queue.heard_of_end(ended);
+        queue.is_in_the_way(ended)
+    }
+
+    /// What wakes the drivers, queue by queue.
+    pub(super) fn wakes(&self) -> Vec<Arc<Notify>> {
+        self.state().locks.values().map(|queue| queue.wake.clone()).collect()
     }
 
     /// Takes a request with this id out of the queue, where it is and not with the nodes now, and
@@ -231,44 +273,6 @@ impl Queues {
         });
         (queue.length_without(None), shown.collect())
     }
-
-    /// Whoever asked for this grant knows of it: it is not taken back any more.
-    pub(super) fn confirm(&self, key: &Key) {
-        if let Some(unread) = self.state().unread.get_mut(key) {
-            unread.known = true;
-        }
-    }
-
-    /// Waits until no earlier request with the same id is being withdrawn. Cancel-safe.
-    pub(super) async fn others_left(&self, key: &Key) {
-        loop {
-            let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
-            if !self.state().leaving.contains_key(key) {
-                return;
-            }
-            left.await;
-        }
-    }
-
-    /// A withdrawal begins.
-    pub(super) fn leaves(&self, key: &Key) {
-        *self.state().leaving.entry(key.clone()).or_default() += 1;
-    }
-
-    /// A withdrawal is over.
-    pub(super) fn has_left(&self, key: &Key) {
-        let mut state = self.state();
-        if let Some(count) = state.leaving.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                state.leaving.remove(key);
-            }
-        }
-        drop(state);
-        self.left.notify_waiters();
-    }
 }
 
 impl Queue {
@@ -284,14 +288,14 @@ impl Queue {
             if entry.request.owner != request.owner {
                 return Err(StoreError::IdConflict { owner: entry.request.owner.clone() });
             }
-            entry.was_patient |= listener.patient;
+            entry.takes_back |= listener.patient;
             entry.listeners.push(listener);
             return Ok(Entered::Beside);
         }
         self.entries.push_back(Entry {
             request: request.clone(),
             since_ms: now_ms,
-            was_patient: listener.patient,
+            takes_back: listener.patient,
             listeners: vec![listener],
             waited: !is_first,
             unsure: false,

@@ -1,32 +1,29 @@
 //! What the nodes know of a lock, put together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fence_protocol::wire::lock::{
-    EndReason, EndedLease, HolderInfo, HolderReply, LeaseMode, LockLine, LockPage, LockReply,
-    LockState,
+    EndReason, EndedLease, HolderInfo, HolderReply, LeaseMode, LockReply, LockState,
 };
-use fence_protocol::{LeaseId, LockName, Owner};
+use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 use super::QuorumStore;
 use super::membership::of_node;
 use super::nodes::{Silence, ask};
-use super::replies::{read_names, read_seen};
+use super::replies::read_seen;
 use super::round::{reasons_text, say};
 use crate::rules::quorum::{ENDED_MAX, Seen, SeenLease, bucket_of, majority};
-use crate::store::{Acquire, Grant, ListQuery, Mode, StoreError};
+use crate::store::{Acquire, StoreError};
 
 /// How long is waited for the last nodes, so that what is shown is complete.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How many keys a node looks at in one step of a listing.
-const SCAN: usize = 500;
 
 /// What a request is before it has asked for a vote.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Standing {
-    /// It has the lock.
-    Yours(Grant),
+    /// It has the lock with this token, if a vote confirms it: what nodes hold may be taken back.
+    Mine(Token),
     /// Its id has ended.
     Ended { reason: EndReason, why: Option<Owner> },
     /// Another has the lock.
@@ -45,29 +42,61 @@ pub(super) struct View {
 }
 
 impl View {
-    /// The live lease: a majority holds it, counting those that did not answer as if they did,
-    /// unless a node knows that it has ended.
+    /// The live lease: a majority holds it, with one token. A node that does not answer counts for
+    /// nobody.
     pub(super) fn live(&self) -> Option<SeenLease> {
-        let silent = self.n - self.seen.len();
-        let mut leases: BTreeMap<LeaseId, Vec<&SeenLease>> = BTreeMap::new();
-        for lease in self.seen.iter().filter_map(|seen| seen.live.as_ref()) {
-            leases.entry(lease.lease).or_default().push(lease);
-        }
-        let ended: BTreeSet<LeaseId> =
-            self.seen.iter().flat_map(|seen| &seen.ended).map(|ended| ended.lease_id).collect();
-        let holds = |(id, copies): &(LeaseId, Vec<&SeenLease>)| {
-            copies.len() >= majority(self.n)
-                || (copies.len() + silent >= majority(self.n) && !ended.contains(id))
-        };
-        let (_, copies) = leases.into_iter().filter(holds).max_by_key(|(_, c)| c.len())?;
+        let holds = |copies: &Vec<&SeenLease>| copies.len() >= majority(self.n);
+        let copies = self.copies().into_values().find(holds)?;
         let renewals = copies.iter().map(|copy| copy.renewals).max().unwrap_or(0);
         let mut remaining: Vec<u64> = copies.iter().map(|copy| copy.info.expires_in_ms).collect();
         // A majority holds it for as long as this: the rest may hold it for longer.
         remaining.sort_unstable_by(|a, b| b.cmp(a));
-        let at = (majority(self.n) - 1).min(remaining.len().saturating_sub(1));
-        let expires_in_ms = remaining.get(at).map_or(0, |ms| ms.saturating_sub(self.spent_ms));
+        let remaining_ms = remaining.get(majority(self.n) - 1).copied().unwrap_or(0);
+        let expires_in_ms = remaining_ms.saturating_sub(self.spent_ms);
         let first = (*copies.first()?).clone();
         Some(SeenLease { renewals, info: HolderInfo { expires_in_ms, ..first.info }, ..first })
+    }
+
+    /// The live lease, for whoever must not take a held lock for a free one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] where a lease is live if the nodes hold it that did not answer.
+    pub(super) fn surely_live(&self) -> Result<Option<SeenLease>, StoreError> {
+        if let Some(live) = self.live() {
+            return Ok(Some(live));
+        }
+        let silent = self.n - self.seen.len();
+        let ended = |lease: &LeaseId| {
+            self.seen.iter().flat_map(|seen| &seen.ended).any(|ended| ended.lease_id == *lease)
+        };
+        let in_doubt = self.copies().into_iter().find(|((lease, _), copies)| {
+            copies.len() + silent >= majority(self.n) && !ended(lease)
+        });
+        match in_doubt {
+            None => Ok(None),
+            Some(((lease, token), copies)) => Err(StoreError::Unavailable(format!(
+                "the lease {lease} with token {token} is live where the nodes hold it that do not \
+                 answer: {} of {} have it, and {silent} do not answer",
+                copies.len(),
+                self.n,
+            ))),
+        }
+    }
+
+    /// Who is live at nodes, by lease and token.
+    fn copies(&self) -> BTreeMap<(LeaseId, Token), Vec<&SeenLease>> {
+        let mut leases: BTreeMap<(LeaseId, Token), Vec<&SeenLease>> = BTreeMap::new();
+        for lease in self.seen.iter().filter_map(|seen| seen.live.as_ref()) {
+            leases.entry((lease.lease, lease.info.token)).or_default().push(lease);
+        }
+        leases
+    }
+
+    /// The token that most of the nodes that answered hold a lease with.
+    fn token_at_most(&self, lease: LeaseId) -> Option<Token> {
+        let most = |copies: &Vec<&SeenLease>| copies.len() > self.seen.len() / 2;
+        let mut copies = self.copies().into_iter();
+        copies.find(|((id, _), copies)| *id == lease && most(copies)).map(|((_, token), _)| token)
     }
 
     /// How an id ended, where it is not live any more.
@@ -88,15 +117,10 @@ impl View {
         if let Some((reason, why)) = self.ended(request.lease_id) {
             return Standing::Ended { reason, why };
         }
+        if let Some(token) = self.token_at_most(request.lease_id) {
+            return Standing::Mine(token);
+        }
         match self.live() {
-            Some(live) if live.lease == request.lease_id => Standing::Yours(Grant {
-                lease_id: live.lease,
-                token: live.info.token,
-                owner: live.info.owner,
-                remaining_ms: live.info.expires_in_ms,
-                waited_ms: 0,
-                mode: Mode::Exclusive,
-            }),
             Some(live) => Standing::Held { holder: live.info, queue_length },
             None => Standing::Free,
         }
@@ -145,7 +169,7 @@ impl QuorumStore {
         let bucket = usize::from(bucket_of(lock).number());
         let kick = inner.membership.clone();
         let command = |node: &super::nodes::Node| {
-            current.has(node).then(|| inner.scripts.read(&current.view, lock))
+            current.addressee(node).map(|to| inner.scripts.read(to, lock))
         };
         let mut replies =
             ask(&inner.nodes, &inner.tasks, PATIENCE, command, move |node, value| match read_seen(
@@ -191,7 +215,7 @@ impl QuorumStore {
     /// Holder, queue of this server, and history.
     pub(super) async fn show_lock(&self, lock: &LockName) -> Result<LockReply, StoreError> {
         let view = self.look(lock).await?;
-        let live = view.live();
+        let live = view.surely_live()?;
         let (queue_length, queue) = self.queues().shown(lock, self.now_ms());
         Ok(LockReply {
             lock: lock.clone(),
@@ -205,68 +229,6 @@ impl QuorumStore {
             queue,
             history: view.history(),
         })
-    }
-
-    /// A page of the held locks.
-    pub(super) async fn list_locks(&self, query: ListQuery) -> Result<LockPage, StoreError> {
-        let names = self.names(&query.prefix).await?;
-        let after = |name: &LockName| query.after.as_ref().is_none_or(|after| name > after);
-        let mut names = names.into_iter().filter(after).peekable();
-        let mut page = LockPage { locks: Vec::new(), next_after: None };
-        while page.locks.len() < query.limit
-            && let Some(lock) = names.next()
-        {
-            // A record may be of a lock that is free by now.
-            if let Some(live) = self.look(&lock).await?.live() {
-                let (queue_length, _) = self.queues().shown(&lock, self.now_ms());
-                page.locks.push(LockLine { lock: lock.clone(), holder: live.info, queue_length });
-            }
-            page.next_after = names.peek().is_some().then_some(lock);
-        }
-        Ok(page)
-    }
-
-    /// The names that a majority of the nodes has records of, so that no held lock is missing.
-    async fn names(&self, prefix: &str) -> Result<BTreeSet<LockName>, StoreError> {
-        let current = self.current()?;
-        let nodes: Vec<_> = self.inner.nodes.iter().filter(|node| current.has(node)).collect();
-        let scans = nodes.iter().map(|node| self.names_of(node, &current, prefix));
-        let mut reasons = self.absent(&current);
-        let (mut names, mut answered) = (BTreeSet::new(), 0);
-        for scan in futures_util::future::join_all(scans).await {
-            match scan {
-                Ok(found) => {
-                    answered += 1;
-                    names.extend(found);
-                }
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        if answered < majority(self.inner.nodes.len()) {
-            return Err(StoreError::Unavailable(reasons_text("answer", &reasons)));
-        }
-        Ok(names)
-    }
-
-    async fn names_of(
-        &self,
-        node: &super::nodes::Node,
-        current: &super::Current,
-        prefix: &str,
-    ) -> Result<Vec<LockName>, String> {
-        let mut found = Vec::new();
-        let mut cursor = 0;
-        loop {
-            let command = self.inner.scripts.names(&current.view, cursor, SCAN);
-            let value = node.link.call(&command).await.map_err(|error| error.to_string())?;
-            let names = read_names(value).map_err(|error| error.to_string())?;
-            let names = names.map_err(|refusal| say(&refusal))?;
-            found.extend(names.names.into_iter().filter(|name| name.as_str().starts_with(prefix)));
-            cursor = names.cursor;
-            if cursor == 0 {
-                return Ok(found);
-            }
-        }
     }
 }
 
@@ -282,3 +244,6 @@ fn holder(live: SeenLease) -> HolderReply {
         metadata: serde_json::from_str(&live.metadata).ok(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,16 +8,14 @@ use super::{Key, Told};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// A caller's place. Dropped, it takes the caller out; a grant that the caller has not read is taken
-/// back, unless another one has.
+/// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes with
+/// it, see [`Delivery`](super::Delivery).
 #[derive(Debug)]
 pub(in super::super) struct Seat {
     store: QuorumStore,
     key: Key,
     number: u64,
     told: oneshot::Receiver<Told>,
-    /// Whether the caller has its answer.
-    answered: bool,
 }
 
 impl Seat {
@@ -28,19 +26,13 @@ impl Seat {
         told: oneshot::Receiver<Told>,
     ) -> Self {
         let key = (request.lock.clone(), request.lease_id);
-        Self { store, key, number, told, answered: false }
+        Self { store, key, number, told }
     }
 
     /// Waits for the answer. Cancel-safe.
-    pub(in super::super) async fn told(&mut self) -> Told {
-        let told = (&mut self.told).await;
-        self.answered = true;
-        match told {
-            Ok(Ok(grant)) => {
-                self.forget_unread(true);
-                Ok(grant)
-            }
-            Ok(refusal) => refusal,
+    pub(in super::super) async fn told(&mut self) -> Result<Grant, StoreError> {
+        match (&mut self.told).await {
+            Ok(told) => told.map(super::Granted::read),
             // Only the end of the process stops a driver.
             Err(_) => Err(StoreError::Unknown(
                 "the lock server is shutting down; repeat with the same lease_id".to_owned(),
@@ -49,79 +41,53 @@ impl Seat {
     }
 
     /// The caller's patience is over: its refusal, or the answer that is on its way. Cancel-safe.
-    pub(in super::super) async fn last_word(&mut self) -> Told {
+    pub(in super::super) async fn last_word(&mut self) -> Result<Grant, StoreError> {
         let now_ms = self.store.now_ms();
         let word = self.queues().state().last_word(&self.key.0, self.number, now_ms);
         match word {
-            LastWord::Now(refusal) => {
-                self.answered = true;
-                Err(refusal)
-            }
+            LastWord::Now(refusal) => Err(refusal),
             LastWord::Soon => self.told().await,
         }
     }
 
-    /// The caller has its answer from elsewhere: the place is given up, and nothing is taken back.
-    pub(in super::super) fn answered_with(mut self, grant: Told) -> Told {
-        self.answered = true;
-        if grant.is_ok() {
-            self.queues().confirm(&self.key);
+    /// The caller has its answer from elsewhere, and gives the place up. A grant that has come
+    /// meanwhile is better than a refusal; one that comes later is taken back after one.
+    pub(in super::super) fn answered_with(mut self, answer: Told) -> Result<Grant, StoreError> {
+        self.leave(answer.is_err());
+        match (answer, self.told.try_recv()) {
+            (Ok(granted), _) | (Err(_), Ok(Ok(granted))) => Ok(granted.read()),
+            (Err(refusal), _) => Err(refusal),
         }
-        grant
     }
 
     fn queues(&self) -> &super::Queues {
         self.store.queues()
     }
 
-    /// Whether nobody knows of the grant that this caller was told of and has not read.
-    fn forget_unread(&self, known: bool) -> bool {
-        let mut state = self.queues().state();
-        let Some(unread) = state.unread.get_mut(&self.key) else { return false };
-        unread.known |= known;
-        unread.callers -= 1;
-        let nobody_knows = unread.callers == 0 && !unread.known;
-        if unread.callers == 0 {
-            state.unread.remove(&self.key);
-        }
-        nobody_knows
-    }
-
-    /// Takes the caller out of the queue; whether the nodes may still hold votes for it.
-    fn leave(&self) -> bool {
+    /// Takes the caller out of the queue; after that it is told nothing.
+    fn leave(&self, was_refused: bool) {
         let mut state = self.queues().state();
         let state = &mut *state;
-        let Some(queue) = state.locks.get_mut(&self.key.0) else { return false };
+        let Some(queue) = state.locks.get_mut(&self.key.0) else { return };
         let (number, lease): (u64, LeaseId) = (self.number, self.key.1);
         let at = queue.entries.iter().position(|entry| entry.request.lease_id == lease);
-        let Some(at) = at else { return false };
+        let Some(at) = at else { return };
         let entry = &mut queue.entries[at];
         let is_it = |listener: &super::Listener| listener.number == number;
-        if let Some(place) = entry.listeners.iter().position(is_it) {
-            let listener = entry.listeners.remove(place);
-            state.waiting -= usize::from(listener.patient);
-        }
+        let Some(place) = entry.listeners.iter().position(is_it) else { return };
+        let listener = entry.listeners.remove(place);
+        state.waiting -= usize::from(listener.patient);
+        entry.takes_back |= was_refused;
         // The driver sees to one that is with the nodes.
-        if !entry.listeners.is_empty() || (at == 0 && queue.proposing) {
-            return false;
+        if entry.listeners.is_empty() && !(at == 0 && queue.proposing) {
+            queue.entries.remove(at);
+            queue.wake.notify_one();
         }
-        let unsure = entry.unsure;
-        queue.entries.remove(at);
-        queue.wake.notify_one();
-        unsure
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Ok(Ok(Grant { .. })) = self.told.try_recv() {
-            if self.forget_unread(self.answered) {
-                self.store.withdraw_later(self.key.clone());
-            }
-            return;
-        }
-        if self.leave() && !self.answered {
-            self.store.withdraw_later(self.key.clone());
-        }
+        self.leave(false);
     }
 }

@@ -1,28 +1,28 @@
 //! What becomes of those who wait when the first of them has asked.
 
+use std::sync::Arc;
+
 use fence_protocol::{LeaseId, LockName};
 
-use super::{Entry, Holder, Listener, Queue, Queues, State, Unread};
+use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, State};
 use crate::store::{Grant, StoreError};
 
-/// How often the first asks again where nothing is heard: messages may be lost.
-const POLL_MS: u64 = 1_000;
 /// How long it waits where the nodes could not be asked.
 const TROUBLE_MS: u64 = 200;
 const DUEL: &str = "several lock servers ask for this lock at the same moment, and none has a \
                     majority of the nodes; try again";
 
 /// What came of a proposal.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(in super::super) enum Outcome {
     /// A majority has voted for it.
-    Granted(Grant),
+    Granted(Granted),
     /// Another lease is live.
     Held(Holder),
     /// Nobody has a majority; `backoff_ms` until the next try.
     Split {
-        /// Whom most nodes voted for, where they said so.
-        holder: Option<Holder>,
+        /// Whether it may have had one before its votes were taken back.
+        in_doubt: bool,
         /// How long to wait before the next try.
         backoff_ms: u64,
     },
@@ -33,14 +33,14 @@ pub(in super::super) enum Outcome {
 }
 
 /// What the driver of the queue does next.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub(in super::super) enum Next {
     /// Ask for whoever is first now.
     Ask,
-    /// Wait so long, or until it is woken.
+    /// Wait so many milliseconds, or until it is woken.
     Wait(u64),
-    /// End a grant whose callers have gone, then ask.
-    TakeBack(LeaseId),
+    /// Take back a grant whose callers have gone, then ask.
+    TakeBack(Arc<Delivery>),
 }
 
 impl Queues {
@@ -51,6 +51,7 @@ impl Queues {
         lease: LeaseId,
         outcome: Outcome,
         now_ms: u64,
+        poll_ms: u64,
     ) -> Next {
         let mut state = self.state();
         let state = &mut *state;
@@ -59,29 +60,15 @@ impl Queues {
         if queue.entries.front().is_none_or(|head| head.request.lease_id != lease) {
             // Nobody is there whom it concerns.
             return match outcome {
-                Outcome::Granted(_) => Next::TakeBack(lease),
+                Outcome::Granted(granted) => Next::TakeBack(granted.delivery),
                 _ => Next::Ask,
             };
         }
         let (next, told) = match outcome {
-            Outcome::Granted(grant) => {
-                let holder = Holder::of(&grant, now_ms);
-                let next = queue.granted(grant, now_ms, &mut state.unread, &mut state.waiting);
-                queue.holder = Some(holder);
-                (next, queue.refuse_impatient(now_ms, None))
-            }
-            Outcome::Held(holder) => {
-                let wait_ms = holder.until_ms.saturating_sub(now_ms).saturating_add(1).min(POLL_MS);
-                queue.holder = Some(holder);
-                if let Some(head) = queue.entries.front_mut() {
-                    (head.waited, head.unsure) = (true, false);
-                }
-                (Next::Wait(wait_ms), queue.refuse_impatient(now_ms, None))
-            }
-            Outcome::Split { holder, backoff_ms } => {
-                queue.holder = holder;
-                let duel = StoreError::Unavailable(DUEL.to_owned());
-                (Next::Wait(backoff_ms), queue.refuse_impatient(now_ms, Some(duel)))
+            Outcome::Granted(granted) => queue.granted(granted, now_ms),
+            Outcome::Held(holder) => (queue.held(holder, now_ms), 0),
+            Outcome::Split { in_doubt, backoff_ms } => {
+                (queue.split(in_doubt, backoff_ms, now_ms), 0)
             }
             Outcome::Refused(refusal) => {
                 let head = queue.entries.pop_front();
@@ -94,6 +81,7 @@ impl Queues {
         queue.entries.retain(|entry| !entry.listeners.is_empty());
         match next {
             Next::Wait(_) if queue.entries.is_empty() => Next::Ask,
+            Next::Wait(ms) => Next::Wait(ms.min(poll_ms)),
             next => next,
         }
     }
@@ -110,28 +98,49 @@ fn answer(listeners: Vec<Listener>, told: &super::Told) -> usize {
 }
 
 impl Queue {
-    fn granted(
-        &mut self,
-        grant: Grant,
-        now_ms: u64,
-        unread: &mut std::collections::HashMap<super::Key, Unread>,
-        waiting: &mut usize,
-    ) -> Next {
-        let Some(head) = self.entries.pop_front() else { return Next::Ask };
-        let lease = grant.lease_id;
+    fn granted(&mut self, granted: Granted, now_ms: u64) -> (Next, usize) {
+        let Granted { grant, delivery } = granted;
+        let Some(head) = self.entries.pop_front() else { return (Next::TakeBack(delivery), 0) };
         let remaining_ms = grant.remaining_ms;
-        let nobody_knows = head.listeners.is_empty() && head.was_patient;
-        let callers = head.listeners.len();
+        self.holder = Some(Holder::of(&grant, now_ms));
+        self.refuse_impatient(now_ms, None);
+        if !head.takes_back {
+            // Its caller did not wait, and repeats the request where the answer was lost.
+            delivery.arrived();
+        } else if head.listeners.is_empty() {
+            return (Next::TakeBack(delivery), 0);
+        }
         let waited_ms = if head.waited { now_ms.saturating_sub(head.since_ms) } else { 0 };
-        let lock = head.request.lock.clone();
-        if head.was_patient && callers > 0 {
-            unread.entry((lock, lease)).or_default().callers += callers;
+        let grant = Grant { waited_ms, ..grant };
+        let told = answer(head.listeners, &Ok(Granted { grant, delivery }));
+        (Next::Wait(remaining_ms.saturating_add(1)), told)
+    }
+
+    fn held(&mut self, holder: Holder, now_ms: u64) -> Next {
+        let mut wait_ms = holder.until_ms.saturating_sub(now_ms).saturating_add(1);
+        if self.ended.contains(&holder.lease_id) {
+            // Nobody says it a second time.
+            wait_ms = 1;
         }
-        *waiting -= answer(head.listeners, &Ok(Grant { waited_ms, ..grant }));
-        if nobody_knows {
-            return Next::TakeBack(lease);
+        self.holder = Some(holder);
+        if let Some(head) = self.entries.front_mut() {
+            (head.waited, head.unsure) = (true, false);
         }
-        Next::Wait(remaining_ms.saturating_add(1).min(POLL_MS))
+        self.refuse_impatient(now_ms, None);
+        Next::Wait(wait_ms)
+    }
+
+    /// Nobody holds it, as far as is known: not whoever has most votes either.
+    fn split(&mut self, in_doubt: bool, backoff_ms: u64, now_ms: u64) -> Next {
+        self.holder = None;
+        if let Some(head) = self.entries.front_mut()
+            && in_doubt
+        {
+            head.unsure = true;
+            answer(head.take_impatient(), &Err(StoreError::Unknown(DUEL.to_owned())));
+        }
+        self.refuse_impatient(now_ms, Some(&StoreError::Unavailable(DUEL.to_owned())));
+        Next::Wait(backoff_ms)
     }
 
     fn failed(&mut self, error: StoreError, now_ms: u64) -> (Next, usize) {
@@ -145,37 +154,44 @@ impl Queue {
             told += answer(leave, &Err(error.clone()));
         }
         let trouble = StoreError::Unavailable(error.to_string());
-        told += self.refuse_impatient(now_ms, Some(trouble));
+        self.refuse_impatient(now_ms, Some(&trouble));
         (Next::Wait(TROUBLE_MS), told)
     }
 
     /// Tells those who do not wait (any longer) who has the lock, or `otherwise` where that is not
     /// known. None of them was counted as patient.
-    fn refuse_impatient(&mut self, now_ms: u64, otherwise: Option<StoreError>) -> usize {
-        for at in 0..self.entries.len() {
-            let lease = self.entries[at].request.lease_id;
-            let Some(refusal) = self.refusal(lease, now_ms).or_else(|| otherwise.clone()) else {
-                continue;
-            };
-            let entry = &mut self.entries[at];
-            let (stay, leave) =
-                std::mem::take(&mut entry.listeners).into_iter().partition(|l| l.patient);
-            entry.listeners = stay;
-            answer(leave, &Err(refusal));
+    fn refuse_impatient(&mut self, now_ms: u64, otherwise: Option<&StoreError>) {
+        if !self.entries.iter().any(Entry::has_impatient) {
+            return;
         }
-        0
+        // Counted once: a queue is long when everybody is told.
+        let waiting = self.length_without(None);
+        let holder = self.holder.as_ref();
+        for entry in self.entries.iter_mut().filter(|entry| entry.has_impatient()) {
+            let others = waiting - usize::from(entry.is_patient());
+            let held = holder.and_then(|it| refusal(it, entry.request.lease_id, others, now_ms));
+            if let Some(refusal) = held.or_else(|| otherwise.cloned()) {
+                answer(entry.take_impatient(), &Err(refusal));
+            }
+        }
     }
 
     /// That the lock is held, where that is known.
     fn refusal(&self, lease: LeaseId, now_ms: u64) -> Option<StoreError> {
-        let holder = self.holder.as_ref()?;
-        // A repeat of the holder itself is no refusal.
-        if holder.lease_id == lease || !holder.is_live(now_ms) {
-            return None;
-        }
-        let queue_length = self.length_without(Some(lease));
-        Some(StoreError::Held { holder: holder.info(now_ms), queue_length })
+        refusal(self.holder.as_ref()?, lease, self.length_without(Some(lease)), now_ms)
     }
+}
+
+/// That a holder is in the way of this lease.
+fn refusal(
+    holder: &Holder,
+    lease: LeaseId,
+    queue_length: usize,
+    now_ms: u64,
+) -> Option<StoreError> {
+    // A repeat of the holder itself is no refusal.
+    let is_other = holder.lease_id != lease && holder.is_live(now_ms);
+    is_other.then(|| StoreError::Held { holder: holder.info(now_ms), queue_length })
 }
 
 /// What a caller whose patience is over is told.

@@ -1,0 +1,196 @@
+//! The votes of one proposal over all its rounds: what they may have come to, and what takes them back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fence_protocol::{LeaseId, LockName};
+use service_kit::ids;
+
+use super::super::Current;
+use crate::rules::quorum::tally::{Heard, Round};
+use crate::rules::quorum::{NodeReply, Vote, majority};
+
+/// The votes that a proposal asks for.
+#[derive(Debug)]
+pub(super) struct Ballot<V = Current> {
+    pub(super) vote: Vote,
+    /// One a node: whether it may hold a vote of this attempt.
+    touched: Vec<bool>,
+    /// Every view in which this attempt has asked.
+    views: Vec<V>,
+    /// Whether an attempt that was taken back since may have had a majority.
+    doubt: bool,
+}
+
+/// Votes of one attempt, to take them back: no other attempt's, and none that another one has counted.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Votes<V = Current> {
+    pub(super) lock: LockName,
+    pub(super) lease: LeaseId,
+    pub(super) attempt: String,
+    /// One a node: whether it may hold one.
+    pub(super) nodes: Vec<bool>,
+    /// The views in which they were asked for.
+    pub(super) views: Vec<V>,
+    is_taken_back: Arc<AtomicBool>,
+}
+
+impl Votes {
+    /// From now on nothing may bring them to further nodes.
+    pub(super) fn mark_taken_back(&self) {
+        self.is_taken_back.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn are_taken_back(&self) -> bool {
+        self.is_taken_back.load(Ordering::SeqCst)
+    }
+}
+
+impl<V: Clone + PartialEq> Ballot<V> {
+    /// A proposal to `n` nodes; the vote's attempt becomes its first.
+    pub(super) fn new(vote: Vote, n: usize) -> Self {
+        let vote = Vote { attempt: new_attempt(), ..vote };
+        Self { vote, touched: vec![false; n], views: Vec::new(), doubt: false }
+    }
+
+    /// Notes what came of a round that was asked in this view.
+    pub(super) fn heard(&mut self, round: &Round, view: &V) {
+        for (touched, heard) in self.touched.iter_mut().zip(round.heard()) {
+            // What an earlier round may have left there is not gone because a later one left nothing.
+            *touched |= may_hold(heard);
+        }
+        if !self.views.contains(view) {
+            self.views.push(view.clone());
+        }
+    }
+
+    /// Whether a majority may hold the lease, of all rounds and views together.
+    pub(super) fn leaves_doubt(&self) -> bool {
+        let touched = self.touched.iter().filter(|touched| **touched).count();
+        self.doubt || touched >= majority(self.touched.len())
+    }
+
+    /// What takes this attempt back. Whatever is asked for from now on is another one: the order may
+    /// come late, and must not hit a vote that was counted after it.
+    pub(super) fn take_back(&mut self) -> Votes<V> {
+        self.doubt = self.leaves_doubt();
+        let nodes = self.touched.clone();
+        let votes = self.votes(nodes);
+        self.vote.attempt = new_attempt();
+        self.touched.fill(false);
+        self.views.clear();
+        votes
+    }
+
+    /// What takes a grant back, wherever it was brought to.
+    pub(super) fn granted(&self) -> Votes<V> {
+        self.votes(vec![true; self.touched.len()])
+    }
+
+    fn votes(&self, nodes: Vec<bool>) -> Votes<V> {
+        Votes {
+            lock: self.vote.lock.clone(),
+            lease: self.vote.lease,
+            attempt: self.vote.attempt.clone(),
+            nodes,
+            views: self.views.clone(),
+            is_taken_back: Arc::default(),
+        }
+    }
+}
+
+/// Whether the node may hold the vote; what nobody knows of counts.
+fn may_hold(heard: &Heard) -> bool {
+    matches!(
+        heard,
+        Heard::Waiting
+            | Heard::Unanswered
+            | Heard::Replied(NodeReply::Accepted { .. } | NodeReply::Yours { .. })
+    )
+}
+
+fn new_attempt() -> String {
+    ids::random_hex(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::{Owner, Token};
+
+    use super::*;
+    use crate::rules::quorum::{Bucket, Members, Refusal};
+
+    const ACCEPTED: Heard = Heard::Replied(NodeReply::Accepted { p: 7, remaining_ms: 1_000 });
+
+    fn ballot() -> Ballot<u64> {
+        let vote = Vote {
+            lock: LockName::new("l").unwrap(),
+            bucket: Bucket::new(0),
+            lease: ids::lease_id(),
+            token: Token::new(7).unwrap(),
+            ttl_ms: 1_000,
+            owner: Owner::new("me").unwrap(),
+            metadata: String::new(),
+            attempt: String::new(),
+            dead: Vec::new(),
+            retention_ms: 0,
+        };
+        Ballot::new(vote, 3)
+    }
+
+    fn newer() -> Heard {
+        let members: Members = std::iter::empty().collect();
+        Heard::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
+    }
+
+    fn low() -> Heard {
+        Heard::Replied(NodeReply::Low { p: 9 })
+    }
+
+    fn hear(ballot: &mut Ballot<u64>, view: u64, heard: [Heard; 3]) {
+        let mut round = Round::new(view, 3);
+        for (node, heard) in heard.into_iter().enumerate() {
+            round.hear(node, heard);
+        }
+        ballot.heard(&round, &view);
+    }
+
+    #[test]
+    fn what_an_earlier_round_left_open_stays_open() {
+        let mut ballot = ballot();
+        hear(&mut ballot, 1, [ACCEPTED, newer(), Heard::Unanswered]);
+        hear(&mut ballot, 2, [newer(), ACCEPTED, Heard::NotAsked]);
+        assert!(ballot.leaves_doubt(), "nodes 1 and 3 may have granted it in view 1");
+        let votes = ballot.take_back();
+        assert_eq!(votes.nodes, [true, true, true]);
+        assert_eq!(votes.views, [1, 2]);
+        hear(&mut ballot, 2, [low(), low(), low()]);
+        assert!(ballot.leaves_doubt(), "and nobody knows whether it was taken back");
+    }
+
+    #[test]
+    fn too_few_votes_leave_no_doubt() {
+        let mut ballot = ballot();
+        hear(&mut ballot, 1, [ACCEPTED, low(), Heard::NotAsked]);
+        assert!(!ballot.leaves_doubt());
+        assert_eq!(ballot.take_back().nodes, [true, false, false]);
+        assert!(!ballot.leaves_doubt());
+    }
+
+    #[test]
+    fn votes_in_two_views_may_be_a_majority() {
+        let mut ballot = ballot();
+        hear(&mut ballot, 1, [ACCEPTED, newer(), Heard::NotAsked]);
+        hear(&mut ballot, 2, [newer(), ACCEPTED, Heard::NotAsked]);
+        assert!(ballot.leaves_doubt());
+    }
+
+    #[test]
+    fn what_is_asked_for_after_a_taking_back_is_another_attempt() {
+        let mut ballot = ballot();
+        hear(&mut ballot, 1, [ACCEPTED, low(), low()]);
+        let votes = ballot.take_back();
+        assert_ne!(ballot.vote.attempt, votes.attempt);
+        assert_eq!(ballot.granted().attempt, ballot.vote.attempt);
+    }
+}

@@ -1,0 +1,145 @@
+//! Taking votes back, and bringing a lease to the nodes that lack it.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::super::nodes::{Replies, Silence, ask, budget};
+use super::super::replies::read_reply;
+use super::super::round::Asked;
+use super::super::{Current, QuorumStore};
+use super::ballot::Votes;
+use crate::rules::quorum::node::TopUp;
+use crate::rules::quorum::tally::Heard;
+use crate::rules::quorum::{End, NodeReply, majority};
+
+/// The pauses after which a node is asked again that has not said that the vote is gone: a vote that
+/// is left behind is in everybody's way for as long as its lease would live.
+const AGAIN: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
+
+impl QuorumStore {
+    /// Takes votes back, in the background. The first orders are sent before this returns, on the
+    /// connections that the votes went through, so behind them; each goes out in every view in which
+    /// a vote was asked for, and in the one in force. What it gives ends when most nodes have obeyed,
+    /// or may not have heard.
+    pub(in super::super) fn take_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
+        votes.mark_taken_back();
+        let (done, most) = oneshot::channel();
+        if !votes.nodes.contains(&true) {
+            return most;
+        }
+        let sent = self.send_drops(&votes);
+        let store = self.clone();
+        self.inner.tasks.spawn(async move {
+            store.see_them_obeyed(&mut votes, sent, Some(done)).await;
+            for pause in AGAIN {
+                if !votes.nodes.contains(&true) {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                let sent = store.send_drops(&votes);
+                store.see_them_obeyed(&mut votes, sent, None).await;
+            }
+        });
+        most
+    }
+
+    /// Asks each node that may hold such a vote, once a view.
+    fn send_drops(&self, votes: &Votes) -> Vec<Replies<NodeReply>> {
+        let mut views = votes.views.clone();
+        if let Ok(current) = self.current()
+            && !views.contains(&current)
+        {
+            views.push(current);
+        }
+        views.iter().map(|view| self.send_drops_in(view, votes)).collect()
+    }
+
+    fn send_drops_in(&self, view: &Current, votes: &Votes) -> Replies<NodeReply> {
+        let inner = &*self.inner;
+        let end = End::Drop { attempt: votes.attempt.clone() };
+        let retention_ms = inner.options.limits.ended_retention_ms;
+        let command = |node: &super::super::nodes::Node| {
+            let holds = votes.nodes.get(node.index) == Some(&true);
+            let to = view.addressee(node).filter(|_| holds)?;
+            Some(inner.scripts.end(to, &votes.lock, votes.lease, &end, retention_ms))
+        };
+        ask(&inner.nodes, &inner.tasks, budget(None), command, |_, value| {
+            read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))
+        })
+    }
+
+    /// Notes which nodes hold nothing of it any more.
+    async fn see_them_obeyed(
+        &self,
+        votes: &mut Votes,
+        sent: Vec<Replies<NodeReply>>,
+        mut most: Option<oneshot::Sender<()>>,
+    ) {
+        for mut replies in sent {
+            while let Some((node, reply)) = replies.next().await {
+                // One in another view has not looked.
+                if matches!(reply, Ok(reply) if !matches!(reply, NodeReply::Refused(_))) {
+                    votes.nodes[node] = false;
+                }
+                let obeyed = votes.nodes.iter().filter(|holds| !**holds).count();
+                if obeyed >= majority(votes.nodes.len()) {
+                    most.take().map(|most| most.send(()));
+                }
+            }
+        }
+    }
+
+    /// Brings a lease to the nodes that a majority was reached without, in the background.
+    pub(in super::super) fn top_up_later<D: Send + 'static>(&self, topup: TopUp, asked: Asked<D>) {
+        let store = self.clone();
+        self.inner.tasks.spawn(async move { store.top_up(&topup, asked, None).await });
+    }
+
+    /// The same for votes that may be taken back: none is brought anywhere after that.
+    pub(super) fn top_up_unless_taken_back<D: Send + 'static>(
+        &self,
+        topup: TopUp,
+        asked: Asked<D>,
+        votes: Votes,
+    ) {
+        let store = self.clone();
+        self.inner.tasks.spawn(async move {
+            store.top_up(&topup, asked, Some(&votes)).await;
+            if votes.are_taken_back() {
+                // Perhaps while it was on its way: then the order came before it.
+                store.take_back(votes);
+            }
+        });
+    }
+
+    async fn top_up<D>(&self, topup: &TopUp, mut asked: Asked<D>, votes: Option<&Votes>) {
+        while let Some((node, reply)) = asked.late.next().await {
+            if let Ok(reply) = reply {
+                asked.round.hear(node, Heard::Replied(reply));
+            }
+        }
+        let lacks = |heard: &Heard| {
+            matches!(
+                heard,
+                Heard::Replied(
+                    NodeReply::Held { .. } | NodeReply::Low { .. } | NodeReply::Nothing { .. }
+                )
+            )
+        };
+        let lacking: Vec<bool> = asked.round.heard().iter().map(lacks).collect();
+        if !lacking.contains(&true) {
+            return;
+        }
+        let Ok(current) = self.current() else { return };
+        for node in &self.inner.nodes {
+            let goes =
+                lacking.get(node.index) == Some(&true) && !votes.is_some_and(Votes::are_taken_back);
+            if let Some(to) = current.addressee(node).filter(|_| goes) {
+                // A node that cannot be topped up is one of the few that may be missing.
+                let _ = node.link.call(&self.inner.scripts.topup(to, topup)).await;
+            }
+        }
+    }
+}

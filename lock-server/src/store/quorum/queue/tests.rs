@@ -1,0 +1,117 @@
+use fence_protocol::{Owner, Token, Ttl};
+use service_kit::ids;
+
+use super::*;
+use crate::store::Mode;
+
+const NOW_MS: u64 = 1_000;
+const POLL: u64 = 500;
+
+fn lock() -> LockName {
+    LockName::new("l").unwrap()
+}
+
+fn request() -> Acquire {
+    let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::from_ms(60_000).unwrap());
+    Acquire::new(lock(), ids::lease_id(), owner, ttl)
+}
+
+/// A caller, and what it is told.
+fn enter(queue: &mut Queue, patient: bool) -> (LeaseId, oneshot::Receiver<Told>) {
+    let (answer, told) = oneshot::channel();
+    let request = request();
+    let listener = Listener { number: 0, patient, answer };
+    queue.admit(&request, listener, NOW_MS, false).unwrap();
+    (request.lease_id, told)
+}
+
+fn holder(lease_id: LeaseId) -> Holder {
+    Holder {
+        lease_id,
+        owner: Owner::new("you").unwrap(),
+        token: Token::new(7).unwrap(),
+        since_ms: 0,
+        until_ms: NOW_MS + 400,
+    }
+}
+
+/// Queues in which the first is with the nodes.
+fn proposing(queue: Queue) -> Queues {
+    let queues = Queues::default();
+    let waiting = queue.entries.iter().filter(|entry| entry.is_patient()).count();
+    queues.state().waiting = waiting;
+    queues.state().locks.insert(lock(), queue);
+    assert!(queues.head(&lock()).is_some());
+    queues
+}
+
+fn tell(queues: &Queues, lease: LeaseId, outcome: Outcome) -> Next {
+    queues.tell(&lock(), lease, outcome, NOW_MS, POLL)
+}
+
+#[test]
+fn whoever_does_not_wait_is_told_of_no_holder_without_a_majority() {
+    let mut queue = Queue { holder: Some(holder(ids::lease_id())), ..Queue::default() };
+    let (first, mut one) = enter(&mut queue, false);
+    let (_, mut other) = enter(&mut queue, false);
+    let queues = proposing(queue);
+    tell(&queues, first, Outcome::Split { in_doubt: true, backoff_ms: 3 });
+    assert!(matches!(one.try_recv(), Ok(Err(StoreError::Unknown(_)))));
+    assert!(matches!(other.try_recv(), Ok(Err(StoreError::Unavailable(_)))));
+}
+
+#[test]
+fn an_end_that_is_heard_of_during_a_proposal_is_not_missed() {
+    let mut queue = Queue { holder: Some(holder(ids::lease_id())), ..Queue::default() };
+    let (first, _told) = enter(&mut queue, true);
+    let queues = proposing(queue);
+    let (ended, other) = (ids::lease_id(), ids::lease_id());
+    // It is not the one that was in the way so far.
+    assert!(!queues.concerns(&lock(), ended));
+    assert!(matches!(tell(&queues, first, Outcome::Held(holder(ended))), Next::Wait(1)));
+    assert!(queues.head(&lock()).is_some());
+    assert!(matches!(tell(&queues, first, Outcome::Held(holder(other))), Next::Wait(401)));
+}
+
+#[test]
+fn the_last_word_of_a_refusal_counts_those_who_wait() {
+    let mut queue = Queue::default();
+    let (first, _first) = enter(&mut queue, true);
+    let (_, _second) = enter(&mut queue, true);
+    let (_, mut impatient) = enter(&mut queue, false);
+    let queues = proposing(queue);
+    tell(&queues, first, Outcome::Held(holder(ids::lease_id())));
+    let Ok(Err(StoreError::Held { holder, queue_length })) = impatient.try_recv() else {
+        panic!("it is refused");
+    };
+    assert_eq!((holder.token.get(), queue_length), (7, 2));
+    assert_eq!(queues.shown(&lock(), NOW_MS).0, 2);
+}
+
+/// Where each of those who wait were looked at for each of them, this would take hours.
+#[test]
+fn a_long_queue_is_told_of_each_outcome_in_one_go() {
+    let mut queue = Queue::default();
+    let mut told: Vec<_> = (0..20_000).map(|_| enter_unchecked(&mut queue)).collect();
+    let first = queue.entries[0].request.lease_id;
+    let queues = proposing(queue);
+    for _ in 0..200 {
+        tell(&queues, first, Outcome::Held(holder(ids::lease_id())));
+        queues.head(&lock());
+    }
+    assert!(told.iter_mut().all(|told| told.try_recv().is_err()));
+}
+
+/// As [`enter`], where it is known that the id is new: looking it up is what takes long.
+fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<Told> {
+    let (answer, told) = oneshot::channel();
+    queue.entries.push_back(Entry {
+        request: Acquire { mode: Mode::Exclusive, ..request() },
+        since_ms: NOW_MS,
+        listeners: vec![Listener { number: 0, patient: true, answer }],
+        takes_back: true,
+        waited: true,
+        unsure: false,
+    });
+    told
+}

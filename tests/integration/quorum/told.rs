@@ -1,0 +1,184 @@
+//! Who was told of a grant keeps it, and nobody is told of one that no majority has voted for.
+
+use std::time::Duration;
+
+use fence_protocol::LeaseId;
+use fence_tests::conformance::lock_store::Store;
+use fence_tests::key_file::lease_id;
+use fence_tests::quorum_nodes::QuorumNodes;
+use fence_tests::wait::{soon, until_true};
+use lock_server::store::{Acquire, Grant, StoreError};
+
+use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
+
+const RECORD: &str = "{fence:default}:q:l:";
+/// How long something that is taken back wrongly would be looked for.
+const LOOKS: usize = 20;
+
+/// The record of a lock at a node: the lease's id, its token, and what follows.
+async fn record(nodes: &QuorumNodes, at: usize, lock: &str) -> Option<Vec<String>> {
+    let text: Option<String> = nodes.node(at).run(&["GET", &format!("{RECORD}{lock}")]).await;
+    let head = text?.lines().next()?.to_owned();
+    Some(head.split('\t').map(str::to_owned).collect())
+}
+
+async fn holds(nodes: &QuorumNodes, at: usize, lock: &str, lease: LeaseId) -> bool {
+    record(nodes, at, lock).await.is_some_and(|fields| fields[0] == lease.to_string())
+}
+
+/// Whether the attempt that got a node's vote may take it back: nobody else has asked there.
+async fn is_one_attempts(nodes: &QuorumNodes, at: usize, lock: &str) -> bool {
+    record(nodes, at, lock).await.is_some_and(|fields| !fields[6].is_empty())
+}
+
+/// Makes a node forget what it knows of a lock, as if a vote had been taken back.
+async fn forget(nodes: &QuorumNodes, at: usize, lock: &str) {
+    nodes.node(at).run::<()>(&["DEL", &format!("{RECORD}{lock}")]).await;
+}
+
+/// No node does anything for so long.
+async fn stall(nodes: &QuorumNodes, ms: u64) {
+    for node in nodes.nodes() {
+        node.run::<()>(&["CLIENT", "PAUSE", &ms.to_string(), "ALL"]).await;
+    }
+}
+
+/// The grant is there, and stays.
+async fn it_stays(store: &Store, lock: &str, grant: &Grant) {
+    for _ in 0..LOOKS {
+        let renewed = store.renew(&name(lock), grant.lease_id, None).await.unwrap();
+        assert_eq!(renewed.token, grant.token);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Two requests, the first with the higher id.
+fn two_requests(lock: &str) -> (Acquire, Acquire) {
+    let (one, other) = (lease_id(), lease_id());
+    let of = |lease_id| Acquire { lease_id, ..request(lock, LONG_MS, 0) };
+    (of(one.max(other)), of(one.min(other)))
+}
+
+/// X has a vote at one node, Z has one at another, and the third is away: neither holds the lock, and
+/// a repeat of X that comes behind somebody who waits is not told that it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vote_at_one_node_is_no_grant() {
+    let mut nodes = QuorumNodes::start(3).await;
+    let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    let (x, z) = two_requests("x");
+    store.acquire(x.clone()).await.unwrap();
+    until_true("the vote for X", || holds(&nodes, 0, "x", x.lease_id)).await;
+    until_true("all votes", || holds(&nodes, 1, "x", x.lease_id)).await;
+    until_true("all votes", || holds(&nodes, 2, "x", x.lease_id)).await;
+    forget(&nodes, 1, "x").await;
+    forget(&nodes, 2, "x").await;
+    store.acquire(z.clone()).await.unwrap();
+    until_true("the vote for Z", || holds(&nodes, 1, "x", z.lease_id)).await;
+    until_true("the vote for Z", || holds(&nodes, 2, "x", z.lease_id)).await;
+    let own = store.clone();
+    let waiting = tokio::spawn(async move { own.acquire(request("x", LONG_MS, LONG_MS)).await });
+    let queued = || async { store.show(&name("x")).await.unwrap().queue_length == 1 };
+    until_true("somebody to wait", queued).await;
+    nodes.node_mut(1).kill();
+    let told = store.acquire(x).await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+    assert!(
+        matches!(
+            told,
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Held { .. })
+        ),
+        "{told:?}"
+    );
+}
+
+/// A duplicate of a request whose grant was told, as a proxy makes it, is given up while it is with
+/// the nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_that_gives_up_takes_nothing_back() {
+    let nodes = QuorumNodes::start(3).await;
+    let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    let asked = request("x", LONG_MS, LONG_MS);
+    let grant = store.acquire(asked.clone()).await.unwrap();
+    stall(&nodes, 300).await;
+    let own = store.clone();
+    let duplicate = tokio::spawn(async move { own.acquire(asked).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    duplicate.abort();
+    let arrived = || async { !is_one_attempts(&nodes, 0, "x").await };
+    until_true("the duplicate's votes to arrive", arrived).await;
+    it_stays(&store, "x", &grant).await;
+}
+
+/// The client gives up at one server while its request is with the nodes, and repeats it at another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_given_up_takes_nothing_back_that_another_told() {
+    let nodes = QuorumNodes::start(3).await;
+    let (one, kit_one) = store_at(&nodes.url()).await.unwrap();
+    let (two, kit_two) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit_one).await;
+    until_all_vote(&kit_two).await;
+    let asked = request("x", LONG_MS, LONG_MS);
+    stall(&nodes, 300).await;
+    let (first, second) = (asked.clone(), asked);
+    let given_up = tokio::spawn(async move { one.acquire(first).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let own = two.clone();
+    let repeated = tokio::spawn(async move { own.acquire(second).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    given_up.abort();
+    let grant = soon("the repeat", repeated).await.unwrap().unwrap();
+    it_stays(&two, "x", &grant).await;
+}
+
+/// Whoever goes away while its request is with the nodes, and asks nobody else, holds nothing: the
+/// votes are taken back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_reached_nobody_is_taken_back() {
+    let nodes = QuorumNodes::start(3).await;
+    let (store, kit) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit).await;
+    stall(&nodes, 300).await;
+    let (asked, own) = (request("x", LONG_MS, LONG_MS), store.clone());
+    let lease = asked.lease_id;
+    let gone = tokio::spawn(async move { own.acquire(asked).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gone.abort();
+    // The nodes count its votes for used up, whatever becomes of them.
+    let next = soon("the next", store.acquire(request("x", LONG_MS, LONG_MS))).await.unwrap();
+    assert_ne!(next.lease_id, lease);
+    for at in 0..3 {
+        assert!(!holds(&nodes, at, "x", lease).await, "node {at}");
+    }
+}
+
+/// A client of one server takes the lock over and over, and so does another one there: one of them
+/// always waits. Whoever waits at another server gets its turn all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_at_another_server_get_their_turn() {
+    let nodes = QuorumNodes::start(3).await;
+    let (one, kit_one) = store_at(&nodes.url()).await.unwrap();
+    let (two, kit_two) = store_at(&nodes.url()).await.unwrap();
+    until_all_vote(&kit_one).await;
+    until_all_vote(&kit_two).await;
+    let busy = |store: Store| async move {
+        loop {
+            let grant = store.acquire(request("x", LONG_MS, LONG_MS)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            store.release(&name("x"), grant.lease_id).await.unwrap();
+        }
+    };
+    let clients: Vec<_> = (0..2).map(|_| tokio::spawn(busy(one.clone()))).collect();
+    let queued = || async { one.show(&name("x")).await.unwrap().queue_length == 1 };
+    until_true("somebody to wait", queued).await;
+    for _ in 0..3 {
+        let grant = soon("its turn", two.acquire(request("x", LONG_MS, LONG_MS))).await.unwrap();
+        two.release(&name("x"), grant.lease_id).await.unwrap();
+    }
+    for client in clients {
+        assert!(!client.is_finished(), "a client panicked");
+        client.abort();
+    }
+}
