@@ -70,7 +70,7 @@ async fn a_node_that_is_cut_off_stops_by_itself() {
     let server = server(&cluster, &[]).await;
     let told = Told::by(server.locks());
     cluster.cut_off(old);
-    let first = told.granted("a", 3_000).await;
+    let first = told.granted("a", 7_000).await;
     takes_over(&cluster, new).await;
     until_true("the old one to stop", || async {
         let outcome = cluster.node(old).try_run::<u64>(&["INCR", "{fence:default}:any"]).await;
