@@ -1,14 +1,20 @@
 //! The lock server over real etcds, one node and several, and what happens when they are hurt.
 
 mod bad_input;
+mod believers;
+mod clock;
 mod cluster;
 mod faults;
+mod flush;
 mod hanging;
+mod holes;
 mod leaders;
+mod pause;
 mod places;
 mod restore;
 mod servers;
 mod sessions;
+mod split;
 mod told_time;
 mod tools;
 

@@ -1,7 +1,5 @@
 //! A real etcd for one test: one node, or several that elect a leader.
 
-use std::path::Path;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
@@ -13,18 +11,21 @@ use crate::process::{Process, command};
 use crate::wait::{until, until_true};
 
 mod cluster;
+mod loss;
+mod network;
 
 pub use cluster::EtcdCluster;
+pub use network::EtcdNetwork;
 
 /// A node of its own: own ports, own folder, gone when dropped.
 #[derive(Debug)]
 pub struct Etcd {
-    name: String,
-    port: u16,
-    peer_port: u16,
+    place: Place,
     folder: TempDir,
     /// Every node that the cluster began with, `name=http://peer,…`.
     members: String,
+    /// What tells its cluster from others at the same places; the cluster id is made of it.
+    token: String,
     options: Vec<String>,
     is_tls: bool,
     client: reqwest::Client,
@@ -37,15 +38,23 @@ struct Place {
     name: String,
     port: u16,
     peer_port: u16,
+    /// Where the other nodes find it: the same, unless something stands between them.
+    known_port: u16,
 }
 
 impl Place {
     fn new(number: usize) -> Self {
-        Self { name: format!("n{number}"), port: ports::unused(), peer_port: ports::unused() }
+        let (port, peer_port) = (ports::unused(), ports::unused());
+        Self { name: format!("n{number}"), port, peer_port, known_port: peer_port }
+    }
+
+    /// The URL that the other nodes know.
+    fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.known_port)
     }
 
     fn member(&self) -> String {
-        format!("{}=http://127.0.0.1:{}", self.name, self.peer_port)
+        format!("{}={}", self.name, self.peer_url())
     }
 }
 
@@ -89,12 +98,12 @@ impl Etcd {
     ) -> Self {
         let folder = TempDir::new().expect("a folder for etcd");
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let Place { name, port, peer_port } = place;
         let scheme = if certificates.is_some() { "https" } else { "http" };
-        let process = launch(&name, scheme, [port, peer_port], &folder, &members, &options);
+        let token = TOKEN.to_owned();
+        let process = launch(&place, scheme, &folder, &members, &token, &options);
         let client = client(certificates);
         let is_tls = certificates.is_some();
-        Self { name, port, peer_port, folder, members, options, is_tls, client, process }
+        Self { place, folder, members, token, options, is_tls, client, process }
     }
 
     fn scheme(&self) -> &'static str {
@@ -103,7 +112,7 @@ impl Etcd {
 
     /// `127.0.0.1:PORT`.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.place.port)
     }
 
     /// `etcd://127.0.0.1:PORT`, or `etcds://…`.
@@ -124,51 +133,15 @@ impl Etcd {
     /// Starts it again on the same ports and folder; nothing is known yet of how it goes.
     pub fn launch_again(&mut self) {
         self.process.kill();
-        let ports = [self.port, self.peer_port];
         let (folder, members) = (&self.folder, &self.members);
-        self.process = launch(&self.name, self.scheme(), ports, folder, members, &self.options);
+        self.process =
+            launch(&self.place, self.scheme(), folder, members, &self.token, &self.options);
     }
 
     /// Starts it again on the same ports and folder, and waits until it answers.
     pub async fn start_again(&mut self) {
         self.launch_again();
         self.ready().await;
-    }
-
-    /// Writes what etcd holds now to a file, as an operator's backup does.
-    ///
-    /// # Panics
-    /// Where it fails.
-    pub async fn save(&self, file: &Path) {
-        let endpoint = format!("--endpoints=http://{}", self.address());
-        etcdctl(&[&endpoint, "snapshot", "save", crate::key_file::text(file)]).await;
-    }
-
-    /// Kills it and gives it what a file holds instead of what it knew: the same node of a cluster
-    /// with the same token, so that its ids are what they were. It is not started.
-    ///
-    /// # Panics
-    /// Where the file cannot be restored.
-    pub async fn restore(&mut self, file: &Path) {
-        self.process.kill();
-        let data = self.data();
-        std::fs::remove_dir_all(&data).expect("the old data");
-        let peer = format!("http://127.0.0.1:{}", self.peer_port);
-        let options = [
-            ("--name", self.name.as_str()),
-            ("--initial-cluster", &self.members),
-            ("--initial-cluster-token", TOKEN),
-            ("--initial-advertise-peer-urls", &peer),
-            ("--data-dir", crate::key_file::text(&data)),
-        ];
-        let options = options.map(|(name, value)| format!("{name}={value}"));
-        let mut words = vec!["snapshot", "restore", crate::key_file::text(file)];
-        words.extend(options.iter().map(String::as_str));
-        etcdctl(&words).await;
-    }
-
-    fn data(&self) -> std::path::PathBuf {
-        self.folder.path().join("data")
     }
 
     /// Asks its gateway: `("/v3/kv/range", {…})`.
@@ -227,6 +200,16 @@ impl Etcd {
         text.parse().expect("a number")
     }
 
+    /// How long its log is, of which revisions are a part.
+    ///
+    /// # Panics
+    /// Where it does not say so.
+    pub async fn log_length(&self) -> u64 {
+        let reply = self.call("/v3/maintenance/status", &json!({})).await;
+        let text = reply["raftIndex"].as_str().expect("an index");
+        text.parse().expect("a number")
+    }
+
     /// How many etcd leases live.
     pub async fn lease_count(&self) -> usize {
         let reply = self.call("/v3/lease/leases", &json!({})).await;
@@ -266,7 +249,7 @@ impl Etcd {
     /// Waits until it serves: there is a leader, and it follows.
     pub async fn ready(&mut self) {
         until("etcd to serve", || async { self.health().await.then_some(()) }).await;
-        assert!(self.process.is_running(), "another etcd has port {}", self.port);
+        assert!(self.process.is_running(), "another etcd has port {}", self.place.port);
     }
 
     /// Whether it runs and does not stand still.
@@ -310,20 +293,21 @@ impl Etcd {
 const TOKEN: &str = "fencepost-tests";
 
 fn launch(
-    name: &str,
+    place: &Place,
     scheme: &str,
-    [port, peer_port]: [u16; 2],
     folder: &TempDir,
     members: &str,
+    token: &str,
     options: &[String],
 ) -> Process {
-    let (own, peer) =
-        (format!("{scheme}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer_port}"));
+    let own = format!("{scheme}://127.0.0.1:{}", place.port);
+    let listen = format!("http://127.0.0.1:{}", place.peer_port);
     let mut command = command("etcd");
     command.current_dir(folder.path());
-    command.args(["--name", name, "--data-dir", "data", "--initial-cluster-token", TOKEN]);
+    command.args(["--name", &place.name, "--data-dir", "data", "--initial-cluster-token", token]);
     command.args(["--listen-client-urls", &own, "--advertise-client-urls", &own]);
-    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.args(["--listen-peer-urls", &listen]);
+    command.args(["--initial-advertise-peer-urls", &place.peer_url()]);
     command.args(["--initial-cluster", members, "--logger", "zap"]).args(options);
     Process::spawn("etcd", command)
 }
@@ -338,14 +322,6 @@ fn client(certificates: Option<&EtcdCertificates>) -> reqwest::Client {
         builder = builder.tls_certs_only([authority]).identity(identity);
     }
     builder.build().expect("a client")
-}
-
-/// Runs etcd's own command to its end.
-async fn etcdctl(words: &[&str]) {
-    let mut command = command("etcdctl");
-    command.env("ETCDCTL_API", "3").args(words);
-    let output = Process::spawn("etcdctl", command).ended().await;
-    assert_eq!(output.code, 0, "etcdctl {words:?}: {output:?}");
 }
 
 /// A range over everything that begins with `prefix`.

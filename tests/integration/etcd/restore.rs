@@ -3,23 +3,26 @@
 
 use std::path::PathBuf;
 
+use fence_protocol::Code;
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::history::History;
 use fence_tests::servers::Server;
 use fence_tests::wait::until;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::believers::{ask, granted, the_guard_tells, two_believe};
 use super::{LONG_MS, lock_server, setup};
 
-struct Backup(TempDir);
+pub(super) struct Backup(TempDir);
 
 impl Backup {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
 
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.0.path().join("backup")
     }
 }
@@ -37,7 +40,7 @@ async fn issue(locks: &Locks, count: usize) -> u64 {
 }
 
 /// The first token that is granted again.
-async fn next_token(locks: &Locks, lock: &str) -> u64 {
+pub(super) async fn next_token(locks: &Locks, lock: &str) -> u64 {
     let ask = json!({"ttl_ms": LONG_MS});
     until("a grant after the loss", || async {
         let reply = locks.try_acquire(lock, ask.clone()).await.ok()?;
@@ -141,4 +144,55 @@ async fn a_cluster_of_three_is_restored_under_two_servers() {
         assert!(next > highest, "{next} after {highest}");
         highest = next;
     }
+}
+
+/// A lease that the backup lacks is not waited for: its holder and the next one believe at once, and
+/// the next one has the higher token. A server that ran meanwhile or one that starts, it is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token() {
+    let (mut etcd, backup, history) = (Etcd::start().await, Backup::new(), History::new());
+    let (running, mut dying) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    etcd.save(&backup.file()).await;
+    let old = granted(&dying.locks(), &history, "held").await;
+    dying.process.kill();
+    etcd.restore(&backup.file()).await;
+    etcd.start_again().await;
+    let new = granted(&running.locks(), &history, "held").await;
+    two_believe(&history);
+    the_guard_tells(&old, &new).await;
+    let started = lock_server(&etcd).await;
+    for server in [&running, &started] {
+        server.locks().renew("held", old.lease_id).await.problem(Code::LeaseLost);
+        assert_eq!(server.locks().renew("held", new.lease_id).await.lease().token, new.token);
+    }
+}
+
+/// A lease that has ended since is back with the backup, and a later one is forgotten: the lock is the
+/// former holder's again, with the token that it had, while the later holder believes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_the_backup_brings_back_has_its_old_token() {
+    let (mut etcd, backup, history) = (Etcd::start().await, Backup::new(), History::new());
+    let server = lock_server(&etcd).await;
+    let locks = server.locks();
+    let first = granted(&locks, &history, "held").await;
+    etcd.save(&backup.file()).await;
+    history.releasing(first.lease_id);
+    locks.release("held", first.lease_id).await.expect(200);
+    let second = granted(&locks, &history, "held").await;
+    etcd.restore(&backup.file()).await;
+    etcd.start_again().await;
+    until("the lock to be the first one's", || async {
+        let renewed = locks.renew("held", first.lease_id).await;
+        (!matches!(renewed.status, 503 | 504)).then(|| {
+            assert_eq!(renewed.lease().token, first.token);
+        })
+    })
+    .await;
+    locks.renew("held", second.lease_id).await.problem(Code::LeaseLost);
+    ask(&locks, &history, "held", json!({})).await.problem(Code::LockHeld);
+    locks.release("held", first.lease_id).await.expect(200);
+    let third = granted(&locks, &history, "held").await;
+    two_believe(&history);
+    the_guard_tells(&first, &second).await;
+    the_guard_tells(&second, &third).await;
 }

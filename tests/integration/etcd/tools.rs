@@ -1,7 +1,8 @@
 //! The tools of these tests do what they say: otherwise the tests would show nothing.
 
 use fence_tests::etcd_certificates::EtcdCertificates;
-use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::etcd_server::{Etcd, EtcdCluster, EtcdNetwork};
+use fence_tests::wait::until_true;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -26,6 +27,55 @@ async fn an_older_backup_has_the_ids_and_not_the_revision() {
     assert_eq!(before["header"]["member_id"], after["header"]["member_id"]);
     etcd.start_again().await;
     assert_eq!(etcd.range("tools/").await.len(), 1);
+}
+
+/// Whether what comes back is another cluster is the test's choice, and what it holds, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_comes_back_with_another_cluster_id_or_with_its_own() {
+    let mut etcd = Etcd::start().await;
+    let cluster_id = async |etcd: &Etcd| {
+        etcd.call("/v3/maintenance/status", &json!({})).await["header"]["cluster_id"].clone()
+    };
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("backup");
+    etcd.put("tools/a", "1").await;
+    etcd.save(&file).await;
+    let first = cluster_id(&etcd).await;
+    etcd.empty();
+    etcd.start_again().await;
+    assert_eq!((etcd.range("tools/").await.len(), cluster_id(&etcd).await), (0, first.clone()));
+    etcd.empty_as("another");
+    etcd.start_again().await;
+    let second = cluster_id(&etcd).await;
+    assert_ne!(second, first);
+    etcd.restore_as("a third", &file).await;
+    etcd.start_again().await;
+    let third = cluster_id(&etcd).await;
+    assert!(third != first && third != second && etcd.range("tools/").await.len() == 1);
+    let long = etcd.log_length().await + 10;
+    etcd.grow_beyond(long).await;
+    assert!(etcd.log_length().await > long);
+}
+
+/// A node that is cut off knows no leader, the others have one, and it follows again afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_is_split_and_healed() {
+    let network = EtcdNetwork::start(3).await;
+    let lonely = network.cluster().leader().await;
+    network.cut_off(lonely);
+    let pair = [(lonely + 1) % 3, (lonely + 2) % 3];
+    until_true("the lonely one to have no leader", || async {
+        !network.node(lonely).health().await
+    })
+    .await;
+    for node in pair {
+        until_true("the pair to serve", || async { network.node(node).health().await }).await;
+    }
+    network.node(pair[0]).put("tools/a", "1").await;
+    assert!(!network.node(lonely).health().await);
+    network.heal();
+    until_true("it to follow", || async { network.node(lonely).health().await }).await;
+    assert_eq!(network.node(lonely).range("tools/").await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

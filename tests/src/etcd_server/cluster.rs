@@ -23,7 +23,11 @@ impl EtcdCluster {
 
     /// So many nodes; nothing is known yet of how it goes.
     fn spawn(count: usize) -> Self {
-        let places: Vec<Place> = (0..count).map(Place::new).collect();
+        Self::at((0..count).map(Place::new).collect())
+    }
+
+    /// Nodes at these places; nothing is known yet of how it goes.
+    pub(super) fn at(places: Vec<Place>) -> Self {
         let members: Vec<String> = places.iter().map(Place::member).collect();
         let members = members.join(",");
         let nodes = places

@@ -1,0 +1,73 @@
+//! Holders, as they see it themselves: what each was told, and what the guard says of it.
+
+use fence_protocol::Code;
+use fence_protocol::wire::lock::LeaseReply;
+use fence_tests::api::{Locks, Reply};
+use fence_tests::checks::{overlaps, tokens_rise};
+use fence_tests::history::{Granted, History};
+use fence_tests::servers::Setup;
+use fence_tests::wait::until;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::LONG_MS;
+
+/// Asks once, and notes a grant as its holder sees it.
+pub(super) async fn ask(locks: &Locks, history: &History, lock: &str, ask: Value) -> Reply {
+    let invoked_ns = history.now_ns();
+    let reply = locks.acquire(lock, ask).await;
+    if reply.status == 200 {
+        let lease = reply.clone().lease();
+        history.granted(Granted {
+            lock: lock.to_owned(),
+            lease: lease.lease_id,
+            token: lease.token.get(),
+            ttl_ms: lease.ttl_ms,
+            span: history.since(invoked_ns),
+            released_ns: None,
+            kept_ns: None,
+        });
+    }
+    reply
+}
+
+/// A grant, as soon as etcd can be used.
+pub(super) async fn granted(locks: &Locks, history: &History, lock: &str) -> LeaseReply {
+    until("a grant", || async {
+        let reply = ask(locks, history, lock, json!({"ttl_ms": LONG_MS})).await;
+        (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+    })
+    .await
+}
+
+/// Somebody who waits for a lock, for longer than any test.
+pub(super) fn waiting(locks: &Locks, lock: &str) -> JoinHandle<Reply> {
+    let (locks, lock) = (locks.clone(), lock.to_owned());
+    let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+    tokio::spawn(async move { locks.acquire(&lock, ask).await })
+}
+
+/// Both were told that they hold the lock, and the time of neither is over; but the tokens of all
+/// grants rise.
+pub(super) fn two_believe(history: &History) {
+    let grants = history.grants();
+    tokens_rise(&grants).unwrap();
+    assert_eq!(overlaps(&grants).len(), 1, "{grants:?}");
+}
+
+/// One who was told of the lock before, and one who is told of it now: as long as the newer one has
+/// not been at the guard, the older one may write; from then on it may not, and what the newer one
+/// wrote stays.
+pub(super) async fn the_guard_tells(old: &LeaseReply, new: &LeaseReply) {
+    assert_eq!(old.lock, new.lock);
+    let server = Setup::fenced_store("memory:").start().await;
+    let (guard, key) = (server.guard(), old.lock.as_str());
+    guard.put(key, &old.fencing_token, "old").await.expect(201);
+    let read = guard.fenced_get(key, &new.fencing_token).await.expect(200);
+    assert_eq!(read.body.as_ref(), b"old");
+    guard.put(key, &old.fencing_token, "late").await.problem(Code::StaleToken);
+    guard.put(key, &new.fencing_token, "new").await.expect(204);
+    guard.put(key, &old.fencing_token, "late").await.problem(Code::StaleToken);
+    let read = guard.fenced_get(key, &new.fencing_token).await.expect(200);
+    assert_eq!(read.body.as_ref(), b"new");
+}
