@@ -30,6 +30,7 @@ mod counter;
 mod ending;
 mod gateway;
 mod granting;
+mod identity;
 mod keeper;
 mod keys;
 mod leases;
@@ -61,6 +62,7 @@ use service_kit::tasks::Tasks;
 
 use self::counter::{Counter, Occasion};
 use self::gateway::{Gateway, GatewayError};
+use self::granting::Unjudged;
 use self::keeper::Keeper;
 use self::keys::Keys;
 use self::leases::Remembering;
@@ -117,7 +119,8 @@ struct Inner {
     gateway: Gateway,
     keys: Keys,
     counter: Counter,
-    keeper: Keeper,
+    keeper: Arc<Keeper>,
+    unjudged: Unjudged,
     remembering: Remembering,
     places: Places,
     watched: sessions::Watched,
@@ -147,7 +150,8 @@ impl EtcdStore {
         let gateway = gateway(target, &options)?;
         let keys = Keys::new(&options.namespace);
         versions::check(&gateway).await?;
-        let counter = Counter::new(&keys, guards, kit);
+        let keeper = Arc::new(Keeper::default());
+        let counter = Counter::new(&keys, guards, keeper.clone(), kit);
         if let Err(error) = counter.verify(&gateway, Occasion::Start).await {
             return Err(background::with_leader(&gateway, error.to_string()).await);
         }
@@ -155,7 +159,8 @@ impl EtcdStore {
             gateway,
             keys,
             counter,
-            keeper: Keeper::default(),
+            keeper,
+            unjudged: Unjudged::default(),
             remembering: Remembering::default(),
             places: Places::default(),
             watched: sessions::Watched::default(),

@@ -10,7 +10,7 @@ use super::granting::{Try, Unused};
 use super::keeper::Kept;
 use super::offset::Seen;
 use super::sessions::Terms;
-use super::txn::{Compare, On, Op, Txn};
+use super::txn::{On, Op, Txn};
 use super::values::{self, Held, HeldAt, written};
 use super::view::{self, Standing, View};
 use super::wire::Header;
@@ -144,14 +144,17 @@ impl EtcdStore {
                 }
                 Standing::Open => {}
             }
-            if view.meta.as_ref().map(|(_, revision)| *revision) != Some(known.mod_revision) {
-                self.inner.counter.forget();
-                known_view = Some(view);
+            // The reading itself may have raised a doubt.
+            let in_force = self.inner.counter.known();
+            if in_force.as_ref() != Some(&known) || !known.is(view.meta.as_ref()) {
+                if in_force.as_ref() == Some(&known) {
+                    self.inner.counter.forget();
+                }
                 self.ready(None).await?;
-                known_view = known_view.filter(|view| self.is_counted(view));
+                known_view = Some(view).filter(|view| self.is_counted(view));
                 continue;
             }
-            match self.grant(request, &terms, &view, &known, &mut leases, claimed).await? {
+            match self.grant(request, &terms, view, &known, &mut leases, claimed).await? {
                 Try::Granted(grant) => return Ok(Attempt::Granted(grant)),
                 Try::Changed(view) => {
                     known_view = Some(view);
@@ -169,8 +172,7 @@ impl EtcdStore {
 
     /// Whether a view was read with the counter that is in force.
     fn is_counted(&self, view: &View) -> bool {
-        let in_force = self.inner.counter.mod_revision();
-        in_force.is_some() && view.meta.as_ref().map(|(_, revision)| *revision) == in_force
+        self.inner.counter.known().is_some_and(|known| known.is(view.meta.as_ref()))
     }
 
     async fn ready(&self, above: Option<Token>) -> Result<Known, StoreError> {
@@ -201,6 +203,9 @@ impl EtcdStore {
     async fn repeat(&self, request: &Acquire, view: &View) -> Result<Option<Grant>, StoreError> {
         let Some(at) = &view.held else { return Ok(None) };
         let (lock, lease_id) = (&request.lock, request.lease_id);
+        if !self.may_be_told(lock, at, &view.header).await? {
+            return Ok(None);
+        }
         let is_kept = self.inner.keeper.deadline_ms(lock, at).is_some();
         if at.held.session.is_none() && !is_kept {
             // Another server ends it by its own watch, which nobody here can read: etcd's lease is
@@ -223,7 +228,7 @@ impl EtcdStore {
         let key = self.inner.keys.holder(lock);
         let held = Held { claimed: true, ..at.held.clone() };
         let txn = Txn {
-            compare: vec![Compare::unchanged(&key, at.mod_revision)],
+            compare: self.same(lock, at),
             success: vec![Op::put(&key, &written(&held), On::TheSame)],
             failure: Vec::new(),
         };
@@ -243,7 +248,7 @@ impl EtcdStore {
             let known = self.ready(None).await?;
             let seen = self.inner.counter.seen();
             let txn = Txn {
-                compare: vec![Compare::unchanged(&self.inner.keys.meta(), known.mod_revision)],
+                compare: known.compare(&self.inner.keys).into(),
                 success: vec![Op::put(&self.inner.keys.mint(), "", On::Nothing)],
                 failure: Vec::new(),
             };

@@ -14,6 +14,7 @@ use service_kit::Kit;
 use service_kit::clock::Clock;
 
 use super::gateway::Gateway;
+use super::keeper::Keeper;
 use super::keys::Keys;
 use super::offset::{self, Doubt, Found, Seen};
 use super::txn::{Compare, On, Op, Txn};
@@ -24,20 +25,16 @@ use crate::guards::Guards;
 use crate::rules::tokens;
 use crate::store::StoreError;
 
+mod known;
+
+pub(super) use self::known::Known;
+
 /// How often a change of the counter is tried that other servers are changing too.
 const TRIES: usize = 16;
 
 /// How often a log that looks shorter is looked at before that is believed.
 const LOOKS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// A counter that was verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) meta: Meta,
-    /// The revision that wrote it.
-    pub(super) mod_revision: u64,
-}
 
 /// When the counter is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +50,7 @@ pub(super) enum Occasion {
 pub(super) struct Counter {
     keys: Keys,
     guards: Guards,
+    keeper: Arc<Keeper>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// One verification at a time.
@@ -69,7 +67,7 @@ struct State {
 }
 
 impl Counter {
-    pub(super) fn new(keys: &Keys, guards: Guards, kit: &Kit) -> Self {
+    pub(super) fn new(keys: &Keys, guards: Guards, keeper: Arc<Keeper>, kit: &Kit) -> Self {
         let lifts = Metric::default();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -81,6 +79,7 @@ impl Counter {
         Self {
             keys: keys.clone(),
             guards,
+            keeper,
             clock: kit.clock.clone(),
             state: Mutex::default(),
             verifying: tokio::sync::Mutex::default(),
@@ -102,9 +101,9 @@ impl Counter {
         self.state().doubt
     }
 
-    /// The revision that wrote the counter in force.
-    pub(super) fn mod_revision(&self) -> Option<u64> {
-        self.state().known.as_ref().map(|known| known.mod_revision)
+    /// The counter in force; none where it must be read again.
+    pub(super) fn known(&self) -> Option<Known> {
+        self.state().known.clone()
     }
 
     /// Notes a linearizable answer.
@@ -159,7 +158,7 @@ impl Counter {
             }
             // From here on the namespace has issued tokens.
             let meta = Meta { offset: lifted, fresh: false, ..known.meta.clone() };
-            let (written, _) = self.write(gateway, Some(known.mod_revision), meta).await?;
+            let (written, _) = self.write(gateway, Some(&known), meta).await?;
             if !written {
                 self.forget();
             }
@@ -240,7 +239,7 @@ impl Counter {
                 meta.format
             )));
         }
-        Ok((Some(Known { meta, mod_revision: kv.mod_revision }), header))
+        Ok((Some(Known { meta, mod_revision: kv.mod_revision, value: kv.value }), header))
     }
 
     /// Whether it is lifted; somebody else may have been faster.
@@ -265,14 +264,14 @@ impl Counter {
             cluster_id: header.cluster_id,
             raft_index,
             fresh: false,
+            nonce: String::new(),
         };
-        let before = found.map(|known| known.mod_revision);
         // No grant begins by the counter that is in doubt. The doubt itself stays until it is known
         // to be answered: a lift that fails, or that somebody else was faster than, is tried again.
         self.forget();
-        let (written, after) = self.write(gateway, before, meta).await?;
+        let (written, after) = self.write(gateway, found.as_ref(), meta).await?;
         if written {
-            self.restart_seeing(&after, raft_index);
+            self.restart_seeing(&after, raft_index, doubt == Doubt::Start);
             self.lifts.inc();
             let next = offset::next(lifted, header.revision);
             if matches!(doubt, Doubt::Start | Doubt::Missing) {
@@ -291,7 +290,11 @@ impl Counter {
 
     /// What was seen before the counter was lifted is of another life of this etcd, except for the
     /// tokens. A grant by the old counter changes nothing any more: etcd refuses it.
-    fn restart_seeing(&self, header: &Header, raft_index: u64) {
+    fn restart_seeing(&self, header: &Header, raft_index: u64, is_start: bool) {
+        // So are the leases that are kept: etcd's own time ends those that it brought back.
+        if !is_start {
+            self.keeper.forget_all();
+        }
         let mut state = self.state();
         state.seen = Seen {
             cluster_id: header.cluster_id,
@@ -309,28 +312,37 @@ impl Counter {
         state.seen.raft_index = state.seen.raft_index.max(raft_index);
     }
 
-    /// Writes the counter over the one of that revision, or where there is none.
+    /// Writes the counter over that one, or where there is none.
     async fn write(
         &self,
         gateway: &Gateway,
-        before: Option<u64>,
+        before: Option<&Known>,
         meta: Meta,
     ) -> Result<(bool, Header), StoreError> {
         let key = self.keys.meta();
+        let meta = Meta { nonce: nonce(), ..meta };
+        let value = written(&meta);
         let txn = Txn {
-            compare: vec![Compare::unchanged(&key, before.unwrap_or(0))],
-            success: vec![Op::put(&key, &written(&meta), On::Nothing)],
+            compare: match before {
+                Some(before) => before.compare(&self.keys).into(),
+                None => vec![Compare::absent(&key)],
+            },
+            success: vec![Op::put(&key, &value, On::Nothing)],
             failure: Vec::new(),
         };
         let reply = gateway.write(&txn).await.map_err(store_error)?;
         if reply.succeeded {
             let mod_revision = reply.header.revision;
             let mut state = self.state();
-            state.known = Some(Known { meta, mod_revision });
+            state.known = Some(Known { meta, mod_revision, value });
             state.seen.revision = state.seen.revision.max(mod_revision);
         }
         Ok((reply.succeeded, reply.header))
     }
+}
+
+fn nonce() -> String {
+    service_kit::ids::random_hex(8)
 }
 
 fn contended() -> StoreError {
@@ -356,6 +368,7 @@ pub(super) async fn init_fresh(
         cluster_id: status.header.cluster_id,
         raft_index: status.raft_index,
         fresh: true,
+        nonce: nonce(),
     };
     let txn = Txn {
         compare: vec![Compare::nothing_in(&keys.all())],

@@ -116,14 +116,9 @@ impl EtcdStore {
             Op::put(&record_key, &written(&after), On::Lease(remembering)),
         ];
         success.extend(self.unbind(at.held.session, lock, at.held.lease_id));
-        let txn = Txn {
-            compare: vec![
-                Compare::unchanged(&holder_key, at.mod_revision),
-                Compare::unchanged(&record_key, record.mod_revision),
-            ],
-            success,
-            failure: Vec::new(),
-        };
+        let mut compare = self.same(lock, at);
+        compare.push(Compare::unchanged(&record_key, record.mod_revision));
+        let txn = Txn { compare, success, failure: Vec::new() };
         let seen = self.inner.counter.seen();
         let reply = match self.inner.gateway.write_compared(&txn).await {
             Err(error) if error.is_no_lease() => {

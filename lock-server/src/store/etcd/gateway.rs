@@ -159,17 +159,13 @@ impl Gateway {
                     self.current.store(endpoint, Ordering::Relaxed);
                     return Ok(reply);
                 }
-                Err(Verdict::Refused { code, message }) => {
-                    return Err(GatewayError::Refused { code, message });
-                }
-                Err(Verdict::Closed(reason)) => {
-                    let reason = format!("{}: {reason}", self.endpoints.urls[endpoint]);
-                    // What this member does not do, the one before may have done.
-                    return Err(if unclear {
-                        GatewayError::Unknown(reason)
-                    } else {
-                        GatewayError::Down(reason)
-                    });
+                Err(
+                    answer @ (Verdict::Refused { .. } | Verdict::Closed(_) | Verdict::Full(_)),
+                ) => {
+                    // It answers, so that the next request need not wait for the one before it.
+                    self.current.store(endpoint, Ordering::Relaxed);
+                    let url = &self.endpoints.urls[endpoint];
+                    return Err(final_answer(answer, effect, unclear, url));
                 }
                 Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
                 Err(Verdict::NotDone(reason)) => reason,
@@ -266,6 +262,28 @@ impl Gateway {
     }
 }
 
+/// What an answer comes to that another member would give as well. What this member does not do, the
+/// one that was asked before may have done.
+fn final_answer(answer: Verdict, effect: Effect, unclear: bool, url: &str) -> GatewayError {
+    let is_full = matches!(answer, Verdict::Full(_));
+    let reason = match answer {
+        Verdict::Refused { code, message } if !unclear => {
+            return GatewayError::Refused { code, message };
+        }
+        Verdict::Refused { message, .. } => format!("{url}: etcd refuses: {message}"),
+        Verdict::Closed(reason)
+        | Verdict::Full(reason)
+        | Verdict::NotDone(reason)
+        | Verdict::Unclear(reason) => format!("{url}: {reason}"),
+        Verdict::LoginAgain => format!("{url}: it takes no token of a login"),
+    };
+    if unclear || (is_full && effect != Effect::Harmless) {
+        GatewayError::Unknown(reason)
+    } else {
+        GatewayError::Down(reason)
+    }
+}
+
 impl Endpoints {
     fn request(
         &self,
@@ -344,3 +362,6 @@ fn causes(error: reqwest::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

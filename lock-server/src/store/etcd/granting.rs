@@ -1,39 +1,59 @@
-//! The granting transaction, and what is known when its answer is lost.
+//! The granting transaction. What is known when its answer is lost is in [`read_back`], what becomes
+//! of a grant whose token is in doubt in [`doubted`].
 
 use std::time::Duration;
 
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::LockName;
 
 use super::acquire::told;
 use super::counter::{Known, Occasion};
 use super::gateway::GatewayError;
 use super::keeper::Kept;
 use super::leases::Leases;
-use super::offset::Seen;
+use super::offset::{Doubt, Seen};
 use super::sessions::Terms;
-use super::txn::{Compare, On, Op, Txn};
-use super::values::{self, HeldAt, Record, written};
+use super::txn::Txn;
+use super::values::{self, HeldAt};
 use super::view::View;
-use super::wire::{Header, TxnReply};
-use super::{EtcdStore, millis, store_error};
+use super::wire::TxnReply;
+use super::{EtcdStore, store_error};
 use crate::store::{Acquire, Grant, StoreError};
 
+mod doubted;
 mod draft;
+mod read_back;
+mod unjudged;
 
 use self::draft::Draft;
+pub(super) use self::unjudged::Unjudged;
 
-/// For how long a grant is read back whose answer was lost.
-const READ_BACK_MAX: Duration = Duration::from_secs(5);
-const READ_BACK_PAUSE: Duration = Duration::from_millis(100);
+/// For how long it is tried to learn what became of a grant, while its caller waits.
+const LEARN_MAX: Duration = Duration::from_secs(5);
+const LEARN_PAUSE: Duration = Duration::from_millis(100);
 
 /// What came of one transaction.
 pub(super) enum Try {
     Granted(Grant),
     /// Something had changed; this is how it is now.
     Changed(Box<View>),
-    /// The etcd leases are used up; with new ones it may go.
+    /// With what is new now it may go.
     Anew,
 }
+
+/// A grant that is carried out. It goes on to its end when its caller leaves: only then is it known
+/// whether its token is in doubt, and whether its etcd leases are in use.
+struct Granting {
+    store: EtcdStore,
+    request: Acquire,
+    terms: Terms,
+    before: Box<View>,
+    draft: Draft,
+    txn: Txn,
+    seen: Seen,
+}
+
+/// What came of it, and the etcd leases where it is certain that nothing hangs on them.
+type Outcome = (Result<Try, StoreError>, Option<Leases>);
 
 impl EtcdStore {
     /// Runs the granting transaction.
@@ -41,88 +61,57 @@ impl EtcdStore {
         &self,
         request: &Acquire,
         terms: &Terms,
-        view: &View,
+        view: Box<View>,
         known: &Known,
         unused: &mut Unused<'_>,
         claimed: bool,
     ) -> Result<Try, StoreError> {
-        let leases = match (terms.leases(), unused.leases) {
-            (Some(bound), _) => bound,
-            (None, Some(made)) => made,
-            (None, None) => {
-                let made = self.make_leases(request.ttl.ms()).await.map_err(store_error)?;
-                *unused.leases.insert(made)
-            }
-        };
+        let leases = self.leases_for(request, terms, unused).await?;
         let draft = Draft::new(self, request, terms, known, leases, claimed);
+        let txn = draft.txn(&self.inner.keys, request, terms, &view, known);
         let seen = self.inner.counter.seen();
-        match self
-            .inner
-            .gateway
-            .write(&draft.txn(&self.inner.keys, request, terms, view, known))
-            .await
-        {
-            Ok(reply) if reply.succeeded => {
-                unused.leases = None;
-                self.granted(request, terms, &draft, view, &seen, &reply).await
+        let (unjudged, now_ms) = (&self.inner.unjudged, self.now_ms());
+        unjudged.send(&request.lock, request.lease_id, &view.header, now_ms);
+        // From here on they may be in use, also by a repeat at another server that has renewed the
+        // lease: whoever drops this must not end them.
+        unused.leases = None;
+        let granting = Granting {
+            store: self.clone(),
+            request: request.clone(),
+            terms: terms.clone(),
+            before: view,
+            draft,
+            txn,
+            seen,
+        };
+        match self.inner.tasks.spawn(granting.run()).await {
+            Ok((outcome, left)) => {
+                unused.leases = left.filter(|_| !terms.is_bound());
+                outcome
             }
-            Ok(reply) => {
-                self.look_over(&seen, &reply.header);
-                View::of(reply).map(|view| Try::Changed(Box::new(view)))
-            }
-            Err(error) if error.is_no_lease() => {
-                unused.leases = None;
-                // A session's etcd lease that is gone has ended; reading again says so.
-                if terms.is_bound() {
-                    Err(self.session_is_gone(request).await)
-                } else {
-                    Ok(Try::Anew)
-                }
-            }
-            Err(GatewayError::Unknown(reason)) => {
-                unused.leases = None;
-                self.read_back(request, terms, &draft, &seen, reason).await
-            }
-            Err(error) => Err(store_error(error)),
+            Err(_) => Err(StoreError::Unknown(
+                "the server ends; repeat the request with the same lease_id".to_owned(),
+            )),
         }
     }
 
-    /// etcd has made the grant; tells it unless the token is in doubt.
-    async fn granted(
+    /// The etcd leases to grant with: the session's, or those that were made and last.
+    async fn leases_for(
         &self,
         request: &Acquire,
         terms: &Terms,
-        draft: &Draft,
-        before: &View,
-        seen: &Seen,
-        reply: &TxnReply,
-    ) -> Result<Try, StoreError> {
-        let revision = reply.header.revision;
-        let token = values::token(draft.held.offset, revision);
-        let doubt =
-            token.as_ref().ok().map(|token| seen.doubt_of_grant(&reply.header, token.get()));
-        let token = match (token, doubt.flatten()) {
-            (Ok(token), None) => token,
-            (token, doubt) => {
-                self.take_back(&request.lock, revision, draft, &before.record.record).await?;
-                token?;
-                tracing::warn!(doubt = ?doubt, "a grant is in doubt and was taken back; verifying etcd");
-                self.inner.counter.forget();
-                self.inner.counter.verify(&self.inner.gateway, Occasion::Later).await?;
-                return Ok(Try::Anew);
-            }
-        };
-        self.inner.counter.saw(&reply.header);
-        self.inner.counter.saw_token(token);
-        let at = HeldAt {
-            held: draft.held.clone(),
-            create_revision: revision,
-            mod_revision: revision,
-            lease: draft.leases.holder,
-        };
-        let record = values::filled(draft.record(&before.record.record), revision);
-        let remaining_ms = self.keep(&request.lock, at.clone(), record, draft.leases, terms);
-        told(&at, remaining_ms).map(Try::Granted)
+        unused: &mut Unused<'_>,
+    ) -> Result<Leases, StoreError> {
+        if let Some(bound) = terms.leases() {
+            return Ok(bound);
+        }
+        let (now_ms, ttl_ms) = (self.now_ms(), request.ttl.ms());
+        if let Some(made) = unused.leases.filter(|made| made.last(now_ms, ttl_ms)) {
+            return Ok(made);
+        }
+        unused.end();
+        let made = self.make_leases(ttl_ms).await.map_err(store_error)?;
+        Ok(*unused.leases.insert(made))
     }
 
     /// Keeps a lease that begins now, and gives what it lives.
@@ -145,123 +134,96 @@ impl EtcdStore {
         self.inner.keeper.keep(lock, Kept { at, record, deadline_ms });
         remaining_ms
     }
+}
 
-    /// Undoes a grant that nobody was told of, as if it had never been.
-    async fn take_back(
-        &self,
-        lock: &LockName,
-        revision: u64,
-        draft: &Draft,
-        before: &Record,
-    ) -> Result<(), StoreError> {
-        let remembering = self.remembering().await.map_err(store_error)?;
-        let keys = &self.inner.keys;
-        let (holder, record) = (keys.holder(lock), keys.record(lock));
-        let mut success =
-            vec![Op::delete(&holder), Op::put(&record, &written(before), On::Lease(remembering))];
-        success.extend(self.unbind(draft.held.session, lock, draft.held.lease_id));
-        let txn = Txn {
-            compare: vec![Compare::created_by(&holder, revision)],
-            success,
-            failure: Vec::new(),
-        };
-        let undone = self.inner.gateway.write_compared(&txn).await;
-        undone.map_err(|error| {
-            StoreError::Unknown(format!(
-                "the grant of lock {lock} is in doubt, and could not be taken back: {error}; repeat \
-                 the request with the same lease_id"
-            ))
-        })?;
-        if draft.held.session.is_none() {
-            self.revoke_later(vec![draft.leases.holder, draft.leases.record]);
+impl Granting {
+    async fn run(self) -> Outcome {
+        let outcome = self.carry_out().await;
+        let (lock, id, now_ms) = (&self.request.lock, self.request.lease_id, self.store.now_ms());
+        let unjudged = &self.store.inner.unjudged;
+        match &outcome.0 {
+            Err(StoreError::Unknown(_)) => {
+                let until_ms = now_ms.max(self.draft.leases.until_ms);
+                unjudged.left_open(lock, id, until_ms, now_ms);
+            }
+            _ => unjudged.judged(lock, id, now_ms),
         }
-        Ok(())
+        outcome
     }
 
-    /// Whether a transaction whose answer was lost was done. Where it was not, the etcd lease that it
-    /// names is ended first: without that it can never be done any more, and so the answer is final.
-    async fn read_back(
-        &self,
-        request: &Acquire,
-        terms: &Terms,
-        draft: &Draft,
-        seen: &Seen,
-        reason: String,
-    ) -> Result<Try, StoreError> {
-        let unknown = |why: String| {
-            StoreError::Unknown(format!(
-                "whether lock {} was granted is not known ({reason}; {why}); repeat the request \
-                 with the same lease_id",
-                request.lock
-            ))
-        };
-        let until_ms = self.now_ms() + millis(READ_BACK_MAX);
-        let look = || async {
-            let view = self.view_until(&request.lock, request.lease_id, until_ms).await;
-            view.map_err(|error| unknown(error.to_string()))
-        };
-        let view = look().await?;
-        if let Some(at) = view.held.clone().filter(|at| at.held.stamp == draft.held.stamp) {
-            let token = at.token()?;
-            let header = Header { revision: at.create_revision, ..view.header };
-            if let Some(doubt) = seen.doubt_of_grant(&header, token.get()) {
-                let before = view.record.record.without(request.lease_id);
-                self.take_back(&request.lock, at.create_revision, draft, &before).await?;
-                tracing::warn!(%doubt, "a grant is in doubt and was taken back; verifying etcd");
-                self.inner.counter.forget();
-                return Ok(Try::Anew);
+    async fn carry_out(&self) -> Outcome {
+        let (store, leases) = (&self.store, self.draft.leases);
+        match store.inner.gateway.write(&self.txn).await {
+            Ok(reply) if reply.succeeded => (self.granted(&reply).await, None),
+            Ok(reply) => {
+                store.look_over(&self.seen, &reply.header);
+                (View::of(reply).map(|view| Try::Changed(Box::new(view))), Some(leases))
             }
-            self.inner.counter.saw_token(token);
-            let remaining_ms =
-                self.keep(&request.lock, at.clone(), view.record, draft.leases, terms);
-            return told(&at, remaining_ms).map(Try::Granted);
+            // A session's etcd lease that is gone has ended; reading again says so.
+            Err(error) if error.is_no_lease() && self.terms.is_bound() => {
+                (Err(store.session_is_gone(&self.request).await), None)
+            }
+            Err(error) if error.is_no_lease() => {
+                store.revoke_later(vec![leases.holder, leases.record]);
+                (Ok(Try::Anew), None)
+            }
+            Err(GatewayError::Unknown(reason)) => (self.read_back(reason).await, None),
+            Err(error) => (Err(store_error(error)), Some(leases)),
         }
-        if terms.is_bound() {
-            // Its etcd lease is the session's, which lives on.
-            return Err(unknown("it is not there yet".to_owned()));
-        }
-        let revoked = self.inner.gateway.lease_revoke(draft.leases.holder).await;
-        revoked.map_err(|error| unknown(error.to_string()))?;
-        let view = look().await?;
-        let granted = view.record.record.granted.as_ref();
-        if granted.is_some_and(|granted| granted.lease_id == request.lease_id) {
-            return Err(unknown("it was granted late, and has ended".to_owned()));
-        }
-        self.revoke_later(vec![draft.leases.record]);
-        Err(StoreError::Unavailable(format!(
-            "lock {} was not granted, and will not be: {reason}; try again",
-            request.lock
-        )))
     }
 
-    /// Reads a lock, again and again while etcd cannot be used: a new leader takes a second or two.
-    async fn view_until(
-        &self,
-        lock: &LockName,
-        lease_id: LeaseId,
-        until_ms: u64,
-    ) -> Result<View, StoreError> {
-        loop {
-            match self.view(lock, lease_id).await {
-                Err(StoreError::Unavailable(_)) if self.now_ms() < until_ms => {
-                    tokio::time::sleep(READ_BACK_PAUSE).await;
-                }
-                outcome => return outcome,
-            }
+    /// etcd has made the grant; tells it unless the token is in doubt.
+    async fn granted(&self, reply: &TxnReply) -> Result<Try, StoreError> {
+        let (store, draft, lock) = (&self.store, &self.draft, &self.request.lock);
+        let revision = reply.header.revision;
+        let at = HeldAt {
+            held: draft.held.clone(),
+            create_revision: revision,
+            mod_revision: revision,
+            lease: draft.leases.holder,
+        };
+        let token = at.token();
+        let doubt = match &token {
+            Ok(token) => self.seen.doubt_of_grant(&reply.header, token.get()),
+            Err(_) => Some(Doubt::Below { next: u64::MAX, seen: self.seen.token }),
+        };
+        if let Some(doubt) = doubt {
+            self.undo(&at, doubt).await?;
+            token?;
+            return Ok(Try::Anew);
         }
+        store.inner.counter.saw(&reply.header);
+        store.inner.counter.saw_token(token?);
+        let record = values::filled(draft.record(&self.before.record.record), revision);
+        let remaining_ms = store.keep(lock, at.clone(), record, draft.leases, &self.terms);
+        told(&at, remaining_ms).map(Try::Granted)
+    }
+
+    /// Takes a grant back whose token is in doubt, and verifies etcd.
+    async fn undo(&self, at: &HeldAt, doubt: Doubt) -> Result<(), StoreError> {
+        let (store, lock) = (&self.store, &self.request.lock);
+        store.inner.counter.forget();
+        store.take_back(lock, at, doubt).await?;
+        store.inner.counter.verify(&store.inner.gateway, Occasion::Later).await
     }
 }
 
-/// Etcd leases that were made for a grant. Dropped before it was made, they are ended.
+/// Etcd leases that were made for a grant. Dropped before one was sent with them, they are ended.
 pub(super) struct Unused<'a> {
     pub(super) store: &'a EtcdStore,
     pub(super) leases: Option<Leases>,
 }
 
-impl Drop for Unused<'_> {
-    fn drop(&mut self) {
+impl Unused<'_> {
+    fn end(&mut self) {
         if let Some(leases) = self.leases.take() {
             self.store.revoke_later(vec![leases.holder, leases.record]);
         }
+    }
+}
+
+impl Drop for Unused<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

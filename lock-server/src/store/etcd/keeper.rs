@@ -119,6 +119,12 @@ impl Keeper {
         }
     }
 
+    /// Keeps nothing any more: etcd is an older state, whose revisions are those of other leases.
+    pub(super) fn forget_all(&self) {
+        let mut state = self.state();
+        (state.kept, state.look, state.due) = Default::default();
+    }
+
     /// Keeps no lease any longer that a session keeps: its end may have been missed, and no time of
     /// its own ends it here.
     pub(super) fn forget_bound(&self) {

@@ -25,6 +25,14 @@ pub(super) struct Leases {
     pub(super) until_ms: u64,
 }
 
+impl Leases {
+    /// Whether a lease that begins now and lives so long can hang on them: they may have been made
+    /// long before, while others were faster at the lock.
+    pub(super) fn last(&self, now_ms: u64, ttl_ms: u64) -> bool {
+        self.until_ms >= now_ms.saturating_add(ttl_ms)
+    }
+}
+
 /// What the holder's etcd lease lives, in seconds.
 pub(super) fn holder_ttl_s(ttl_ms: u64) -> u64 {
     secs(ttl_ms) + SLACK_S
@@ -120,5 +128,21 @@ impl Remembering {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Some((id, now_ms + shared_ms));
         Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_leases_that_were_made_long_before_are_not_used() {
+        let made_at_ms = 5_000;
+        let until_ms = made_at_ms + holder_ttl_s(1_500) * 1_000;
+        let leases = Leases { holder: 1, record: 2, until_ms };
+        assert!(leases.last(made_at_ms, 1_500));
+        // They live longer than what hangs on them, and no longer than that.
+        assert!(leases.last(made_at_ms + 1_500, 1_500));
+        assert!(!leases.last(made_at_ms + 1_501, 1_500));
     }
 }

@@ -38,7 +38,7 @@ pub(super) enum Doubt {
         now: u64,
     },
     /// Revisions fell.
-    #[error("revision {now} comes after {was}")]
+    #[error("revision {now} is told after {was}")]
     RevisionFell {
         /// Before.
         was: u64,
@@ -75,10 +75,17 @@ impl Seen {
         None
     }
 
+    /// Whether what was written by this revision can come after what was seen when it was asked for:
+    /// a writing has a revision of its own.
+    pub(super) fn doubt_of_writing(&self, header: &Header) -> Option<Doubt> {
+        let fell = Doubt::RevisionFell { was: self.revision, now: header.revision };
+        self.doubt(header).or((header.revision <= self.revision).then_some(fell))
+    }
+
     /// Whether a grant's token can come after what was seen when it was asked for.
     pub(super) fn doubt_of_grant(&self, header: &Header, token: u64) -> Option<Doubt> {
         let below = Doubt::Below { next: token, seen: self.token };
-        self.doubt(header).or((token <= self.token).then_some(below))
+        self.doubt_of_writing(header).or((token <= self.token).then_some(below))
     }
 }
 
@@ -138,7 +145,14 @@ mod tests {
     }
 
     fn meta(fresh: bool) -> Meta {
-        Meta { format: 1, offset: 1_000, cluster_id: 7, raft_index: 50, fresh }
+        Meta {
+            format: 1,
+            offset: 1_000,
+            cluster_id: 7,
+            raft_index: 50,
+            fresh,
+            nonce: String::new(),
+        }
     }
 
     const SEEN: Seen = Seen { cluster_id: 7, revision: 100, raft_index: 60, token: 1_100 };
@@ -173,6 +187,9 @@ mod tests {
         assert!(matches!(doubt(&SEEN, &mark), Some(Doubt::Below { seen: 5_000, .. })));
         assert!(SEEN.doubt_of_grant(&now, 1_100).is_some());
         assert!(SEEN.doubt_of_grant(&older, 9_000).is_some());
+        // One that only read may be told the revision that was seen last; one that wrote has another.
+        assert_eq!(SEEN.doubt(&header(7, 100)), None);
+        assert!(SEEN.doubt_of_grant(&header(7, 100), 9_000).is_some());
     }
 
     #[test]

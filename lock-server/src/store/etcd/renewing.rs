@@ -41,7 +41,11 @@ impl EtcdStore {
                     let view = self.view(lock, lease_id).await;
                     let view = view.map_err(|error| unclear.clone().unwrap_or(error))?;
                     let live = view.held.clone().filter(|at| at.held.lease_id == lease_id);
-                    (live.ok_or_else(|| view.gone(lease_id))?, view.record)
+                    let live = live.ok_or_else(|| view.gone(lease_id))?;
+                    if !self.may_be_told(lock, &live, &view.header).await? {
+                        continue;
+                    }
+                    (live, view.record)
                 }
             };
             // Where an answer was lost it may be done already. It is done once more, because what etcd
@@ -133,7 +137,7 @@ impl EtcdStore {
     ) -> Result<TxnReply, StoreError> {
         let key = self.inner.keys.holder(lock);
         let txn = Txn {
-            compare: vec![Compare::unchanged(&key, at.mod_revision)],
+            compare: self.same(lock, at),
             success: vec![Op::put(&key, &written(next), On::TheSame)],
             failure: Vec::new(),
         };
@@ -156,11 +160,10 @@ impl EtcdStore {
         let keys = &self.inner.keys;
         let (holder_key, record_key) = (keys.holder(lock), keys.record(lock));
         let remembered = record.record.holding(at);
+        let mut compare = self.same(lock, at);
+        compare.push(Compare::unchanged(&record_key, record.mod_revision));
         let txn = Txn {
-            compare: vec![
-                Compare::unchanged(&holder_key, at.mod_revision),
-                Compare::unchanged(&record_key, record.mod_revision),
-            ],
+            compare,
             success: vec![
                 Op::put(&holder_key, &written(&next), On::Lease(leases.holder)),
                 Op::put(&record_key, &written(&remembered), On::Lease(leases.record)),

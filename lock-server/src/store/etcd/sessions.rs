@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 pub(super) use self::ending::run;
 use self::record::{Blocked, Deadline, Deadlines, Seen};
-pub(super) use self::terms::Terms;
+pub(super) use self::terms::{HELD, Terms};
 use super::txn::{Compare, On, Op, Txn};
 use super::{EtcdStore, Inner, TRIES, store_error};
 use crate::store::{NewSession, NoSession, SessionStore, StoreError};

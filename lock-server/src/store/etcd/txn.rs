@@ -25,6 +25,21 @@ impl Compare {
         }))
     }
 
+    /// The key hangs on this etcd lease. The ids of those are random, and so this is the very key that
+    /// was read, also where an older backup was put back and revisions are given a second time.
+    pub(super) fn hangs_on(key: &str, lease: u64) -> Self {
+        Self(json!({
+            "key": encoded(key), "target": "LEASE", "result": "EQUAL", "lease": lease.to_string(),
+        }))
+    }
+
+    /// The key has this value.
+    pub(super) fn says(key: &str, value: &str) -> Self {
+        Self(json!({
+            "key": encoded(key), "target": "VALUE", "result": "EQUAL", "value": encoded(value),
+        }))
+    }
+
     /// There is no such key.
     pub(super) fn absent(key: &str) -> Self {
         Self::created_by(key, 0)
@@ -156,15 +171,22 @@ mod tests {
     #[test]
     fn numbers_are_strings_and_bytes_are_encoded() {
         let txn = Txn {
-            compare: vec![Compare::unchanged("a", 7)],
+            compare: vec![
+                Compare::unchanged("a", 7),
+                Compare::hangs_on("a", 9),
+                Compare::says("a", "v"),
+            ],
             success: vec![Op::put("a", "v", On::Lease(u64::MAX >> 1))],
             failure: vec![Op::get("a")],
         };
         assert_eq!(
             txn.body(),
             json!({
-                "compare": [{"key": "YQ==", "target": "MOD", "result": "EQUAL",
-                    "mod_revision": "7"}],
+                "compare": [
+                    {"key": "YQ==", "target": "MOD", "result": "EQUAL", "mod_revision": "7"},
+                    {"key": "YQ==", "target": "LEASE", "result": "EQUAL", "lease": "9"},
+                    {"key": "YQ==", "target": "VALUE", "result": "EQUAL", "value": "dg=="},
+                ],
                 "success": [{"requestPut":
                     {"key": "YQ==", "value": "dg==", "lease": "9223372036854775807"}}],
                 "failure": [{"requestRange": {"key": "YQ=="}}],

@@ -29,6 +29,10 @@ pub(super) struct Meta {
     /// An operator vouched that no token was ever issued, and none was since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fresh: bool,
+    /// Random, and another one in every writing: after an older backup was put back, one revision
+    /// may have written two of them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) nonce: String,
 }
 
 /// A live lease.

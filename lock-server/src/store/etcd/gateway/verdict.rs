@@ -30,6 +30,9 @@ pub(super) enum Verdict {
     LoginAgain,
     /// This cluster cannot do it now, or not for this user: nothing was done.
     Closed(String),
+    /// etcd is full. It says so before it takes what writes, and also after it was done: where the
+    /// quota was passed between the two.
+    Full(String),
     /// This member did nothing; another may.
     NotDone(String),
     /// It may have been done, or may be done yet.
@@ -60,7 +63,7 @@ pub(super) fn judge(status: u16, body: &[u8], user: Option<&str>) -> Verdict {
              (docs/operating/etcd.md)",
             user.unwrap_or("(none)")
         )),
-        code::RESOURCE_EXHAUSTED if said("space exceeded") => Verdict::Closed(
+        code::RESOURCE_EXHAUSTED if said("space exceeded") => Verdict::Full(
             "etcd is full: its alarm NOSPACE is raised and it takes no writes; compact, \
              defragment, then \"etcdctl alarm disarm\""
                 .to_owned(),
@@ -144,11 +147,12 @@ mod tests {
             Verdict::Closed(text) => assert!(text.contains(expected), "{text}"),
             other => panic!("{message}: {other:?}"),
         };
-        closed(8, "etcdserver: mvcc: database space exceeded", "NOSPACE");
         closed(7, "etcdserver: permission denied", "user locks may not");
         closed(3, "etcdserver: user name is empty", "--store-user");
         assert_eq!(of(16, "etcdserver: invalid auth token"), Verdict::LoginAgain);
         assert!(matches!(of(8, "etcdserver: too many requests"), Verdict::NotDone(_)));
+        let full = of(8, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Verdict::Full(text) if text.contains("NOSPACE")));
         let gone = of(5, "etcdserver: requested lease not found");
         assert!(matches!(gone, Verdict::Refused { code: 5, .. }));
     }

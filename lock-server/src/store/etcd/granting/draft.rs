@@ -73,11 +73,9 @@ impl Draft {
         let lock = &request.lock;
         let (holder, record) = (keys.holder(lock), keys.record(lock));
         let (queue, place) = (keys.queue(lock), keys.waiter(lock, request.lease_id));
-        let mut compare = vec![
-            Compare::unchanged(&keys.meta(), known.mod_revision),
-            Compare::absent(&holder),
-            Compare::unchanged(&record, view.record.mod_revision),
-        ];
+        let mut compare = Vec::from(known.compare(keys));
+        compare.push(Compare::absent(&holder));
+        compare.push(Compare::unchanged(&record, view.record.mod_revision));
         let mut success = vec![
             Op::put(&holder, &written(&self.held), On::Lease(self.leases.holder)),
             Op::put(

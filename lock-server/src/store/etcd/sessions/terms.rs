@@ -8,7 +8,7 @@ use super::super::txn::{Compare, On, Op};
 use crate::store::{Acquire, NoSession, StoreError};
 
 /// The value of a bond of a live lease.
-pub(super) const HELD: &str = "h";
+pub(in crate::store::etcd) const HELD: &str = "h";
 /// The value of a bond of a waiting request.
 const WAITS: &str = "w";
 

@@ -3,7 +3,7 @@
 use fence_protocol::{LockName, Namespace, Owner, Ttl};
 
 use super::*;
-use crate::store::etcd::txn::model::Keyspace;
+use crate::store::etcd::txn::model::{Keyspace, Row};
 use crate::store::etcd::values::{Meta, RecordAt, Waiter, WaiterAt};
 use crate::store::etcd::wire::Header;
 
@@ -19,6 +19,17 @@ struct Case {
     keyspace: Keyspace,
 }
 
+fn row((created, written): (u64, u64)) -> Row {
+    Row { created, written, value: String::new() }
+}
+
+/// The counter as it was verified.
+fn known() -> Known {
+    let nonce = "once".to_owned();
+    let meta = Meta { format: 1, offset: 0, cluster_id: 1, raft_index: 1, fresh: false, nonce };
+    Known { value: written(&meta), meta, mod_revision: META_AT }
+}
+
 fn id(number: u8) -> fence_protocol::LeaseId {
     format!("00000000-0000-4000-8000-0000000000{number:02x}").parse().unwrap()
 }
@@ -29,11 +40,11 @@ impl Case {
         let owner = Owner::new("me").unwrap();
         let request = Acquire::new(lock, id(1), owner.clone(), Ttl::from_ms(1_000).unwrap());
         let mut keyspace = Keyspace::from([
-            (keys.meta(), (1, META_AT)),
-            (keys.record(&request.lock), (2, RECORD_AT)),
+            (keys.meta(), Row { value: known().value, ..row((1, META_AT)) }),
+            (keys.record(&request.lock), row((2, RECORD_AT))),
         ]);
         let place = is_waiting.then(|| {
-            keyspace.insert(keys.waiter(&request.lock, id(1)), (PLACE_AT, PLACE_AT));
+            keyspace.insert(keys.waiter(&request.lock, id(1)), row((PLACE_AT, PLACE_AT)));
             let server = String::new();
             let waiter = Waiter { lease_id: id(1), owner, since_ms: 0, server, session: None };
             WaiterAt { waiter, create_revision: PLACE_AT, mod_revision: PLACE_AT }
@@ -71,14 +82,13 @@ impl Case {
             leases: Leases { holder: 1, record: 2, until_ms: 0 },
             granted: Granted { lease_id, owner, offset: 0, at_ms: 0, session: None, token: None },
         };
-        let meta = Meta { format: 1, offset: 0, cluster_id: 1, raft_index: 1, fresh: false };
-        let known = Known { meta, mod_revision: META_AT };
-        let txn = draft.txn(&self.keys, &self.request, &Terms::default(), &self.view, &known);
+        let terms = Terms::default();
+        let txn = draft.txn(&self.keys, &self.request, &terms, &self.view, &known());
         txn.succeeds(&self.keyspace)
     }
 
     fn write(mut self, key: impl Fn(&Keys, &LockName) -> String, at: (u64, u64)) -> Self {
-        self.keyspace.insert(key(&self.keys, &self.request.lock), at);
+        self.keyspace.insert(key(&self.keys, &self.request.lock), row(at));
         self
     }
 
@@ -107,6 +117,11 @@ fn whatever_changed_meanwhile_refuses_the_grant() {
         assert!(!lifted.is_granted(), "with an offset that is not in force");
         let lost = case().delete(|keys, _| keys.meta());
         assert!(!lost.is_granted(), "without a counter");
+        let put_back = case().write(|keys, _| keys.meta(), (1, META_AT));
+        assert!(
+            !put_back.is_granted(),
+            "with a counter that the same revision wrote in another life"
+        );
         let held = case().write(|keys, lock| keys.holder(lock), (50, 50));
         assert!(!held.is_granted(), "beside a holder");
         let ended = case().write(|keys, lock| keys.record(lock), (2, 50));
