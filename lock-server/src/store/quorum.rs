@@ -7,8 +7,10 @@
 
 mod acquire;
 mod counters;
+mod doubt;
 mod ending;
 mod init;
+mod listing;
 mod membership;
 mod nodes;
 mod plan;
@@ -85,6 +87,7 @@ struct Inner {
     options: QuorumOptions,
     /// What a guard has seen: every token proposed here is above it.
     floor: AtomicU64,
+    renewals: ending::Renewals,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
 }
@@ -149,6 +152,7 @@ impl QuorumStore {
             Arc::new(Node { index, link, notes })
         };
         let nodes: Vec<Arc<Node>> = targets.iter().enumerate().map(node).collect();
+        runs.follow(nodes.iter().map(|node| node.link.watch()).collect());
         let (clock, tasks) = (kit.clock.clone(), kit.tasks.clone());
         let driver = Driver {
             membership: membership.clone(),
@@ -160,8 +164,19 @@ impl QuorumStore {
         };
         tasks.spawn(driver.run(tasks.shutdown_token()));
         let (queues, floor) = (Queues::default(), AtomicU64::new(0));
-        let inner =
-            Inner { nodes, scripts, membership, queues, counters, options, floor, clock, tasks };
+        let renewals = ending::Renewals::new();
+        let inner = Inner {
+            nodes,
+            scripts,
+            membership,
+            queues,
+            counters,
+            options,
+            floor,
+            renewals,
+            clock,
+            tasks,
+        };
         let store = Self { inner: Arc::new(inner) };
         store.listen();
         store
@@ -189,7 +204,7 @@ impl QuorumStore {
         while looks.changed().await.is_ok() {
             let (voting, _) = self.inner.membership.summary();
             if voting > before {
-                self.queues().wake_all();
+                wake::everybody(self);
             }
             before = voting;
         }

@@ -9,7 +9,7 @@ use service_kit::Kit;
 use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote};
 
 /// How often something was counted.
-fn count(kit: &Kit, counter: &str) -> u64 {
+pub(super) fn count(kit: &Kit, counter: &str) -> u64 {
     let text = kit.metrics.encode();
     let line = text.lines().find(|line| line.starts_with(&format!("{counter}_total ")));
     line.and_then(|line| line.rsplit_once(' ')).map_or(0, |(_, number)| number.parse().unwrap())

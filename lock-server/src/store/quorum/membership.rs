@@ -1,7 +1,9 @@
 //! Keeps the nodes one quorum: looks at them, does what [`plan`](super::plan) says, tells how they are.
 
+mod attempts;
 mod drive;
 mod lines;
+mod returning;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -14,8 +16,9 @@ use super::counters::Counters;
 use super::nodes::Node;
 use super::plan::{Plan, Standing};
 use crate::rules::quorum::view::View;
-use crate::rules::quorum::{Members, NodeId, majority};
+use crate::rules::quorum::{Addressee, Members, NodeId, majority};
 
+use self::attempts::Attempts;
 pub(super) use self::drive::Driver;
 
 /// The readiness check of the whole.
@@ -25,14 +28,20 @@ const CHECK: &str = "redis-quorum";
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Current {
     pub(super) view: View,
-    /// One a node: whether it belongs to the view and votes.
-    votes: Vec<bool>,
+    /// One a node: its id, where it belongs to the view and votes.
+    votes: Vec<Option<NodeId>>,
 }
 
 impl Current {
     /// Whether a node is to be asked.
     pub(super) fn has(&self, node: &Node) -> bool {
-        self.votes.get(node.index) == Some(&true)
+        self.addressee(node).is_some()
+    }
+
+    /// Whom a script for this node is for, where it is to be asked.
+    pub(super) fn addressee(&self, node: &Node) -> Option<Addressee<'_>> {
+        let id = self.votes.get(node.index)?.as_ref()?;
+        Some(Addressee { view: &self.view, node: id })
     }
 }
 
@@ -66,11 +75,12 @@ struct Details {
     /// What was found of its settings.
     findings: Vec<Option<String>>,
     problem: Option<String>,
-    /// Two URLs lead to one node.
-    twice: Option<String>,
+    /// That its URL leads to the node of another one, where it does; one a node.
+    twice: Vec<Option<String>>,
     /// The quorum that this server began.
     began: Option<String>,
     longest_ttl_ms: u64,
+    attempts: Attempts,
 }
 
 impl Membership {
@@ -80,6 +90,7 @@ impl Membership {
             ids: vec![None; n],
             reasons: vec![Some("it has not answered yet".to_owned()); n],
             findings: vec![None; n],
+            twice: vec![None; n],
             ..Details::default()
         };
         Self {
@@ -123,10 +134,8 @@ impl Membership {
             && known.view.view < number
         {
             known.view.view = number;
-            let details = self.details();
-            for (at, votes) in known.votes.iter_mut().enumerate() {
-                let id = details.ids.get(at).cloned().flatten();
-                *votes &= id.is_some_and(|id| members.contains(&id));
+            for votes in &mut known.votes {
+                votes.take_if(|id| !members.contains(id));
             }
             known.view.members = members;
             self.learned.fetch_add(1, Ordering::Relaxed);
@@ -135,14 +144,31 @@ impl Membership {
         self.look_again();
     }
 
-    /// Two URLs lead to one node.
-    pub(super) fn twice(&self, text: &str) {
-        self.details().twice = Some(text.to_owned());
+    /// The voting node that has this id, where the node at `index` was another one when it was last
+    /// looked at: it has been given the memory of that node.
+    pub(super) fn is_copy(&self, index: usize, id: &NodeId) -> Option<usize> {
+        let before = self.details().ids.get(index).cloned().flatten();
+        before.filter(|before| before != id)?;
+        let current = self.current()?;
+        let other = current.votes.iter().position(|votes| votes.as_ref() == Some(id))?;
+        (other != index).then_some(other)
+    }
+
+    /// Whether the URL of a node leads to that of another one, and what is to be said of it.
+    pub(super) fn twice(&self, node: usize, text: Option<String>) {
+        if let Some(known) = self.details().twice.get_mut(node) {
+            *known = text;
+        }
     }
 
     /// That two URLs lead to one node, where they do.
     pub(super) fn is_twice(&self) -> Option<String> {
-        self.details().twice.clone()
+        self.details().twice.iter().flatten().next().cloned()
+    }
+
+    /// The id that a node had when it was last looked at.
+    pub(super) fn last_id(&self, node: usize) -> Option<NodeId> {
+        self.details().ids.get(node).cloned().flatten()
     }
 
     /// This server begins a quorum, unless another one is quicker.
@@ -180,10 +206,15 @@ impl Membership {
         );
     }
 
-    /// A lease of this length was asked for: what a node forgot may have been as long.
+    /// A lease of this length was asked for: where most have forgotten, theirs may have been as long.
     pub(super) fn saw_ttl(&self, ttl_ms: u64) {
         let mut details = self.details();
         details.longest_ttl_ms = details.longest_ttl_ms.max(ttl_ms);
+    }
+
+    /// How long a node that refused the last step is left alone.
+    fn pause(&self, node: usize, now_ms: u64) -> Option<Duration> {
+        self.details().attempts.pause(node, now_ms)
     }
 
     fn longest_ttl_ms(&self) -> u64 {
@@ -200,7 +231,7 @@ impl Membership {
 
     /// How many nodes vote, and what keeps the others from it.
     pub(super) fn summary(&self) -> (usize, String) {
-        let voting = self.current().map_or(0, |c| c.votes.iter().filter(|votes| **votes).count());
+        let voting = self.current().map_or(0, |c| c.votes.iter().flatten().count());
         let details = self.details();
         let mut reasons: Vec<String> = details.problem.iter().cloned().collect();
         for (name, reason) in self.names.iter().zip(&details.reasons) {
@@ -225,15 +256,18 @@ impl Membership {
         }
         let mut votes = Vec::new();
         for (at, standing) in plan.standings.iter().enumerate() {
-            let is_member = plan
-                .view
-                .as_ref()
-                .is_some_and(|view| ids[at].as_ref().is_some_and(|id| view.members.contains(id)));
-            votes.push(*standing == Some(Standing::Votes) && is_member);
+            let votes_now = *standing == Some(Standing::Votes);
+            let is_member = |id: &&NodeId| {
+                votes_now && plan.view.as_ref().is_some_and(|view| view.members.contains(id))
+            };
+            votes.push(ids[at].as_ref().filter(is_member).cloned());
+            if matches!(standing, Some(Standing::Votes | Standing::Joins(_))) {
+                details.attempts.done(at);
+            }
             details.reasons[at] = match standing {
                 Some(Standing::Votes) => None,
                 Some(Standing::Joins(ms)) => Some(lines::joins(*ms)),
-                Some(Standing::Not(why)) => Some(why.clone()),
+                Some(Standing::Not(why)) => Some(lines::is_not(why, details.attempts.why(at))),
                 None => silent[at].clone().or_else(|| Some("it does not answer".to_owned())),
             };
         }

@@ -5,9 +5,10 @@
 //! view can still reach a majority. The members of a view are named by ids, a new one for each life
 //! of a node's memory, so that a node that was replaced does not vote beside the one in its place.
 
-mod copies;
+pub(super) mod copies;
+mod returning;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::rules::quorum::view::{Look, Meta, State, View};
 use crate::rules::quorum::{Members, NodeId, majority};
@@ -275,11 +276,6 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn next_view(&self, members: Members) -> View {
-        let view = self.highest.max(self.view) + 1;
-        View { cluster: self.cluster.to_owned(), n: self.n, view, members }
-    }
-
     fn steps(&mut self, plan: &mut Plan) {
         if !self.ready.is_empty() && self.trusted {
             plan.view = Some(self.view());
@@ -322,66 +318,6 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Those who forgot come back under a new view.
-    fn bring_back(&self, plan: &mut Plan) {
-        if !self.trusted {
-            if !self.all_answer() {
-                return;
-            }
-            plan.problem = Some(format!(
-                "{} of {} nodes belong to the quorum {}, and the others know nothing: where --store \
-                 names a node of another quorum, correct it; where most nodes have lost their \
-                 memory while no lock-server ran, delete the keys of this namespace at the rest, so \
-                 that the quorum begins anew above everything that can have been issued",
-                self.witnesses, self.n, self.cluster
-            ));
-            return;
-        }
-        plan.actions.extend(self.blank.iter().map(|at| Action::Doubt { node: *at }));
-        let voters: Vec<usize> =
-            self.ready.iter().copied().filter(|at| self.is_member(*at)).collect();
-        let enough = voters.len() >= majority(self.n);
-        let soon = voters.len() + self.joining.len() + self.new.len() >= majority(self.n);
-        let forgot = self.doubtful.len() + self.blank.len();
-        if !enough && !soon && forgot > 0 && !self.all_answer() {
-            plan.problem = Some(format!(
-                "{} of {} nodes are known to have their memory, and not all of the others answer: tokens \
-                 are issued again when a majority has it, or when all nodes answer",
-                voters.len(),
-                self.n
-            ));
-        }
-        // Those that were just put in doubt come with the next look.
-        if self.doubtful.is_empty() || !plan.actions.is_empty() && !self.only_waits(plan) {
-            return;
-        }
-        let doubtful = self.doubtful.clone();
-        if enough {
-            match self.members_with_doubtful() {
-                Some(members) => {
-                    let view = self.next_view(members);
-                    plan.actions.push(Action::Bump { view, voters, doubtful });
-                }
-                None => {
-                    plan.problem = Some(
-                        "a node waits to rejoin, and another one has not answered since this server \
-                         started: which place the first one takes is known when that one answers"
-                            .to_owned(),
-                    );
-                }
-            }
-        } else if !soon && self.all_answer() {
-            let ids = self.in_view().filter_map(|at| Some(self.meta(at)?.node.clone()));
-            let members = ids.chain(doubtful.iter().map(|(_, id)| id.clone())).collect();
-            let view = self.next_view(members);
-            plan.actions.push(Action::Recover { view, voters, doubtful });
-        }
-    }
-
-    fn only_waits(&self, plan: &Plan) -> bool {
-        plan.actions.iter().all(|action| matches!(action, Action::Ready { .. }))
-    }
-
     fn is_member(&self, at: usize) -> bool {
         self.meta(at).is_some_and(|meta| self.members.contains(&meta.node))
     }
@@ -389,32 +325,6 @@ impl<'a> Group<'a> {
     fn all_answer(&self) -> bool {
         let found = self.ready.len() + self.joining.len() + self.new.len();
         found + self.doubtful.len() + self.blank.len() == self.n
-    }
-
-    /// The members of the next view: whoever is of this one and not in doubt, and those in doubt
-    /// under their new ids. None where an old id may be that of a silent node or of a doubtful one.
-    fn members_with_doubtful(&self) -> Option<Members> {
-        let mut ids: BTreeSet<NodeId> = BTreeSet::new();
-        let mut unknown = 0;
-        for at in self.in_view() {
-            ids.extend(self.meta(at).map(|meta| meta.node.clone()));
-        }
-        ids.extend(self.doubtful.iter().map(|(_, id)| id.clone()));
-        for at in &self.silent {
-            match &self.nodes[*at].last_id {
-                Some(id) if self.members.contains(id) => drop(ids.insert(id.clone())),
-                _ => unknown += 1,
-            }
-        }
-        let left: Vec<&NodeId> = self.members.iter().filter(|id| !ids.contains(id)).collect();
-        if unknown == 0 {
-            return Some(ids.into_iter().collect());
-        }
-        if left.len() == unknown {
-            ids.extend(left.into_iter().cloned());
-            return Some(ids.into_iter().collect());
-        }
-        None
     }
 }
 

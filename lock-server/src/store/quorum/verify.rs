@@ -1,46 +1,23 @@
 //! Looks at the process behind a new connection to a node before it is used.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod runs;
+
+use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
 use service_kit::redis_link::{Verifier, info_field, load_scripts, text_fields};
 
+pub(super) use self::runs::Runs;
+use self::runs::Verifying;
 use super::membership::Membership;
 use super::nodes::Notes;
+use super::plan::copies;
 use super::replies::{read_look, read_member};
 use super::scripts::Scripts;
 use crate::rules::quorum::NodeId;
 use crate::rules::quorum::view::{FORMAT, Look, MemberReply, Meta, State};
 use crate::store::redis::judge::{Version, oldest_version};
-
-/// Which process each node was last, so that two URLs for one node are noticed.
-#[derive(Debug)]
-pub(super) struct Runs(Mutex<Vec<Option<String>>>);
-
-impl Runs {
-    pub(super) fn new(n: usize) -> Self {
-        Self(Mutex::new(vec![None; n]))
-    }
-
-    /// Notes the process of a node.
-    ///
-    /// # Errors
-    /// The number of another node that is the same process.
-    fn note(&self, index: usize, run_id: &str) -> Result<(), usize> {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |(other, run): (usize, &Option<String>)| {
-            (other != index && run.as_deref() == Some(run_id)).then_some(other)
-        };
-        if let Some(other) = runs.iter().enumerate().find_map(same) {
-            return Err(other);
-        }
-        if let Some(run) = runs.get_mut(index) {
-            *run = Some(run_id.to_owned());
-        }
-        Ok(())
-    }
-}
 
 /// Verifies one node.
 #[derive(Debug)]
@@ -55,38 +32,44 @@ pub(super) struct NodeVerifier {
 #[async_trait]
 impl Verifier for NodeVerifier {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let run_id = self.identity(connection).await?;
+        let (run_id, verifying) = self.identity(connection).await?;
         let keeps = keeps_its_memory(connection).await;
         let before = self.notes.all();
         load_scripts(connection, &self.scripts.all()).await?;
         let look = self.look(connection).await?;
         if let Some(meta) = &look.meta {
+            if let Some(other) = self.membership.is_copy(self.index, &meta.node) {
+                return Err(copies::text(&[self.index, other]));
+            }
             self.judge(connection, &look, meta, &run_id, keeps, &before).await?;
         }
         self.notes.verified(run_id, keeps);
+        verifying.keep();
         self.membership.look_again();
         Ok(())
     }
 }
 
 impl NodeVerifier {
-    async fn identity(&self, connection: &mut MultiplexedConnection) -> Result<String, String> {
+    async fn identity(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(String, Verifying<'_>), String> {
         let info: String = ::redis::cmd("INFO")
             .query_async(connection)
             .await
             .map_err(|error| format!("Redis cannot be verified: {error}"))?;
         let run_id = identity(&info)?;
-        self.runs.note(self.index, &run_id).map_err(|other| {
+        let noted = self.runs.note(self.index, &run_id).map_err(|other| {
             // In the order of the list, whichever was met first.
             let (first, second) = (other.min(self.index) + 1, other.max(self.index) + 1);
-            let text = format!(
+            format!(
                 "nodes {first} and {second} of the quorum are the same Redis (run id {run_id}): \
                  each node has one vote; name another one"
-            );
-            self.membership.twice(&text);
-            text
-        })?;
-        Ok(run_id)
+            )
+        });
+        self.membership.twice(self.index, noted.as_ref().err().cloned());
+        Ok((run_id, noted?))
     }
 
     async fn look(&self, connection: &mut MultiplexedConnection) -> Result<Look, String> {
@@ -120,6 +103,9 @@ impl NodeVerifier {
         }
         let reason = if fell(look, meta, before) {
             "it has accepted less than this server saw it accept"
+        } else if self.was_taken_over(meta, run_id) {
+            "it was restarted, and did not keep every vote before, which the lock server that took \
+             it over cannot know"
         } else if meta.run_id == run_id {
             return Ok(());
         } else if !keeps || self.notes.was_lax() {
@@ -133,8 +119,18 @@ impl NodeVerifier {
                 }
             };
         };
+        self.doubt(connection, run_id, &meta.node).await?;
         self.membership.amnesia(self.index, reason);
-        self.doubt(connection, run_id, &meta.node).await
+        Ok(())
+    }
+
+    /// Whether another server has taken over a process that comes after one which was seen here to
+    /// lose votes, and only here: settings that were put right in between tell nobody else. Where the
+    /// node has another id since, it was in doubt for that already.
+    fn was_taken_over(&self, meta: &Meta, run_id: &str) -> bool {
+        let is_another = self.notes.run_id().is_some_and(|known| known != run_id);
+        let last_id = self.membership.last_id(self.index);
+        is_another && self.notes.was_lax() && last_id.is_none_or(|id| id == meta.node)
     }
 
     async fn doubt(
@@ -258,14 +254,5 @@ mod tests {
             let error = identity(&INFO.replace(from, to)).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
-    }
-
-    #[test]
-    fn one_process_is_one_node() {
-        let runs = Runs::new(3);
-        assert_eq!(runs.note(0, "a"), Ok(()));
-        assert_eq!(runs.note(1, "a"), Err(0));
-        assert_eq!(runs.note(1, "b"), Ok(()));
-        assert_eq!(runs.note(0, "a"), Ok(()), "the same node again");
     }
 }

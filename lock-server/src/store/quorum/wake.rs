@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName};
 use futures_util::StreamExt;
+use tokio::time::MissedTickBehavior;
 
 use super::nodes::Node;
 use super::{QuorumStore, random_below};
@@ -12,6 +13,14 @@ use super::{QuorumStore, random_below};
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(200);
 /// Those who wait in several servers ask a little apart, and after most nodes have heard of the end.
 const SPREAD_MS: u64 = 5;
+/// How many are woken at once where all are.
+const AT_ONCE: usize = 16;
+/// How long nothing may be heard before it is tried whether anything can be.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// After so many pings that are not heard the subscription counts as deaf.
+const UNHEARD_MAX: u32 = 2;
+/// No lock and no lease: nobody minds it.
+const PING: &str = "ping";
 
 /// Listens to one node until the process ends.
 pub(super) async fn listen(store: QuorumStore, node: Arc<Node>) {
@@ -27,15 +36,70 @@ async fn listen_once(store: &QuorumStore, node: &Node) -> Result<(), String> {
     let timeout = store.inner.options.link.connect_timeout;
     let mut subscription = node.link.target().subscribe(timeout).await?;
     let channel = store.inner.scripts.keys().wake();
-    subscription.subscribe(channel).await.map_err(|error| error.to_string())?;
-    // What was said before this moment was missed.
-    store.queues().wake_all();
-    let mut messages = subscription.into_on_message();
-    while let Some(message) = messages.next().await {
-        let text: String = message.get_payload().unwrap_or_default();
-        hear(store, &text);
+    match tokio::time::timeout(timeout, subscription.subscribe(channel)).await {
+        Ok(done) => done.map_err(|error| error.to_string())?,
+        Err(_) => return Err(format!("no answer in {} ms", timeout.as_millis())),
     }
-    Ok(())
+    // What was said before this moment was missed.
+    everybody(store);
+    store.queues().hears();
+    hear_all(store, node, channel, subscription.into_on_message()).await;
+    store.queues().is_deaf();
+    Err("the subscription was lost".to_owned())
+}
+
+/// Passes messages on until the stream ends, or until our own pings are not heard any more. Every
+/// server on the node hears them, so that only where nobody has said anything for a while one is sent.
+async fn hear_all(
+    store: &QuorumStore,
+    node: &Node,
+    channel: &str,
+    mut messages: impl futures_util::Stream<Item = ::redis::Msg> + Unpin,
+) {
+    let mut ticker = tokio::time::interval(PING_INTERVAL);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut is_quiet, mut unheard) = (false, 0);
+    loop {
+        tokio::select! {
+            message = messages.next() => {
+                let Some(message) = message else { return };
+                (is_quiet, unheard) = (false, 0);
+                let text: String = message.get_payload().unwrap_or_default();
+                hear(store, &text);
+            }
+            _ = ticker.tick() => {
+                if unheard >= UNHEARD_MAX {
+                    return;
+                }
+                // A node that is away has not taken it: that it is not heard says nothing then.
+                if is_quiet && node.link.call(&ping(channel)).await.is_ok() {
+                    unheard += 1;
+                }
+                is_quiet = true;
+            }
+        }
+    }
+}
+
+fn ping(channel: &str) -> ::redis::Cmd {
+    let mut publish = ::redis::cmd("PUBLISH");
+    publish.arg(channel).arg(PING);
+    publish
+}
+
+/// Every first asks again, because messages may have been missed or a node is back: a few at a time, so
+/// that nodes are not asked for all locks at the same moment.
+pub(super) fn everybody(store: &QuorumStore) {
+    let (wakes, stop) = (store.queues().wakes(), store.inner.tasks.shutdown_token());
+    store.inner.tasks.spawn(async move {
+        let work = async {
+            for few in wakes.chunks(AT_ONCE) {
+                few.iter().for_each(|wake| wake.notify_one());
+                tokio::time::sleep(Duration::from_millis(1 + random_below(SPREAD_MS))).await;
+            }
+        };
+        stop.run_until_cancelled(work).await;
+    });
 }
 
 /// The lock, and the lease that ended.

@@ -11,23 +11,23 @@ use service_kit::ids;
 use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
+use super::returning::Return;
 use super::{Membership, lines};
 use crate::guards::Guards;
-use crate::rules::quorum::view::{Accepted, Look, MemberReply, View};
-use crate::rules::quorum::{Members, NodeId, majority};
+use crate::rules::quorum::view::{Look, MemberReply, View};
+use crate::rules::quorum::{Members, NodeId};
 use crate::rules::tokens;
 use crate::store::quorum::nodes::Node;
 use crate::store::quorum::plan::{Action, Known, plan};
-use crate::store::quorum::random_below;
 use crate::store::quorum::replies::{read_look, read_member};
-use crate::store::quorum::scripts::{Init, Rejoin, Scripts};
-use crate::store::quorum::verify::{fell, new_id};
+use crate::store::quorum::scripts::{Init, Scripts};
+use crate::store::quorum::verify::fell;
 use crate::store::redis::judge;
 
 /// How often the nodes are looked at when nothing seems to happen.
 const CALM: Duration = Duration::from_secs(1);
 /// And when something is to be done that others may do too.
-const BUSY: Duration = Duration::from_millis(100);
+pub(super) const BUSY: Duration = Duration::from_millis(100);
 /// How many looks follow each other at once where each finds something to do.
 const STEPS_MAX: usize = 16;
 /// How long nodes have to answer at first before it is told that they do not.
@@ -51,11 +51,21 @@ pub(in super::super) struct Driver {
 
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
+pub(super) enum Done {
     /// Something changed: look again.
     Changed,
     /// Nothing to do before this time is over.
     Wait(Duration),
+}
+
+impl Done {
+    /// What two steps have come to.
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Changed, _) | (_, Self::Changed) => Self::Changed,
+            (Self::Wait(one), Self::Wait(other)) => Self::Wait(one.min(other)),
+        }
+    }
 }
 
 impl Driver {
@@ -125,10 +135,7 @@ impl Driver {
         self.membership.publish(&plan, &silent, &ids, learned);
         let mut done = Done::Wait(if plan.problem.is_some() { BUSY * 5 } else { CALM });
         for action in &plan.actions {
-            done = match (done, self.act(action, &known).await) {
-                (Done::Changed, _) | (_, Done::Changed) => Done::Changed,
-                (Done::Wait(one), Done::Wait(other)) => Done::Wait(one.min(other)),
-            };
+            done = done.and(self.act(action, &known).await);
         }
         done
     }
@@ -149,9 +156,12 @@ impl Driver {
         if let Some(meta) = &look.meta
             && fell(&look, meta, &seen)
         {
-            self.membership
-                .amnesia(node.index, "it has accepted less than this server saw it accept");
-            self.doubt(node, Some(&meta.node)).await;
+            let reason = "it has accepted less than this server saw it accept";
+            // What it said counts for nothing, whether or not it can be told so.
+            let doubted = self.doubt(node, Some(&meta.node), Some(reason)).await;
+            doubted.map_err(|why| format!("{reason}, and is to be kept from voting: {why}"))?;
+            self.membership.look_again();
+            return Err(reason.to_owned());
         }
         Ok((look, run_id))
     }
@@ -163,21 +173,14 @@ impl Driver {
                 let floors = metas(known).map(|meta| meta.floor);
                 self.init(*node, id, view.clone(), floors.max().unwrap_or(0)).await
             }
-            Action::Doubt { node } => {
-                let Some(node) = self.nodes.get(*node) else { return Done::Wait(CALM) };
-                if self.membership.details().cluster.is_some() {
-                    let reason = "it knows nothing of the quorum (any more)";
-                    self.membership.amnesia(node.index, reason);
-                }
-                self.doubt(node, None).await
-            }
+            Action::Doubt { node } => self.doubt_blank(*node).await,
             Action::Ready { node, view, id } => {
                 match self.tell(*node, &self.scripts.ready(view, id)).await {
-                    Some(MemberReply::Done) => {
+                    Ok(MemberReply::Done) => {
                         tracing::info!(node = self.name(*node), view = view.view, "the node votes");
                         Done::Changed
                     }
-                    Some(MemberReply::Wait(ms)) => {
+                    Ok(MemberReply::Wait(ms)) => {
                         Done::Wait(Duration::from_millis(ms.saturating_add(1)).min(CALM))
                     }
                     _ => Done::Wait(BUSY),
@@ -185,13 +188,15 @@ impl Driver {
             }
             Action::Advance { node, view } => {
                 match self.tell(*node, &self.scripts.advance(view)).await {
-                    Some(MemberReply::Done) => Done::Changed,
+                    Ok(MemberReply::Done) => Done::Changed,
                     _ => Done::Wait(BUSY),
                 }
             }
-            Action::Bump { view, voters, doubtful } => self.bump(view, voters, doubtful).await,
+            Action::Bump { view, voters, doubtful } => {
+                self.bump(&Return { view, voters, doubtful, known }).await
+            }
             Action::Recover { view, voters, doubtful } => {
-                self.recover(view, voters, doubtful, known).await
+                self.recover(&Return { view, voters, doubtful, known }).await
             }
         }
     }
@@ -214,119 +219,34 @@ impl Driver {
         let Some(run_id) = run_id else { return Done::Wait(BUSY) };
         let init = Init { view, node: id.clone(), run_id, floor };
         match self.tell(node, &self.scripts.init(&init)).await {
-            Some(MemberReply::Done) => Done::Changed,
+            Ok(MemberReply::Done) => Done::Changed,
             _ => Done::Wait(BUSY),
         }
-    }
-
-    async fn doubt(&self, node: &Node, seen: Option<&NodeId>) -> Done {
-        let Some(run_id) = node.notes.run_id() else { return Done::Wait(BUSY) };
-        match self.tell(node.index, &self.scripts.doubt(&run_id, seen, &new_id())).await {
-            Some(MemberReply::Doubted(_)) => {
-                node.notes.forget();
-                Done::Changed
-            }
-            _ => Done::Wait(BUSY),
-        }
-    }
-
-    /// A new view, in which those in doubt come back with what `f + 1` others have accepted.
-    async fn bump(&self, view: &View, voters: &[usize], doubtful: &[(usize, NodeId)]) -> Done {
-        let accepted = self.accepted(view, voters).await;
-        if accepted.len() < majority(self.nodes.len()) {
-            // Another server is at it too, or a node went away: whoever is quicker, the next look tells.
-            tokio::time::sleep(Duration::from_millis(random_below(40))).await;
-            return Done::Wait(BUSY);
-        }
-        self.membership.counters.view_bumps.inc();
-        let mut accepted = accepted.into_iter().fold(Accepted::default(), Accepted::merge);
-        accepted.wait_ms = accepted.wait_ms.max(self.membership.longest_ttl_ms());
-        tracing::warn!(
-            view = view.view,
-            nodes = ?doubtful.iter().map(|(at, _)| self.name(*at)).collect::<Vec<_>>(),
-            wait_ms = accepted.wait_ms,
-            "nodes rejoin under a new view"
-        );
-        self.rejoin(view, doubtful, &accepted).await
-    }
-
-    /// As [`bump`](Self::bump), where most have forgotten.
-    async fn recover(
-        &self,
-        view: &View,
-        voters: &[usize],
-        doubtful: &[(usize, NodeId)],
-        known: &[Known],
-    ) -> Done {
-        let bumped = self.accepted(view, voters).await;
-        if bumped.len() < voters.len() {
-            tokio::time::sleep(Duration::from_millis(random_below(40))).await;
-            return Done::Wait(BUSY);
-        }
-        self.membership.counters.view_bumps.inc();
-        let mut accepted = bumped.into_iter().fold(Accepted::default(), Accepted::merge);
-        for (look, _) in known.iter().filter_map(|known| known.found.as_ref()) {
-            accepted = accepted.merge(what_it_knows(look));
-        }
-        accepted.floor = accepted.floor.max(self.floor());
-        accepted.wait_ms = accepted.wait_ms.max(self.membership.longest_ttl_ms());
-        tracing::error!(
-            view = view.view,
-            floor = accepted.floor,
-            wait_ms = accepted.wait_ms,
-            "most nodes of the quorum have lost their memory: leases may be lost, and tokens go on \
-             above everything that can have been issued"
-        );
-        self.rejoin(view, doubtful, &accepted).await
-    }
-
-    async fn accepted(&self, view: &View, voters: &[usize]) -> Vec<Accepted> {
-        let command = self.scripts.bump(view);
-        let replies = voters.iter().map(|node| self.tell(*node, &command));
-        let bumped = |reply| match reply {
-            Some(MemberReply::Bumped(accepted)) => Some(accepted),
-            _ => None,
-        };
-        join_all(replies).await.into_iter().filter_map(bumped).collect()
-    }
-
-    async fn rejoin(&self, view: &View, doubtful: &[(usize, NodeId)], accepted: &Accepted) -> Done {
-        for (at, id) in doubtful {
-            let run_id = self.nodes.get(*at).and_then(|node| node.notes.run_id());
-            let Some(run_id) = run_id else { continue };
-            let rejoin =
-                Rejoin { view: view.clone(), node: id.clone(), run_id, accepted: accepted.clone() };
-            let reply = self.tell(*at, &self.scripts.rejoin(&rejoin)).await;
-            if reply != Some(MemberReply::Done) {
-                tracing::debug!(node = self.name(*at), ?reply, "the node has not rejoined");
-            }
-        }
-        Done::Changed
     }
 
     /// Above everything that can have been issued.
-    fn floor(&self) -> u64 {
+    pub(super) fn floor(&self) -> u64 {
         tokens::restart_floor(self.clock.wall_ms()).max(self.guards.highest())
     }
 
-    async fn tell(&self, node: usize, command: &Cmd) -> Option<MemberReply> {
-        let node = self.nodes.get(node)?;
+    pub(super) async fn tell(&self, node: usize, command: &Cmd) -> Result<MemberReply, String> {
+        let node = self.nodes.get(node).ok_or("there is no such node")?;
         let reply = tokio::time::timeout(LOOK_TIMEOUT, node.link.call(command)).await;
         let reply = match reply {
             Ok(Ok(value)) => read_member(value).map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it does not answer".to_owned()),
         };
-        match reply {
-            Ok(reply) => Some(reply),
-            Err(reason) => {
-                tracing::debug!(node = self.name(node.index), reason, "a step was not done");
-                None
-            }
-        }
+        reply.inspect_err(|reason| {
+            tracing::debug!(node = self.name(node.index), reason, "a step was not done");
+        })
     }
 
-    fn name(&self, node: usize) -> String {
+    pub(super) fn now_ms(&self) -> u64 {
+        self.clock.monotonic_ms()
+    }
+
+    pub(super) fn name(&self, node: usize) -> String {
         self.nodes.get(node).map_or_else(String::new, |node| node.link.target().to_string())
     }
 
@@ -348,16 +268,6 @@ impl Driver {
     }
 }
 
-fn metas(known: &[Known]) -> impl Iterator<Item = &crate::rules::quorum::view::Meta> {
+pub(super) fn metas(known: &[Known]) -> impl Iterator<Item = &crate::rules::quorum::view::Meta> {
     known.iter().filter_map(|known| known.found.as_ref()?.0.meta.as_ref())
-}
-
-/// What a node still knows, whatever it has forgotten.
-fn what_it_knows(look: &Look) -> Accepted {
-    let Some(meta) = &look.meta else { return Accepted::default() };
-    Accepted {
-        floor: meta.floor,
-        p: look.p.clone(),
-        wait_ms: meta.covered_ms.saturating_sub(look.now_ms),
-    }
 }

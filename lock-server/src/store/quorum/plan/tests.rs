@@ -219,3 +219,20 @@ fn a_copy_of_a_node_and_the_node_do_not_vote() {
     let emptied = plan(&[ready("a"), ready("b"), doubted("d")], Some(CLUSTER));
     assert!(matches!(emptied.actions.as_slice(), [Action::Bump { .. }]), "{emptied:?}");
 }
+
+/// A node in doubt could not come back in the view that was made for it: the others stay where they
+/// are, and it comes into that one. One that has forgotten again has another id, and needs a new view.
+#[test]
+fn a_node_that_could_not_come_back_is_waited_for_in_its_view() {
+    let moved = |own: &str| node(State::Ready, own, 2, &["a", "c", "x"]);
+    let view_for =
+        |doubtful: &str| match plan(&[moved("a"), doubted(doubtful), moved("c")], Some(CLUSTER))
+            .actions
+            .as_slice()
+        {
+            [Action::Bump { view, .. }] => (view.view, view.members.clone()),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(view_for("x"), (2, members(&["a", "c", "x"])));
+    assert_eq!(view_for("y"), (3, members(&["a", "c", "y"])));
+}

@@ -1,0 +1,192 @@
+//! Keeping nodes from voting that may have forgotten, and bringing them back.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::drive::{BUSY, Done, Driver, metas};
+use crate::rules::quorum::view::{Accepted, Look, MemberReply, View};
+use crate::rules::quorum::{NodeId, majority};
+use crate::store::quorum::nodes::Node;
+use crate::store::quorum::plan::Known;
+use crate::store::quorum::random_below;
+use crate::store::quorum::scripts::Rejoin;
+use crate::store::quorum::verify::new_id;
+
+/// Whom a view brings back.
+pub(super) struct Return<'a> {
+    pub(super) view: &'a View,
+    /// Who accepts it.
+    pub(super) voters: &'a [usize],
+    pub(super) doubtful: &'a [(usize, NodeId)],
+    /// What all nodes said.
+    pub(super) known: &'a [Known],
+}
+
+impl Return<'_> {
+    /// Whether nobody is in that view yet; else it waits for a node that could not come back.
+    fn is_new(&self) -> bool {
+        !metas(self.known).any(|meta| meta.view.view >= self.view.view)
+    }
+}
+
+impl Driver {
+    /// Keeps a node from voting that was `seen` with this id, if with any. Where that is for the loss
+    /// of its memory, `reason` says how it shows.
+    pub(super) async fn doubt(
+        &self,
+        node: &Node,
+        seen: Option<&NodeId>,
+        reason: Option<&str>,
+    ) -> Result<(), String> {
+        let run_id = node.notes.run_id().ok_or("it is not verified yet")?;
+        match self.tell(node.index, &self.scripts.doubt(&run_id, seen, &new_id())).await? {
+            MemberReply::Doubted(_) => {
+                node.notes.forget();
+                if let Some(reason) = reason {
+                    self.membership.amnesia(node.index, reason);
+                }
+                Ok(())
+            }
+            other => Err(format!("it answered {other:?}")),
+        }
+    }
+
+    /// The same for a node that knows nothing.
+    pub(super) async fn doubt_blank(&self, node: usize) -> Done {
+        if let Some(pause) = self.membership.pause(node, self.now_ms()) {
+            return Done::Wait(pause);
+        }
+        let Some(blank) = self.nodes.get(node) else { return Done::Wait(BUSY) };
+        let is_known = self.membership.details().cluster.is_some();
+        let reason = is_known.then_some("it knows nothing of the quorum (any more)");
+        let done = self.doubt(blank, None, reason).await;
+        self.noted(node, done)
+    }
+
+    /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What the
+    /// others remember is all that any majority can have granted: it has a node among them.
+    pub(super) async fn bump(&self, back: &Return<'_>) -> Done {
+        let due = match self.due(back) {
+            Ok(due) => due,
+            Err(wait) => return wait,
+        };
+        let accepted = self.accepted(back).await;
+        if accepted.len() < majority(self.nodes.len()) {
+            return self.others_are_at_it().await;
+        }
+        let accepted = accepted.into_iter().fold(Accepted::default(), Accepted::merge);
+        if back.is_new() {
+            self.membership.counters.view_bumps.inc();
+            tracing::warn!(
+                view = back.view.view,
+                nodes = ?due.iter().map(|(at, _)| self.name(*at)).collect::<Vec<_>>(),
+                wait_ms = accepted.wait_ms,
+                "nodes rejoin under a new view"
+            );
+        }
+        self.rejoin(back.view, &due, &accepted).await
+    }
+
+    /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a lease, so
+    /// that the longest that was asked for here is waited for too.
+    pub(super) async fn recover(&self, back: &Return<'_>) -> Done {
+        let due = match self.due(back) {
+            Ok(due) => due,
+            Err(wait) => return wait,
+        };
+        let bumped = self.accepted(back).await;
+        if bumped.len() < back.voters.len() {
+            return self.others_are_at_it().await;
+        }
+        let mut accepted = bumped.into_iter().fold(Accepted::default(), Accepted::merge);
+        for (look, _) in back.known.iter().filter_map(|known| known.found.as_ref()) {
+            accepted = accepted.merge(what_it_knows(look));
+        }
+        accepted.floor = accepted.floor.max(self.floor());
+        accepted.wait_ms = accepted.wait_ms.max(self.membership.longest_ttl_ms());
+        if back.is_new() {
+            self.membership.counters.view_bumps.inc();
+            tracing::error!(
+                view = back.view.view,
+                floor = accepted.floor,
+                wait_ms = accepted.wait_ms,
+                "most nodes of the quorum have lost their memory: leases may be lost, and tokens go \
+                 on above everything that can have been issued"
+            );
+        }
+        self.rejoin(back.view, &due, &accepted).await
+    }
+
+    /// Those whose turn it is to be brought back, or how long none is.
+    fn due(&self, back: &Return<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
+        let now_ms = self.now_ms();
+        let (mut due, mut pause) = (Vec::new(), None);
+        for (at, id) in back.doubtful {
+            match self.membership.pause(*at, now_ms) {
+                None => due.push((*at, id.clone())),
+                Some(left) => pause = pause.min(Some(left)).or(Some(left)),
+            }
+        }
+        if due.is_empty() { Err(Done::Wait(pause.unwrap_or(BUSY))) } else { Ok(due) }
+    }
+
+    /// Another server is at it too, or a node went away: whoever is quicker, the next look tells.
+    async fn others_are_at_it(&self) -> Done {
+        tokio::time::sleep(Duration::from_millis(random_below(40))).await;
+        Done::Wait(BUSY)
+    }
+
+    async fn accepted(&self, back: &Return<'_>) -> Vec<Accepted> {
+        let command = self.scripts.bump(back.view);
+        let replies = back.voters.iter().map(|node| self.tell(*node, &command));
+        let bumped = |reply| match reply {
+            Ok(MemberReply::Bumped(accepted)) => Some(accepted),
+            _ => None,
+        };
+        join_all(replies).await.into_iter().filter_map(bumped).collect()
+    }
+
+    async fn rejoin(&self, view: &View, due: &[(usize, NodeId)], accepted: &Accepted) -> Done {
+        let mut done = Done::Wait(Duration::MAX);
+        for (at, id) in due {
+            let run_id = self.nodes.get(*at).and_then(|node| node.notes.run_id());
+            let Some(run_id) = run_id else { continue };
+            let rejoin =
+                Rejoin { view: view.clone(), node: id.clone(), run_id, accepted: accepted.clone() };
+            let reply = match self.tell(*at, &self.scripts.rejoin(&rejoin)).await {
+                Ok(MemberReply::Done) => Ok(()),
+                Ok(other) => Err(format!("it answered {other:?}")),
+                Err(why) => Err(why),
+            };
+            done = done.and(self.noted(*at, reply));
+        }
+        done
+    }
+
+    /// What a step has come to; one that came to nothing is tried again after a while.
+    fn noted(&self, node: usize, done: Result<(), String>) -> Done {
+        let now_ms = self.now_ms();
+        let attempts = &mut self.membership.details().attempts;
+        match done {
+            Ok(()) => {
+                attempts.done(node);
+                Done::Changed
+            }
+            Err(why) => {
+                attempts.failed(node, now_ms, why);
+                Done::Wait(attempts.pause(node, now_ms).unwrap_or(BUSY))
+            }
+        }
+    }
+}
+
+/// What a node still knows, whatever it has forgotten.
+fn what_it_knows(look: &Look) -> Accepted {
+    let Some(meta) = &look.meta else { return Accepted::default() };
+    Accepted {
+        floor: meta.floor,
+        p: look.p.clone(),
+        wait_ms: meta.covered_ms.saturating_sub(look.now_ms),
+    }
+}

@@ -1,0 +1,111 @@
+//! How nodes come back that have forgotten.
+
+use std::collections::BTreeSet;
+
+use super::{Action, Group, Plan};
+use crate::rules::quorum::view::View;
+use crate::rules::quorum::{Members, NodeId, majority};
+
+impl Group<'_> {
+    /// Those who forgot come back under a new view.
+    pub(super) fn bring_back(&self, plan: &mut Plan) {
+        if !self.trusted {
+            if !self.all_answer() {
+                return;
+            }
+            plan.problem = Some(format!(
+                "{} of {} nodes belong to the quorum {}, and the others know nothing: where --store \
+                 names a node of another quorum, correct it; where most nodes have lost their \
+                 memory while no lock-server ran, delete the keys of this namespace at the rest, so \
+                 that the quorum begins anew above everything that can have been issued",
+                self.witnesses, self.n, self.cluster
+            ));
+            return;
+        }
+        plan.actions.extend(self.blank.iter().map(|at| Action::Doubt { node: *at }));
+        let voters: Vec<usize> =
+            self.ready.iter().copied().filter(|at| self.is_member(*at)).collect();
+        let enough = voters.len() >= majority(self.n);
+        let soon = voters.len() + self.joining.len() + self.new.len() >= majority(self.n);
+        let forgot = self.doubtful.len() + self.blank.len();
+        if !enough && !soon && forgot > 0 && !self.all_answer() {
+            plan.problem = Some(format!(
+                "{} of {} nodes are known to have their memory, and not all of the others answer: tokens \
+                 are issued again when a majority has it, or when all nodes answer",
+                voters.len(),
+                self.n
+            ));
+        }
+        // Those that were just put in doubt come with the next look.
+        if self.doubtful.is_empty() || !plan.actions.is_empty() && !self.only_waits(plan) {
+            return;
+        }
+        let doubtful = self.doubtful.clone();
+        if enough {
+            match self.members_with_doubtful() {
+                Some(members) => {
+                    let view = self.view_of_return(members);
+                    plan.actions.push(Action::Bump { view, voters, doubtful });
+                }
+                None => {
+                    plan.problem = Some(
+                        "a node waits to rejoin, and another one has not answered since this server \
+                         started: which place the first one takes is known when that one answers"
+                            .to_owned(),
+                    );
+                }
+            }
+        } else if !soon && self.all_answer() {
+            let ids = self.in_view().filter_map(|at| Some(self.meta(at)?.node.clone()));
+            let members = ids.chain(doubtful.iter().map(|(_, id)| id.clone())).collect();
+            let view = self.view_of_return(members);
+            plan.actions.push(Action::Recover { view, voters, doubtful });
+        }
+    }
+
+    fn only_waits(&self, plan: &Plan) -> bool {
+        plan.actions.iter().all(|action| matches!(action, Action::Ready { .. }))
+    }
+
+    /// The view that those in doubt come back in: the one in force where it was made for them and they
+    /// could not come yet, because they could not write or an answer was lost. A new one each time
+    /// would have the others, and every request, chase views for as long as one node is in trouble.
+    /// Under such an id a node has never voted, and what it is told is what the others have accepted by
+    /// then, so that it makes no difference when it comes.
+    fn view_of_return(&self, members: Members) -> View {
+        let waits = |(at, id): &(usize, NodeId)| {
+            members.contains(id) && self.meta(*at).is_some_and(|meta| meta.view.view < self.view)
+        };
+        if members == self.members && self.doubtful.iter().all(waits) {
+            return self.view();
+        }
+        let view = self.highest.max(self.view) + 1;
+        View { cluster: self.cluster.to_owned(), n: self.n, view, members }
+    }
+
+    /// The members of the next view: whoever is of this one and not in doubt, and those in doubt
+    /// under their new ids. None where an old id may be that of a silent node or of a doubtful one.
+    fn members_with_doubtful(&self) -> Option<Members> {
+        let mut ids: BTreeSet<NodeId> = BTreeSet::new();
+        let mut unknown = 0;
+        for at in self.in_view() {
+            ids.extend(self.meta(at).map(|meta| meta.node.clone()));
+        }
+        ids.extend(self.doubtful.iter().map(|(_, id)| id.clone()));
+        for at in &self.silent {
+            match &self.nodes[*at].last_id {
+                Some(id) if self.members.contains(id) => drop(ids.insert(id.clone())),
+                _ => unknown += 1,
+            }
+        }
+        let left: Vec<&NodeId> = self.members.iter().filter(|id| !ids.contains(id)).collect();
+        if unknown == 0 {
+            return Some(ids.into_iter().collect());
+        }
+        if left.len() == unknown {
+            ids.extend(left.into_iter().cloned());
+            return Some(ids.into_iter().collect());
+        }
+        None
+    }
+}
