@@ -15,4 +15,6 @@ mod recovery;
 mod redlock;
 mod servers;
 mod split;
+mod strangers;
 mod told;
+mod trouble;
