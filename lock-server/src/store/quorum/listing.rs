@@ -114,11 +114,12 @@ mod tests {
 
     use crate::rules::quorum::view::{Addressee, View};
     use crate::store::quorum::scripts::{Keys, Scripts};
+    use crate::store::redis::KeyPrefix;
 
     /// Nodes send the names that are asked for, not all that they have.
     #[test]
     fn the_prefix_goes_to_the_nodes() {
-        let scripts = Scripts::new(Keys::new(&"".parse().unwrap(), &Namespace::default()));
+        let scripts = Scripts::new(Keys::new(&KeyPrefix::default(), &Namespace::default()));
         let (view, node) = (View::default(), "n".parse().unwrap());
         let to = Addressee { view: &view, node: &node };
         let sent = scripts.names(to, "jobs/", 0, 5).get_packed_command();
