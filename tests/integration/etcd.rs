@@ -1,5 +1,6 @@
 //! The lock server over real etcds, one node and several, and what happens when they are hurt.
 
+mod another_life;
 mod bad_input;
 mod believers;
 mod clock;
@@ -9,9 +10,11 @@ mod flush;
 mod hanging;
 mod holes;
 mod leaders;
+mod lost;
 mod pause;
 mod places;
 mod restore;
+mod same_id;
 mod servers;
 mod sessions;
 mod split;

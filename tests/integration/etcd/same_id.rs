@@ -1,0 +1,117 @@
+//! Two callers with one id at one server: whoever leaves takes nothing from the other.
+
+use fence_tests::api::{Locks, Reply};
+use fence_tests::etcd_server::Etcd;
+use fence_tests::key_file::lease_id;
+use fence_tests::wait::soon;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{LONG_MS, lock_server, setup};
+
+const ROUNDS: usize = 8;
+
+fn asking(locks: &Locks, lock: &str, ask: &Value) -> JoinHandle<Reply> {
+    let (locks, lock, ask) = (locks.clone(), lock.to_owned(), ask.clone());
+    tokio::spawn(async move { locks.acquire(&lock, ask).await })
+}
+
+fn own() -> Value {
+    json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me", "wait_ms": LONG_MS})
+}
+
+/// When the one of the two leaves.
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    BeforeTheGrant,
+    WithTheGrant,
+    AfterTheGrant,
+}
+
+async fn one_leaves(when: Leaves) {
+    let etcd = Etcd::start().await;
+    let (server, other) = (setup(&etcd.url()).start().await, lock_server(&etcd).await);
+    let (locks, other) = (server.locks(), other.locks());
+    for round in 0..ROUNDS {
+        let (lock, ask) = (format!("two/{round}"), own());
+        let held = other.grant(&lock, LONG_MS).await;
+        let leaves = asking(&locks, &lock, &ask);
+        other.queue_of(&lock, 1).await;
+        let stays = asking(&locks, &lock, &ask);
+        // Both have been heard when something that was asked after them is answered.
+        other.queue_of(&lock, 1).await;
+        if matches!(when, Leaves::BeforeTheGrant) {
+            leaves.abort();
+        }
+        let releasing = other.release(&lock, held.lease_id);
+        if matches!(when, Leaves::WithTheGrant) {
+            let pause = std::time::Duration::from_millis(2 * round as u64);
+            let (released, ()) = tokio::join!(releasing, async {
+                tokio::time::sleep(pause).await;
+                leaves.abort();
+            });
+            released.expect(200);
+        } else {
+            releasing.await.expect(200);
+        }
+        let lease = soon("the one that stays", stays).await.unwrap().lease();
+        leaves.abort();
+        // A withdrawal that is under way would have come before this.
+        other.grant(&format!("after/{round}"), LONG_MS).await;
+        let again = locks.acquire(&lock, ask.clone()).await.lease();
+        assert_eq!((again.token, again.lease_id), (lease.token, lease.lease_id));
+        assert_eq!(locks.renew(&lock, lease.lease_id).await.lease().token, lease.token);
+        assert_eq!(other.show(&lock).await.queue_length, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_callers_leaves_before_the_grant() {
+    one_leaves(Leaves::BeforeTheGrant).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_callers_leaves_with_the_grant() {
+    one_leaves(Leaves::WithTheGrant).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_callers_leaves_after_the_grant() {
+    one_leaves(Leaves::AfterTheGrant).await;
+}
+
+/// A waiter leaves when its lock becomes free, and its client asks again without waiting: what it is
+/// told of is not withdrawn with the waiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
+    let etcd = Etcd::start().await;
+    let (server, other) = (setup(&etcd.url()).start().await, lock_server(&etcd).await);
+    let (locks, other) = (server.locks(), other.locks());
+    let mut told = 0;
+    for round in 0..ROUNDS {
+        let (lock, ask) = (format!("again/{round}"), own());
+        let held = other.grant(&lock, LONG_MS).await;
+        let waiting = asking(&locks, &lock, &ask);
+        other.queue_of(&lock, 1).await;
+        let mut now = ask.clone();
+        now["wait_ms"] = json!(0);
+        let releasing = other.release(&lock, held.lease_id);
+        let (released, reply) = tokio::join!(releasing, async {
+            tokio::time::sleep(std::time::Duration::from_millis(round as u64)).await;
+            waiting.abort();
+            locks.acquire(&lock, now).await
+        });
+        released.expect(200);
+        // It came too early, or too late: the withdrawal has ended the id.
+        if reply.status != 200 {
+            assert!(matches!(reply.status, 410 | 423 | 503), "{reply:?}");
+            continue;
+        }
+        told += 1;
+        let lease = reply.lease();
+        other.grant(&format!("after/{round}"), LONG_MS).await;
+        assert_eq!(locks.renew(&lock, lease.lease_id).await.lease().token, lease.token);
+        assert_eq!(other.show(&lock).await.holder.unwrap().lease_id, lease.lease_id);
+    }
+    assert!(told > 0, "no repeat was told of a grant");
+}
