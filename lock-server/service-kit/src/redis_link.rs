@@ -5,7 +5,7 @@
 //! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
 //! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody has
 //! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
-//! run, is sent once more.
+//! run, is sent once more, unless its caller says that it would come too late by then.
 //!
 //! Commands of many callers share the connection. What waits at the same moment leaves in one
 //! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 pub use pinned::Pinned;
 pub use script::{Script, load_scripts};
 pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
+use target::Reached;
 pub use target::RedisTarget;
 pub use url::{TargetError, without_password};
 pub use value::{info_field, text_fields};
@@ -48,6 +49,21 @@ pub trait Verifier: Send + Sync + 'static {
     /// # Errors
     /// A sentence that says why this Redis cannot be used. The link stays down and tries again.
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String>;
+
+    /// As [`Verifier::verify`], for who must know by which choice the process is the one in use:
+    /// sentinels number theirs (the configuration epoch), and the numbers only rise. A Redis that is
+    /// chosen a second time may not have what another had that was chosen in between.
+    ///
+    /// # Errors
+    /// As [`Verifier::verify`].
+    async fn verify_chosen(
+        &self,
+        connection: &mut MultiplexedConnection,
+        choice: Option<u64>,
+    ) -> Result<(), String> {
+        let _ = choice;
+        self.verify(connection).await
+    }
 
     /// How long a verification may take beside the answers of Redis, because it asks others too.
     fn others_take(&self) -> Duration {
@@ -134,8 +150,8 @@ struct Live {
     /// The generation in which this connection was made: what tells two physical connections
     /// apart, while verifying one again only raises its generation.
     connected_in: u64,
-    /// Where it leads, `host:port`.
-    address: String,
+    /// Where it leads.
+    at: Reached,
 }
 
 impl std::fmt::Debug for Inner {
@@ -218,6 +234,27 @@ impl RedisLink {
         }
     }
 
+    /// As [`call`](Self::call), for a command that must not be run after one that is sent later: where
+    /// Redis has forgotten the scripts, the connection is verified again, and the command is not sent
+    /// once more.
+    ///
+    /// # Errors
+    /// [`LinkError`]; [`LinkError::Down`] also where it was not run because of that.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the command back.
+    pub async fn call_in_turn(&self, command: &Cmd) -> Result<Value, LinkError> {
+        let live = self.live()?;
+        match self.send(&live, command).await {
+            Err(LinkError::Server { code, .. }) if code == "NOSCRIPT" => {
+                self.verify_again(live.generation).await?;
+                let target = &self.inner.target;
+                Err(LinkError::Down(format!("Redis at {target} had forgotten the scripts")))
+            }
+            other => other,
+        }
+    }
+
     /// Verifies the connection again, unless somebody did since `generation` was current.
     ///
     /// # Errors
@@ -228,7 +265,7 @@ impl RedisLink {
         if live.generation != generation {
             return Ok(());
         }
-        match self.verify(&mut live.connection).await {
+        match self.verify(&mut live.connection, live.at.epoch).await {
             Ok(()) => {
                 self.publish(Live { generation: generation + 1, ..live });
                 Ok(())
@@ -348,26 +385,26 @@ impl RedisLink {
 
     async fn connect_once(&self, generation: u64) -> Result<(), String> {
         let timeout = self.inner.options.connect_timeout;
-        let (mut connection, address) = self.inner.target.connect_somewhere(timeout).await?;
-        self.verify(&mut connection).await?;
+        let (mut connection, at) = self.inner.target.connect_somewhere(timeout).await?;
+        self.verify(&mut connection, at.epoch).await?;
         if self.inner.closed.is_cancelled() {
             return Err(format!("the link to Redis at {} was closed", self.inner.target));
         }
-        self.publish(Live { connection, generation, connected_in: generation, address });
+        self.publish(Live { connection, generation, connected_in: generation, at });
         Ok(())
     }
 
-    async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+    async fn verify(
+        &self,
+        connection: &mut MultiplexedConnection,
+        choice: Option<u64>,
+    ) -> Result<(), String> {
         let limit = self.inner.options.reply_timeout * 2 + self.inner.verifier.others_take();
-        tokio::time::timeout(limit, self.inner.verifier.verify(connection)).await.unwrap_or_else(
-            |_| {
-                Err(format!(
-                    "Redis at {} did not answer within {} ms",
-                    self.inner.target,
-                    limit.as_millis()
-                ))
-            },
-        )
+        let verified = self.inner.verifier.verify_chosen(connection, choice);
+        tokio::time::timeout(limit, verified).await.unwrap_or_else(|_| {
+            let limit_ms = limit.as_millis();
+            Err(format!("Redis at {} did not answer within {limit_ms} ms", self.inner.target))
+        })
     }
 
     fn publish(&self, live: Live) {

@@ -3,6 +3,7 @@
 mod alone;
 mod another;
 mod apart;
+mod chosen_again;
 mod emptied;
 mod later_master;
 

@@ -29,8 +29,8 @@ impl Pinned {
     }
 
     /// Where the connection leads, `host:port`.
-    pub fn address(&self) -> &str {
-        &self.live.address
+    pub fn address(&self) -> String {
+        self.live.at.address()
     }
 
     /// Whether the link still uses this connection.
@@ -73,9 +73,9 @@ impl Pinned {
         self.link.awaited(&self.live, replies).await
     }
 
-    /// Asks the sentinels, where there are some, whether more than half of all name the Redis behind
-    /// this connection as the master. What they answer is true after this call began: no later master
-    /// was named by a majority before it.
+    /// Asks the sentinels, where there are some, whether for more than half of all the choice is in
+    /// force by which this connection was made. What they answer is true after this call began: no later
+    /// choice was named by a majority before it.
     ///
     /// # Errors
     /// A sentence with what they said, also where too few answered.
@@ -83,7 +83,7 @@ impl Pinned {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn confirm_master(&self, timeout: Duration) -> Result<(), String> {
-        self.link.target().confirm(self.address(), timeout).await
+        self.link.target().confirm(&self.live.at, timeout).await
     }
 
     fn still_current(&self) -> Result<(), LinkError> {

@@ -2,14 +2,16 @@
 
 mod votes;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, cmd};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value, cmd, from_redis_value};
 
+pub(super) use self::votes::Choice;
 use self::votes::Votes;
 use super::access::Access;
 use super::target::address_text;
@@ -44,33 +46,28 @@ impl Sentinels {
         Self { addresses, master, idle }
     }
 
-    /// Where most of the sentinels say that the master is; they are asked at the same time. One that
+    /// What most of the sentinels have chosen; they are asked at the same time. One that
     /// wants a password is given its own where there is one, else the login that Redis itself gets.
     ///
     /// # Errors
     /// A sentence with what each of them said.
-    pub(super) async fn ask(
-        &self,
-        access: &Access,
-        timeout: Duration,
-    ) -> Result<(String, u16), String> {
+    pub(super) async fn ask(&self, access: &Access, timeout: Duration) -> Result<Choice, String> {
         self.votes(access, timeout).await.result(&self.master)
     }
 
     /// Whether more than half of all that were named say, to a question that is sent after this
-    /// call, that the master is at `address`. A sentinel that names another one never goes back to
-    /// the old one, unless that is chosen anew; so while a majority names this master, no majority
-    /// can have named a later one before.
+    /// call, that `choice` is the one in force. A sentinel that knows of a later choice never goes back
+    /// to an earlier one; so while a majority names this one, no majority has named a later one before.
     ///
     /// # Errors
     /// A sentence with what each of them said.
     pub(super) async fn confirm(
         &self,
-        address: &str,
+        choice: &Choice,
         access: &Access,
         timeout: Duration,
     ) -> Result<(), String> {
-        self.votes(access, timeout).await.confirm(address, &self.master)
+        self.votes(access, timeout).await.confirm(choice, &self.master)
     }
 
     /// What they say, up to where the rest can change nothing.
@@ -102,11 +99,7 @@ impl Sentinels {
 
     /// On the connection that is there, or a new one where there is none or it fails. One whose
     /// answer nobody waits for any more is not used again.
-    async fn ask_one(
-        &self,
-        at: usize,
-        access: &Access,
-    ) -> Result<Option<(String, u16)>, RedisError> {
+    async fn ask_one(&self, at: usize, access: &Access) -> Result<Option<Choice>, RedisError> {
         let idle = self.slot(at).take();
         if let Some(Idle(mut connection)) = idle
             && let Ok(said) = self.query(&mut connection).await
@@ -133,14 +126,40 @@ impl Sentinels {
         self.idle[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The address and its epoch. No answer has both in the midst of a failover, so the epoch is asked
+    /// for before and after the address.
     async fn query(
         &self,
         connection: &mut MultiplexedConnection,
-    ) -> Result<Option<(String, u16)>, RedisError> {
-        let mut question = cmd("SENTINEL");
-        question.arg("get-master-addr-by-name").arg(&self.master);
-        question.query_async(connection).await
+    ) -> Result<Option<Choice>, RedisError> {
+        let mut questions = Pipeline::new();
+        for what in ["master", "get-master-addr-by-name", "master"] {
+            questions.add_command(self.question(what));
+        }
+        let replies = connection.send_packed_commands(&questions, 0, 3).await?;
+        let Ok([before, address, after]) = <[Value; 3]>::try_from(replies) else {
+            return Err((ErrorKind::Parse, "it answered something else").into());
+        };
+        let address: Option<(String, u16)> = from_redis_value(address.extract_error()?)?;
+        let Some((host, port)) = address else { return Ok(None) };
+        let (before, epoch) = (epoch_of(before)?, epoch_of(after)?);
+        match before == epoch {
+            true => Ok(Some(Choice { host, port, epoch })),
+            false => Err((ErrorKind::Parse, "it has just made another choice").into()),
+        }
     }
+
+    fn question(&self, what: &str) -> Cmd {
+        let mut question = cmd("SENTINEL");
+        question.arg(what).arg(&self.master);
+        question
+    }
+}
+
+fn epoch_of(reply: Value) -> Result<u64, RedisError> {
+    let fields: HashMap<String, String> = from_redis_value(reply.extract_error()?)?;
+    let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+    epoch.ok_or_else(|| (ErrorKind::Parse, "its answer lacks config-epoch").into())
 }
 
 async fn connect(

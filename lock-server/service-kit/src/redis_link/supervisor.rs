@@ -41,12 +41,12 @@ async fn ping(link: &RedisLink) {
     }
 }
 
-/// Gives up a connection to a Redis that is not the master any more. A demoted master that is cut
+/// Gives up a connection to a Redis that is not the master any more, or is it by another choice. A demoted master that is cut
 /// off from the sentinels would go on answering as if nothing had happened.
 async fn follow(link: &RedisLink) {
     let Ok(live) = link.live() else { return };
-    if let Some(master) = link.inner.target.moved_to(&live.address).await {
-        let from = &live.address;
+    if let Some(master) = link.inner.target.moved_to(&live.at).await {
+        let from = live.at.address();
         link.give_up(&live, &format!("the sentinels moved the master from {from} to {master}"));
     }
 }

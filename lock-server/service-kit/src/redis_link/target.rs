@@ -8,7 +8,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, RedisError};
 
 use super::access::{Access, Explained};
-use super::sentinel::Sentinels;
+use super::sentinel::{Choice, Sentinels};
 use super::slots::SlotOwner;
 use super::url::{self, RedisUrl, TargetError};
 use crate::login::StoreLogin;
@@ -27,6 +27,29 @@ pub struct RedisTarget {
     place: Place,
     access: Access,
     shown: String,
+}
+
+/// Where a connection leads.
+#[derive(Clone, Debug)]
+pub(super) struct Reached {
+    /// The host.
+    pub(super) host: String,
+    /// The port.
+    pub(super) port: u16,
+    /// The epoch of the sentinels' choice, where they chose it.
+    pub(super) epoch: Option<u64>,
+}
+
+impl Reached {
+    /// `host:port`.
+    pub(super) fn address(&self) -> String {
+        address_text(&self.host, self.port)
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        let (host, port) = (self.host.clone(), self.port);
+        self.epoch.map(|epoch| Choice { host, port, epoch })
+    }
 }
 
 /// How the address of a connection is found.
@@ -120,12 +143,26 @@ impl RedisTarget {
         self.connect_somewhere(timeout).await.map(|(connection, _)| connection)
     }
 
+    /// As [`RedisTarget::connect`], and with the number of the choice that led there, as
+    /// [`Verifier::verify_chosen`](super::Verifier::verify_chosen) gets it.
+    ///
+    /// # Errors
+    /// As [`RedisTarget::connect`].
+    pub async fn connect_chosen(
+        &self,
+        timeout: Duration,
+    ) -> Result<(MultiplexedConnection, Option<u64>), String> {
+        let (connection, at) = self.connect_somewhere(timeout).await?;
+        Ok((connection, at.epoch))
+    }
+
     /// As [`RedisTarget::connect`], and says where it leads.
     pub(super) async fn connect_somewhere(
         &self,
         timeout: Duration,
-    ) -> Result<(MultiplexedConnection, String), String> {
-        let (host, port) = self.resolve(timeout).await?;
+    ) -> Result<(MultiplexedConnection, Reached), String> {
+        let reached = self.resolve(timeout).await?;
+        let (host, port) = (reached.host.clone(), reached.port);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -157,7 +194,7 @@ impl RedisTarget {
                 ));
             }
         }
-        Ok((connection, address))
+        Ok((connection, reached))
     }
 
     /// A new connection that only listens to channels.
@@ -165,7 +202,7 @@ impl RedisTarget {
     /// # Errors
     /// A sentence with the address and the cause.
     pub async fn subscribe(&self, timeout: Duration) -> Result<PubSub, String> {
-        let (host, port) = self.resolve(timeout).await?;
+        let Reached { host, port, .. } = self.resolve(timeout).await?;
         let client = self.client(&host, port).await?;
         match tokio::time::timeout(timeout, client.get_async_pubsub()).await {
             Ok(Ok(pubsub)) => Ok(pubsub),
@@ -183,8 +220,7 @@ impl RedisTarget {
     /// # Errors
     /// A sentence where those who should know the address do not say it within `timeout` each.
     pub async fn tcp_address(&self, timeout: Duration) -> Result<String, String> {
-        let (host, port) = self.resolve(timeout).await?;
-        Ok(address_text(&host, port))
+        Ok(self.resolve(timeout).await?.address())
     }
 
     /// User and password, where the URL has them.
@@ -220,31 +256,37 @@ impl RedisTarget {
         }
     }
 
-    /// Where the master is, if sentinels say that it is not at `address` any more.
-    pub(super) async fn moved_to(&self, address: &str) -> Option<String> {
+    /// What the sentinels say now, if it is another choice than the one that led to `at`.
+    pub(super) async fn moved_to(&self, at: &Reached) -> Option<String> {
         let Place::Sentinels(sentinels) = &self.place else { return None };
-        let (host, port) = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
-        Some(address_text(&host, port)).filter(|master| master != address)
+        let now = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
+        (Some(&now) != at.choice().as_ref()).then(|| now.to_string())
     }
 
-    /// Whether who chooses the Redis still chooses the one at `address`, by answers to questions
-    /// that are sent after this call. Where nobody chooses it always is.
+    /// Whether the choice that led to `at` is still in force, by answers to questions that are sent
+    /// after this call. Where nobody chooses it always is.
     ///
     /// # Errors
     /// A sentence with what was said.
-    pub(super) async fn confirm(&self, address: &str, timeout: Duration) -> Result<(), String> {
-        match &self.place {
-            Place::Sentinels(sentinels) => sentinels.confirm(address, &self.access, timeout).await,
-            Place::One { .. } | Place::Slot(_) => Ok(()),
+    pub(super) async fn confirm(&self, at: &Reached, timeout: Duration) -> Result<(), String> {
+        match (&self.place, at.choice()) {
+            (Place::Sentinels(sentinels), Some(choice)) => {
+                sentinels.confirm(&choice, &self.access, timeout).await
+            }
+            _ => Ok(()),
         }
     }
 
-    async fn resolve(&self, timeout: Duration) -> Result<(String, u16), String> {
-        match &self.place {
-            Place::One { host, port } => Ok((host.clone(), *port)),
-            Place::Sentinels(sentinels) => sentinels.ask(&self.access, timeout).await,
-            Place::Slot(owner) => owner.ask(&self.access, timeout).await,
-        }
+    async fn resolve(&self, timeout: Duration) -> Result<Reached, String> {
+        let (host, port) = match &self.place {
+            Place::One { host, port } => (host.clone(), *port),
+            Place::Slot(owner) => owner.ask(&self.access, timeout).await?,
+            Place::Sentinels(sentinels) => {
+                let Choice { host, port, epoch } = sentinels.ask(&self.access, timeout).await?;
+                return Ok(Reached { host, port, epoch: Some(epoch) });
+            }
+        };
+        Ok(Reached { host, port, epoch: None })
     }
 
     async fn client(&self, host: &str, port: u16) -> Result<Client, String> {

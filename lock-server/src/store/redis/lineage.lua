@@ -14,20 +14,25 @@
 -- ARGV[14] "wait" where grants wait for leases that may be lost; "" where they do not
 -- ARGV[15] the lineage that the caller knew before, or empty
 -- ARGV[16] the format before, which is stored alike by servers that keep no pause
+-- ARGV[17] the configuration epoch in which sentinels chose this process; "" where none did
 --
 -- Post:  SAME id counter           this is the process that the lineage was written by
 --        NEW id counter reason left  the counter is above every token that can have been issued, and
 --                                  nobody is granted a lock for so long, ms
 --        DUE reason                a new lineage is due; nothing was changed, as was asked for
+--        STALE epoch               it was used in a later epoch already; nothing was changed
 --        EXHAUSTED                 there is no token left above what may have been issued
 --        FORMAT found              what is stored was written in another format; nothing was changed
 local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
-local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'format')
+local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'format', 'epoch')
 local counter = tonumber(token or '0')
 
 if meta[1] and meta[3] ~= ARGV[11] and meta[3] ~= ARGV[16] then
   return { 'FORMAT', meta[3] or '1' }
 end
+-- A master that sentinels leave and choose again, before they made it a replica, is the same process
+-- with the same history, and lacks what the one in between had.
+local epoch, known_epoch = tonumber(ARGV[17]), tonumber(meta[4] or '')
 local reason
 if not lineage or not token then
   reason = 'nothing is stored: new, or emptied'
@@ -35,6 +40,10 @@ elseif meta[1] ~= ARGV[1] then
   reason = 'the Redis process changed'
 elseif meta[2] ~= ARGV[2] then
   reason = 'the replication history changed'
+elseif epoch and known_epoch and epoch < known_epoch then
+  return { 'STALE', meta[4] }
+elseif epoch and known_epoch and epoch > known_epoch then
+  reason = 'the sentinels chose another Redis and this one again'
 elseif meta[3] ~= ARGV[11] then
   -- Servers of that version are told by the new lineage, look again, and find another format.
   reason = 'it was used by a version of lock-server whose grants do not wait'
@@ -48,6 +57,9 @@ else
     local now = time_ms()
     local lives = in_use(ARGV[12], now, tonumber(ARGV[13]))
     pause(ARGV[12], now, tonumber(ARGV[13]), lives)
+  end
+  if epoch and not known_epoch and ARGV[9] ~= 'look' then
+    redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
   end
   return { 'SAME', lineage, token }
 end
@@ -74,5 +86,8 @@ local value = int(counter)
 redis.call('SET', KEYS[2], value)
 redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason,
   'format', ARGV[11])
+if epoch then
+  redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
+end
 redis.call('SET', KEYS[1], ARGV[5])
 return { 'NEW', ARGV[5], value, reason, int(left) }

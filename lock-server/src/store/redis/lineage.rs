@@ -110,24 +110,30 @@ impl LineageKeeper {
 
     /// The verdict on this process. The guards are asked at start, and whenever a new lineage is
     /// due: before it begins, so that it begins above what they have seen.
-    async fn judge(&self, connection: &mut MultiplexedConnection) -> Result<Verdict, String> {
+    async fn judge(
+        &self,
+        connection: &mut MultiplexedConnection,
+        choice: Option<u64>,
+    ) -> Result<Verdict, String> {
         if self.guards.were_asked() && !self.guards.is_empty() {
-            let verdict = self.run(connection, Mode::Look).await?;
+            let verdict = self.run(connection, choice, Mode::Look).await?;
             if !matches!(verdict, Verdict::Due { .. }) {
                 return Ok(verdict);
             }
         }
         // Silence is noted there. What begins below begins above the clock floor, which covers it.
         self.guards.ask().await;
-        self.run(connection, Mode::Begin).await
+        self.run(connection, choice, Mode::Begin).await
     }
 
     async fn run(
         &self,
         connection: &mut MultiplexedConnection,
+        choice: Option<u64>,
         mode: Mode,
     ) -> Result<Verdict, String> {
         let known = Known {
+            choice,
             seen: self.token_seen.load(Ordering::Relaxed),
             floor: tokens::restart_floor(self.clock.wall_ms()),
             mark: self.guards.highest(),
@@ -160,8 +166,16 @@ impl LineageKeeper {
 #[async_trait]
 impl Verifier for LineageKeeper {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        self.verify_chosen(connection, None).await
+    }
+
+    async fn verify_chosen(
+        &self,
+        connection: &mut MultiplexedConnection,
+        choice: Option<u64>,
+    ) -> Result<(), String> {
         self.needs.check(connection).await?;
-        let verdict = self.judge(connection).await?;
+        let verdict = self.judge(connection, choice).await?;
         if let Verdict::New { id, counter, reason, paused_ms } = &verdict {
             self.begun.inc();
             tracing::warn!(
@@ -232,6 +246,8 @@ struct Known {
     waits: bool,
     /// The lineage before, or empty.
     lineage: String,
+    /// The sentinels' epoch by which the connection was made.
+    choice: Option<u64>,
 }
 
 /// What the script may do.
@@ -270,9 +286,10 @@ pub async fn init_fresh(
     guards.ask().await.vouch_for_a_new_namespace()?;
     let prefix = key_prefix.of(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
-    let mut connection = target.connect(LinkOptions::default().connect_timeout).await?;
+    let timeout = LinkOptions::default().connect_timeout;
+    let (mut connection, choice) = target.connect_chosen(timeout).await?;
     Needs::of(&target, &prefix).check(&mut connection).await?;
-    let (is_cluster, known) = (target.is_cluster(), Known::default());
+    let (is_cluster, known) = (target.is_cluster(), Known { choice, ..Known::default() });
     match judge_lineage(&mut connection, is_cluster, &prefix, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
@@ -305,7 +322,7 @@ async fn judge_lineage(
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
     command.arg(mode.word()).arg(known.mark).arg(FORMAT).arg(prefix);
     command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" }).arg(&known.lineage);
-    command.arg(FORMAT_BEFORE);
+    command.arg(FORMAT_BEFORE).arg(known.choice.map(|epoch| epoch.to_string()).unwrap_or_default());
     let value = command.query_async(connection).await.map_err(failed)?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -317,6 +334,12 @@ async fn judge_lineage(
             paused_ms: left.parse().unwrap_or(0),
         }),
         ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
+        ["STALE", epoch] => Err(format!(
+            "the sentinels chose this Redis in epoch {}, and a lock server has used it in epoch \
+             {epoch}: they are behind, and are asked again. If the sentinels were set up anew, \
+             and their epochs began again, HDEL {prefix}meta epoch",
+            known.choice.unwrap_or_default()
+        )),
         ["FORMAT", found] => Err(other_format(prefix, found)),
         ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
             issued; use another namespace, and check the clocks of Redis and of this machine"

@@ -1,21 +1,38 @@
 //! What several sentinels said, and what is to be made of it. Pure: no I/O.
 
+use std::fmt;
+
 use crate::redis_link::target::address_text;
 
-/// Where a master is: host and port.
-pub(super) type Address = (String, u16);
+/// Which Redis sentinels have chosen as the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::redis_link) struct Choice {
+    /// Its host.
+    pub(in crate::redis_link) host: String,
+    /// Its port.
+    pub(in crate::redis_link) port: u16,
+    /// The configuration epoch: each choice has a higher one than those before it, also where it is
+    /// of a Redis that was the master before.
+    pub(in crate::redis_link) epoch: u64,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (epoch {})", address_text(&self.host, self.port), self.epoch)
+    }
+}
 
 /// The answers of some sentinels so far.
 ///
 /// One sentinel that is cut off from the others together with an old master goes on naming that one,
-/// and the old master goes on calling itself a master. So an address is believed only when at least
+/// and the old master goes on calling itself a master. So a choice is believed only when at least
 /// half of the sentinels that were named have answered, and more of them say this than anything else.
 #[derive(Debug)]
 pub(super) struct Votes {
     asked: usize,
     heard: usize,
     /// What was said, by how many; `None` is "I know no such master".
-    said: Vec<(Option<Address>, usize)>,
+    said: Vec<(Option<Choice>, usize)>,
     /// In words, for people.
     words: Vec<String>,
 }
@@ -27,9 +44,9 @@ impl Votes {
     }
 
     /// One answered.
-    pub(super) fn says(&mut self, who: &str, what: Option<Address>) {
+    pub(super) fn says(&mut self, who: &str, what: Option<Choice>) {
         self.words.push(match &what {
-            Some((host, port)) => format!("{who} says {}", address_text(host, *port)),
+            Some(choice) => format!("{who} says {choice}"),
             None => format!("{who} knows no such master"),
         });
         self.heard += 1;
@@ -44,22 +61,21 @@ impl Votes {
         self.words.push(why);
     }
 
-    /// The address that nobody who is still to answer can change any more.
-    pub(super) fn settled(&self) -> Option<Address> {
+    /// The choice that nobody who is still to answer can change any more.
+    pub(super) fn settled(&self) -> Option<Choice> {
         let most = self.said.iter().find(|(_, count)| count * 2 > self.asked)?;
         most.0.clone()
     }
 
-    /// Whether more than half of all that were asked name `address`.
+    /// Whether more than half of all that were asked name `choice`.
     ///
     /// # Errors
     /// A sentence with what each of them said.
-    pub(super) fn confirm(self, address: &str, master: &str) -> Result<(), String> {
+    pub(super) fn confirm(self, choice: &Choice, master: &str) -> Result<(), String> {
         let asked = self.asked;
-        let named = |said: &Address| address_text(&said.0, said.1);
-        match self.settled().as_ref().map(named) {
-            Some(now) if now == address => Ok(()),
-            Some(now) => Err(format!("the sentinels moved the master from {address} to {now}")),
+        match self.settled() {
+            Some(now) if now == *choice => Ok(()),
+            Some(now) => Err(format!("the sentinels moved the master from {choice} to {now}")),
             None => Err(format!(
                 "fewer than {} of {asked} sentinels name one address of the master \"{master}\": {}",
                 asked / 2 + 1,
@@ -68,13 +84,13 @@ impl Votes {
         }
     }
 
-    /// The address, when all have answered or will not.
+    /// The choice, when all have answered or will not.
     ///
     /// # Errors
     /// A sentence with what each of them said.
-    pub(super) fn result(self, master: &str) -> Result<Address, String> {
-        if let Some(address) = self.settled() {
-            return Ok(address);
+    pub(super) fn result(self, master: &str) -> Result<Choice, String> {
+        if let Some(choice) = self.settled() {
+            return Ok(choice);
         }
         let words = self.words.join("; ");
         let needed = self.asked.div_ceil(2);
@@ -88,7 +104,7 @@ impl Votes {
         let most = self.said.iter().map(|(_, count)| *count).max().unwrap_or(0);
         let mut first = self.said.into_iter().filter(|(_, count)| *count == most);
         match (first.next(), first.next()) {
-            (Some((Some(address), _)), None) => Ok(address),
+            (Some((Some(choice), _)), None) => Ok(choice),
             (Some(_), Some(_)) => Err(format!(
                 "the sentinels do not agree on where the master \"{master}\" is: {words}. While a \
                  failover is under way that passes; else look which of them watch another group"
@@ -105,7 +121,12 @@ impl Votes {
 mod tests {
     use super::*;
 
-    /// `1` and `2` are addresses, `0` no such master, `-` silence.
+    fn choice(port: u16, epoch: u64) -> Choice {
+        Choice { host: "m".to_owned(), port, epoch }
+    }
+
+    /// `1` and `2` are addresses, `a` and `b` the same in a later epoch, `0` no such master, `-`
+    /// silence.
     fn votes(answers: &str) -> Votes {
         let mut votes = Votes::of(answers.len());
         for (number, answer) in answers.chars().enumerate() {
@@ -113,14 +134,17 @@ mod tests {
             match answer {
                 '-' => votes.is_silent(format!("{who} does not answer")),
                 '0' => votes.says(&who, None),
-                port => votes.says(&who, Some(("m".to_owned(), port as u16 - '0' as u16))),
+                later @ 'a'..='b' => {
+                    votes.says(&who, Some(choice(later as u16 - 'a' as u16 + 1, 8)));
+                }
+                port => votes.says(&who, Some(choice(port as u16 - '0' as u16, 7))),
             }
         }
         votes
     }
 
     fn result(answers: &str) -> Result<u16, String> {
-        votes(answers).result("orders").map(|(_, port)| port)
+        votes(answers).result("orders").map(|choice| choice.port)
     }
 
     #[test]
@@ -140,8 +164,10 @@ mod tests {
             ("1--", "only 1 of 3"),
             ("0--", "at least 2 are needed"),
             ("12", "do not agree"),
-            ("12-", "s1 says m:2; s2 does not answer"),
+            ("12-", "s1 says m:2 (epoch 7); s2 does not answer"),
             ("10", "do not agree"),
+            // The same Redis, chosen again: another choice.
+            ("1a", "s0 says m:1 (epoch 7); s1 says m:1 (epoch 8)"),
         ] {
             let error = result(answers).unwrap_err();
             assert!(error.contains(reason), "{answers}: {error}");
@@ -150,16 +176,18 @@ mod tests {
 
     #[test]
     fn more_than_half_of_all_confirm() {
-        let confirm = |answers: &str| votes(answers).confirm("m:1", "orders");
+        let confirm = |answers: &str| votes(answers).confirm(&choice(1, 7), "orders");
         for answers in ["1", "11", "111", "11-", "112", "1-1", "110", "1112-"] {
             assert_eq!(confirm(answers), Ok(()), "{answers}");
         }
         for (answers, reason) in [
-            ("221", "moved the master from m:1 to m:2"),
-            ("22-", "moved the master from m:1 to m:2"),
+            ("221", "moved the master from m:1 (epoch 7) to m:2 (epoch 7)"),
+            ("22-", "moved the master from m:1 (epoch 7) to m:2 (epoch 7)"),
+            ("aa1", "moved the master from m:1 (epoch 7) to m:1 (epoch 8)"),
+            ("ab1", "fewer than 2 of 3"),
             ("1-", "fewer than 2 of 2"),
             ("1--", "fewer than 2 of 3"),
-            ("12-", "s1 says m:2; s2 does not answer"),
+            ("12-", "s1 says m:2 (epoch 7); s2 does not answer"),
             // Enough to follow, and not to vouch.
             ("11--", "fewer than 3 of 4"),
             ("000", "knows no such master"),
@@ -173,10 +201,10 @@ mod tests {
     #[test]
     fn the_rest_is_not_awaited_once_more_than_half_agree() {
         let mut votes = Votes::of(3);
-        let address = Some(("m".to_owned(), 1));
-        votes.says("a", address.clone());
+        let choice = Some(choice(1, 7));
+        votes.says("a", choice.clone());
         assert_eq!(votes.settled(), None);
-        votes.says("b", address.clone());
-        assert_eq!(votes.settled(), address);
+        votes.says("b", choice.clone());
+        assert_eq!(votes.settled(), choice);
     }
 }
