@@ -17,7 +17,7 @@ pub mod node;
 pub mod tally;
 pub mod view;
 
-pub use view::{Members, NodeId};
+pub use view::{Addressee, Members, NodeId};
 
 /// How many buckets the locks of a namespace are divided into; each has a counter of its own.
 pub const BUCKETS: u16 = 256;
@@ -101,6 +101,11 @@ pub struct Renew {
     pub lease: LeaseId,
     /// How long it lives from now, in milliseconds; `None` for its own time to live.
     pub ttl_ms: Option<u64>,
+    /// Which lock server asks.
+    pub by: String,
+    /// Its renewals in their order: one that comes after a later one of the same server, as from a
+    /// connection that was given up, says how the lease is, and does not take the later time away.
+    pub order: u64,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,
 }
@@ -143,6 +148,11 @@ pub enum Refusal {
         view: u64,
         /// Who belongs to it.
         members: Members,
+    },
+    /// It is another node than the one that is meant, or its memory is a copy of another's.
+    Stranger {
+        /// Whose memory it has.
+        node: NodeId,
     },
 }
 

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 
-use super::view::{COVER_MS, Look, Meta, State, View};
+use super::view::{Addressee, COVER_MS, Look, Meta, State, View};
 use super::{Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, Vote};
 
+mod desk;
 mod joining;
 mod record;
 
+use self::desk::Desk;
 use self::record::{Ended, Live, Record};
 
 /// Tells a node of a lease that a majority holds.
@@ -49,28 +51,22 @@ pub struct Node {
     locks: BTreeMap<LockName, Record>,
 }
 
-/// What a script about a lock works on.
-struct Desk {
-    now_ms: u64,
-    retention_ms: u64,
-    p: u64,
-    record: Record,
-}
-
 impl Node {
-    /// Whether a caller with this view may ask.
+    /// Whether a caller who means this node in this view may ask.
     ///
     /// # Errors
     /// [`Refusal`].
-    fn admit(&self, view: &View) -> Result<&Meta, Refusal> {
+    fn admit(&self, to: Addressee<'_>) -> Result<&Meta, Refusal> {
         let meta = self.meta.as_ref().filter(|meta| !meta.view.cluster.is_empty());
         let meta = meta.ok_or(Refusal::NoMember)?;
-        if (&meta.view.cluster, meta.view.n) != (&view.cluster, view.n) {
+        if (&meta.view.cluster, meta.view.n) != (&to.view.cluster, to.view.n) {
             return Err(Refusal::Other { cluster: meta.view.cluster.clone(), n: meta.view.n });
         } else if meta.state != State::Ready {
             return Err(Refusal::NotReady);
-        } else if meta.view != *view {
+        } else if meta.view != *to.view {
             return Err(meta.other_view());
+        } else if meta.node != *to.node {
+            return Err(Refusal::Stranger { node: meta.node.clone() });
         }
         Ok(meta)
     }
@@ -82,12 +78,12 @@ impl Node {
     fn desk(
         &self,
         now_ms: u64,
-        view: &View,
+        to: Addressee<'_>,
         lock: &LockName,
         bucket: Bucket,
         retention_ms: u64,
     ) -> Result<Desk, Refusal> {
-        let p = self.accepted(self.admit(view)?, bucket);
+        let p = self.accepted(self.admit(to)?, bucket);
         let stored = self.locks.get(lock).filter(|record| record.gone_at_ms > now_ms);
         let mut record = stored.cloned().unwrap_or_default();
         record.settle(now_ms);
@@ -133,8 +129,8 @@ impl Node {
     }
 
     /// `vote.lua`
-    pub fn vote(&mut self, now_ms: u64, view: &View, vote: &Vote) -> NodeReply {
-        let mut desk = match self.desk(now_ms, view, &vote.lock, vote.bucket, vote.retention_ms) {
+    pub fn vote(&mut self, now_ms: u64, to: Addressee<'_>, vote: &Vote) -> NodeReply {
+        let mut desk = match self.desk(now_ms, to, &vote.lock, vote.bucket, vote.retention_ms) {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
         };
@@ -168,6 +164,7 @@ impl Node {
             granted_ms: now_ms,
             expires_ms: now_ms + vote.ttl_ms,
             renewals: 0,
+            renewed: Default::default(),
             attempt: vote.attempt.clone(),
             owner: vote.owner.clone(),
             metadata: vote.metadata.clone(),
@@ -178,8 +175,8 @@ impl Node {
     }
 
     /// `topup.lua`
-    pub fn topup(&mut self, now_ms: u64, view: &View, topup: &TopUp) -> NodeReply {
-        let desk = self.desk(now_ms, view, &topup.lock, topup.bucket, topup.retention_ms);
+    pub fn topup(&mut self, now_ms: u64, to: Addressee<'_>, topup: &TopUp) -> NodeReply {
+        let desk = self.desk(now_ms, to, &topup.lock, topup.bucket, topup.retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -205,6 +202,7 @@ impl Node {
                     granted_ms: now_ms,
                     expires_ms,
                     renewals: 0,
+                    renewed: Default::default(),
                     attempt: topup.attempt.clone(),
                     owner: topup.owner.clone(),
                     metadata: topup.metadata.clone(),
@@ -219,8 +217,8 @@ impl Node {
     }
 
     /// `renew.lua`
-    pub fn renew(&mut self, now_ms: u64, view: &View, renew: &Renew) -> NodeReply {
-        let desk = self.desk(now_ms, view, &renew.lock, renew.bucket, renew.retention_ms);
+    pub fn renew(&mut self, now_ms: u64, to: Addressee<'_>, renew: &Renew) -> NodeReply {
+        let desk = self.desk(now_ms, to, &renew.lock, renew.bucket, renew.retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -228,15 +226,19 @@ impl Node {
         let Some(live) = desk.record.live.as_mut().filter(|live| live.lease == renew.lease) else {
             return desk.ended(renew.lease).unwrap_or_else(|| desk.held_or_nothing());
         };
-        live.ttl_ms = renew.ttl_ms.unwrap_or(live.ttl_ms);
-        live.expires_ms = now_ms + live.ttl_ms;
-        live.renewals += 1;
-        live.attempt.clear();
+        let (by, order) = &live.renewed;
+        if *by != renew.by || renew.order >= *order {
+            live.ttl_ms = renew.ttl_ms.unwrap_or(live.ttl_ms);
+            live.expires_ms = now_ms + live.ttl_ms;
+            live.renewals += 1;
+            live.renewed = (renew.by.clone(), renew.order);
+            live.attempt.clear();
+        }
         let reply = NodeReply::Renewed {
             token: live.token,
             owner: live.owner.clone(),
             ttl_ms: live.ttl_ms,
-            remaining_ms: live.ttl_ms,
+            remaining_ms: live.expires_ms - now_ms,
             metadata: live.metadata.clone(),
         };
         self.save(&renew.lock, desk);
@@ -247,13 +249,13 @@ impl Node {
     pub fn end(
         &mut self,
         now_ms: u64,
-        view: &View,
+        to: Addressee<'_>,
         lock: &LockName,
         lease: LeaseId,
         end: &End,
         retention_ms: u64,
     ) -> NodeReply {
-        let desk = self.desk(now_ms, view, lock, super::bucket_of(lock), retention_ms);
+        let desk = self.desk(now_ms, to, lock, super::bucket_of(lock), retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -297,8 +299,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`] where the node does not take part.
-    pub fn read(&self, now_ms: u64, view: &View, lock: &LockName) -> Result<Seen, Refusal> {
-        let desk = self.desk(now_ms, view, lock, super::bucket_of(lock), 0)?;
+    pub fn read(&self, now_ms: u64, to: Addressee<'_>, lock: &LockName) -> Result<Seen, Refusal> {
+        let desk = self.desk(now_ms, to, lock, super::bucket_of(lock), 0)?;
         let live = desk.record.live.as_ref().map(|live| SeenLease {
             lease: live.lease,
             info: live.holder(now_ms),
@@ -314,15 +316,15 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`] where the node does not take part.
-    pub fn names(&self, now_ms: u64, view: &View) -> Result<Vec<LockName>, Refusal> {
-        self.admit(view)?;
+    pub fn names(&self, now_ms: u64, to: Addressee<'_>) -> Result<Vec<LockName>, Refusal> {
+        self.admit(to)?;
         let known = self.locks.iter().filter(|(_, record)| record.gone_at_ms > now_ms);
         Ok(known.map(|(lock, _)| lock.clone()).collect())
     }
 
     /// `raise.lua`
-    pub fn raise(&mut self, view: &View, bucket: Bucket, token: Token) -> NodeReply {
-        let p = match self.admit(view) {
+    pub fn raise(&mut self, to: Addressee<'_>, bucket: Bucket, token: Token) -> NodeReply {
+        let p = match self.admit(to) {
             Ok(meta) => self.accepted(meta, bucket),
             Err(refusal) => return NodeReply::Refused(refusal),
         };
@@ -334,8 +336,8 @@ impl Node {
     }
 
     /// `lift.lua`
-    pub fn lift(&mut self, view: &View, mark: Token) -> NodeReply {
-        if let Err(refusal) = self.admit(view) {
+    pub fn lift(&mut self, to: Addressee<'_>, mark: Token) -> NodeReply {
+        if let Err(refusal) = self.admit(to) {
             return NodeReply::Refused(refusal);
         }
         let floor = self.meta.as_mut().map_or(0, |meta| {
@@ -351,34 +353,5 @@ impl Node {
     }
 }
 
-impl Desk {
-    /// Why this id cannot be asked for here.
-    fn refuses(&self, lease: LeaseId, owner: &Owner) -> Option<NodeReply> {
-        if let Some(ended) = self.ended(lease) {
-            return Some(ended);
-        }
-        match &self.record.live {
-            Some(live) if live.lease != lease => Some(self.held(live)),
-            Some(live) if live.owner != *owner => {
-                Some(NodeReply::Conflict { owner: live.owner.clone() })
-            }
-            _ => None,
-        }
-    }
-
-    fn ended(&self, lease: LeaseId) -> Option<NodeReply> {
-        let ended = self.record.ended.iter().find(|ended| ended.lease == lease)?;
-        Some(NodeReply::Ended { reason: ended.reason, why: ended.why.clone() })
-    }
-
-    fn held(&self, live: &Live) -> NodeReply {
-        NodeReply::Held { lease: live.lease, holder: live.holder(self.now_ms), p: self.p }
-    }
-
-    fn held_or_nothing(&self) -> NodeReply {
-        match &self.record.live {
-            Some(live) => self.held(live),
-            None => NodeReply::Nothing { p: self.p },
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

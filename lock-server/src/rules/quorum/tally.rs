@@ -62,7 +62,8 @@ pub enum Decision {
         /// What was said about it.
         why: Option<Owner>,
     },
-    /// No token that the lease has can reach a majority: propose one above this.
+    /// Propose a token above this one: none that the lease has can reach a majority, or none of those
+    /// that can needs to, and a majority would take a new one.
     GoAbove {
         /// The highest token that a node has told of.
         above: u64,
@@ -166,7 +167,8 @@ pub enum EndDecision {
 /// What raising a counter has come to (mint, lift).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RaiseDecision {
-    /// A majority is there: no token up to it is ever granted from now on.
+    /// A majority is there: no request that begins from now on is granted a token up to it. One that
+    /// nodes have voted for already may be, and a repeat of it may hear of that.
     Raised,
     /// It cannot be reached: propose one above this.
     GoAbove {

@@ -114,6 +114,17 @@ pub struct View {
     pub members: Members,
 }
 
+/// One node of a view: whom a script about locks is for. Both are told, and a node that is in another
+/// view refuses it, as does another node: one that has been given the memory of this one, by a copied
+/// folder or as a replica, says that it is in the same view, and must not vote in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addressee<'a> {
+    /// The view that the caller believes in.
+    pub view: &'a View,
+    /// The node that the caller means.
+    pub node: &'a NodeId,
+}
+
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {

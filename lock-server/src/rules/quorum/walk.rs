@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::node::Node;
 use super::tally::{Decision, Heard, Round};
 use super::view::{State, View};
-use super::{Bucket, End, Members, NodeId, Vote, majority};
+use super::{Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority};
 
 const TTL_MS: u64 = 1_000_000;
 
@@ -19,8 +19,9 @@ struct Request {
     /// For which nodes the vote of this round is still on its way.
     on_its_way: Vec<bool>,
     rounds: usize,
-    /// Whether its votes are being taken back, from which nodes.
-    dropping: Option<Vec<bool>>,
+    /// Attempts whose votes are being taken back, and from which nodes they are not yet.
+    drops: Vec<(String, Vec<bool>)>,
+    gave_up: bool,
     over: bool,
 }
 
@@ -70,28 +71,50 @@ fn request(n: usize, attempt: usize, lock: usize, lease: usize) -> Request {
         retention_ms: TTL_MS,
     };
     let round = Round::new(1, n);
-    Request { vote, round, on_its_way: vec![true; n], rounds: 0, dropping: None, over: false }
+    Request {
+        vote,
+        round,
+        on_its_way: vec![true; n],
+        rounds: 0,
+        drops: Vec::new(),
+        gave_up: false,
+        over: false,
+    }
+}
+
+impl Request {
+    /// Its votes are to be taken back; what it asks for afterwards is another attempt.
+    fn take_back(&mut self) {
+        let next = format!("{}+", self.vote.attempt);
+        let attempt = std::mem::replace(&mut self.vote.attempt, next);
+        self.drops.push((attempt, vec![true; self.on_its_way.len()]));
+    }
 }
 
 impl Walk {
     fn step(&mut self, request: usize, node: usize, what: u8) {
         let (at, node) = (request % self.requests.len(), node % self.nodes.len());
+        let (view, id) = (self.view.clone(), id(node));
+        let to = Addressee { view: &view, node: &id };
         let asked = &mut self.requests[at];
-        if let Some(left) = &mut asked.dropping {
-            if std::mem::take(&mut left[node]) {
-                let end = End::Drop { attempt: asked.vote.attempt.clone() };
-                let (lock, lease) = (&asked.vote.lock, asked.vote.lease);
-                self.nodes[node].end(1, &self.view, lock, lease, &end, TTL_MS);
-            }
+        // What takes votes back comes whenever it comes, also after votes of the next attempt.
+        let mut drops = asked.drops.iter_mut();
+        if (asked.gave_up || what > 7)
+            && let Some((attempt, left)) = drops.find(|(_, left)| left[node])
+        {
+            left[node] = false;
+            let end = End::Drop { attempt: attempt.clone() };
+            let (lock, lease) = (&asked.vote.lock, asked.vote.lease);
+            self.nodes[node].end(1, to, lock, lease, &end, TTL_MS);
             return;
         }
-        if !asked.on_its_way[node] {
+        if asked.gave_up || !asked.on_its_way[node] {
             return;
         }
         asked.on_its_way[node] = false;
         if asked.over {
             // A laggard's vote arrives after the grant was told.
-            self.nodes[node].vote(1, &self.view, &asked.vote);
+            self.nodes[node].vote(1, to, &asked.vote);
             return;
         }
         match what {
@@ -99,11 +122,11 @@ impl Walk {
             0 => asked.round.hear(node, Heard::Unanswered),
             // The vote is counted, and its reply is lost.
             1 => {
-                self.nodes[node].vote(1, &self.view, &asked.vote);
+                self.nodes[node].vote(1, to, &asked.vote);
                 asked.round.hear(node, Heard::Unanswered);
             }
             _ => {
-                let reply = self.nodes[node].vote(1, &self.view, &asked.vote);
+                let reply = self.nodes[node].vote(1, to, &asked.vote);
                 asked.round.hear(node, Heard::Replied(reply));
             }
         }
@@ -124,6 +147,11 @@ impl Walk {
             }
             Decision::GoAbove { above, dead } => (above + 1, dead),
             Decision::Help { token, dead } => (token.get(), dead),
+            Decision::Split { .. } => {
+                let p = asked.round.replies().filter_map(|(_, reply)| reply.p()).max();
+                asked.take_back();
+                (p.unwrap_or(0) + 1, Vec::new())
+            }
             _ => (0, Vec::new()),
         };
         asked.rounds += 1;
@@ -134,7 +162,10 @@ impl Walk {
                 asked.on_its_way = vec![true; n];
             }
             // What is still on its way is lost with the connections.
-            _ => asked.dropping = Some(vec![true; n]),
+            _ => {
+                asked.take_back();
+                asked.gave_up = true;
+            }
         }
     }
 
@@ -145,11 +176,16 @@ impl Walk {
         assert!(other.is_none_or(|other| other == lease), "{token} for {other:?} and {lease}");
         let holder = self.holders.insert(lock, lease);
         assert!(holder.is_none_or(|holder| holder == lease), "{holder:?}, then {lease}");
-        let holds = |node: &&Node| {
-            let seen = node.read(1, &self.view, &self.lock_of(lease)).unwrap();
+        assert!(self.holders(&self.lock_of(lease), lease, token) >= majority(self.nodes.len()));
+    }
+
+    /// How many nodes hold the lease with this token.
+    fn holders(&self, lock: &LockName, lease: LeaseId, token: Token) -> usize {
+        let holds = |(at, node): &(usize, &Node)| {
+            let seen = node.read(1, Addressee { view: &self.view, node: &id(*at) }, lock).unwrap();
             seen.live.is_some_and(|live| live.lease == lease && live.info.token == token)
         };
-        assert!(self.nodes.iter().filter(holds).count() >= majority(self.nodes.len()));
+        self.nodes.iter().enumerate().filter(holds).count()
     }
 
     fn lock_of(&self, lease: LeaseId) -> LockName {
@@ -186,13 +222,49 @@ proptest! {
             walk.step(request, node, what);
             for (lock, lease) in &walk.holders {
                 let token = walk.granted[lease];
-                let holds = |node: &&Node| {
-                    let seen = node.read(1, &walk.view, lock).unwrap();
-                    seen.live.is_some_and(|live| live.lease == *lease && live.info.token == token)
-                };
-                let count = walk.nodes.iter().filter(holds).count();
+                let count = walk.holders(lock, *lease, token);
                 prop_assert!(count >= majority(n), "{lock}: {count} of {n} hold {lease}");
             }
         }
     }
+}
+
+/// A lock server got one vote and died; then a token was minted above it. The repeat at another server
+/// is granted more than that.
+#[test]
+fn what_was_minted_is_below_whatever_is_granted_after_it() {
+    let (mut nodes, view) = (ready_nodes(3), view(3));
+    let ids: Vec<NodeId> = (0..3).map(id).collect();
+    let to = |at: usize| Addressee { view: &view, node: &ids[at] };
+    let mut dead = request(3, 1, 0, 0).vote;
+    dead.token = Token::new(5).unwrap();
+    nodes[0].vote(1, to(0), &dead);
+    let minted = Token::new(100).unwrap();
+    for (at, node) in nodes.iter_mut().enumerate().take(2) {
+        assert_eq!(node.raise(to(at), dead.bucket, minted), NodeReply::Raised { p: 100 });
+    }
+    let mut vote = request(3, 2, 0, 0).vote;
+    for _ in 0..6 {
+        let mut round = Round::new(1, 3);
+        for (at, node) in nodes.iter_mut().enumerate() {
+            round.hear(at, Heard::Replied(node.vote(1, to(at), &vote)));
+        }
+        let token = match round.vote(&vote) {
+            Decision::Granted { token, .. } => {
+                assert!(token > minted, "{token} was granted after {minted} was minted");
+                return;
+            }
+            Decision::GoAbove { above, dead } => {
+                vote.dead = dead;
+                above + 1
+            }
+            Decision::Help { token, dead } => {
+                vote.dead = dead;
+                token.get()
+            }
+            other => panic!("{other:?}"),
+        };
+        vote.token = Token::new(token).unwrap();
+    }
+    panic!("it is never granted");
 }

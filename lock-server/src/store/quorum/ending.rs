@@ -1,21 +1,38 @@
 //! Renewing and ending leases, and tokens that no lease has.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fence_protocol::wire::lock::{EndReason, EndedReply};
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use service_kit::ids;
 
-use super::nodes::{Silence, ask, budget};
-use super::replies::read_reply;
+use super::doubt::{Doubt, changes, changes_for_good};
+use super::nodes::budget;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::rules::quorum::node::TopUp;
 use crate::rules::quorum::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
-use crate::rules::quorum::view::View;
-use crate::rules::quorum::{End, Renew, bucket_of};
+use crate::rules::quorum::{Addressee, End, Renew, bucket_of};
 use crate::store::{Grant, Mode, Revoke, StoreError};
 
 /// How often something is asked anew because the nodes are in another view, or above a token.
 const ROUNDS_MAX: u32 = 8;
+
+/// The renewals of this lock server, in their order; see [`Renew::order`].
+#[derive(Debug)]
+pub(super) struct Renewals {
+    by: String,
+    last: AtomicU64,
+}
+
+impl Renewals {
+    pub(super) fn new() -> Self {
+        Self { by: ids::random_hex(6), last: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
 
 impl QuorumStore {
     pub(super) async fn renew_lease(
@@ -29,21 +46,25 @@ impl QuorumStore {
             bucket: bucket_of(lock),
             lease,
             ttl_ms: ttl.map(Ttl::ms),
+            by: self.inner.renewals.by.clone(),
+            order: self.inner.renewals.next(),
             retention_ms: self.inner.options.limits.ended_retention_ms,
         };
         self.inner.membership.saw_ttl(renew.ttl_ms.unwrap_or(0));
         let scripts = &self.inner.scripts;
+        let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
             let began_ms = self.now_ms();
             let decide = |round: &Round| {
                 let decision = round.renew();
                 (decision != RenewDecision::Undecided).then_some(decision)
             };
-            let command = |view: &View| scripts.renew(view, &renew);
-            let mut asked = self.ask(lock, budget(ttl), command, decide).await?;
+            let command = |to: Addressee<'_>| scripts.renew(to, &renew);
+            let asked = self.ask(lock, budget(ttl), command, decide).await;
+            let mut asked = asked.map_err(|error| doubt.failed(error))?;
+            doubt.note(&asked.round);
             match asked.decision.take() {
                 Some(RenewDecision::Renewed { token, owner, ttl_ms, remaining_ms, metadata }) => {
-                    self.queues().confirm(&(lock.clone(), lease));
                     let spent_ms = self.now_ms().saturating_sub(began_ms);
                     let remaining_ms = remaining_ms.saturating_sub(spent_ms);
                     if remaining_ms == 0 {
@@ -82,11 +103,11 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RenewDecision::Unknown | RenewDecision::Undecided) | None => {
-                    return Err(asked.undecided("answer about the lease"));
+                    return Err(doubt.error(asked.text("answer about the lease")));
                 }
             }
         }
-        Err(views_change())
+        Err(views_change(&doubt))
     }
 
     /// Ends a lease, wakes who waits for its lock.
@@ -102,13 +123,19 @@ impl QuorumStore {
         };
         let retention_ms = self.inner.options.limits.ended_retention_ms;
         let scripts = &self.inner.scripts;
+        let mut doubt = Doubt::new(match &end {
+            End::For { .. } => changes_for_good,
+            End::Drop { .. } => changes,
+        });
         for _ in 0..ROUNDS_MAX {
             let decide = |round: &Round| {
                 let decision = round.end();
                 (decision != EndDecision::Undecided).then_some(decision)
             };
-            let command = |view: &View| scripts.end(view, lock, lease, &end, retention_ms);
-            let mut asked = self.ask(lock, budget(None), command, decide).await?;
+            let command = |to: Addressee<'_>| scripts.end(to, lock, lease, &end, retention_ms);
+            let asked = self.ask(lock, budget(None), command, decide).await;
+            let mut asked = asked.map_err(|error| doubt.failed(error))?;
+            doubt.note(&asked.round);
             match asked.decision.take() {
                 Some(EndDecision::Ended { token, .. }) => {
                     self.queues().wake(lock);
@@ -123,25 +150,12 @@ impl QuorumStore {
                 }
                 Some(EndDecision::Unknown | EndDecision::Undecided) | None => {
                     self.queues().wake(lock);
-                    return Err(asked.undecided("say that the lease has ended"));
+                    return Err(doubt.error(asked.text("say that the lease has ended")));
                 }
             }
         }
-        Err(views_change())
-    }
-
-    /// Sends an end to all nodes and waits for no answer.
-    pub(super) fn end_later(&self, lock: &LockName, lease: LeaseId, end: &End) {
-        let inner = &*self.inner;
-        let Ok(current) = self.current() else { return };
-        let retention_ms = inner.options.limits.ended_retention_ms;
-        let command = |node: &super::nodes::Node| {
-            let end = || inner.scripts.end(&current.view, lock, lease, end, retention_ms);
-            current.has(node).then(end)
-        };
-        drop(ask(&inner.nodes, &inner.tasks, budget(None), command, |_, value| {
-            read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))
-        }));
+        self.queues().wake(lock);
+        Err(views_change(&doubt))
     }
 
     pub(super) async fn release_lease(
@@ -168,7 +182,7 @@ impl QuorumStore {
         let named = revoke.lease.is_some();
         let lease = match revoke.lease {
             Some(lease) => lease,
-            None => self.look(lock).await?.live().ok_or(StoreError::NotHeld)?.lease,
+            None => self.look(lock).await?.surely_live()?.ok_or(StoreError::NotHeld)?.lease,
         };
         let end = End::For { reason: EndReason::Revoked, why: revoke.reason };
         match self.end(lock, lease, end).await {
@@ -178,14 +192,18 @@ impl QuorumStore {
         }
     }
 
-    /// Uses a token up at a majority: no lease gets it, and none below it any more.
+    /// Uses a token up at a majority: whoever asks for a lease from now on gets one above it. A request
+    /// that nodes have voted for before, and a repeat of it, may still be granted what it asked for.
     pub(super) async fn mint_token(&self, lock: &LockName) -> Result<Token, StoreError> {
         let bucket = bucket_of(lock);
         let mut token = Self::token_above(self.known_p(lock), None)?;
+        let mut doubt = Doubt::new(changes);
         for attempt in 0..ROUNDS_MAX {
             let scripts = &self.inner.scripts;
-            let command = |view: &View| scripts.raise(view, bucket, token);
-            let mut asked = self.ask(lock, budget(None), command, raised).await?;
+            let command = |to: Addressee<'_>| scripts.raise(to, bucket, token);
+            let asked = self.ask(lock, budget(None), command, raised).await;
+            let mut asked = asked.map_err(|error| doubt.failed(error))?;
+            doubt.note(&asked.round);
             match asked.decision.take() {
                 Some(RaiseDecision::Raised) => return Ok(token),
                 Some(RaiseDecision::GoAbove { above }) => {
@@ -198,23 +216,24 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
-                    return Err(asked.undecided("raise the counter"));
+                    return Err(doubt.error(asked.text("raise the counter")));
                 }
             }
         }
-        Err(StoreError::Unavailable(
-            "others raise the counter of this lock all the time; try again".to_owned(),
-        ))
+        Err(doubt.error("others raise the counter of this lock all the time; try again".to_owned()))
     }
 
     /// Lifts every counter above a mark, at a majority.
     pub(super) async fn lift_counters(&self, mark: Token) -> Result<(), StoreError> {
         // What this server proposes is above it from now on, whatever the nodes answer.
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
+        let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
             let scripts = &self.inner.scripts;
-            let command = |view: &View| scripts.lift(view, mark);
-            let mut asked = self.ask_about(budget(None), command, raised, |_, _| {}).await?;
+            let command = |to: Addressee<'_>| scripts.lift(to, mark);
+            let asked = self.ask_about(budget(None), command, raised, |_, _| {}).await;
+            let mut asked = asked.map_err(|error| doubt.failed(error))?;
+            doubt.note(&asked.round);
             match asked.decision.take() {
                 Some(RaiseDecision::Raised | RaiseDecision::GoAbove { .. }) => return Ok(()),
                 Some(RaiseDecision::NewView { view, members }) => {
@@ -222,11 +241,11 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
-                    return Err(asked.undecided("lift their counters"));
+                    return Err(doubt.error(asked.text("lift their counters")));
                 }
             }
         }
-        Err(views_change())
+        Err(views_change(&doubt))
     }
 }
 
@@ -235,8 +254,6 @@ fn raised(round: &Round) -> Option<RaiseDecision> {
     (decision != RaiseDecision::Undecided).then_some(decision)
 }
 
-fn views_change() -> StoreError {
-    StoreError::Unavailable(
-        "the nodes of the quorum do not agree who belongs to it; try again".to_owned(),
-    )
+fn views_change(doubt: &Doubt) -> StoreError {
+    doubt.error("the nodes of the quorum do not agree who belongs to it; try again".to_owned())
 }

@@ -1,12 +1,12 @@
 -- The record of a lock at one node; what the scripts about one lock go on with after common.lua.
 --
 -- KEYS[2]  l:<lock>
--- ARGV[5]  the lock's bucket  [6] how long ended ids are remembered, ms
+-- ARGV[6]  the lock's bucket  [7] how long ended ids are remembered, ms
 --
 -- The record is a text: a line for the live lease (empty without one), then a line an ended id,
 -- newest first, at most eight. It expires when the lease's time and then the retention are over.
 -- A lease whose time is over is an ended id from then on, whether or not that is written already.
-local retention = tonumber(ARGV[6])
+local retention = tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local live, ended = nil, ''
@@ -53,12 +53,12 @@ local function read_record()
   if head == '' then
     return
   end
-  local id, token, ttl, granted, expires, renewals, attempt, owner, metadata = string.match(head,
-    '^([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$')
+  local id, token, ttl, granted, expires, renewals, renewer, order, attempt, owner, metadata =
+    string.match(head, '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$')
   live = {
     id = id, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
-    expires = tonumber(expires), renewals = tonumber(renewals), attempt = attempt, owner = owner,
-    metadata = metadata,
+    expires = tonumber(expires), renewals = tonumber(renewals), renewer = renewer,
+    order = tonumber(order), attempt = attempt, owner = owner, metadata = metadata,
   }
   if live.expires <= now then
     remember(id, token, 'expired', math.max(live.expires - live.granted, 0), live.expires, owner, '')
@@ -78,8 +78,8 @@ local function save()
     redis.call('HSET', KEYS[1], 'covered', int(gone + math.min(gone - now, 10000)))
   end
   local head = live and table.concat({
-    live.id, live.token, live.ttl, live.granted, live.expires, live.renewals, live.attempt,
-    live.owner, live.metadata,
+    live.id, live.token, live.ttl, live.granted, live.expires, live.renewals, live.renewer, live.order,
+    live.attempt, live.owner, live.metadata,
   }, '\t') or ''
   redis.call('SET', KEYS[2], head .. '\n' .. ended, 'PXAT', int(gone))
 end
@@ -87,7 +87,7 @@ end
 local function accept(token)
   if tonumber(token) > accepted then
     accepted = tonumber(token)
-    redis.call('HSET', KEYS[1], 'p' .. ARGV[5], token)
+    redis.call('HSET', KEYS[1], 'p' .. ARGV[6], token)
   end
 end
 

@@ -160,7 +160,7 @@ pub(super) fn ask<T: Send + 'static>(
         let Some(command) = command(node) else { continue };
         let (node, answers, read) = (node.clone(), answers.clone(), read.clone());
         let mut asking = Box::pin(async move {
-            let reply = match node.link.call(&command).await {
+            let reply = match node.link.call_in_turn(&command).await {
                 Ok(value) => read(&node, value),
                 Err(error) => Err(Silence::of(error)),
             };

@@ -1,7 +1,7 @@
 -- What the node knows of a lock: after common.lua and lock.lua. Writes nothing.
 --
 -- KEYS   meta, l:<lock>
--- ARGV   [1] cluster [2] n [3] view [4] members [5] bucket [6] retention, not used
+-- ARGV   [1] cluster [2] n [3] view [4] members [5] node [6] bucket [7] retention, not used
 --
 -- Post:  SEEN p now ended-lines, and where a lease is live:
 --        lease token owner held_ms expires_in ttl renewals metadata

@@ -125,6 +125,7 @@ fn refusal(fields: &[&str]) -> Result<Refusal, Invalid> {
         ["NOMEMBER"] => Refusal::NoMember,
         ["OTHER", cluster, n] => Refusal::Other { cluster: (*cluster).to_owned(), n: count(n)? },
         ["NOTREADY"] => Refusal::NotReady,
+        ["STRANGER", node] => Refusal::Stranger { node: node.parse()? },
         ["VIEW", view, members] => Refusal::View { view: number(view)?, members: members.parse()? },
         _ => return Err(Invalid::new("answer", fields.join(" "), "is not known")),
     })

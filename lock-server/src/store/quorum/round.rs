@@ -10,14 +10,15 @@ use super::nodes::{Node, Replies, Silence, ask};
 use super::replies::read_reply;
 use super::{Current, QuorumStore};
 use crate::rules::quorum::tally::{Heard, Round};
-use crate::rules::quorum::view::View;
-use crate::rules::quorum::{NodeReply, Refusal, bucket_of, majority};
+use crate::rules::quorum::{Addressee, NodeReply, Refusal, bucket_of};
 use crate::store::StoreError;
 
 /// A question that has its answer, and the answers that may still come.
 #[derive(Debug)]
 pub(super) struct Asked<D> {
     pub(super) round: Round,
+    /// The view in which it was asked.
+    pub(super) current: Current,
     /// What it has come to; none where the answers decide nothing.
     pub(super) decision: Option<D>,
     pub(super) late: Replies<NodeReply>,
@@ -26,33 +27,9 @@ pub(super) struct Asked<D> {
 }
 
 impl<D> Asked<D> {
-    /// What a caller is told where nothing was decided: nothing was done, as long as nobody can have
-    /// done anything.
-    pub(super) fn undecided(&self, what: &str) -> StoreError {
-        let text = reasons_text(what, &self.reasons);
-        if self.did_nothing() { StoreError::Unavailable(text) } else { StoreError::Unknown(text) }
-    }
-
-    /// Whether no node can have done anything.
-    pub(super) fn did_nothing(&self) -> bool {
-        self.round
-            .heard()
-            .iter()
-            .all(|heard| matches!(heard, Heard::NotAsked | Heard::Replied(NodeReply::Refused(_))))
-    }
-
-    /// Whether more than these nodes say so may hold the proposal: what nobody knows of counts.
-    pub(super) fn may_have_a_majority(&self) -> bool {
-        let may_hold = |heard: &&Heard| {
-            matches!(
-                heard,
-                Heard::Waiting
-                    | Heard::Unanswered
-                    | Heard::Replied(NodeReply::Accepted { .. } | NodeReply::Yours { .. })
-            )
-        };
-        let count = self.round.heard().iter().filter(may_hold).count();
-        self.round.leaves_doubt() && count >= majority(self.round.heard().len())
+    /// Why nothing was decided: what too few nodes did.
+    pub(super) fn text(&self, what: &str) -> String {
+        reasons_text(what, &self.reasons)
     }
 }
 
@@ -65,7 +42,7 @@ impl QuorumStore {
         &self,
         lock: &LockName,
         patience: Duration,
-        command: impl Fn(&View) -> Cmd,
+        command: impl Fn(Addressee<'_>) -> Cmd,
         decide: impl Fn(&Round) -> Option<D>,
     ) -> Result<Asked<D>, StoreError> {
         let bucket = usize::from(bucket_of(lock).number());
@@ -81,7 +58,7 @@ impl QuorumStore {
     pub(super) async fn ask_about<D>(
         &self,
         patience: Duration,
-        command: impl Fn(&View) -> Cmd,
+        command: impl Fn(Addressee<'_>) -> Cmd,
         decide: impl Fn(&Round) -> Option<D>,
         note: impl Fn(&Node, &NodeReply) + Clone + Send + Sync + 'static,
     ) -> Result<Asked<D>, StoreError> {
@@ -97,7 +74,7 @@ impl QuorumStore {
             &inner.nodes,
             &inner.tasks,
             patience,
-            |node| current.has(node).then(|| command(&current.view)),
+            |node| current.addressee(node).map(&command),
             move |node, value| {
                 let reply =
                     read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))?;
@@ -110,7 +87,7 @@ impl QuorumStore {
         );
         loop {
             if let Some(decision) = decide(&round) {
-                return Ok(Asked { round, decision: Some(decision), late, reasons });
+                return Ok(Asked { round, current, decision: Some(decision), late, reasons });
             }
             match late.next().await {
                 Some((node, Ok(reply))) => {
@@ -133,7 +110,7 @@ impl QuorumStore {
             }
         }
         round.close();
-        Ok(Asked { decision: decide(&round), round, late, reasons })
+        Ok(Asked { decision: decide(&round), round, current, late, reasons })
     }
 
     /// Why nodes are not asked at all.
@@ -181,5 +158,8 @@ pub(super) fn say(refusal: &Refusal) -> String {
         }
         Refusal::NotReady => "it does not vote yet".to_owned(),
         Refusal::View { view, .. } => format!("it is in view {view}"),
+        Refusal::Stranger { node } => {
+            format!("it has the memory of the node {node}, and another one is meant")
+        }
     }
 }

@@ -9,7 +9,7 @@ use fence_protocol::{LeaseId, LockName, Namespace, Token};
 use service_kit::redis_link::Script;
 
 use crate::rules::quorum::node::TopUp;
-use crate::rules::quorum::view::{Accepted, FORMAT, View};
+use crate::rules::quorum::view::{Accepted, Addressee, FORMAT, View};
 use crate::rules::quorum::{Bucket, End, NodeId, Renew, Vote, bucket_of};
 use crate::store::redis::KeyPrefix;
 
@@ -151,8 +151,8 @@ impl Scripts {
     }
 
     /// Proposes a token; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn vote(&self, view: &View, vote: &Vote) -> Cmd {
-        let mut call = self.about(&self.vote, view, &vote.lock, vote.retention_ms, vote.bucket);
+    pub fn vote(&self, to: Addressee<'_>, vote: &Vote) -> Cmd {
+        let mut call = self.about(&self.vote, to, &vote.lock, vote.retention_ms, vote.bucket);
         call.arg(vote.lease.to_string()).arg(vote.token.get()).arg(vote.ttl_ms);
         call.arg(vote.owner.as_str()).arg(one_line(&vote.metadata).as_ref()).arg(&vote.attempt);
         let dead = vote.dead.iter().map(|token| format!("{token},")).collect::<String>();
@@ -161,8 +161,8 @@ impl Scripts {
     }
 
     /// Tells a node of a lease that a majority holds; [`read_reply`](super::replies::read_reply).
-    pub fn topup(&self, view: &View, topup: &TopUp) -> Cmd {
-        let mut call = self.about(&self.topup, view, &topup.lock, topup.retention_ms, topup.bucket);
+    pub fn topup(&self, to: Addressee<'_>, topup: &TopUp) -> Cmd {
+        let mut call = self.about(&self.topup, to, &topup.lock, topup.retention_ms, topup.bucket);
         call.arg(topup.lease.to_string()).arg(topup.token.get()).arg(topup.remaining_ms);
         call.arg(topup.owner.as_str()).arg(one_line(&topup.metadata).as_ref()).arg(topup.ttl_ms);
         call.arg(&topup.attempt);
@@ -170,22 +170,25 @@ impl Scripts {
     }
 
     /// Renews a lease; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn renew(&self, view: &View, renew: &Renew) -> Cmd {
-        let mut call = self.about(&self.renew, view, &renew.lock, renew.retention_ms, renew.bucket);
-        call.arg(renew.lease.to_string()).arg(renew.ttl_ms.unwrap_or(0));
+    pub fn renew(&self, to: Addressee<'_>, renew: &Renew) -> Cmd {
+        let mut call = self.about(&self.renew, to, &renew.lock, renew.retention_ms, renew.bucket);
+        call.arg(renew.lease.to_string())
+            .arg(renew.ttl_ms.unwrap_or(0))
+            .arg(&renew.by)
+            .arg(renew.order);
         call
     }
 
     /// Ends a lease or drops a vote; [`read_reply`](super::replies::read_reply) reads the answer.
     pub fn end(
         &self,
-        view: &View,
+        to: Addressee<'_>,
         lock: &LockName,
         lease: LeaseId,
         end: &End,
         retention_ms: u64,
     ) -> Cmd {
-        let mut call = self.about(&self.end, view, lock, retention_ms, bucket_of(lock));
+        let mut call = self.about(&self.end, to, lock, retention_ms, bucket_of(lock));
         call.arg(lease.to_string());
         match end {
             End::For { reason, why } => {
@@ -200,29 +203,30 @@ impl Scripts {
     }
 
     /// Asks what the node knows of a lock; [`read_seen`](super::replies::read_seen).
-    pub fn read(&self, view: &View, lock: &LockName) -> Cmd {
-        self.about(&self.read, view, lock, 0, bucket_of(lock))
+    pub fn read(&self, to: Addressee<'_>, lock: &LockName) -> Cmd {
+        self.about(&self.read, to, lock, 0, bucket_of(lock))
     }
 
-    /// Asks for names of locks from a cursor on, 0 at first;
+    /// Asks for names of locks that begin with `prefix` from a cursor on, 0 at first;
     /// [`read_names`](super::replies::read_names). Looks at about `count` keys of the whole Redis.
-    pub fn names(&self, view: &View, cursor: u64, count: usize) -> Cmd {
-        let prefix = format!("{}l:", self.keys.prefix);
-        let mut call = member(&self.names, &[self.keys.meta()], view);
-        call.arg(cursor).arg(pattern(&prefix)).arg(prefix.len()).arg(count);
+    pub fn names(&self, to: Addressee<'_>, prefix: &str, cursor: u64, count: usize) -> Cmd {
+        let before = format!("{}l:", self.keys.prefix);
+        let mut call = addressed(&self.names, &[self.keys.meta()], to);
+        let wanted = pattern(&format!("{before}{prefix}"));
+        call.arg(cursor).arg(wanted).arg(before.len()).arg(count);
         call
     }
 
     /// Uses up a token; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn raise(&self, view: &View, bucket: Bucket, token: Token) -> Cmd {
-        let mut call = member(&self.raise, &[self.keys.meta()], view);
+    pub fn raise(&self, to: Addressee<'_>, bucket: Bucket, token: Token) -> Cmd {
+        let mut call = addressed(&self.raise, &[self.keys.meta()], to);
         call.arg(bucket.number()).arg(token.get());
         call
     }
 
     /// Lifts all counters; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn lift(&self, view: &View, mark: Token) -> Cmd {
-        let mut call = member(&self.lift, &[self.keys.meta()], view);
+    pub fn lift(&self, to: Addressee<'_>, mark: Token) -> Cmd {
+        let mut call = addressed(&self.lift, &[self.keys.meta()], to);
         call.arg("").arg(mark.get());
         call
     }
@@ -288,16 +292,22 @@ impl Scripts {
     fn about(
         &self,
         script: &Script,
-        view: &View,
+        to: Addressee<'_>,
         lock: &LockName,
         retention_ms: u64,
         bucket: Bucket,
     ) -> Cmd {
         let record = self.keys.lock(lock);
-        let mut call = member(script, &[self.keys.meta(), &record], view);
+        let mut call = addressed(script, &[self.keys.meta(), &record], to);
         call.arg(bucket.number()).arg(retention_ms);
         call
     }
+}
+
+fn addressed(script: &Script, keys: &[&str], to: Addressee<'_>) -> Cmd {
+    let mut call = member(script, keys, to.view);
+    call.arg(to.node.as_str());
+    call
 }
 
 fn member(script: &Script, keys: &[&str], view: &View) -> Cmd {

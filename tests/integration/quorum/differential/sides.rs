@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fence_tests::redis_server::Redis;
+use lock_server::rules::quorum::view::{Addressee, View};
 use lock_server::store::quorum::replies::{
     read_look, read_member, read_names, read_reply, read_seen,
 };
@@ -51,14 +52,14 @@ impl RealNode {
         self.tell(world).await;
         let scripts = self.scripts.clone();
         let node = match step {
-            Step::Vote(view, vote) => scripts.vote(view, vote),
-            Step::TopUp(view, topup) => scripts.topup(view, topup),
-            Step::Renew(view, renew) => scripts.renew(view, renew),
-            Step::End(view, lock, lease, end, retention_ms) => {
-                scripts.end(view, lock, *lease, end, *retention_ms)
+            Step::Vote(to, vote) => scripts.vote(to.addressee(), vote),
+            Step::TopUp(to, topup) => scripts.topup(to.addressee(), topup),
+            Step::Renew(to, renew) => scripts.renew(to.addressee(), renew),
+            Step::End(to, lock, lease, end, retention_ms) => {
+                scripts.end(to.addressee(), lock, *lease, end, *retention_ms)
             }
-            Step::Raise(view, bucket, token) => scripts.raise(view, *bucket, *token),
-            Step::Lift(view, mark) => scripts.lift(view, *mark),
+            Step::Raise(to, bucket, token) => scripts.raise(to.addressee(), *bucket, *token),
+            Step::Lift(to, mark) => scripts.lift(to.addressee(), *mark),
             member => {
                 let call = match member {
                     Step::Init(init) => scripts.init(init),
@@ -80,9 +81,11 @@ impl RealNode {
     pub(super) async fn agrees(&mut self, world: &World, log: &[String]) {
         let (node, now_ms) = (&world.node, world.now_ms);
         let ours = node.look(now_ms);
-        let view = ours.meta.as_ref().map(|meta| meta.view.clone()).unwrap_or_default();
-        let mut calls = vec![self.scripts.look(), self.scripts.names(&view, 0, 1_000)];
-        calls.extend(world.locks.iter().map(|lock| self.scripts.read(&view, lock)));
+        let about = ours.meta.as_ref().map(|meta| (meta.view.clone(), meta.node.clone()));
+        let (view, own) = about.unwrap_or_else(|| (View::default(), "x".parse().unwrap()));
+        let to = Addressee { view: &view, node: &own };
+        let mut calls = vec![self.scripts.look(), self.scripts.names(to, "", 0, 1_000)];
+        calls.extend(world.locks.iter().map(|lock| self.scripts.read(to, lock)));
         let mut answers = self.calls(&calls).await.into_iter();
         let mut next = || answers.next().unwrap();
 
@@ -93,10 +96,10 @@ impl RealNode {
             found.names.sort();
             found.names
         });
-        assert_eq!(node.names(now_ms, &view), theirs, "names; steps:\n{}", log.join("\n"));
+        assert_eq!(node.names(now_ms, to), theirs, "names; steps:\n{}", log.join("\n"));
         for lock in &world.locks {
             let theirs = read_seen(next()).unwrap();
-            let ours = node.read(now_ms, &view, lock);
+            let ours = node.read(now_ms, to, lock);
             assert_eq!(ours, theirs, "{lock}; steps:\n{}", log.join("\n"));
         }
     }

@@ -4,19 +4,34 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use fence_tests::seed::Seed;
 use lock_server::rules::quorum::node::{Node, TopUp};
-use lock_server::rules::quorum::view::{Accepted, MemberReply, View};
-use lock_server::rules::quorum::{Bucket, End, Members, NodeId, NodeReply, Renew, Vote, bucket_of};
+use lock_server::rules::quorum::view::{Accepted, Addressee, MemberReply, View};
+use lock_server::rules::quorum::{
+    Bucket, End, Members, NodeId, NodeReply, Refusal, Renew, Vote, bucket_of,
+};
 use lock_server::store::quorum::scripts::{Init, Rejoin};
+
+/// Whom a script about a lock is for.
+#[derive(Clone, Debug)]
+pub(super) struct To {
+    pub(super) view: View,
+    pub(super) node: NodeId,
+}
+
+impl To {
+    pub(super) fn addressee(&self) -> Addressee<'_> {
+        Addressee { view: &self.view, node: &self.node }
+    }
+}
 
 /// One script with its arguments.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Vote(View, Vote),
-    TopUp(View, TopUp),
-    Renew(View, Renew),
-    End(View, LockName, LeaseId, End, u64),
-    Raise(View, Bucket, Token),
-    Lift(View, Token),
+    Vote(To, Vote),
+    TopUp(To, TopUp),
+    Renew(To, Renew),
+    End(To, LockName, LeaseId, End, u64),
+    Raise(To, Bucket, Token),
+    Lift(To, Token),
     Init(Init),
     Doubt(String, Option<NodeId>, NodeId),
     Adopt(String, String),
@@ -53,15 +68,37 @@ const OWNERS: [&str; 3] = ["zoë on web-1", "zoë on web-1", "bob * [x] %d"];
 const TTLS_MS: [u64; 4] = [1, 40, 300, 86_400_000];
 
 /// Every word that a node answers with.
-pub(super) const WORDS: [&str; 23] = [
-    "Accepted", "Yours", "Conflict", "Ended", "Held", "Low", "Renewed", "Nothing", "EndedNow",
-    "Kept", "Raised", "NoMember", "Other", "NotReady", "View", "Done", "Known", "Bumped",
-    "Doubted", "Wait", "Stranger", "OtherRun", "Refused",
+pub(super) const WORDS: [&str; 24] = [
+    "Accepted",
+    "Yours",
+    "Conflict",
+    "Ended",
+    "Held",
+    "Low",
+    "Renewed",
+    "Nothing",
+    "EndedNow",
+    "Kept",
+    "Raised",
+    "NoMember",
+    "Other",
+    "NotReady",
+    "View",
+    "Done",
+    "Known",
+    "Bumped",
+    "Doubted",
+    "Wait",
+    "Stranger",
+    "OtherRun",
+    "Refused",
+    "AnotherNode",
 ];
 
 /// The word of an answer.
 pub(super) fn word(answer: &Answer) -> String {
     let text = match answer {
+        Answer::Node(NodeReply::Refused(Refusal::Stranger { .. })) => "AnotherNode".to_owned(),
         Answer::Node(NodeReply::Refused(refusal)) => format!("{refusal:?}"),
         Answer::Node(reply) => format!("{reply:?}"),
         Answer::Member(reply) => format!("{reply:?}"),
@@ -108,7 +145,7 @@ impl World {
     }
 
     fn about_a_lock(&mut self, seed: &mut Seed) -> Step {
-        let view = self.view(seed, 24);
+        let to = To { view: self.view(seed, 24), node: self.node_id(seed) };
         let lock = if self.busy { self.locks[0].clone() } else { pick(seed, &self.locks) };
         let bucket = bucket_of(&lock);
         // Few ids at a time, and in the long run more than are remembered.
@@ -130,7 +167,7 @@ impl World {
             0..8 => {
                 let dead = (0..seed.below(3)).map(|_| self.token(seed, bucket)).collect();
                 Step::Vote(
-                    view,
+                    to,
                     Vote {
                         lock,
                         bucket,
@@ -149,7 +186,7 @@ impl World {
                 let remaining_ms = 1 + seed.below(ttl_ms);
                 let attempt = if seed.below(2) == 0 { attempt } else { String::new() };
                 Step::TopUp(
-                    view,
+                    to,
                     TopUp {
                         lock,
                         bucket,
@@ -166,16 +203,17 @@ impl World {
             }
             11..14 => {
                 let ttl_ms = (seed.below(2) == 0).then_some(ttl_ms);
-                Step::Renew(view, Renew { lock, bucket, lease, ttl_ms, retention_ms })
+                let (by, order) = (pick(seed, &["one", "two"]).to_owned(), seed.below(4));
+                Step::Renew(to, Renew { lock, bucket, lease, ttl_ms, by, order, retention_ms })
             }
-            14..16 => Step::End(view, lock, lease, End::Drop { attempt }, retention_ms),
+            14..16 => Step::End(to, lock, lease, End::Drop { attempt }, retention_ms),
             16..18 => {
                 let reason = pick(seed, &[EndReason::Released, EndReason::Revoked]);
                 let why = (seed.below(2) == 0).then_some(owner);
-                Step::End(view, lock, lease, End::For { reason, why }, retention_ms)
+                Step::End(to, lock, lease, End::For { reason, why }, retention_ms)
             }
-            18 => Step::Raise(view, bucket, token),
-            _ => Step::Lift(view, token),
+            18 => Step::Raise(to, bucket, token),
+            _ => Step::Lift(to, token),
         }
     }
 
@@ -246,6 +284,13 @@ impl World {
         view
     }
 
+    /// Mostly the node itself.
+    fn node_id(&self, seed: &mut Seed) -> NodeId {
+        let own = self.node.look(0).meta.map(|meta| meta.node);
+        let own = own.filter(|_| seed.below(30) > 0);
+        own.unwrap_or_else(|| "x".parse().unwrap())
+    }
+
     /// Mostly near to what was accepted, sometimes at the end of all tokens.
     fn token(&self, seed: &mut Seed, bucket: Bucket) -> Token {
         let look = self.node.look(0);
@@ -269,14 +314,16 @@ impl Step {
     pub(super) fn at_rules(&self, world: &mut World) -> Answer {
         let (node, now_ms) = (&mut world.node, world.now_ms);
         match self {
-            Self::Vote(view, vote) => Answer::Node(node.vote(now_ms, view, vote)),
-            Self::TopUp(view, topup) => Answer::Node(node.topup(now_ms, view, topup)),
-            Self::Renew(view, renew) => Answer::Node(node.renew(now_ms, view, renew)),
-            Self::End(view, lock, lease, end, retention_ms) => {
-                Answer::Node(node.end(now_ms, view, lock, *lease, end, *retention_ms))
+            Self::Vote(to, vote) => Answer::Node(node.vote(now_ms, to.addressee(), vote)),
+            Self::TopUp(to, topup) => Answer::Node(node.topup(now_ms, to.addressee(), topup)),
+            Self::Renew(to, renew) => Answer::Node(node.renew(now_ms, to.addressee(), renew)),
+            Self::End(to, lock, lease, end, retention_ms) => {
+                Answer::Node(node.end(now_ms, to.addressee(), lock, *lease, end, *retention_ms))
             }
-            Self::Raise(view, bucket, token) => Answer::Node(node.raise(view, *bucket, *token)),
-            Self::Lift(view, mark) => Answer::Node(node.lift(view, *mark)),
+            Self::Raise(to, bucket, token) => {
+                Answer::Node(node.raise(to.addressee(), *bucket, *token))
+            }
+            Self::Lift(to, mark) => Answer::Node(node.lift(to.addressee(), *mark)),
             Self::Init(init) => {
                 Answer::Member(node.init(&init.view, &init.node, &init.run_id, init.floor))
             }

@@ -23,6 +23,8 @@ pub(super) struct Live {
     pub(super) granted_ms: u64,
     pub(super) expires_ms: u64,
     pub(super) renewals: u64,
+    /// The lock server that renewed it last, and which of its renewals that was.
+    pub(super) renewed: (String, u64),
     /// The only attempt that knows of it; empty where others may.
     pub(super) attempt: String,
     pub(super) owner: Owner,

@@ -134,6 +134,17 @@ fn an_earlier_token_is_helped_or_dead() {
     assert_eq!(closed(3, &replies[..2]).vote(&vote(8)), Decision::TooFew);
 }
 
+/// A holder of 6 has accepted 9 since: a mint, or a grant of another lock. Whoever asked before that was
+/// told of no 6, so a majority that is free of it takes a new token; where none is, nobody knows.
+#[test]
+fn a_token_that_its_holder_has_passed_is_not_helped() {
+    let above = Decision::GoAbove { above: 9, dead: Vec::new() };
+    let help = Decision::Help { token: token(6), dead: Vec::new() };
+    assert_eq!(round(3, &[yours(6, 9), low(9), ok(5)]).vote(&vote(5)), above);
+    assert_eq!(round(3, &[yours(6, 6), low(9), ok(5)]).vote(&vote(5)), help);
+    assert_eq!(closed(3, &[yours(6, 9), ok(5)]).vote(&vote(5)), Decision::TooFew);
+}
+
 #[test]
 fn held_is_what_a_majority_says_of_one_lease() {
     let decision = round(3, &[held(1, 9), held(1, 9)]).vote(&vote(5));
@@ -316,10 +327,11 @@ proptest! {
         }
     }
 
-    /// Where a proposer goes above, no token that another attempt may have counted is left behind:
-    /// of each, more than f nodes are above it without holding it.
+    /// Where a proposer goes above, a token that another attempt may have counted is dead, because more
+    /// than f nodes are above it without holding it; or it is left alone, where one of its holders is
+    /// above it, and a majority takes the new one without it.
     #[test]
-    fn going_above_leaves_only_the_dead(replies in any_replies()) {
+    fn going_above_harms_no_token_that_may_be_counted(replies in any_replies()) {
         let n = replies.len();
         let mut round = Round::new(1, n);
         for (node, reply) in replies {
@@ -328,14 +340,27 @@ proptest! {
         if let Decision::GoAbove { above, dead } = round.vote(&vote(5)) {
             for (_, reply) in round.replies() {
                 prop_assert!(reply.p().is_none_or(|p| p <= above));
-                if let NodeReply::Yours { token: earlier, .. } = reply {
-                    prop_assert!(dead.contains(earlier), "{earlier} is alive");
+                if let NodeReply::Yours { token: earlier, .. } = reply
+                    && dead.contains(earlier)
+                {
                     let cannot = |reply: &NodeReply| {
                         let holds = matches!(reply, NodeReply::Yours { token, .. } if token == earlier);
                         reply.p().is_some_and(|p| p >= earlier.get()) && !holds
                     };
                     let count = round.replies().filter(|(_, reply)| cannot(reply)).count();
                     prop_assert!(count > n / 2, "{count} of {n} are above {earlier}");
+                } else if let NodeReply::Yours { token: earlier, .. } = reply {
+                    let passed = |reply: &NodeReply| {
+                        matches!(reply, NodeReply::Yours { token, p, .. } if token == earlier && *p > token.get())
+                    };
+                    prop_assert!(round.replies().any(|(_, reply)| passed(reply)));
+                    let takes = |reply: &NodeReply| match reply {
+                        NodeReply::Accepted { .. } | NodeReply::Low { .. } => true,
+                        NodeReply::Yours { token, .. } => dead.contains(token),
+                        _ => false,
+                    };
+                    let count = round.replies().filter(|(_, reply)| takes(reply)).count();
+                    prop_assert!(count > n / 2, "{count} of {n} are free of {earlier}");
                 }
             }
         }

@@ -107,8 +107,13 @@ fn is_free(reply: &NodeReply) -> bool {
     matches!(reply, NodeReply::Accepted { .. } | NodeReply::Yours { .. } | NodeReply::Low { .. })
 }
 
-/// Above all tokens, once each that another attempt may have counted is dead; else to the one that
-/// is not.
+/// To the token that another attempt may have counted, where it can still reach a majority; above all
+/// tokens, where none can.
+///
+/// A token that one of its holders has gone beyond is not helped: what took that node so far may have
+/// been told, as a minted token is, and whoever begins after that must not be granted less. Such a
+/// token is left where it is. A node that holds it keeps it, so where a majority takes the new one, the
+/// old one can never have had any.
 fn above_or_help(round: &Round, vote: &Vote, supports: &[Support]) -> Decision {
     let mut dead = vote.dead.clone();
     let mut alive = Vec::new();
@@ -116,11 +121,18 @@ fn above_or_help(round: &Round, vote: &Vote, supports: &[Support]) -> Decision {
     for token in earlier.filter(|token| !vote.dead.contains(token)) {
         if is_dead(round, vote, token) { dead.push(token) } else { alive.push(token) }
     }
-    let in_reach = alive.iter().find(|token| could_hold(round, vote, **token) >= round.majority());
+    let in_reach = alive.iter().find(|token| {
+        could_hold(round, vote, **token) >= round.majority() && !is_passed(round, **token)
+    });
     match in_reach {
         Some(token) => Decision::Help { token: *token, dead },
         None if alive.is_empty() => Decision::GoAbove { above: round.highest(), dead },
         None if round.open() > 0 => Decision::Undecided,
+        None if alive.iter().all(|token| is_passed(round, *token))
+            && round.count(|reply| may_change(reply, vote, &dead)) >= round.majority() =>
+        {
+            Decision::GoAbove { above: round.highest(), dead }
+        }
         // Whether it was granted only the nodes know that did not answer.
         None => Decision::TooFew,
     }
@@ -142,6 +154,21 @@ fn is_dead(round: &Round, vote: &Vote, token: Token) -> bool {
         reply.p().is_some_and(|p| p >= token.get()) && held_with(reply, vote) != Some(token)
     };
     round.count(beyond) > round.faults()
+}
+
+/// Whether a node that holds the lease with this token has accepted a higher one since, of another
+/// lease or of none.
+fn is_passed(round: &Round, token: Token) -> bool {
+    round.count(|reply| match reply {
+        NodeReply::Yours { token: held, p, .. } => *held == token && *p > token.get(),
+        _ => false,
+    }) > 0
+}
+
+/// Whether the node would take another token than it holds the lease with, if it does.
+fn may_change(reply: &NodeReply, vote: &Vote, dead: &[Token]) -> bool {
+    is_free(reply)
+        && held_with(reply, vote).is_none_or(|held| held == vote.token || dead.contains(&held))
 }
 
 /// How many nodes hold the lease with this token, or would if they were asked to.

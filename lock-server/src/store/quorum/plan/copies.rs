@@ -21,14 +21,21 @@ impl Group<'_> {
                 list.retain(|at| !same.contains(at));
             }
             self.doubtful.retain(|(at, _)| !same.contains(at));
-            let numbers: Vec<String> = same.iter().map(|at| (at + 1).to_string()).collect();
             for at in &same {
-                plan.standings[*at] = Some(Standing::Not(format!(
-                    "nodes {} have the same memory, so that one is a copy of the other and has lost \
-                     what it knew itself: delete the keys of this namespace at the copy",
-                    numbers.join(" and ")
-                )));
+                plan.standings[*at] = Some(Standing::Not(text(&same)));
             }
         }
     }
+}
+
+/// That nodes are copies of each other, for people.
+pub(in super::super) fn text(same: &[usize]) -> String {
+    let mut same = same.to_vec();
+    same.sort_unstable();
+    let numbers: Vec<String> = same.iter().map(|at| (at + 1).to_string()).collect();
+    format!(
+        "nodes {} have the same memory, so that one is a copy of the other and has lost what it knew \
+         itself: delete the keys of this namespace at the copy",
+        numbers.join(" and ")
+    )
 }

@@ -1,0 +1,142 @@
+//! What a question that takes several rounds may have done so far.
+
+use crate::rules::quorum::NodeReply;
+use crate::rules::quorum::tally::{Heard, Round};
+use crate::store::StoreError;
+
+/// Whether any round of a question may have been obeyed by a node. What one has left at a node is not
+/// gone because a later one, in another view, left nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    changes: fn(&NodeReply) -> bool,
+    is_open: bool,
+}
+
+impl Doubt {
+    /// Before the first round; `changes` says which answers mean that the node did something.
+    pub(super) fn new(changes: fn(&NodeReply) -> bool) -> Self {
+        Self { changes, is_open: false }
+    }
+
+    /// Notes what a round may have left behind.
+    pub(super) fn note(&mut self, round: &Round) {
+        self.is_open |= !left_nothing(round, self.changes);
+    }
+
+    /// What a caller is told where nothing was decided: that nothing was done, as long as nobody can
+    /// have done anything.
+    pub(super) fn error(&self, text: String) -> StoreError {
+        if self.is_open { StoreError::Unknown(text) } else { StoreError::Unavailable(text) }
+    }
+
+    /// What a caller is told where a further round could not begin.
+    pub(super) fn failed(&self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Unavailable(text) => self.error(text),
+            other => other,
+        }
+    }
+}
+
+/// Whether no node can have done anything in this round.
+fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
+    round.heard().iter().all(|heard| match heard {
+        Heard::NotAsked => true,
+        Heard::Replied(reply) => !changes(reply),
+        Heard::Waiting | Heard::Unanswered => false,
+    })
+}
+
+/// Whether the node did anything about a vote, a renewal, a drop or a counter.
+pub(super) fn changes(reply: &NodeReply) -> bool {
+    !matches!(
+        reply,
+        NodeReply::Refused(_)
+            | NodeReply::Conflict { .. }
+            | NodeReply::Ended { .. }
+            | NodeReply::Held { .. }
+            | NodeReply::Low { .. }
+            | NodeReply::Nothing { .. }
+            | NodeReply::Kept
+    )
+}
+
+/// The same about an end for good, which is remembered also where the lease was not live.
+pub(super) fn changes_for_good(reply: &NodeReply) -> bool {
+    changes(reply) || matches!(reply, NodeReply::Held { .. } | NodeReply::Nothing { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::wire::lock::EndReason;
+    use fence_protocol::{Owner, Token};
+
+    use super::*;
+    use crate::rules::quorum::{Members, Refusal};
+
+    const NOTHING: Heard = Heard::Replied(NodeReply::Nothing { p: 9 });
+
+    fn newer() -> Heard {
+        let members: Members = std::iter::empty().collect();
+        Heard::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
+    }
+
+    fn ended_now() -> Heard {
+        let (token, owner) = (Token::new(7).unwrap(), Owner::new("me").unwrap());
+        Heard::Replied(NodeReply::EndedNow { token, owner })
+    }
+
+    fn round(heard: [Heard; 3]) -> Round {
+        let mut round = Round::new(1, 3);
+        for (node, heard) in heard.into_iter().enumerate() {
+            round.hear(node, heard);
+        }
+        round
+    }
+
+    /// The answer to a question of these rounds that were never decided.
+    fn after(changes: fn(&NodeReply) -> bool, rounds: &[[Heard; 3]]) -> StoreError {
+        let mut doubt = Doubt::new(changes);
+        for heard in rounds {
+            doubt.note(&round(heard.clone()));
+        }
+        doubt.error("it was not decided".to_owned())
+    }
+
+    #[test]
+    fn what_a_round_did_is_not_undone_by_the_next() {
+        let away = [Heard::NotAsked, Heard::NotAsked, Heard::NotAsked];
+        let (moved, none) = ([ended_now(), newer(), newer()], [newer(), newer(), newer()]);
+        let unknown = after(changes_for_good, &[moved.clone(), away.clone()]);
+        assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
+        let rounds: Vec<_> = std::iter::repeat_n(moved, 8).collect();
+        let unknown = after(changes_for_good, &rounds);
+        assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
+        let nothing = after(changes_for_good, &[none, away]);
+        assert!(matches!(nothing, StoreError::Unavailable(_)), "{nothing:?}");
+    }
+
+    #[test]
+    fn a_round_that_could_not_begin_says_what_was_done_before() {
+        let mut doubt = Doubt::new(changes);
+        let error = StoreError::Unavailable("no view".to_owned());
+        assert_eq!(doubt.failed(error.clone()), error);
+        doubt.note(&round([Heard::Unanswered, newer(), newer()]));
+        assert_eq!(doubt.failed(error), StoreError::Unknown("no view".to_owned()));
+    }
+
+    /// A node that says why it did nothing did nothing.
+    #[test]
+    fn refusals_of_all_kinds_leave_nothing() {
+        let ended = NodeReply::Ended { reason: EndReason::Released, why: None };
+        let conflict = NodeReply::Conflict { owner: Owner::new("you").unwrap() };
+        for reply in [ended, conflict, NodeReply::Low { p: 3 }, NodeReply::Kept] {
+            let heard = [Heard::Replied(reply), NOTHING, Heard::NotAsked];
+            let renewal = after(changes, std::slice::from_ref(&heard));
+            assert!(matches!(renewal, StoreError::Unavailable(_)), "{heard:?}: {renewal:?}");
+            // An end for good is remembered by the second node.
+            let end = after(changes_for_good, std::slice::from_ref(&heard));
+            assert!(matches!(end, StoreError::Unknown(_)), "{heard:?}: {end:?}");
+        }
+    }
+}
