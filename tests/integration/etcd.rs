@@ -10,6 +10,7 @@ mod flush;
 mod hanging;
 mod holes;
 mod leaders;
+mod loss;
 mod lost;
 mod pause;
 mod places;

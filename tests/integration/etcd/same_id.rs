@@ -23,9 +23,9 @@ fn own() -> Value {
 /// When the one of the two leaves.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
-    BeforeTheGrant,
-    WithTheGrant,
-    AfterTheGrant,
+    Before,
+    Amid,
+    After,
 }
 
 async fn one_leaves(when: Leaves) {
@@ -40,11 +40,11 @@ async fn one_leaves(when: Leaves) {
         let stays = asking(&locks, &lock, &ask);
         // Both have been heard when something that was asked after them is answered.
         other.queue_of(&lock, 1).await;
-        if matches!(when, Leaves::BeforeTheGrant) {
+        if matches!(when, Leaves::Before) {
             leaves.abort();
         }
         let releasing = other.release(&lock, held.lease_id);
-        if matches!(when, Leaves::WithTheGrant) {
+        if matches!(when, Leaves::Amid) {
             let pause = std::time::Duration::from_millis(2 * round as u64);
             let (released, ()) = tokio::join!(releasing, async {
                 tokio::time::sleep(pause).await;
@@ -67,17 +67,17 @@ async fn one_leaves(when: Leaves) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_callers_leaves_before_the_grant() {
-    one_leaves(Leaves::BeforeTheGrant).await;
+    one_leaves(Leaves::Before).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_callers_leaves_with_the_grant() {
-    one_leaves(Leaves::WithTheGrant).await;
+    one_leaves(Leaves::Amid).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_callers_leaves_after_the_grant() {
-    one_leaves(Leaves::AfterTheGrant).await;
+    one_leaves(Leaves::After).await;
 }
 
 /// A waiter leaves when its lock becomes free, and its client asks again without waiting: what it is

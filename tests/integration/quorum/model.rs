@@ -49,12 +49,16 @@ fn exhaust(what: &str, bounds: Bounds) {
 }
 
 /// The checker must find that a property does not hold; the way there is printed.
-fn refute(what: &str, property: &'static str, bounds: Bounds) {
+fn refute(what: &str, property: &'static str, bounds: Bounds) -> Vec<String> {
     let checker = bounds.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let path = checker.discovery(property).expect("a counter-example");
     let steps: Vec<String> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
     eprintln!("{what} breaks \"{property}\", found after {} steps:", checker.state_count());
     eprintln!("{}", steps.join("\n"));
+    steps
+}
+
+fn needs_amnesia(steps: &[String]) {
     assert!(steps.iter().any(|step| step.contains("Crash")), "it needs no amnesia");
 }
 
@@ -103,7 +107,7 @@ fn a_request_that_is_repeated_at_another_server() {
 fn reading_the_highest_token_is_no_recovery() {
     let bounds =
         Bounds { recovery: Recovery::Read, tokens: 1, rounds: 1, ..Bounds::other_locks(2) };
-    refute("a rejoin with the highest token of the others", UNIQUE, bounds);
+    needs_amnesia(&refute("a rejoin with the highest token of the others", UNIQUE, bounds));
 }
 
 /// Trap (b): a vote that is under way is above what the others were raised to.
@@ -111,7 +115,7 @@ fn reading_the_highest_token_is_no_recovery() {
 fn raising_the_others_is_no_recovery() {
     let bounds =
         Bounds { recovery: Recovery::ReadAndRaise, tokens: 1, rounds: 1, ..Bounds::other_locks(2) };
-    refute("a rejoin that raises the others as well", UNIQUE, bounds);
+    needs_amnesia(&refute("a rejoin that raises the others as well", UNIQUE, bounds));
 }
 
 /// The new view alone makes tokens safe, and not the lease: its votes are forgotten.
@@ -119,5 +123,5 @@ fn raising_the_others_is_no_recovery() {
 fn coming_back_at_once_lets_two_hold_a_lock() {
     let moment = Bounds { renewals: 0, releases: false, drops: false, ..Bounds::one_lock(2) };
     let bounds = Bounds { waits: false, time_ms: 0, ..moment };
-    refute("a rejoin that does not wait", ONE_HOLDER, bounds);
+    needs_amnesia(&refute("a rejoin that does not wait", ONE_HOLDER, bounds));
 }

@@ -48,39 +48,40 @@ impl Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
     use service_kit::login::StoreLogin;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
 
     use super::*;
 
     /// A gateway whose member answers one keepalive after the other in these terms; the last one for
     /// ever. No etcd can be made to answer so at will.
-    async fn gateway(terms: &'static [u64]) -> Gateway {
+    fn gateway(terms: &'static [u64]) -> Gateway {
         service_kit::tls::install_crypto();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("etcd://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
+        let serve = move || {
             let mut terms = terms.iter().copied();
             let mut term = 0;
-            while let Ok((mut stream, _)) = listener.accept().await {
+            for mut stream in listener.incoming().map_while(Result::ok) {
                 term = terms.next().unwrap_or(term);
                 let mut request = [0; 4096];
-                let _ = stream.read(&mut request).await;
+                let _ = stream.read(&mut request);
                 let body =
                     format!(r#"{{"result":{{"header":{{"raft_term":"{term}"}},"TTL":"3"}}}}"#);
                 let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: ";
-                let reply = format!("{head}{}\r\n\r\n{body}", body.len());
-                let _ = stream.write_all(reply.as_bytes()).await;
+                let _ = write!(stream, "{head}{}\r\n\r\n{body}", body.len());
             }
-        });
+        };
+        std::thread::Builder::new().name("member".to_owned()).spawn(serve).unwrap();
         let patience = Duration::from_secs(5);
         Gateway::new(&url.parse().unwrap(), &StoreLogin::default(), patience, patience).unwrap()
     }
 
     #[tokio::test]
     async fn a_keepalive_of_an_earlier_term_is_made_again() {
-        let gateway = gateway(&[4, 4, 5]).await;
+        let gateway = gateway(&[4, 4, 5]);
         assert_eq!(gateway.keep_alive(9, 5).await, Ok(true));
         let later = gateway.lease_keepalive(9).await.unwrap();
         assert_eq!(later, Alive { is_there: true, term: 5 });
@@ -88,7 +89,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_member_that_stays_behind_keeps_nothing_alive() {
-        let gateway = gateway(&[4]).await;
+        let gateway = gateway(&[4]);
         let kept = gateway.keep_alive(9, 5).await;
         assert!(matches!(kept, Err(GatewayError::Down(_))), "{kept:?}");
     }

@@ -192,7 +192,7 @@ async fn look(store: &EtcdStore, health: &Health) {
                 let in_doubt = store.inner.counter.saw_status(&member);
                 let verified = if was_away || in_doubt { verify(store).await } else { Ok(()) };
                 was_away = verified.is_err();
-                let fault = faults.of(&store.inner.gateway).await;
+                let fault = faults.of(&store.inner.gateway, store.now_ms()).await;
                 verified.map_or_else(Status::Failing, |()| judge(store, &member, fault))
             }
             Err(error) => {

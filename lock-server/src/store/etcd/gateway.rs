@@ -159,9 +159,7 @@ impl Gateway {
                     self.current.store(endpoint, Ordering::Relaxed);
                     return Ok(reply);
                 }
-                Err(
-                    answer @ (Verdict::Refused { .. } | Verdict::Closed(_) | Verdict::Full(_)),
-                ) => {
+                Err(answer @ (Verdict::Refused { .. } | Verdict::Closed(_) | Verdict::Full(_))) => {
                     // It answers, so that the next request need not wait for the one before it.
                     self.current.store(endpoint, Ordering::Relaxed);
                     let url = &self.endpoints.urls[endpoint];

@@ -1,9 +1,5 @@
 //! Which versions of etcd are used, and which of them have a fault that is to be known of.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
-
 use super::gateway::Gateway;
 
 /// The oldest etcd that is used: its gateway is at /v3/.
@@ -11,8 +7,8 @@ const OLDEST: (u64, u64) = (3, 4);
 /// In earlier ones of these a leader that stood still, and does not know yet that it leads no more,
 /// has leases ended that were renewed meanwhile (etcd's issues 12528 and 15247).
 const MENDED: [(u64, u64, u64); 2] = [(3, 4, 31), (3, 5, 13)];
-/// How long what was found of the members is believed: they are updated one by one.
-const BELIEVED: Duration = Duration::from_secs(60);
+/// How long what was found of the members is believed, in milliseconds: they are updated one by one.
+const BELIEVED_MS: u64 = 60_000;
 
 /// # Errors
 /// A sentence where etcd does not answer, or is too old.
@@ -35,20 +31,21 @@ fn judge(version: &str) -> Result<(), String> {
 /// What is known of the faults of the members' versions.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    looked: Option<Instant>,
+    /// When, by the monotonic clock.
+    looked_ms: Option<u64>,
     found: Option<String>,
 }
 
 impl Faults {
     /// A sentence where a version has a fault, which is asked for now and then.
-    pub(super) async fn of(&mut self, gateway: &Gateway) -> Option<&str> {
-        if self.looked.is_none_or(|at| at.elapsed() >= BELIEVED) {
+    pub(super) async fn of(&mut self, gateway: &Gateway, now_ms: u64) -> Option<&str> {
+        if self.looked_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= BELIEVED_MS) {
             let versions = gateway.versions().await;
             let at_fault = versions.into_iter().find(|version| ends_renewed_leases(version));
             // A single member has no other one to lead in its place.
             let alone = at_fault.is_some() && gateway.member_count().await == Some(1);
             self.found = at_fault.filter(|_| !alone).map(|version| fault(&version));
-            self.looked = Some(Instant::now());
+            self.looked_ms = Some(now_ms);
         }
         self.found.as_deref()
     }

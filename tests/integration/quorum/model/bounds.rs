@@ -36,6 +36,9 @@ pub(super) struct Bounds {
     pub(super) renewals: usize,
     /// Whether votes are taken back by those that give up.
     pub(super) drops: bool,
+    /// Whether a vote may be counted and its reply lost. Votes that never arrive, or arrive late, are
+    /// there in any case.
+    pub(super) loses_replies: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +114,7 @@ impl Bounds {
             releases: false,
             renewals: 0,
             drops: false,
+            loses_replies: true,
         }
     }
 
@@ -127,6 +131,7 @@ impl Bounds {
             releases: true,
             renewals: 1,
             drops: true,
+            loses_replies: true,
         }
     }
 
@@ -158,6 +163,7 @@ impl Bounds {
                 first..=first
             }
             Phase::Above(number) => number + 1..=self.tokens,
+            Phase::Again(number) => number + 1..=(number + 1).min(self.tokens),
             Phase::Exactly(number) => number..=number,
             _ => return,
         };
@@ -179,8 +185,11 @@ impl Bounds {
                 ask: message.ask.clone(),
                 heard,
             };
-            steps.push(arrive(false));
-            if proposer.awaits(message) {
+            let awaited = proposer.awaits(message);
+            if self.loses_replies || !awaited {
+                steps.push(arrive(false));
+            }
+            if awaited {
                 steps.push(arrive(true));
             }
         }

@@ -6,14 +6,15 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use lock_server::rules::quorum::node::Node;
 use lock_server::rules::quorum::tally::{Decision, Heard, RenewDecision, Round};
-use lock_server::rules::quorum::view::View;
-use lock_server::rules::quorum::{Bucket, End, NodeReply, Refusal, Renew, Vote};
+use lock_server::rules::quorum::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
 
 /// What a proposer is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// It has asked, or not begun: it may ask (again) with a token above this one.
     Above(u64),
+    /// It got no majority and has taken its votes back: it may ask above this one, as another attempt.
+    Again(u64),
     /// It will ask with exactly this token.
     Exactly(u64),
     /// It awaits answers.
@@ -38,10 +39,10 @@ pub(super) struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Ask {
-    Vote { token: u64, dead: Vec<u64> },
+    Vote { token: u64, dead: Vec<u64>, attempt: usize },
     Renew,
     Release,
-    Drop,
+    Drop { attempt: usize },
 }
 
 /// A round, for the checker: equal rounds decide alike.
@@ -92,6 +93,8 @@ pub(super) struct Proposer {
     pub(super) granted_before: Option<u64>,
     pub(super) rounds: usize,
     pub(super) renewals: usize,
+    /// How often its votes were taken back before.
+    pub(super) attempt: usize,
     /// Under way, in order; those that are lost stay.
     pub(super) messages: Vec<Message>,
 }
@@ -101,8 +104,10 @@ pub(super) struct Proposer {
 pub(super) struct Request {
     pub(super) lock: LockName,
     pub(super) lease: LeaseId,
-    pub(super) attempt: String,
+    pub(super) at: usize,
     pub(super) ttl_ms: u64,
+    /// Unsound: votes after a taking back belong to the attempt that was taken back.
+    pub(super) keeps_attempt: bool,
 }
 
 impl Request {
@@ -110,12 +115,18 @@ impl Request {
         Self {
             lock: LockName::new(&format!("l{lock}")).unwrap(),
             lease: LeaseId::new(uuid::Uuid::from_u128(lease as u128 + 1)).unwrap(),
-            attempt: at.to_string(),
+            at,
             ttl_ms,
+            keeps_attempt: false,
         }
     }
 
-    fn vote(&self, number: u64, dead: &[u64]) -> Vote {
+    /// The name of an attempt, as nodes know it.
+    fn name(&self, attempt: usize) -> String {
+        format!("{}.{}", self.at, if self.keeps_attempt { 0 } else { attempt })
+    }
+
+    fn vote(&self, number: u64, dead: &[u64], attempt: usize) -> Vote {
         Vote {
             lock: self.lock.clone(),
             bucket: Bucket::new(0),
@@ -124,25 +135,40 @@ impl Request {
             ttl_ms: self.ttl_ms,
             owner: Owner::new("o").unwrap(),
             metadata: String::new(),
-            attempt: self.attempt.clone(),
+            attempt: self.name(attempt),
             dead: dead.iter().copied().map(token).collect(),
             retention_ms: 0,
         }
     }
 
     /// A message arrives.
-    pub(super) fn arrive(&self, now_ms: u64, node: &mut Node, view: &View, ask: &Ask) -> NodeReply {
-        let end = |node: &mut Node, end| node.end(now_ms, view, &self.lock, self.lease, &end, 0);
+    pub(super) fn arrive(
+        &self,
+        now_ms: u64,
+        node: &mut Node,
+        to: Addressee<'_>,
+        ask: &Ask,
+    ) -> NodeReply {
+        let end = |node: &mut Node, end| node.end(now_ms, to, &self.lock, self.lease, &end, 0);
         match ask {
-            Ask::Vote { token, dead } => node.vote(now_ms, view, &self.vote(*token, dead)),
+            Ask::Vote { token, dead, attempt } => {
+                node.vote(now_ms, to, &self.vote(*token, dead, *attempt))
+            }
             Ask::Renew => {
                 let (lock, bucket) = (self.lock.clone(), Bucket::new(0));
-                let renew =
-                    Renew { lock, bucket, lease: self.lease, ttl_ms: None, retention_ms: 0 };
-                node.renew(now_ms, view, &renew)
+                let renew = Renew {
+                    lock,
+                    bucket,
+                    lease: self.lease,
+                    ttl_ms: None,
+                    by: String::new(),
+                    order: 0,
+                    retention_ms: 0,
+                };
+                node.renew(now_ms, to, &renew)
             }
             Ask::Release => end(node, End::For { reason: EndReason::Released, why: None }),
-            Ask::Drop => end(node, End::Drop { attempt: self.attempt.clone() }),
+            Ask::Drop { attempt } => end(node, End::Drop { attempt: self.name(*attempt) }),
         }
     }
 }
@@ -163,6 +189,7 @@ impl Proposer {
             granted_before: None,
             rounds: 0,
             renewals: 0,
+            attempt: 0,
             messages: Vec::new(),
         }
     }
@@ -204,7 +231,7 @@ impl Proposer {
         self.rounds += 1;
         self.token = number;
         self.phase = Phase::Asking;
-        let ask = Ask::Vote { token: number, dead: self.dead.clone() };
+        let ask = Ask::Vote { token: number, dead: self.dead.clone(), attempt: self.attempt };
         self.ask(now_ms, nodes, &ask);
     }
 
@@ -233,7 +260,9 @@ impl Proposer {
     /// Whether an answer to this message would be heard.
     pub(super) fn awaits(&self, message: &Message) -> bool {
         let current = match (&self.phase, &message.ask) {
-            (Phase::Asking, Ask::Vote { token, .. }) => *token == self.token,
+            (Phase::Asking, Ask::Vote { token, attempt, .. }) => {
+                (*token, *attempt) == (self.token, self.attempt)
+            }
             (Phase::Renews { .. }, Ask::Renew) => true,
             _ => false,
         };
@@ -274,7 +303,7 @@ impl Proposer {
     }
 
     fn decide_votes(&mut self, now_ms: u64, request: &Request) {
-        let vote = request.vote(self.token, &self.dead);
+        let vote = request.vote(self.token, &self.dead, self.attempt);
         let numbers = |dead: Vec<Token>| dead.into_iter().map(Token::get).collect();
         match self.round.0.vote(&vote) {
             Decision::Undecided => {}
@@ -298,8 +327,8 @@ impl Proposer {
                 self.finish(Phase::Exactly(token));
                 (self.view, self.dead) = (view, dead);
             }
+            Decision::Split { .. } => self.begin_again(),
             Decision::Held { .. }
-            | Decision::Split { .. }
             | Decision::Conflict { .. }
             | Decision::Ended { .. }
             | Decision::TooFew => self.give_up(),
@@ -310,6 +339,14 @@ impl Proposer {
     fn give_up(&mut self) {
         let nodes = self.round.0.heard().len();
         self.finish(Phase::Over);
-        self.send(nodes, &Ask::Drop);
+        self.send(nodes, &Ask::Drop { attempt: self.attempt });
+    }
+
+    /// The same, and what it asks from now on is another attempt.
+    fn begin_again(&mut self) {
+        let highest = self.round.0.replies().filter_map(|(_, reply)| reply.p()).max().unwrap_or(0);
+        self.give_up();
+        self.phase = Phase::Again(highest);
+        self.attempt += 1;
     }
 }

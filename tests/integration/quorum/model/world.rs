@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 use lock_server::rules::quorum::node::Node;
 use lock_server::rules::quorum::tally::Heard;
 use lock_server::rules::quorum::view::{Accepted, MemberReply, View};
-use lock_server::rules::quorum::{Bucket, Members, NodeId};
+use lock_server::rules::quorum::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
 use super::bounds::{Bounds, Recovery, Step};
-use super::proposer::{Ask, Message, Proposer};
+use super::proposer::{Ask, Message, Phase, Proposer};
 
 pub(super) const NODES: usize = 3;
 /// The node that loses its memory: they are all alike.
@@ -64,6 +64,13 @@ fn view(number: u64) -> &'static View {
     &VIEWS[usize::from(number == 2)]
 }
 
+/// Node `at` as a member of a view.
+fn member(at: usize, number: u64) -> Addressee<'static> {
+    static IDS: LazyLock<[NodeId; 4]> = LazyLock::new(|| ["x1", "b", "c", "x2"].map(id));
+    let known = if at == LOSER && number == 2 { 3 } else { at };
+    Addressee { view: view(number), node: &IDS[known] }
+}
+
 fn ready(at: usize, number: u64, floor: u64) -> Node {
     let own = ["x1", "b", "c"][at];
     let mut node = Node::default();
@@ -86,12 +93,16 @@ impl World {
             && matches!(bounds.recovery, Recovery::Read | Recovery::ReadAndRaise);
         let nodes: Vec<(u64, u64)> = self.nodes.iter().map(|node| view_and_p(node)).collect();
         for proposer in &mut self.proposers {
+            if matches!(proposer.phase, Phase::Again(_)) && proposer.rounds >= bounds.rounds {
+                proposer.phase = Phase::Over;
+            }
+            let attempts_differ = attempts_differ || proposer.attempt > 0;
             let mut messages = std::mem::take(&mut proposer.messages);
             messages.retain(|message| {
                 let (view, p) = nodes[message.node];
                 let mind = proposer.awaits(message) || (forgets && message.node == LOSER);
                 let low = matches!(message.ask, Ask::Vote { token, .. } if token <= p);
-                let dropped = message.ask == Ask::Drop && !bounds.drops;
+                let dropped = matches!(message.ask, Ask::Drop { .. }) && !bounds.drops;
                 !dropped && (mind || !(view > message.view || (low && !attempts_differ)))
             });
             proposer.messages = messages;
@@ -112,7 +123,7 @@ impl World {
             return None;
         };
         let (request, now_ms) = (&bounds.requests[*at], self.now_ms);
-        let reply = request.arrive(now_ms, self.node(*node), view(*number), ask);
+        let reply = request.arrive(now_ms, self.node(*node), member(*node, *number), ask);
         let proposer = &mut self.proposers[*at];
         let awaited = proposer.awaits(&Message { node: *node, view: *number, ask: ask.clone() });
         let same =
@@ -154,7 +165,7 @@ impl World {
         };
         for (bucket, p) in &told.p {
             // One that is there already stays as it is.
-            self.node(node).raise(view(1), *bucket, (*p).try_into().ok()?);
+            self.node(node).raise(member(node, 1), *bucket, (*p).try_into().ok()?);
         }
         raised.push(node);
         raised.sort_unstable();
