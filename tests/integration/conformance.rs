@@ -155,7 +155,7 @@ mod lock_replica {
         let group = lock_sentinel::GROUP.get(SentinelGroup::start()).await;
         let replicas = ReplicaOptions { count: 1, ..ReplicaOptions::default() };
         let options = StoreOptions { replicas, ..options() };
-        let store = locks_of_its_own(&group.url(), options).await;
+        let store = locks_of_its_own(&group.url_of_one(), options).await;
         (group, store)
     }
 

@@ -74,6 +74,11 @@ impl SentinelGroup {
         format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/{MASTER}", self.port)
     }
 
+    /// The same without the one that is down: the other is more than half of all.
+    pub fn url_of_one(&self) -> String {
+        format!("redis-sentinel://127.0.0.1:{}/{MASTER}", self.port)
+    }
+
     /// `HOST:PORT` of the sentinel.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)

@@ -152,7 +152,12 @@ pub async fn a_grant_that_reached_nobody_is_taken_back(store: &Store) {
     drop(waiting);
     let next = soon("the lock", store.acquire(request("undelivered", LONG_MS, LONG_MS))).await;
     assert!(next.unwrap().token > first.token);
-    assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
+    // It was told to nobody. An engine that takes back the attempt alone does not know its id any
+    // more, and the lock is another's by now.
+    match store.acquire(asked).await {
+        Err(StoreError::Lost { reason: EndReason::Released, .. } | StoreError::Held { .. }) => {}
+        other => panic!("it was taken back: {other:?}"),
+    }
 }
 
 /// The caller lost its connection, asked again and got the grant: the late word that the first
