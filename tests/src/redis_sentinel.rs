@@ -94,11 +94,14 @@ impl SentinelGroup {
         &mut self.redis[index]
     }
 
-    /// Waits until the Redis of this number is in step with its master.
+    /// Waits until the Redis of this number is in step with its master, and sent to by it: that may
+    /// begin a second after the replica has its copy.
     pub async fn replicates(&self, index: usize) {
         until_true("the replica to be in step", || async {
-            let info = self.replication(index).await;
-            info.contains("role:slave") && info.contains("master_link_status:up")
+            let (info, of) = (self.replication(index).await, self.replication(1 - index).await);
+            info.contains("role:slave")
+                && info.contains("master_link_status:up")
+                && of.contains("state=online")
         })
         .await;
     }

@@ -6,6 +6,7 @@ use fence_tests::api::Locks;
 use fence_tests::etcd_server::Etcd;
 use fence_tests::key_file::unsigned;
 use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::until_true;
 
 use super::restore::{Backup, next_token};
 use super::{lock_server, setup, until_ready};
@@ -74,9 +75,11 @@ async fn an_old_backup_in_another_cluster_lowers_no_token() {
     .await;
     let next = next_token(&site.locks(), "next").await;
     assert!(next > site.highest, "{next} after {}", site.highest);
-    let ready = site.locks().0.get("/readyz?verbose").await.expect(200);
-    let text = String::from_utf8_lossy(&ready.body).into_owned();
-    assert!(text.contains("the cluster id is "), "{text}");
+    until_true("the line that says why", || async {
+        let ready = site.locks().0.get("/readyz?verbose").await.expect(200);
+        String::from_utf8_lossy(&ready.body).contains("the cluster id is ")
+    })
+    .await;
 }
 
 /// A backup from between `init --fresh` and the first grant says that nothing was issued yet.

@@ -8,7 +8,7 @@ use fence_tests::api::{Locks, Reply};
 use fence_tests::checks::{overlaps, tokens_rise};
 use fence_tests::history::{Granted, History};
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::until;
+use fence_tests::wait::{until, until_true};
 use serde_json::json;
 
 /// One lock server, and what its callers were told of leases.
@@ -97,11 +97,15 @@ impl Told {
 
 /// Waits until the replicas of a master have everything. Whether they show it depends on their clocks.
 pub(super) async fn has_all(master: &Redis, replicas: u64) {
-    let mut connection = master.connect().await.unwrap();
-    // WAIT is for what this connection has written, and a cluster takes only keys of its slots.
-    let mut written = redis::pipe();
-    written.cmd("SET").arg(&["{fence:default}:any", "thing"]).ignore();
-    written.cmd("WAIT").arg(replicas).arg(20_000);
-    let (count,): (u64,) = written.query_async(&mut connection).await.unwrap();
-    assert_eq!(count, replicas);
+    until_true("the replicas to have everything", || async {
+        let mut connection = master.connect().await.unwrap();
+        // WAIT is for what this connection has written, and a cluster takes only keys of its slots. A
+        // replica that has just been copied to may not be asked for a second yet.
+        let mut written = redis::pipe();
+        written.cmd("SET").arg(&["{fence:default}:any", "thing"]).ignore();
+        written.cmd("WAIT").arg(replicas).arg(100);
+        let counted: Result<(u64,), _> = written.query_async(&mut connection).await;
+        counted.is_ok_and(|(count,)| count >= replicas)
+    })
+    .await;
 }

@@ -202,7 +202,8 @@ impl WholeGroup {
                     return None;
                 }
             }
-            self.info(master).await.contains("connected_slaves:2\r").then_some(())
+            // What a replica is not sent yet it may not have when it becomes the master.
+            (self.info(master).await.matches("state=online").count() == 2).then_some(())
         })
         .await;
     }

@@ -1,7 +1,7 @@
 //! Sessions in etcd: an etcd lease each, and everything that is bound to a session hangs on it.
 //!
 //! Keys, under `fencepost/<ns>/`:
-//! - `S/<id>` is the session's record ([`Stored`]), on an etcd lease that outlives the session by the
+//! - `S/<id>` is the session's record, on an etcd lease that outlives the session by the
 //!   retention.
 //! - `l/<id>` says that it lives, on the session's own etcd lease.
 //! - `s/<id>` says that it serves: it takes heartbeats and leases. Each heartbeat writes it, so that
