@@ -15,6 +15,9 @@ pub const MASTER: &str = "orders-redis";
 /// A full copy begins at once: the default waits five seconds for more replicas.
 const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
 
+/// What a master shows of a replica that has its copy, and has not said so yet.
+const NOT_HEARD_OF: &str = ",offset=0,";
+
 /// Two Redis and one sentinel; gone when dropped.
 #[derive(Debug)]
 pub struct SentinelGroup {
@@ -94,14 +97,15 @@ impl SentinelGroup {
         &mut self.redis[index]
     }
 
-    /// Waits until the Redis of this number is in step with its master, and sent to by it: that may
-    /// begin a second after the replica has its copy.
+    /// Waits until the Redis of this number is in step with its master, and has said so to it: only
+    /// then it is sent what is written, up to a second after it has its copy.
     pub async fn replicates(&self, index: usize) {
         until_true("the replica to be in step", || async {
             let (info, of) = (self.replication(index).await, self.replication(1 - index).await);
             info.contains("role:slave")
                 && info.contains("master_link_status:up")
                 && of.contains("state=online")
+                && !of.contains(NOT_HEARD_OF)
         })
         .await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::MASTER;
+use super::{MASTER, NOT_HEARD_OF};
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::process::{Process, command};
@@ -203,7 +203,9 @@ impl WholeGroup {
                 }
             }
             // What a replica is not sent yet it may not have when it becomes the master.
-            (self.info(master).await.matches("state=online").count() == 2).then_some(())
+            let info = self.info(master).await;
+            let are_sent_to = info.matches("state=online").count() == 2;
+            (are_sent_to && !info.contains(NOT_HEARD_OF)).then_some(())
         })
         .await;
     }

@@ -154,7 +154,7 @@ pub async fn a_grant_that_reached_nobody_is_taken_back(store: &Store) {
     assert!(next.unwrap().token > first.token);
     // It was told to nobody. An engine that takes back the attempt alone does not know its id any
     // more, and the lock is another's by now.
-    match store.acquire(asked).await {
+    match store.acquire(Acquire { wait_ms: 0, ..asked }).await {
         Err(StoreError::Lost { reason: EndReason::Released, .. } | StoreError::Held { .. }) => {}
         other => panic!("it was taken back: {other:?}"),
     }
