@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fence_protocol::wire::lock::LeaseReply;
+use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_tests::checks;
 use fence_tests::conformance::lock_store::Store;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
@@ -47,13 +47,17 @@ impl Noted<'_> {
     }
 
     /// Asks again as long as nothing was granted, with a new id each time; where it is held, for as
-    /// long as it is.
+    /// long as it is. A vote of a request that could not be taken back ends like a lease, and then its
+    /// own request is told so: the holes of the decision on the quorum have it.
     async fn acquire_in_the_end(&self, lock: &str, ttl_ms: u64) -> Grant {
         until("a grant", || async {
             match self.acquire(request(lock, ttl_ms, 2_000)).await {
                 Ok(grant) => Some(grant),
                 Err(
-                    StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Held { .. },
+                    StoreError::Unavailable(_)
+                    | StoreError::Unknown(_)
+                    | StoreError::Held { .. }
+                    | StoreError::Lost { reason: EndReason::Expired, .. },
                 ) => None,
                 Err(error) => panic!("{error:?}"),
             }
