@@ -265,7 +265,11 @@ impl Events {
     }
 
     /// Remembers an event that was heard from Redis.
-    fn hear(&self, id: EventId, event: Event, at_ms: i64, is_own: bool) {
+    fn hear(&self, id: EventId, mut event: Event, at_ms: i64, is_own: bool) {
+        if event.kind.is_end() {
+            // It may have been told before its grant was heard, which says whose lease it is.
+            self.complete(&mut event);
+        }
         let mut state = self.state();
         state.told.is_news(&event);
         self.push(state, Some(id), event, at_ms, is_own);
