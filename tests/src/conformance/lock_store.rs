@@ -201,6 +201,7 @@ macro_rules! lock_store_suite {
             a_minimum_lifts_all_locks
             many_tasks_on_many_locks_keep_the_tokens_unique
             minted_tokens_rise_with_the_granted
+            a_grant_that_was_taken_back_has_ended
         );
     };
     (@takeover $store:expr) => {

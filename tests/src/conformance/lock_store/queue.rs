@@ -144,20 +144,32 @@ async fn holder_is(store: &Store, asked: &Acquire) -> bool {
 /// The lock was handed to a waiter whose caller goes away before it looks: it is handed on at once,
 /// not when the lease would end.
 pub async fn a_grant_that_reached_nobody_is_taken_back(store: &Store) {
-    let first = grant(store, "undelivered", LONG_MS).await;
-    let asked = request("undelivered", LONG_MS, LONG_MS);
-    let waiting = wait_unwatched(store, &asked).await;
-    released(store, "undelivered", first.lease_id).await;
-    until_true("the grant", || holder_is(store, &asked)).await;
-    drop(waiting);
-    let next = soon("the lock", store.acquire(request("undelivered", LONG_MS, LONG_MS))).await;
-    assert!(next.unwrap().token > first.token);
-    // It was told to nobody. An engine that takes back the attempt alone does not know its id any
-    // more, and the lock is another's by now.
-    match store.acquire(Acquire { wait_ms: 0, ..asked }).await {
+    let asked = taken_back(store, "undelivered").await;
+    // An engine that takes back the attempt alone does not know its id any more, and the lock is
+    // another's by now.
+    match store.acquire(asked).await {
         Err(StoreError::Lost { reason: EndReason::Released, .. } | StoreError::Held { .. }) => {}
         other => panic!("it was taken back: {other:?}"),
     }
+}
+
+/// Where ids are remembered once for all nodes, that one has ended.
+pub async fn a_grant_that_was_taken_back_has_ended(store: &Store) {
+    let asked = taken_back(store, "undelivered-ended").await;
+    assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
+}
+
+/// What asks again, without waiting, for a lease whose grant reached nobody; the lock is another's.
+async fn taken_back(store: &Store, lock: &str) -> Acquire {
+    let first = grant(store, lock, LONG_MS).await;
+    let asked = request(lock, LONG_MS, LONG_MS);
+    let waiting = wait_unwatched(store, &asked).await;
+    released(store, lock, first.lease_id).await;
+    until_true("the grant", || holder_is(store, &asked)).await;
+    drop(waiting);
+    let next = soon("the lock", store.acquire(request(lock, LONG_MS, LONG_MS))).await;
+    assert!(next.unwrap().token > first.token);
+    Acquire { wait_ms: 0, ..asked }
 }
 
 /// The caller lost its connection, asked again and got the grant: the late word that the first
