@@ -73,6 +73,8 @@ struct Own {
     watches: bool,
     /// It is subscribed to messages.
     subscribes: bool,
+    /// It has subscribed to channels.
+    has_channels: bool,
 }
 
 /// The keys of a command, and what it does to each.
@@ -211,7 +213,7 @@ impl Client {
             return false;
         }
         if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())
-            && !user.covers(keys_of(&self.keys, command))
+            && !user.covers(plan.in_scripts, keys_of(&self.keys, command))
         {
             return false;
         }

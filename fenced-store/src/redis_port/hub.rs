@@ -116,7 +116,8 @@ impl Hub {
         likeness: &Likeness,
         owner: &Rc<Outbox>,
     ) -> Result<OwnConnection, Refusal> {
-        let user = self.users.user(&self.port.redis).await?;
+        let rules = self.port.table.borrow().script_rules();
+        let user = self.users.user(&self.port.redis, rules).await?;
         let (upstream, run_id) =
             self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
         Ok(OwnConnection { upstream, user, run_id })

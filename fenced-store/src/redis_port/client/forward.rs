@@ -94,12 +94,12 @@ impl Client {
         match plan.handling {
             Handling::Shared => {
                 self.connected().await?;
-                self.widened(command).await?;
+                self.widened(command, plan).await?;
             }
             Handling::Own => {
                 self.may_wait_for_replicas(command)?;
                 self.owned().await?;
-                self.widened(command).await?;
+                self.widened(command, plan).await?;
                 if tracks(command)
                     && let Some(own) = &mut self.own
                 {
@@ -112,7 +112,7 @@ impl Client {
             }
             Handling::Watch => {
                 self.owned().await?;
-                self.widened(command).await?;
+                self.widened(command, plan).await?;
                 self.own.iter_mut().for_each(|own| own.watches = true);
             }
             Handling::Unwatch => {
@@ -124,12 +124,12 @@ impl Client {
                 return self.end_transaction(command, plan.handling).await;
             }
             Handling::Subscribe | Handling::Unsubscribe => {
-                return self.subscription(command, plan.handling).await;
+                return self.subscription(command, plan).await;
             }
             Handling::Local(_) => {}
         }
         if let Some(transaction) = &mut self.transaction {
-            transaction.add_keys(keys_of(&self.keys, command.command()));
+            transaction.add(plan, keys_of(&self.keys, command.command()));
         }
         self.send(command).await?;
         Ok(Next::Serve)
@@ -178,7 +178,8 @@ impl Client {
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.likeness, &self.outbox).await?;
         self.upstream = Some(upstream);
-        self.own = Some(Own { user, run_id, watches: false, subscribes: false });
+        self.own =
+            Some(Own { user, run_id, watches: false, subscribes: false, has_channels: false });
         Ok(())
     }
 
@@ -257,11 +258,8 @@ impl Client {
         Ok(Next::Serve)
     }
 
-    async fn subscription(
-        &mut self,
-        command: &OwnedCommand,
-        handling: Handling,
-    ) -> Result<Next, Refusal> {
+    async fn subscription(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+        let handling = plan.handling;
         if self.transaction.is_some() {
             return Err(Refusal::Line(
                 "DENIED subscriptions are not changed inside MULTI".to_owned(),
@@ -269,8 +267,12 @@ impl Client {
         }
         self.owned().await?;
         self.settle_or_fail().await?;
+        if handling == Handling::Subscribe {
+            self.widened(command, plan).await?;
+        }
         if let Some(own) = &mut self.own {
             own.subscribes |= handling == Handling::Subscribe;
+            own.has_channels |= handling == Handling::Subscribe;
         }
         let Some(upstream) = &self.upstream else { return Ok(Next::Serve) };
         if self.likeness.protocol == Protocol::Resp2 {
@@ -290,6 +292,11 @@ impl Client {
                 self.local(local, command).await
             }
             Handling::Subscribe | Handling::Unsubscribe => {
+                if let Err(denied) = self.authorized(command, plan)
+                    && !self.passes(command.command(), &denied)
+                {
+                    return self.refuse(&denied.into());
+                }
                 let channels = command.command().len() - 1;
                 if let Some(upstream) = &self.upstream {
                     upstream.begin_subscription(plan.handling == Handling::Subscribe, channels);

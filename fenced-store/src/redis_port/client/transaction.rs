@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::super::commands::KeyAccess;
+use super::super::commands::{Handling, KeyAccess, Plan};
 use super::super::confine::Wanted;
 
 /// An open MULTI.
@@ -14,6 +14,10 @@ pub(super) struct Transaction {
     pub(super) is_spoilt: bool,
     /// The keys of the commands that are queued. Redis checks them once more when it runs them.
     keys: BTreeMap<Vec<u8>, KeyAccess>,
+    /// A script is queued.
+    has_script: bool,
+    /// A command is queued that the user of a script may not run.
+    exceeds_scripts: bool,
 }
 
 impl Transaction {
@@ -25,7 +29,10 @@ impl Transaction {
         Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n")
     }
 
-    pub(super) fn add_keys<'k>(&mut self, keys: impl Iterator<Item = Wanted<'k>>) {
+    /// Notes a command that is queued.
+    pub(super) fn add<'k>(&mut self, plan: Plan, keys: impl Iterator<Item = Wanted<'k>>) {
+        self.has_script |= plan.handling == Handling::Script;
+        self.exceeds_scripts |= !plan.in_scripts;
         for (key, access) in keys {
             match self.keys.get_mut(key) {
                 Some(known) if access == KeyAccess::Write => *known = access,
@@ -35,6 +42,16 @@ impl Transaction {
                 }
             }
         }
+    }
+
+    /// Whether a script is queued, so that all of it has to stay confined.
+    pub(super) fn has_script(&self) -> bool {
+        self.has_script
+    }
+
+    /// Whether a command is queued that the user of a script may not run.
+    pub(super) fn exceeds_scripts(&self) -> bool {
+        self.exceeds_scripts
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = Wanted<'_>> + Clone {
