@@ -7,6 +7,7 @@ use super::super::refusal::Refusal;
 use super::super::tokens::{self, HeldTokens};
 use super::command::OwnedCommand;
 use super::{Client, Next};
+use crate::store::Outcome;
 
 impl Client {
     pub(super) async fn fence(&mut self, command: &OwnedCommand) -> Next {
@@ -49,6 +50,29 @@ impl Client {
         let lock = std::str::from_utf8(lock).ok().and_then(|lock| LockName::new(lock).ok());
         let lock = lock.ok_or_else(|| Refusal::Line("ERR that is no lock's name".to_owned()))?;
         self.hold_and_say(self.held.without(&lock)).await
+    }
+
+    /// Verifies the tokens that are held already: a higher one may be admitted by now.
+    ///
+    /// # Errors
+    /// The refusal; the connection is then refused whatever it sends.
+    pub(super) async fn verify_held(&mut self) -> Result<(), Refusal> {
+        if self.observes() {
+            return Ok(());
+        }
+        for fence in self.held.clone().fences() {
+            let refusal = match self.hub.port.redis.seal(fence).await {
+                Ok(Outcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
+                Ok(Outcome::Collision { mark }) => {
+                    Refusal::Collision { fence: fence.clone(), mark }
+                }
+                Ok(_) => continue,
+                Err(error) => Refusal::Unavailable(error.to_string()),
+            };
+            self.note(&refusal);
+            return Err(refusal);
+        }
+        Ok(())
     }
 
     async fn hold_and_say(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {

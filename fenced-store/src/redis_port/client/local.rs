@@ -78,7 +78,7 @@ impl Client {
     /// The line to be answered; the tokens are then as they were.
     pub(super) async fn hold(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
         if tokens == self.held && self.refused.is_none() {
-            return Ok(());
+            return self.verify_held().await;
         }
         if self.is_bound() {
             return Err(Refusal::Line(
