@@ -230,14 +230,14 @@ impl Shared {
         Err(unavailable("Redis is verified again and again".to_owned()))
     }
 
-    /// Takes a connection that is not used any more out of the registry.
+    /// Takes connections that are not used any more out of the registry.
     ///
     /// # Errors
     /// A sentence; it can be tried again.
-    pub(crate) async fn retire(&self, registration: &Registration) -> Result<(), String> {
+    pub(crate) async fn retire(&self, registrations: &[&Registration]) -> Result<(), String> {
         self.fail_points.reached(FailPoint::BeforeRetire);
         let mut pinned = self.link.pinned().map_err(|error| error.to_string())?;
-        preempt::retire(&mut pinned, &self.scripts, &self.keys, registration).await
+        preempt::retire(&mut pinned, &self.scripts, &self.keys, registrations).await
     }
 
     async fn run(&self, command: Cmd) -> Result<Value, StoreError> {
