@@ -43,6 +43,10 @@ pub(crate) use verify::judge;
 /// has to be verified again.
 const TRIES: usize = 8;
 
+/// Why an operation is refused again and again although Redis is verified.
+const UNVERIFIED: &str = "the mark of this lock in Redis is not as it was left; state a floor above \
+                          every token that was issued: POST /v1/floor";
+
 /// How long a floor that was stated may wait for a Redis that is down.
 const FLOOR_WITHIN: Duration = Duration::from_secs(5);
 
@@ -99,6 +103,13 @@ impl Keys {
     /// What is kept of the operations that were named, of one lock.
     fn names(&self, lock: &str) -> String {
         format!("{}names:{lock}", self.prefix)
+    }
+
+    /// Makes the marks of a probe belong to its state.
+    pub(crate) fn stamp(&self, state: &str) -> Cmd {
+        let mut command = redis::cmd("HSET");
+        command.arg(&self.marks).arg("#").arg(state);
+        command
     }
 
     /// What every key of the guard begins with.
@@ -169,17 +180,19 @@ impl Shared {
                 (Step::Done(outcome), None) => return Ok(outcome),
                 (Step::Sealing, Some(fence)) => match self.settle(&fence.lock).await {
                     Ok(()) => {}
-                    Err(reason) => last = reason,
+                    Err(reason) => {
+                        last =
+                            format!("connections with lower tokens could not be ended: {reason}");
+                    }
                 },
                 (Step::Sealing | Step::Unverified, _) => {
+                    UNVERIFIED.clone_into(&mut last);
                     let verified = self.link.verify_again(generation).await;
                     verified.map_err(|error| StoreError::Unavailable(error.to_string()))?;
                 }
             }
         }
-        Err(StoreError::Unavailable(format!(
-            "connections with lower tokens could not be ended: {last}"
-        )))
+        Err(StoreError::Unavailable(last))
     }
 
     /// Raises the mark and nothing else.
