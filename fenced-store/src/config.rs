@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
 use fence_protocol::wire::fence::Mode;
+use fence_protocol::{Namespace, Token};
 use service_kit::access::secret::authorization;
 use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
@@ -113,6 +113,10 @@ pub struct Config {
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
+    /// The first token to be admitted, where Redis has lost marks before the guard starts; as POST
+    /// /v1/floor states it to a guard that runs. A higher floor that is in force stays.
+    #[arg(long, value_name = "TOKEN")]
+    pub floor: Option<Token>,
     /// Where a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
@@ -186,6 +190,7 @@ impl Config {
                     listener: self.listener.options(),
                     redis: RedisOptions {
                         lost_marks: self.lost_marks,
+                        floor: self.floor,
                         fail_points: FailPoints::new(self.fail_at),
                     },
                     redis_port,

@@ -4,11 +4,13 @@
 mod bad_input;
 mod bad_store;
 mod cluster;
+mod confinement;
 mod facts;
 mod fail_points;
 mod handover;
 mod judges;
 mod link;
+mod lost_marks;
 mod matrix;
 mod memory;
 mod one_record;

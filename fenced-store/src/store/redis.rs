@@ -71,6 +71,8 @@ pub(crate) struct Shared {
 pub struct RedisOptions {
     /// What becomes of marks that Redis has lost.
     pub lost_marks: LostMarks,
+    /// The first token to be admitted, where an operator states it at the start.
+    pub floor: Option<Token>,
     /// Where a test makes the guard fail.
     pub fail_points: FailPoints,
 }
@@ -136,6 +138,9 @@ impl RedisStore {
         let scripts = Arc::new(Scripts::new());
         let keys = Keys::new(namespace, "guard");
         let state = Arc::new(GuardState::new(namespace, keys.clone(), options.lost_marks));
+        if let Some(floor) = options.floor {
+            state.state_floor(floor);
+        }
         let verifier = verify::GuardVerifier::new(
             Arc::clone(&scripts),
             Arc::clone(&state),

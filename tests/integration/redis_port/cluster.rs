@@ -62,6 +62,30 @@ async fn what_one_token_touched_no_lower_one_changes() {
     }
 }
 
+/// A mark that was deleted, or overwritten, is none that was never written.
+#[tokio::test]
+async fn a_deleted_mark_is_noticed_in_its_slot() {
+    let (cluster, port) = guarded().await;
+    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let key = "orders:1:{half}:a";
+    let mut late = RespClient::fenced(&port.address, &old.credential).await;
+    let mut client = RespClient::fenced(&port.address, &new.credential).await;
+    assert_eq!(client.call(&["SET", key, "new"]).await, Resp::simple("OK"));
+    let node = cluster.node(cluster.owner(slot_of(key.as_bytes())).await);
+    let marks: Vec<String> = node.run(&["KEYS", "*:mark:orders/1"]).await;
+    let mark: String = node.run(&["GET", &marks[0]]).await;
+    for damage in [&["DEL", &marks[0]][..], &["HSET", &marks[0], "a", "b"]] {
+        let _: i64 = node.run(damage).await;
+        for client in [&mut late, &mut client] {
+            client.call(&["SET", key, "late"]).await.expect_error("UNAVAILABLE");
+        }
+    }
+    let _: i64 = node.run(&["DEL", &marks[0]]).await;
+    let _: () = node.run(&["SET", &marks[0], &mark]).await;
+    late.call(&["SET", key, "late"]).await.expect_error("FENCED");
+    assert_eq!(client.call(&["GET", key]).await, Resp::bulk("new"));
+}
+
 /// The limit that the documentation states: a slot is sealed by the first touch, not before.
 #[tokio::test]
 async fn a_slot_that_was_not_touched_is_not_sealed() {

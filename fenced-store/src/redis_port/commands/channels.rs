@@ -1,5 +1,5 @@
-//! Channels of a command: Fencepost's own are nobody else's, and notifications of keys are names of
-//! keys.
+//! Channels of a command: clients may not use Fencepost's own, and notifications of keys are names
+//! of keys.
 //!
 //! Lock servers notify each other on channels that begin with `{fence:`; lock names and lease ids
 //! are in the messages. Redis itself announces changes of keys on `__keyspace@DB__:KEY` and

@@ -157,7 +157,7 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::Keyless(Handling::Discard), "discard"),
     (Verdict::Keys(Handling::Watch), "watch"),
     (Verdict::Keyless(Handling::Unwatch), "unwatch"),
-    // Messages: no lock protects a channel, but Fencepost's own are nobody else's.
+    // Messages: no lock protects a channel, but clients may not use Fencepost's own.
     (Verdict::Channels(Handling::Subscribe, Channels::All), "ssubscribe subscribe"),
     (Verdict::Channels(Handling::Subscribe, Channels::Patterns), "psubscribe"),
     (Verdict::Keyless(Handling::Unsubscribe), "punsubscribe sunsubscribe unsubscribe"),

@@ -118,7 +118,7 @@ pub(crate) async fn retire(
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let info = ask_text(wire, &info).await?;
-    // In another process an id is somebody else's, and the connection ended with its own.
+    // In another process an id is another connection's; the registered one ended with its own.
     let is_of_this = |known: &&&Registration| info_field(&info, "run_id") == Some(&*known.run_id);
     let ids: Vec<u64> = registrations.iter().filter(is_of_this).map(|r| r.client_id).collect();
     end(wire, &ids, &FailPoints::default()).await?;

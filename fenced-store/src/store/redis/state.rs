@@ -82,10 +82,10 @@ fn lost(highest: &str) -> String {
     };
     format!(
         "Redis has lost marks of this guard, or they are not as they were left (was it emptied, or \
-         did somebody else write them?), and which tokens were issued before is not known. State \
-         the first token to be admitted: POST /v1/floor {{\"floor\": N}} to this guard, with N above \
-         every token that was issued{beyond}; or start the lock server of this namespace on the \
-         same Redis"
+         did another program write them?), and which tokens were issued before is not known. State \
+         the first token to be admitted: POST /v1/floor {{\"floor\": N}} to this guard, or --floor N \
+         where it does not start, with N above every token that was issued{beyond}; or start the \
+         lock server of this namespace on the same Redis"
     )
 }
 

@@ -1,4 +1,4 @@
-//! Words in orders that nobody sends by mistake, and keys that must not notice.
+//! Commands with their words in hostile orders, and keys that must stay as they are.
 
 use super::samples::{FIXTURES, SAMPLES};
 use super::*;

@@ -132,7 +132,7 @@ fn a_user_with_all_commands_would_reach_the_canary() {
     }
 }
 
-/// A script may tell others what it did, on every channel but Fencepost's own.
+/// A script publishes on every channel but Fencepost's own.
 #[test]
 fn scripts_publish_on_channels_that_are_not_fencepost_s_own() {
     let mut redis = Redis::start();
