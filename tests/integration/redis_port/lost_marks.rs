@@ -7,6 +7,7 @@ use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
 use fence_tests::wait::until;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use super::{Port, port, setup};
 
@@ -59,23 +60,28 @@ async fn repaired(guard: &Port, damage: &[&[&str]]) {
         (api.0.post("/v1/floor", &json!({"floor": 51})).await.status == 200).then_some(())
     })
     .await;
-    let stale = api.put("orders/1", &Grant::new(50, "1").credential, "late").await;
+    let stale = api.put("orders/1", &Grant::new(45, "1").credential, "late").await;
     assert_eq!(stale.status, 412, "{damage:?}: {stale:?}");
     let next = api.put("orders/1", &Grant::new(60, "1").credential, "next").await;
     assert_eq!(next.status, 204, "{damage:?}: {next:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_marks_are_refused_until_a_floor_is_stated() {
+    let mut damaged = JoinSet::new();
     for damage in DAMAGES {
-        let redis = Redis::start().await;
-        let (guard, _) = guarded(&redis).await;
-        for words in damage {
-            let _: redis::Value = redis.run(words).await;
-        }
-        refuses(&guard, damage).await;
-        repaired(&guard, damage).await;
+        damaged.spawn(async move {
+            let redis = Redis::start().await;
+            let (guard, _) = guarded(&redis).await;
+            for words in damage {
+                let _: redis::Value = redis.run(words).await;
+            }
+            refuses(&guard, damage).await;
+            repaired(&guard, damage).await;
+        });
     }
+    // Each waits for its guard to try Redis again.
+    damaged.join_all().await;
 }
 
 /// A guard that starts on damaged marks does not take them for new, and says what to do.
