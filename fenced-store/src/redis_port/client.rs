@@ -14,7 +14,7 @@ use super::commands::{Handling, KeyUse};
 use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
-use super::outbox::{End, HIGH_WATER, Outbox};
+use super::outbox::{End, Outbox};
 use super::refusal::{Refusal, unknown};
 use super::resp::Protocol;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
@@ -31,8 +31,6 @@ mod observe;
 mod script;
 mod transaction;
 
-/// So many commands of one client are on their way at most; what it sends beyond waits unread.
-const EXPECTED_MAX: u64 = 512;
 /// Arguments of a command; Redis takes as many.
 const ARGS_MAX: usize = 1 << 20;
 /// Bytes of an inline command; Redis takes as many.
@@ -62,6 +60,9 @@ pub(super) struct Client {
     /// Why no command can be sent with the tokens that are held.
     refused: Option<Refusal>,
     transaction: Option<Transaction>,
+    /// It watched keys on a connection that was lost, so they may have changed unseen: the next EXEC
+    /// fails, as it does in Redis after a change.
+    lost_watch: bool,
 }
 
 /// What belongs to an own connection.
@@ -73,6 +74,10 @@ struct Own {
     watches: bool,
     /// It is subscribed to messages.
     subscribes: bool,
+    /// It has a setting that another connection would not have.
+    is_tuned: bool,
+    /// The client has written on another connection since.
+    is_behind: bool,
 }
 
 /// The keys of a command, and what it does to each.
@@ -94,7 +99,7 @@ impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
         let (reader, writer) = stream.into_split();
-        let outbox = Outbox::new(writer, Rc::clone(&hub.budget));
+        let outbox = Outbox::new(writer, &hub.budget);
         let limits = RequestLimits {
             max_args: ARGS_MAX,
             max_command_bytes: hub.port.settings.max_command_bytes,
@@ -106,7 +111,7 @@ impl Client {
             protocol: Protocol::Resp2,
         };
         Self {
-            charge: Charge::new(Rc::clone(&hub.budget)),
+            charge: Charge::new(&hub.budget, &outbox.wake),
             id: hub.port.next_client_id(),
             hub,
             reader,
@@ -122,6 +127,7 @@ impl Client {
             own: None,
             refused: None,
             transaction: None,
+            lost_watch: false,
         }
     }
 
@@ -178,7 +184,7 @@ impl Client {
 
     /// Whether more commands may be taken from this client now.
     fn may_serve(&self) -> bool {
-        self.outbox.expected() < EXPECTED_MAX && self.outbox.unread() < HIGH_WATER
+        !self.outbox.is_full()
     }
 
     /// The usual case: a command for a connection that is there. `false`, and nothing was done,
@@ -283,10 +289,9 @@ impl Client {
 
     /// Whether it has an own connection that another cannot stand in for.
     fn is_bound(&self) -> bool {
-        self.own
-            .as_ref()
-            .zip(self.upstream.as_ref())
-            .is_some_and(|(own, upstream)| own.watches || self.subscribes(own, upstream))
+        self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
+            own.watches || own.is_tuned || self.subscribes(own, upstream)
+        })
     }
 
     /// Whether it is read further although nothing more is served now: a command that waits in
@@ -327,13 +332,14 @@ impl Client {
         let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
         self.outbox.fail_expected(&line);
         self.hub.port.counters.unknown.inc_by(expected);
+        self.lost_watch |= own.as_ref().is_some_and(|own| own.watches);
         let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
         if let Some(refusal) = refusal.filter(|_| is_fenced) {
             self.hub.port.note_refusal(&refusal);
             self.refused = Some(refusal);
         }
         let must_close = match own {
-            Some(_) => subscribes || !is_fenced,
+            Some(own) => subscribes || own.is_tuned || !is_fenced,
             None => self.transaction.is_some() && !is_fenced,
         };
         if must_close { Next::Close } else { Next::Serve }

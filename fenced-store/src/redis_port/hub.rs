@@ -40,7 +40,7 @@ pub(super) struct OwnConnection {
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) port: Arc<Port>,
-    pub(super) budget: Rc<Budget>,
+    pub(super) budget: Arc<Budget>,
     users: AclUsers,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
     asked: Cell<u64>,
@@ -70,7 +70,8 @@ impl Slot {
 impl Hub {
     pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
         let settings = &port.settings;
-        let budget = Budget::new(settings.max_buffer_bytes / settings.threads);
+        let budget =
+            Budget::new(settings.max_buffer_bytes / settings.threads, settings.max_command_bytes);
         let users = AclUsers::new(port.guard.access.namespace.as_str());
         Rc::new(Self { port, budget, users, shared: RefCell::default(), asked: Cell::new(0) })
     }

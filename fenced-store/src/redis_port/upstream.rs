@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -19,10 +20,10 @@ use super::out::Out;
 use super::outbox::{End, HIGH_WATER, Outbox};
 use super::resp::reply::ReplyScanner;
 
+mod barrier;
 pub(super) mod connect;
-mod subscriber;
 
-use subscriber::Subscriber;
+use barrier::{Barrier, Seen};
 
 /// What one read takes at most.
 const READ: usize = 64 * 1024;
@@ -51,15 +52,24 @@ struct State {
     out: Out,
     waiting: VecDeque<Waiting>,
     broken: Option<Rc<str>>,
-    subscriber: Option<Subscriber>,
+    barrier: Barrier,
+    /// Barriers that are waited for.
+    barriers: usize,
+    /// Redis is in RESP2's subscriber mode, in which every reply is a message.
+    subscribed: bool,
 }
 
-/// Who waits for the next reply.
+/// What is expected next of Redis.
 #[derive(Debug)]
-struct Waiting {
-    outbox: Rc<Outbox>,
-    /// What is answered in place of Redis' own reply.
-    instead: Option<Bytes>,
+enum Waiting {
+    /// A reply to this client.
+    Reply {
+        outbox: Rc<Outbox>,
+        /// Answered in place of Redis' own reply.
+        instead: Option<Bytes>,
+    },
+    /// The end of the replies to a subscription of the owner.
+    Barrier,
 }
 
 /// The bytes of a command, to be copied or to be given.
@@ -83,7 +93,9 @@ impl Upstream {
                 out: Out::default(),
                 waiting: VecDeque::new(),
                 broken: None,
-                subscriber: None,
+                barrier: Barrier::new(),
+                barriers: 0,
+                subscribed: false,
             }),
             work: Notify::new(),
             room: Notify::new(),
@@ -110,7 +122,20 @@ impl Upstream {
         }
         outbox.expect();
         self.idle_looks.set(0);
-        state.waiting.push_back(Waiting { outbox: Rc::clone(outbox), instead });
+        state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
+    }
+
+    /// As [`Upstream::send`], for a command of the owner whose replies cannot be counted: a
+    /// subscription, or any command in RESP2's subscriber mode. It counts as one that is expected,
+    /// until all of its replies were handed on.
+    pub(super) fn send_to_subscriber(&self, raw: Bytes) {
+        let Some(owner) = &self.owner else { return };
+        let state = &mut *self.state.borrow_mut();
+        state.out.give(raw);
+        state.out.copy(&state.barrier.command());
+        owner.expect();
+        state.barriers += 1;
+        state.waiting.push_back(Waiting::Barrier);
     }
 
     /// Sees to it that what was sent leaves. Where nobody else waits for a reply (the caller itself
@@ -127,22 +152,10 @@ impl Upstream {
         }
     }
 
-    /// Sends a command whose replies are messages and count as none (`SUBSCRIBE`).
-    pub(super) fn send_unanswered(&self, bytes: &[u8]) {
-        self.state.borrow_mut().out.copy(bytes);
-        self.work.notify_one();
-    }
-
-    /// A (un)subscription of so many channels is sent in RESP2. From now on every reply goes to the
-    /// owner as it comes, until nothing is subscribed any more.
-    pub(super) fn begin_subscription(&self, subscribes: bool, channels: usize) {
-        let mut state = self.state.borrow_mut();
-        state.subscriber.get_or_insert_default().expects(subscribes, channels);
-    }
-
-    /// Whether the owner is in Redis' RESP2 subscriber mode.
+    /// Whether the owner is in RESP2's subscriber mode, or may be: a subscription is on its way.
     pub(super) fn is_subscribed(&self) -> bool {
-        self.state.borrow().subscriber.as_ref().is_some_and(Subscriber::is_active)
+        let state = self.state.borrow();
+        state.subscribed || state.barriers > 0
     }
 
     /// Whether it is one client's own.
@@ -193,7 +206,9 @@ impl Upstream {
             std::mem::take(&mut state.waiting)
         };
         for waiting in waiting {
-            waiting.outbox.wake.notify_one();
+            if let Waiting::Reply { outbox, .. } = waiting {
+                outbox.wake.notify_one();
+            }
         }
         if let Some(owner) = &self.owner {
             owner.wake.notify_one();
@@ -234,18 +249,10 @@ impl Upstream {
     async fn read_loop(&self, mut reader: OwnedReadHalf) {
         let mut replies = Replies::new();
         let why = loop {
-            if let Some(owner) = &self.owner {
-                while owner.unread() > HIGH_WATER && owner.end().is_none() {
-                    tokio::select! {
-                        () = owner.drained.notified() => {}
-                        () = self.closing.notified() => return self.break_off("closed"),
-                    }
-                }
-            }
             replies.buf.reserve(READ / 4);
             tokio::select! {
                 biased;
-                read = reader.read_buf(&mut replies.buf) => match read {
+                read = self.read(&mut reader, &mut replies.buf) => match read {
                     Ok(0) => break "Redis closed it".to_owned(),
                     Ok(_) => {}
                     Err(error) => break error.to_string(),
@@ -259,20 +266,29 @@ impl Upstream {
                 outbox.flush_and_wake();
             }
         };
-        if let Some(is_message) = replies.cut.get() {
+        if let Some(is_message) = replies.cut {
             self.cut_off(is_message);
         }
         self.break_off(&why);
     }
 
-    /// Whoever got a part of what will never be whole can be told nothing more.
+    /// Reads once the owner has room for what it is sent.
+    async fn read(&self, reader: &mut OwnedReadHalf, buf: &mut BytesMut) -> io::Result<usize> {
+        if let Some(owner) = &self.owner {
+            while owner.unread() > HIGH_WATER && owner.end().is_none() {
+                owner.drained.notified().await;
+            }
+        }
+        reader.read_buf(buf).await
+    }
+
+    /// A client that received a part of what will never be whole must be disconnected.
     fn cut_off(&self, is_message: bool) {
         let state = self.state.borrow();
-        let is_reply = !is_message && !state.subscriber.as_ref().is_some_and(Subscriber::is_active);
-        match state.waiting.front().filter(|_| is_reply) {
-            Some(waiting) if waiting.instead.is_some() => {}
-            Some(waiting) => waiting.outbox.give_up(End::Cut),
-            None => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
+        match state.waiting.front() {
+            Some(Waiting::Reply { instead: Some(_), .. }) if !is_message => {}
+            Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
+            _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
         }
     }
 
@@ -287,61 +303,92 @@ impl Upstream {
                 return Ok(());
             }
             let is_message = replies.scanner.kind() == b'>';
-            replies.cut.set((!scan.done).then_some(is_message));
-            self.hand_on(replies, scan.consumed, scan.done, is_message)?;
+            let begins = replies.cut.is_none();
+            replies.cut = (!scan.done).then_some(is_message);
+            let piece = Piece { len: scan.consumed, begins, ends: scan.done, is_message };
+            self.hand_on(replies, piece)?;
         }
         Ok(())
     }
 
-    fn hand_on(
-        &self,
-        replies: &mut Replies,
-        len: usize,
-        done: bool,
-        is_message: bool,
-    ) -> Result<(), String> {
+    fn hand_on(&self, replies: &mut Replies, piece: Piece) -> Result<(), String> {
         let state = &mut *self.state.borrow_mut();
-        if let (Some(subscriber), Some(owner)) = (&mut state.subscriber, &self.owner)
-            && (subscriber.is_active() || state.waiting.is_empty())
-        {
-            subscriber.sees(&replies.buf[..len], done);
-            replies.deliver(owner, len);
-            return Ok(());
-        }
-        if is_message {
-            match &self.owner {
-                Some(owner) => replies.deliver(owner, len),
-                None => replies.buf.advance(len),
+        match (state.waiting.front(), &self.owner) {
+            (Some(Waiting::Barrier), Some(owner)) => {
+                if Self::meets_barrier(state, owner, replies, piece) {
+                    state.waiting.pop_front();
+                    owner.done();
+                    replies.will_flush(owner);
+                }
+                Ok(())
             }
-            return Ok(());
-        }
-        let Some(waiting) = state.waiting.front() else {
-            if let Some(owner) = &self.owner {
-                // The rest of a subscription's confirmations; their order is the client's own.
-                replies.deliver(owner, len);
-                return Ok(());
+            (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
+                match instead {
+                    None => replies.deliver(outbox, piece),
+                    Some(_) if !piece.ends => replies.buf.advance(piece.len),
+                    Some(bytes) => {
+                        replies.buf.advance(piece.len);
+                        outbox.copy(bytes, true);
+                        replies.will_flush(outbox);
+                    }
+                }
+                if piece.ends
+                    && let Some(Waiting::Reply { outbox, .. }) = state.waiting.pop_front()
+                {
+                    outbox.done();
+                }
+                Ok(())
+            }
+            (_, Some(owner)) if piece.is_message || state.subscribed => {
+                replies.deliver(owner, piece);
+                Ok(())
+            }
+            (_, None) if piece.is_message => {
+                replies.buf.advance(piece.len);
+                Ok(())
             }
             // Redis says why it is about to close the connection, or speaks without being asked.
-            return Err(format!(
+            _ => Err(format!(
                 "Redis said {} without being asked",
-                replies.buf[..len.min(200)].escape_ascii()
-            ));
-        };
-        match &waiting.instead {
-            None => replies.deliver(&waiting.outbox, len),
-            Some(bytes) => {
-                replies.buf.advance(len);
-                if done {
-                    waiting.outbox.copy(bytes);
-                    replies.will_flush(&waiting.outbox);
+                replies.buf[..piece.len.min(200)].escape_ascii()
+            )),
+        }
+    }
+
+    /// Hands on a reply to a subscription; `true` where it is the end of them.
+    fn meets_barrier(
+        state: &mut State,
+        owner: &Rc<Outbox>,
+        replies: &mut Replies,
+        piece: Piece,
+    ) -> bool {
+        match state.barrier.sees(&replies.buf[..piece.len], piece.begins, piece.ends) {
+            Seen::Held => replies.buf.advance(piece.len),
+            Seen::Passed(held) => {
+                if !held.is_empty() {
+                    owner.copy(&held, false);
                 }
+                replies.deliver(owner, piece);
+            }
+            Seen::Reached { subscribed } => {
+                replies.buf.advance(piece.len);
+                state.subscribed = subscribed;
+                state.barriers -= 1;
+                return true;
             }
         }
-        if done && let Some(waiting) = state.waiting.pop_front() {
-            waiting.outbox.done();
-        }
-        Ok(())
+        false
     }
+}
+
+/// A part of a reply, or all of it, at the beginning of what was read.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    len: usize,
+    begins: bool,
+    ends: bool,
+    /// A push of RESP3.
+    is_message: bool,
 }
 
 /// What was read and not yet handed on.
@@ -350,25 +397,20 @@ struct Replies {
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
     /// A part was handed on of something that is not whole yet; whether it is a message.
-    cut: Cell<Option<bool>>,
+    cut: Option<bool>,
 }
 
 impl Replies {
     fn new() -> Self {
-        Self {
-            buf: BytesMut::new(),
-            scanner: ReplyScanner::new(),
-            flush: Vec::new(),
-            cut: Cell::new(None),
-        }
+        Self { buf: BytesMut::new(), scanner: ReplyScanner::new(), flush: Vec::new(), cut: None }
     }
 
-    fn deliver(&mut self, outbox: &Rc<Outbox>, len: usize) {
-        if Out::is_large(len) {
-            outbox.give(self.buf.split_to(len).freeze());
+    fn deliver(&mut self, outbox: &Rc<Outbox>, piece: Piece) {
+        if Out::is_large(piece.len) {
+            outbox.give(self.buf.split_to(piece.len).freeze(), piece.ends);
         } else {
-            outbox.copy(&self.buf[..len]);
-            self.buf.advance(len);
+            outbox.copy(&self.buf[..piece.len], piece.ends);
+            self.buf.advance(piece.len);
         }
         self.will_flush(outbox);
     }

@@ -89,6 +89,9 @@ impl Client {
         plan: Plan,
         tokens: HeldTokens,
     ) -> Result<(), Refusal> {
+        // Redis may send messages on the connection of before at any time, and two connections must not
+        // write into one reply.
+        self.may_not_subscribe("FENCE with a command is not for")?;
         self.settle_or_fail().await?;
         let registered = if self.observes() {
             self.observe_tokens(&tokens).await?;
@@ -112,6 +115,7 @@ impl Client {
         };
         let settled = self.settled().await;
         (self.held, self.likeness, self.upstream, self.own) = before;
+        self.own.iter_mut().for_each(|own| own.is_behind = true);
         // The connection of before may have broken meanwhile, and nobody heard of it.
         self.outbox.wake.notify_one();
         self.refused = None;

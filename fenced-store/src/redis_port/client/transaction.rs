@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::super::commands::KeyAccess;
 use super::super::confine::Wanted;
+use super::super::resp::Protocol;
 
 /// An open MULTI.
 #[derive(Debug, Default)]
@@ -23,6 +24,14 @@ impl Transaction {
     /// What is answered in place of the reply to it.
     pub(super) fn aborted() -> Bytes {
         Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n")
+    }
+
+    /// Redis' reply to an EXEC that ran nothing, because a watched key may have changed.
+    pub(super) fn not_run(protocol: Protocol) -> Bytes {
+        Bytes::from_static(match protocol {
+            Protocol::Resp2 => b"*-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        })
     }
 
     pub(super) fn add_keys<'k>(&mut self, keys: impl Iterator<Item = Wanted<'k>>) {
