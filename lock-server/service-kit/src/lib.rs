@@ -20,6 +20,7 @@ pub mod problem;
 pub mod process;
 pub mod redis_link;
 pub mod signals;
+pub mod socket;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -6,29 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Shared;
 use super::handler::Handler;
 use super::stream::{Activity, Stream};
+use crate::socket;
 
 /// How long, and for how many bytes, a connection that we close is read on. Closing with unread
 /// bytes resets it, and the client could lose the reply that says why.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// A dead peer is noticed after 15 s of silence and three unanswered probes 5 s apart.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 3;
-
 /// Serves one connection; when shutdown begins, the request in flight is its last.
 pub(super) async fn run(stream: TcpStream, shared: &Shared) {
-    if let Err(error) = tune(&stream) {
-        tracing::debug!(%error, "the options of a socket could not be set");
-    }
+    socket::tune_accepted(&stream);
     let activity = Arc::new(Activity::new());
     let stream = Stream::new(stream, activity.clone(), &shared.options);
     let handler = Handler::new(shared, activity);
@@ -64,15 +57,6 @@ pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::Interrupted
     )
-}
-
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 async fn linger(mut stream: TcpStream) {
