@@ -35,6 +35,11 @@ pub struct Access {
 }
 
 impl Access {
+    /// Whether every key that may be touched at all needs a token.
+    pub(crate) fn needs_tokens(&self) -> bool {
+        !self.allow_unfenced_reads && self.rules.need_tokens()
+    }
+
     /// The fence that an operation on `key` has to pass; `None` where it needs none.
     ///
     /// # Errors

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::Parser;
 use fence_protocol::Namespace;
-use fence_protocol::duration::parse_positive;
+use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use service_kit::access::secret::authorization;
 use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::PortSettings;
+use crate::redis_port::{PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
@@ -109,6 +109,10 @@ pub struct Config {
     /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub max_redis_buffer_bytes: usize,
+    /// How long a client of the Redis port that has presented a token may rest between two commands
+    /// before it is disconnected; 0 is no limit. One that waits for Redis, or subscribes, does not rest.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
+    pub redis_idle_timeout: Duration,
     /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
@@ -242,12 +246,19 @@ impl Config {
                 self.max_command_bytes
             )]);
         }
+        let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
-            max_connections: self.listener.options().max_connections,
+            max_connections: listener.max_connections,
+            silence: SilenceLimits {
+                command: listener.body_timeout,
+                bytes_per_sec_min: listener.body_bytes_per_sec_min,
+                stranger: listener.idle_timeout,
+                idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
+            },
         }))
     }
 

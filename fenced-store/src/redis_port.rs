@@ -40,10 +40,12 @@ mod front;
 mod hub;
 mod out;
 mod outbox;
+mod patience;
 mod probe;
 mod refusal;
 pub(crate) mod resp;
 mod retire;
+mod stranger;
 mod thread;
 mod tokens;
 mod upstream;
@@ -51,6 +53,7 @@ mod upstream;
 use commands::CommandTable;
 use counters::PortCounters;
 pub(crate) use front::{Front, Listening};
+pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
 
@@ -67,6 +70,8 @@ pub struct PortSettings {
     pub max_buffer_bytes: usize,
     /// Clients at once.
     pub max_connections: usize,
+    /// How long clients may be silent.
+    pub silence: SilenceLimits,
 }
 
 /// What all threads of the port share.

@@ -151,6 +151,12 @@ impl Rules {
         }
     }
 
+    /// Whether every key that may be touched at all needs a token.
+    pub(crate) fn need_tokens(&self) -> bool {
+        let needs = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
+        self.default != DefaultRule::Open && self.rules.iter().all(needs)
+    }
+
     /// The text of the rule that decides over `key`; `default` where none does.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));

@@ -16,6 +16,9 @@ mod order;
 mod own;
 mod restart;
 mod sentinel;
+mod silence;
+mod state;
+mod streams;
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::RULES;

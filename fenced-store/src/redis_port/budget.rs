@@ -138,6 +138,35 @@ impl Drop for Charge {
     }
 }
 
+/// Bytes on their way to Redis: they count, and give way to nothing.
+#[derive(Debug)]
+pub(super) struct FixedCharge {
+    budget: Arc<Budget>,
+    held: usize,
+}
+
+impl FixedCharge {
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), held: 0 }
+    }
+
+    /// So many bytes are held now.
+    pub(super) fn set(&mut self, size: usize) {
+        let wanted = size.saturating_sub(FREE);
+        if wanted != self.held {
+            let books = &mut *self.budget.books();
+            books.used = books.used - self.held + wanted;
+            self.held = wanted;
+        }
+    }
+}
+
+impl Drop for FixedCharge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

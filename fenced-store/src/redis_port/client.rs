@@ -15,9 +15,11 @@ use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
 use super::outbox::{End, Outbox};
+use super::patience::{Awaited, Patience};
 use super::refusal::{Refusal, unknown};
-use super::resp::Protocol;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
+use super::resp::{Protocol, ProtocolError};
+use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
 use command::OwnedCommand;
@@ -37,6 +39,8 @@ const ARGS_MAX: usize = 1 << 20;
 const INLINE_MAX: usize = 64 * 1024;
 /// What one read takes at least.
 const READ: usize = 16 * 1024;
+/// Keys of a command for which memory is kept for the next one.
+const KEPT_KEYS: usize = 1024;
 
 /// A client's connection.
 pub(super) struct Client {
@@ -46,6 +50,9 @@ pub(super) struct Client {
     buf: BytesMut,
     charge: Charge,
     parser: RequestParser,
+    patience: Patience,
+    /// It has presented a genuine token.
+    is_known: bool,
     keys: Vec<KeyUse>,
     scratch: String,
     id: u64,
@@ -88,6 +95,12 @@ fn keys_of<'k>(
     keys.iter().map(move |key| (command.arg(key.arg), key.access))
 }
 
+/// Whether a command for an own connection concerns what is known of that connection.
+fn is_special(name: &[u8]) -> bool {
+    let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
+    names.iter().any(|special| name.eq_ignore_ascii_case(special))
+}
+
 /// Whether the client is served any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -113,11 +126,13 @@ impl Client {
         Self {
             charge: Charge::new(&hub.budget, &outbox.wake),
             id: hub.port.next_client_id(),
+            patience: Patience::new(hub.port.settings.silence),
             hub,
             reader,
             outbox,
             buf: BytesMut::new(),
             parser: RequestParser::new(limits),
+            is_known: false,
             keys: Vec::new(),
             scratch: String::new(),
             name: Bytes::new(),
@@ -148,11 +163,18 @@ impl Client {
             }
             match self.parser.parse(&self.buf) {
                 Ok(Parsed::Incomplete { at_least }) => {
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
                     self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
                     break Next::Serve;
                 }
                 Ok(Parsed::Blank { len }) => self.buf.advance(len),
                 Ok(Parsed::Complete { len, inline }) => {
+                    self.patience.renew();
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
                     if !inline && self.forward_at_once(len) {
                         continue;
                     }
@@ -162,17 +184,73 @@ impl Client {
                         break Next::Close;
                     }
                 }
-                Err(error) => {
-                    self.outbox.error(&format!("ERR {error}"));
-                    // What follows cannot be told apart; what was sent before is still answered.
-                    self.settled().await;
-                    break Next::Close;
-                }
+                Err(error) => break self.refuse_bytes(&error).await,
             }
         };
         self.kick();
         self.outbox.flush();
+        self.give_back();
         next
+    }
+
+    /// Answers bytes that are no command. What follows them cannot be understood; what was sent before
+    /// is still answered.
+    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Next {
+        self.outbox.error(&format!("ERR {error}"));
+        self.settled().await;
+        Next::Close
+    }
+
+    /// Gives back the memory of commands that were served.
+    fn give_back(&mut self) {
+        if self.buf.is_empty() {
+            self.parser.shrink();
+        }
+        if self.buf.len() < READ && self.buf.capacity() > FREE {
+            self.buf = BytesMut::from(&self.buf[..]);
+        }
+        self.keys.clear();
+        self.keys.shrink_to(KEPT_KEYS);
+        // Where it was evicted, the wait that follows says so.
+        let _ = self.charge.set(self.held_bytes());
+    }
+
+    /// What is held for commands that are not served yet.
+    fn held_bytes(&self) -> usize {
+        self.buf.len() + self.parser.held_bytes()
+    }
+
+    /// A client without a token may send little, where every key needs one.
+    fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
+        if !self.is_stranger() {
+            return Ok(());
+        }
+        let access = &self.hub.port.guard.access;
+        stranger::check(self.parser.begun(&self.buf), |credential| {
+            HeldTokens::genuine(credential, access).is_ok()
+        })
+    }
+
+    fn is_stranger(&self) -> bool {
+        !self.is_known && self.hub.limits_strangers
+    }
+
+    /// What the client owes.
+    fn awaited(&self) -> Awaited {
+        if self.outbox.is_full() {
+            return Awaited::Nothing;
+        }
+        if !self.buf.is_empty() {
+            return Awaited::Rest(self.buf.len());
+        }
+        let is_served = self.outbox.expected() > 0
+            || self.outbox.unread() > 0
+            || self.own.as_ref().is_some_and(|own| own.subscribes);
+        match (is_served, self.is_stranger()) {
+            (true, _) => Awaited::Nothing,
+            (false, true) => Awaited::Introduction,
+            (false, false) => Awaited::Command,
+        }
     }
 
     /// Lets what was sent leave.
@@ -206,8 +284,7 @@ impl Client {
         };
         let fits = match plan.handling {
             Handling::Shared => true,
-            // What CLIENT does to the connection has to be kept in mind.
-            Handling::Own => upstream.is_own() && !command.arg(0).eq_ignore_ascii_case(b"client"),
+            Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             _ => false,
         };
         let guard = &self.hub.port.guard;
@@ -235,6 +312,9 @@ impl Client {
     /// Any command, with everything that may have to be awaited for it.
     async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
         let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
+        if !self.charge.set(self.held_bytes() + command.held_bytes()) {
+            return self.refuse_size();
+        }
         let next = self.handle(&command).await;
         if self.outbox.end().is_some() { Next::Close } else { next }
     }
@@ -252,6 +332,7 @@ impl Client {
             self.buf.reserve(READ);
         }
         let has_unread = self.outbox.unread() > 0;
+        let awaited = self.awaited();
         let reads = may_read || self.reads_ahead();
         tokio::select! {
             biased;
@@ -268,13 +349,19 @@ impl Client {
                 self.settled().await;
                 Next::Close
             }
+            reason = self.patience.ends(awaited) => {
+                self.outbox.error(&reason);
+                Next::Close
+            }
         }
     }
 
     fn charged(&mut self) -> Next {
-        if self.charge.set(self.buf.len()) {
-            return Next::Serve;
-        }
+        self.charge.progress();
+        if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
+    }
+
+    fn refuse_size(&self) -> Next {
         self.outbox.error(
             "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
              command was sent. Try again later, or send smaller commands",
@@ -304,6 +391,9 @@ impl Client {
     async fn woken(&mut self) -> Next {
         if self.outbox.end().is_some() {
             return Next::Close;
+        }
+        if self.charge.is_evicted() {
+            return self.refuse_size();
         }
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return self.lost().await;

@@ -13,11 +13,13 @@ use redis::{Cmd, Value};
 use service_kit::ids;
 
 use super::commands::KeyAccess;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, quoted};
 use crate::store::redis::Shared;
 
 /// A user is narrowed to at most so many keys; Redis compares every key with each of them.
-const KEYS_MAX: usize = 256;
+pub(super) const KEYS_MAX: usize = 256;
+/// The names of these keys take at most so many bytes.
+pub(super) const KEY_BYTES_MAX: usize = 64 * 1024;
 
 /// What no script may do, whatever its keys.
 const DENIED: [&str; 5] = ["-@admin", "-flushall", "-flushdb", "-swapdb", "-migrate"];
@@ -177,8 +179,11 @@ impl AclUser {
     pub(super) fn can_add<'k>(&self, keys: impl Iterator<Item = Wanted<'k>>) -> bool {
         match &*self.scope.borrow() {
             Scope::Keys(known) => {
-                let new = keys.filter(|(key, _)| !known.contains_key(*key)).count();
-                known.len() + new <= KEYS_MAX
+                let known_bytes = known.keys().map(Vec::len).sum::<usize>();
+                let new = keys.filter(|(key, _)| !known.contains_key(*key));
+                let (count, bytes) =
+                    new.fold((0, 0), |(count, bytes), (key, _)| (count + 1, bytes + key.len()));
+                known.len() + count <= KEYS_MAX && known_bytes + bytes <= KEY_BYTES_MAX
             }
             Scope::All | Scope::Unsure => false,
         }
@@ -205,10 +210,8 @@ impl AclUser {
             _ => Scoped::new(),
         };
         keys.for_each(|(key, access)| add(&mut all, key, access));
-        if all.len() > KEYS_MAX {
-            return Err(Refusal::Line(format!(
-                "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys"
-            )));
+        if all.len() > KEYS_MAX || all.keys().map(Vec::len).sum::<usize>() > KEY_BYTES_MAX {
+            return Err(too_many_keys());
         }
         let mut command = set_user(&self.name);
         command.arg("resetkeys");
@@ -255,13 +258,21 @@ impl AclUser {
     }
 }
 
+/// The refusal of a script whose keys are too many to confine it.
+pub(super) fn too_many_keys() -> Refusal {
+    Refusal::Line(format!(
+        "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys, of \
+         {KEY_BYTES_MAX} bytes together"
+    ))
+}
+
 /// A key as an ACL pattern that matches it alone.
 fn pattern(key: &[u8], access: KeyAccess) -> Result<Vec<u8>, Refusal> {
     if key.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0 || *byte == 0x0b) {
         return Err(Refusal::Line(format!(
             "DENIED key {} has white space, which Redis' ACL cannot express, so a script cannot be \
              confined to it",
-            key.escape_ascii()
+            quoted(key)
         )));
     }
     let mut pattern = match access {

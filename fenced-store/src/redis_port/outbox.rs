@@ -143,6 +143,7 @@ impl Outbox {
         inner.is_open = !ends;
         inner.release_local();
         self.settle(inner);
+        self.end_wait(inner);
     }
 
     /// The reply that came first in line is complete.
@@ -151,6 +152,7 @@ impl Outbox {
         inner.done += 1;
         inner.release_local();
         self.settle(inner);
+        self.end_wait(inner);
     }
 
     /// A reply by the guard, behind what is expected and never within a reply or a message.
@@ -195,14 +197,18 @@ impl Outbox {
         self.settle(inner);
     }
 
-    /// Accounts for what is held now, and wakes the client's task where it waits for its turn.
+    /// Wakes the client's task where it waits until nothing is expected any more.
+    fn end_wait(&self, inner: &mut Inner) {
+        if inner.waits && inner.may_write() {
+            inner.waits = false;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Accounts for what is held now.
     fn settle(&self, inner: &mut Inner) {
         if !inner.charge.set(inner.out.len() + inner.local_bytes) {
             inner.end.get_or_insert(End::TooSlow);
-            self.wake.notify_one();
-        }
-        if inner.waits && inner.may_write() {
-            inner.waits = false;
             self.wake.notify_one();
         }
     }

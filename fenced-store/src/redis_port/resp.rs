@@ -48,6 +48,12 @@ pub(crate) enum ProtocolError {
         /// The limit.
         max: usize,
     },
+    /// More arguments than a client may send before it has presented a token.
+    #[error("Protocol error: unauthenticated multibulk length; present a token first")]
+    StrangersArguments,
+    /// A longer argument than a client may send before it has presented a token.
+    #[error("Protocol error: unauthenticated bulk length; present a token first")]
+    StrangersBulk,
     /// An inline command has too many words.
     #[error("Protocol error: more than {0} arguments in an inline request")]
     InlineArguments(usize),

@@ -8,6 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
@@ -16,6 +18,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
+use super::budget::{Budget, FixedCharge};
 use super::out::Out;
 use super::outbox::{End, HIGH_WATER, Outbox};
 use super::resp::reply::ReplyScanner;
@@ -29,6 +32,9 @@ use barrier::{Barrier, Seen};
 const READ: usize = 64 * 1024;
 /// From so many unsent bytes on clients have to wait before they send more.
 const FULL: usize = 4 << 20;
+/// How long Redis may leave a probe unanswered.
+const PROBE: Duration = Duration::from_secs(5);
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// A connection that may be used, until it breaks.
 #[derive(Debug)]
@@ -43,6 +49,8 @@ pub(super) struct Upstream {
     owner: Option<Rc<Outbox>>,
     /// The connection is to be closed.
     closing: Notify,
+    /// How often something was read.
+    reads: Cell<u64>,
     /// How often nobody had used it when it was looked at, in a row.
     idle_looks: Cell<u32>,
 }
@@ -50,6 +58,7 @@ pub(super) struct Upstream {
 #[derive(Debug)]
 struct State {
     out: Out,
+    charge: FixedCharge,
     waiting: VecDeque<Waiting>,
     broken: Option<Rc<str>>,
     barrier: Barrier,
@@ -57,6 +66,14 @@ struct State {
     barriers: usize,
     /// Redis is in RESP2's subscriber mode, in which every reply is a message.
     subscribed: bool,
+}
+
+impl State {
+    /// Accounts for what waits to be sent. Senders wait where it is too much ([`FULL`]); what they
+    /// hold meanwhile is theirs.
+    fn settle(&mut self) {
+        self.charge.set(self.out.len());
+    }
 }
 
 /// What is expected next of Redis.
@@ -70,6 +87,8 @@ enum Waiting {
     },
     /// The end of the replies to a subscription of the owner.
     Barrier,
+    /// The reply to a PING of the guard.
+    Probe,
 }
 
 /// The bytes of a command, to be copied or to be given.
@@ -84,6 +103,7 @@ impl Upstream {
     pub(super) fn start(
         stream: TcpStream,
         owner: Option<Rc<Outbox>>,
+        budget: &Arc<Budget>,
         on_end: impl FnOnce() + 'static,
     ) -> Rc<Self> {
         let (reader, socket) = stream.into_split();
@@ -91,6 +111,7 @@ impl Upstream {
             socket,
             state: RefCell::new(State {
                 out: Out::default(),
+                charge: FixedCharge::new(budget),
                 waiting: VecDeque::new(),
                 broken: None,
                 barrier: Barrier::new(),
@@ -101,6 +122,7 @@ impl Upstream {
             room: Notify::new(),
             owner,
             closing: Notify::new(),
+            reads: Cell::new(0),
             idle_looks: Cell::new(0),
         });
         spawn_local(Rc::clone(&upstream).write_loop());
@@ -120,6 +142,7 @@ impl Upstream {
             Raw::Copy(bytes) => state.out.copy(bytes),
             Raw::Give(bytes) => state.out.give(bytes),
         }
+        state.settle();
         outbox.expect();
         self.idle_looks.set(0);
         state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
@@ -133,6 +156,7 @@ impl Upstream {
         let state = &mut *self.state.borrow_mut();
         state.out.give(raw);
         state.out.copy(&state.barrier.command());
+        state.settle();
         owner.expect();
         state.barriers += 1;
         state.waiting.push_back(Waiting::Barrier);
@@ -150,6 +174,7 @@ impl Upstream {
         if !(is_alone && matches!(state.out.write_to(&self.socket), Ok(true))) {
             self.work.notify_one();
         }
+        state.settle();
     }
 
     /// Whether the owner is in RESP2's subscriber mode, or may be: a subscription is on its way.
@@ -191,10 +216,36 @@ impl Upstream {
         state.out.len() > FULL && state.broken.is_none()
     }
 
+    /// Ends a shared connection unless Redis sends something on it in time. For one on which replies
+    /// come at once: nothing that blocks is sent on shared connections.
+    pub(super) fn probe(self: &Rc<Self>) {
+        if self.is_broken() {
+            return;
+        }
+        {
+            let state = &mut *self.state.borrow_mut();
+            state.out.copy(PING);
+            state.waiting.push_back(Waiting::Probe);
+        }
+        self.work.notify_one();
+        let (upstream, reads) = (Rc::clone(self), self.reads.get());
+        spawn_local(async move {
+            tokio::time::sleep(PROBE).await;
+            if upstream.reads.get() == reads {
+                let seconds = PROBE.as_secs();
+                upstream.close_for(&format!("Redis sent nothing for {seconds} s"));
+            }
+        });
+    }
+
     /// Ends the connection. From now on it counts as broken, so that nobody sends on it any more,
     /// and nothing that still comes is handed on.
     pub(super) fn close(&self) {
-        self.state.borrow_mut().broken.get_or_insert_with(|| "closed".into());
+        self.close_for("closed");
+    }
+
+    fn close_for(&self, why: &str) {
+        self.state.borrow_mut().broken.get_or_insert_with(|| why.into());
         self.closing.notify_one();
     }
 
@@ -203,6 +254,7 @@ impl Upstream {
             let mut state = self.state.borrow_mut();
             state.broken.get_or_insert_with(|| why.into());
             state.out = Out::default();
+            state.settle();
             std::mem::take(&mut state.waiting)
         };
         for waiting in waiting {
@@ -226,7 +278,9 @@ impl Upstream {
                     if state.broken.is_some() {
                         return;
                     }
-                    state.out.write_to(&self.socket)
+                    let written = state.out.write_to(&self.socket);
+                    state.settle();
+                    written
                 };
                 match written {
                     Ok(true) => break,
@@ -254,7 +308,7 @@ impl Upstream {
                 biased;
                 read = self.read(&mut reader, &mut replies.buf) => match read {
                     Ok(0) => break "Redis closed it".to_owned(),
-                    Ok(_) => {}
+                    Ok(_) => self.reads.set(self.reads.get() + 1),
                     Err(error) => break error.to_string(),
                 },
                 () = self.closing.notified() => break "closed".to_owned(),
@@ -288,6 +342,7 @@ impl Upstream {
         match state.waiting.front() {
             Some(Waiting::Reply { instead: Some(_), .. }) if !is_message => {}
             Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
+            Some(Waiting::Probe) if !is_message => {}
             _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
         }
     }
@@ -336,6 +391,13 @@ impl Upstream {
                     && let Some(Waiting::Reply { outbox, .. }) = state.waiting.pop_front()
                 {
                     outbox.done();
+                }
+                Ok(())
+            }
+            (Some(Waiting::Probe), _) if !piece.is_message => {
+                replies.buf.advance(piece.len);
+                if piece.ends {
+                    state.waiting.pop_front();
                 }
                 Ok(())
             }

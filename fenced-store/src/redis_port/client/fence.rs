@@ -41,6 +41,7 @@ impl Client {
 
     async fn fence_set(&mut self, credential: &[u8]) -> Result<(), Refusal> {
         let fences = self.read_credential(credential)?;
+        self.is_known = true;
         let tokens = self.held.with(fences)?;
         self.hold_and_say(tokens).await
     }
@@ -65,6 +66,7 @@ impl Client {
     /// One command with one more token, on a connection that is registered under it too.
     async fn fence_once(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let fences = self.read_credential(command.command().arg(1))?;
+        self.is_known = true;
         let tokens = self.held.with(fences)?;
         let inner = OwnedCommand::new(command.command().tail(2).iter());
         let plan = self.hub.port.table.borrow().plan(inner.command(), &mut self.keys);

@@ -4,7 +4,7 @@ use super::super::authorize::{Denied, authorize};
 use super::super::commands::{Handling, Local, Plan};
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
-use super::super::refusal::Refusal;
+use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::upstream::{Raw, Upstream};
@@ -347,7 +347,7 @@ impl Client {
         if let Handling::Local(local @ (Local::Quit | Local::Reset)) = plan.handling {
             return Some(self.local(local, command).await);
         }
-        let name = name.escape_ascii().to_string().to_ascii_lowercase();
+        let name = quoted(name).to_ascii_lowercase();
         self.outbox.error(&format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
              are allowed in this context"

@@ -67,6 +67,7 @@ impl Client {
 
     async fn log_in(&mut self, credential: &[u8], protocol: Protocol) -> Result<(), Refusal> {
         let fences = self.read_credential(credential)?;
+        self.is_known = true;
         let tokens = HeldTokens::default().with(fences)?;
         self.change(tokens, protocol).await
     }
@@ -246,6 +247,7 @@ impl Client {
         }
         self.transaction = None;
         self.lost_watch = false;
+        self.is_known = false;
         if let Some(upstream) = self.upstream.take()
             && upstream.is_own()
         {

@@ -1,6 +1,7 @@
 //! Scripts: the own connection's Redis user is narrowed to the keys that were checked, before the
 //! script is sent.
 
+use super::super::confine::too_many_keys;
 use super::super::refusal::Refusal;
 use super::command::OwnedCommand;
 use super::{Client, keys_of};
@@ -18,6 +19,9 @@ impl Client {
                     .to_owned(),
             ));
         };
+        if self.transaction.as_ref().is_some_and(|transaction| !transaction.remembers_all()) {
+            return Err(too_many_keys());
+        }
         let declared = keys_of(&self.keys, command.command());
         let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
         if !user.can_add(declared.chain(queued)) {
