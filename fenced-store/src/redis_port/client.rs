@@ -15,11 +15,10 @@ use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
 use super::outbox::{End, Outbox};
-use super::patience::{Awaited, Patience};
+use super::patience::Patience;
 use super::refusal::{Refusal, unknown};
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
-use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
 use command::OwnedCommand;
@@ -28,6 +27,7 @@ use transaction::Transaction;
 mod command;
 mod fence;
 mod forward;
+mod limits;
 mod local;
 mod observe;
 mod script;
@@ -39,8 +39,6 @@ const ARGS_MAX: usize = 1 << 20;
 const INLINE_MAX: usize = 64 * 1024;
 /// What one read takes at least.
 const READ: usize = 16 * 1024;
-/// Keys of a command for which memory is kept for the next one.
-const KEPT_KEYS: usize = 1024;
 
 /// A client's connection.
 pub(super) struct Client {
@@ -201,58 +199,6 @@ impl Client {
         Next::Close
     }
 
-    /// Gives back the memory of commands that were served.
-    fn give_back(&mut self) {
-        if self.buf.is_empty() {
-            self.parser.shrink();
-        }
-        if self.buf.len() < READ && self.buf.capacity() > FREE {
-            self.buf = BytesMut::from(&self.buf[..]);
-        }
-        self.keys.clear();
-        self.keys.shrink_to(KEPT_KEYS);
-        // Where it was evicted, the wait that follows says so.
-        let _ = self.charge.set(self.held_bytes());
-    }
-
-    /// What is held for commands that are not served yet.
-    fn held_bytes(&self) -> usize {
-        self.buf.len() + self.parser.held_bytes()
-    }
-
-    /// A client without a token may send little, where every key needs one.
-    fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
-        if !self.is_stranger() {
-            return Ok(());
-        }
-        let access = &self.hub.port.guard.access;
-        stranger::check(self.parser.begun(&self.buf), |credential| {
-            HeldTokens::genuine(credential, access).is_ok()
-        })
-    }
-
-    fn is_stranger(&self) -> bool {
-        !self.is_known && self.hub.limits_strangers
-    }
-
-    /// What the client owes.
-    fn awaited(&self) -> Awaited {
-        if self.outbox.is_full() {
-            return Awaited::Nothing;
-        }
-        if !self.buf.is_empty() {
-            return Awaited::Rest(self.buf.len());
-        }
-        let is_served = self.outbox.expected() > 0
-            || self.outbox.unread() > 0
-            || self.own.as_ref().is_some_and(|own| own.subscribes);
-        match (is_served, self.is_stranger()) {
-            (true, _) => Awaited::Nothing,
-            (false, true) => Awaited::Introduction,
-            (false, false) => Awaited::Command,
-        }
-    }
-
     /// Lets what was sent leave.
     fn kick(&self) {
         if let Some(upstream) = &self.upstream {
@@ -354,19 +300,6 @@ impl Client {
                 Next::Close
             }
         }
-    }
-
-    fn charged(&mut self) -> Next {
-        self.charge.progress();
-        if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
-    }
-
-    fn refuse_size(&self) -> Next {
-        self.outbox.error(
-            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
-             command was sent. Try again later, or send smaller commands",
-        );
-        Next::Close
     }
 
     /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
