@@ -1,8 +1,8 @@
 //! Finds the end of the replies to a subscription.
 //!
 //! The number of replies to SUBSCRIBE and UNSUBSCRIBE is not known beforehand, and in RESP2 they
-//! decide which commands Redis takes next. So each is followed by a PING with a word that nobody
-//! else knows: its reply comes behind all of theirs, and its form says whether Redis is in RESP2's
+//! decide which commands Redis takes next. So each is followed by a PING with a random
+//! word: its reply comes behind all of theirs, and its form says whether Redis is in RESP2's
 //! subscriber mode then. Clients see nothing of it.
 
 use bytes::BytesMut;
