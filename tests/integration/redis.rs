@@ -7,6 +7,7 @@ mod cluster;
 mod differential;
 mod faults;
 mod guards;
+mod hang_up;
 mod key_prefix;
 mod kinds;
 mod lineage;

@@ -22,6 +22,8 @@ pub enum Fault {
     Delay(Duration),
     /// Nothing passes and nothing is closed: both ends believe in the connection.
     Blackhole,
+    /// Requests pass; replies are held, in order, until the fault is over.
+    HoldReplies,
     /// Requests pass; replies are swallowed. Both ends believe in the connection.
     DropReplies,
     /// The same from the moment on that a request with these words in it passes, on every connection:
@@ -201,9 +203,9 @@ async fn pump(
         let source = control.source;
         let fault = control.faults.borrow_and_update().of(source);
         match (fault, direction) {
-            (Fault::Blackhole, _) => {
+            (Fault::Blackhole, _) | (Fault::HoldReplies, Direction::Reply) => {
                 // What was read is held, in order, until the fault is over; so is a close.
-                let over = control.faults.wait_for(|all| all.of(source) != Fault::Blackhole);
+                let over = control.faults.wait_for(|all| all.of(source) != fault);
                 if over.await.is_err() {
                     return;
                 }

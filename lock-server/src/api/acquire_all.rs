@@ -42,7 +42,9 @@ pub(super) async fn acquire_all(
     let holds = hold(&caller, &parts, made_up)?;
     let mut undelivered =
         made_up.then(|| Undelivered::new(service.clone(), locks.clone(), lease_id));
-    let Some(result) = answered(&service, wait_ms, service.store.acquire_all(parts)).await else {
+    let store = service.store.clone();
+    let answer = async move { store.acquire_all(parts).await };
+    let Some(result) = answered(&service, wait_ms, answer).await else {
         let detail = "this server is shutting down; the request left the queues of its locks";
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };

@@ -149,19 +149,26 @@ impl RedisStore {
     /// Runs a script with the arguments that all of them share and then `more`. A refusal because of
     /// the lineage or the clock has changed nothing, so it is sent again: once after a new verification,
     /// a few times after a new look at the clock. What was long on its way is given that much longer.
+    /// A Redis that has forgotten the scripts was verified again by then.
+    ///
+    /// # Cancel safety
+    /// The reply to what was sent is read whether or not the caller stays: it may hold grants of other
+    /// waiters. Nothing is sent for a caller that has left.
     async fn run(
         &self,
         script: &Script,
         more: impl Fn(&mut Cmd) + Send,
     ) -> Result<Answer, StoreError> {
         let (mut verified, mut looked, mut slow_ms) = (false, 0, 0);
+        let mut was_down = false;
         loop {
             let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
             let lineage = self.grants_in();
             let command = self.command(script, &more, slow_ms)?;
             let sent_ms = self.inner.clock.monotonic_ms();
-            match self.inner.link.call(&command).await {
-                Ok(value) => return self.read(value, lineage.as_ref()),
+            match self.inner.tasks.finish(self.clone().exchange(command, lineage)).await {
+                Ok(answer) => return answer,
+                Err(LinkError::Down(_)) if !was_down => was_down = true,
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
                     tracing::warn!(
                         answer = message,
@@ -179,6 +186,17 @@ impl RedisStore {
                 Err(error) => return Err(store_error(error)),
             }
         }
+    }
+
+    /// Sends a command and reads its reply. It is not sent again here: its caller may have left since, and
+    /// has then sent the withdrawal.
+    async fn exchange(
+        self,
+        command: Cmd,
+        lineage: Option<String>,
+    ) -> Result<Result<Answer, StoreError>, LinkError> {
+        let value = self.inner.link.call_in_turn(&command).await?;
+        Ok(self.read(value, lineage.as_ref()))
     }
 
     /// Tells a clock that jumped from a question that was long on its way, unless somebody did after
