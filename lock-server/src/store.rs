@@ -20,11 +20,13 @@ pub mod memory;
 mod open;
 pub mod quorum;
 pub mod redis;
+mod returned;
 mod session;
 
 pub use guarantee::{Guarantee, guarantee};
 pub use loss::{AfterLoss, LossOptions};
 pub use open::{OpenError, StoreOptions, StoreUrl, open};
+pub(crate) use returned::{is_ended, return_lease};
 pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 
 /// A store of leases: who holds which lock, with which token, until when.

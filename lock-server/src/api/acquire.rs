@@ -48,7 +48,7 @@ pub(super) async fn acquire(
     };
     let locks = vec![lock.clone()];
     let mut undelivered =
-        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id));
+        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id, counted_ms));
     let wait_ms = acquire.wait_ms;
     let store = service.store.clone();
     let answer = async move { store.acquire(acquire).await };
