@@ -1,8 +1,11 @@
 //! Grants that replicas must have before anybody is told: `--wait-replicas`.
 
 use fence_protocol::wire::lock::LeaseReply;
+use std::time::Duration;
+
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::{Locks, Reply};
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
@@ -250,6 +253,40 @@ async fn a_hand_over_that_the_replica_has_is_told() {
         assert!(next.token > held.token);
         held = next;
     }
+}
+
+/// The lease was over before the replicas had it: its client gets 410, and not a lease of no time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
+    let redis = Replicated::start(0).await;
+    let proxy = FaultProxy::before(&redis.master.address()).await;
+    let replica = Redis::with(&[("appendonly", "no")]).await;
+    let (host, port) = (proxy.address(), proxy.address());
+    let (host, port) = (host.split_once(':').unwrap().0, port.split_once(':').unwrap().1);
+    let _: () = replica.run(&["REPLICAOF", host, port]).await;
+    let redis = Replicated { replicas: vec![replica], ..redis };
+    redis.are_in_step().await;
+    let server = redis.server(1, "10s").await;
+    let locks = server.locks();
+    let held = locks.grant("waited", 60_000).await;
+    proxy.set(Fault::Delay(Duration::from_millis(300)));
+    for body in [
+        json!({"ttl_ms": 100, "lease_id": lease_id()}),
+        json!({"ttl_ms": 100}),
+        json!({"ttl_ms": 100, "wait_ms": 60_000}),
+    ] {
+        let reply = soon("410", locks.acquire("a", body)).await;
+        let problem = reply.problem(Code::LeaseLost);
+        assert_eq!(problem.extension("reason"), Some("expired".to_owned()));
+    }
+    let own = locks.clone();
+    let body = json!({"ttl_ms": 100, "wait_ms": 60_000});
+    let waiting = tokio::spawn(async move { own.acquire("waited", body).await });
+    locks.queue_of("waited", 1).await;
+    locks.release("waited", held.lease_id).await.expect(200);
+    soon("410", waiting).await.unwrap().problem(Code::LeaseLost);
+    let both = json!({"ttl_ms": 100, "locks": [{"lock": "b"}, {"lock": "c"}]});
+    soon("410", locks.0.post("/v1/acquire", &both)).await.problem(Code::LeaseLost);
 }
 
 /// A WAIT that blocks its connection blocks nobody else's command.
