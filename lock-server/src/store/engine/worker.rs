@@ -56,7 +56,11 @@ impl<J: Journal> Worker<J> {
     }
 
     fn pause(&self) -> Duration {
-        if self.failed.is_none() && self.machine.has_news() {
+        if self.failed.is_some() {
+            // No turn settles anything any more: what is due stays due.
+            return IDLE;
+        }
+        if self.machine.has_news() {
             return Duration::ZERO;
         }
         let Some(at_ms) = self.machine.next_alarm_ms() else { return IDLE };

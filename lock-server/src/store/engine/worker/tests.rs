@@ -119,3 +119,19 @@ fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
     assert!(!health.is_ready());
     assert!(health.report(false).text().contains("no space left on device"));
 }
+
+/// After its journal failed the thread waits for requests alone, whatever is due in memory.
+#[test]
+fn a_thread_whose_journal_failed_rests() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let machine = Machine::new(0, Limits::default());
+    let mut worker = Worker::new(machine, NoJournal, clock.clone(), Health::new());
+    let (answer, _held) = oneshot::channel();
+    worker.apply(0, Request::Acquire(ask(0), answer));
+    worker.fail("the disk is full".to_owned());
+    clock.advance(2 * Ttl::DEFAULT.ms());
+    assert!(
+        worker.machine.next_alarm_ms().is_some_and(|at_ms| at_ms <= worker.clock.monotonic_ms())
+    );
+    assert_eq!(worker.pause(), IDLE);
+}
