@@ -90,7 +90,6 @@ async fn a_waiter_gets_the_grant_of_a_reply_whose_client_hung_up() {
     for lock in ["released", "revoked", "bound"] {
         waiting.push(waiter(&locks, lock).await);
     }
-    let exclusive = json!({"ttl_ms": LONG_MS, "wait_ms": WAIT_MS});
 
     held.proxy.set(Fault::HoldReplies);
     let body = json!({"lease_id": released});
