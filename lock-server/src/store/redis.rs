@@ -115,11 +115,11 @@ impl RedisStore {
         let lineage =
             LineageKeeper::new(&target, &prefix, &scripts, &token_seen, &time, guards, kit);
         let lineage = Arc::new(lineage.and_replicas(options.replicas.count));
-        let (to, tasks) = (target.clone(), &kit.tasks);
-        let link = RedisLink::start(to, options.link, lineage.clone(), tasks).await?;
+        let to = target.clone();
+        let link = RedisLink::start(to, options.link, lineage.clone(), &kit.tasks).await?;
         let (waited, verifier) = (options.replicas, lineage.clone());
         let replicas =
-            Replicas::start(&target, &prefix, waited, options.link, verifier, tasks).await?;
+            Replicas::start(&target, &prefix, waited, options.link, verifier, kit).await?;
         let inner = Inner {
             link,
             replicas,

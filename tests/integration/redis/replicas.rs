@@ -297,6 +297,38 @@ async fn one_wait_vouches_for_many() {
     assert!((2..15).contains(&calls), "{calls} for 30 grants");
 }
 
+/// Readiness fails while the connection that waits for replicas cannot be made, whatever the other one
+/// does: no grant is acknowledged then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_wait_for_replicas_is_not_ready() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "10s").await;
+    let (locks, mut own) = (server.locks(), redis.master.connect().await.unwrap());
+    let mut call = async |words: &[&str]| -> String {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut own).await.unwrap()
+    };
+    let id = loop {
+        granted(&locks, &format!("a/{}", lease_id()), lease_id()).await;
+        let clients = call(&["CLIENT", "LIST"]).await;
+        if let Some(line) = clients.lines().find(|line| line.contains(" cmd=wait ")) {
+            break line[3..].split(' ').next().unwrap().to_owned();
+        }
+    };
+    call(&["CONFIG", "SET", "maxclients", "1"]).await;
+    let mut kill = redis::cmd("CLIENT");
+    let _: u64 = kill.arg(&["KILL", "ID", &id]).query_async(&mut own).await.unwrap();
+    until_true("readyz to fail", || async {
+        let reply = locks.0.get("/readyz").await;
+        reply.status == 503 && String::from_utf8_lossy(&reply.body).contains("replicas")
+    })
+    .await;
+    let mut raise = redis::cmd("CONFIG");
+    let _: String = raise.arg(&["SET", "maxclients", "1000"]).query_async(&mut own).await.unwrap();
+    until_true("readyz", || async { locks.0.get("/readyz").await.status == 200 }).await;
+    granted(&locks, "b", lease_id()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_number_that_makes_no_sense_is_refused_at_start() {
     for (store, args, reason) in [

@@ -43,6 +43,8 @@ pub struct SlotRange {
 pub(super) struct SlotOwner {
     seeds: Vec<(String, u16)>,
     slot: u16,
+    /// Key of the slot that an idle connection may read.
+    pub(super) key: Option<Arc<[u8]>>,
     /// How often the nodes were asked. Each time another one is asked first: one that is cut off from
     /// the rest would otherwise go on naming an owner that it no longer is.
     asked: Arc<AtomicUsize>,
@@ -94,7 +96,7 @@ impl ClusterTarget {
     /// Whatever node owns the slot of `key` at the moment of each connection.
     pub fn owner_of(&self, key: &[u8]) -> RedisTarget {
         let (seeds, asked) = (self.seeds.clone(), Arc::default());
-        let owner = SlotOwner { seeds, slot: slot_of(key), asked };
+        let owner = SlotOwner { seeds, slot: slot_of(key), key: None, asked };
         RedisTarget::owner(owner, self.access.clone(), self.shown.clone())
     }
 
@@ -124,9 +126,10 @@ impl fmt::Debug for ClusterTarget {
 }
 
 impl SlotOwner {
-    /// The owner of the slot of another key.
+    /// The owner of the slot of another key, which the login may read.
     pub(super) fn of(&self, key: &[u8]) -> Self {
-        Self { slot: slot_of(key), asked: Arc::default(), ..self.clone() }
+        let (slot, key) = (slot_of(key), Some(key.into()));
+        Self { slot, key, asked: Arc::default(), ..self.clone() }
     }
 
     /// The address of the slot's master, from the first node that answers.

@@ -21,8 +21,11 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use fence_protocol::{LeaseId, LockName};
-use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier};
-use service_kit::tasks::Tasks;
+use service_kit::Kit;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::{
+    LinkError, LinkOptions, LinkState, RedisLink, RedisTarget, Script, Verifier,
+};
 use tokio::sync::Mutex;
 
 use super::asking::Grantor;
@@ -49,6 +52,7 @@ impl Default for ReplicaOptions {
 #[derive(Debug)]
 pub(super) struct Replicas {
     link: RedisLink,
+    health: Health,
     options: ReplicaOptions,
     script: Script,
     keys: [String; 2],
@@ -102,15 +106,22 @@ impl Replicas {
         options: ReplicaOptions,
         link: LinkOptions,
         verifier: Arc<dyn Verifier>,
-        tasks: &Tasks,
+        kit: &Kit,
     ) -> Result<Option<Self>, String> {
         if options.count == 0 {
             return Ok(None);
         }
         let reply_timeout = link.reply_timeout + options.timeout;
         let link = LinkOptions { reply_timeout, ..link };
+        let link = RedisLink::start(target.clone(), link, verifier, &kit.tasks).await?;
+        let (followed, health) = (link.clone(), kit.health.clone());
+        let stop = kit.tasks.shutdown_token();
+        kit.tasks.spawn(async move {
+            stop.run_until_cancelled(follow(&followed, &health)).await;
+        });
         Ok(Some(Self {
-            link: RedisLink::start(target.clone(), link, verifier, tasks).await?,
+            link,
+            health: kit.health.clone(),
             options,
             script: Script::new("replicas.lua", include_str!("replicas.lua")),
             keys: ["lineage", "replicas"].map(|name| format!("{prefix}{name}")),
@@ -132,6 +143,7 @@ impl Replicas {
         }
         let covers = self.tickets.load(Ordering::SeqCst);
         let outcome = self.ask(lineage).await;
+        show(&self.health, &self.link.state(), &outcome);
         *last = Last { covers, lineage: lineage.to_owned(), outcome: outcome.clone() };
         outcome
     }
@@ -160,6 +172,33 @@ impl Replicas {
             other => Err(Shortfall::Unasked(format!("Redis answered {other:?}"))),
         }
     }
+}
+
+/// Shows in `/readyz` whether there is a connection that can wait for the replicas: without one no
+/// grant is acknowledged, however well the other connection works.
+async fn follow(link: &RedisLink, health: &Health) {
+    let mut states = link.watch();
+    loop {
+        let state = states.borrow_and_update().clone();
+        show(health, &state, &Ok(()));
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sets the check of the replicas by the state of their link and the outcome of the last WAIT.
+fn show(health: &Health, state: &LinkState, outcome: &Result<(), Shortfall>) {
+    let status = match (state, outcome) {
+        (LinkState::Down(reason), _) => Status::Failing(format!(
+            "no grant is acknowledged, because replicas cannot be waited for: {reason}"
+        )),
+        (LinkState::Up(_), Err(shortfall)) => {
+            Status::Warn(format!("the last grant was not acknowledged: {shortfall}"))
+        }
+        (LinkState::Up(_), Ok(())) => Status::Ok,
+    };
+    health.set("replicas", status);
 }
 
 impl RedisStore {
