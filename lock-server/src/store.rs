@@ -252,6 +252,13 @@ pub struct Grant {
     pub mode: Mode,
 }
 
+impl Grant {
+    /// The grant `ms` milliseconds after its time was measured.
+    pub(crate) fn later(self, ms: u64) -> Self {
+        Self { remaining_ms: self.remaining_ms.saturating_sub(ms), ..self }
+    }
+}
+
 /// Which page of the held locks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListQuery {
