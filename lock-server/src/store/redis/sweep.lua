@@ -4,7 +4,9 @@
 -- Post:  NEXT ms   when the next one is due; empty where none is held
 for _, lock in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'held', '-inf', int(now), 'LIMIT', 0, 64)) do
   local readable, record = pcall(record_of, lock)
-  if not readable then
+  if not readable and string.find(record.err or '', 'LINEAGE', 1, true) then
+    error(record)
+  elseif not readable then
     -- Another version's: whoever asks for it is told. It must not keep the others waiting.
     redis.call('ZADD', prefix .. 'held', now + 60000, lock)
   elseif record.count == 0 then
