@@ -1,6 +1,7 @@
 //! `--after-loss`: grants wait for leases that Redis may have lost.
 
 mod hand_over;
+mod keys;
 mod servers;
 
 use std::sync::Arc;

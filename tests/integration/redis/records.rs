@@ -76,7 +76,8 @@ async fn nothing_remains_of_idle_locks() {
         let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
         keys.iter().all(|key| {
             let key = key.rsplit("}:").next().unwrap_or_default();
-            ["lineage", "token", "meta", "seq", "in-use"].contains(&key) || key.starts_with("s:")
+            ["lineage", "token", "meta", "seq", "in-use", "held"].contains(&key)
+                || key.starts_with("s:")
         })
     })
     .await;

@@ -9,7 +9,7 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::{Value, json};
 
-use super::repeats::late_word;
+use super::forged::forge;
 
 /// A master and replicas in step with it.
 struct Replicated {
@@ -212,28 +212,63 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
     }
 }
 
-/// A late word of a hand-over takes nothing back that was granted here meanwhile, whether the replicas
-/// keep up or not.
+/// A forged word of a hand-over takes nothing back that was granted, and refuses no waiter, whether the
+/// replicas keep up or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_word_takes_back_nothing_that_was_told_of() {
+async fn a_forged_word_takes_nothing_back() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "1s").await;
     let locks = server.locks();
-    let told = granted(&locks, "late", lease_id()).await;
-    let unseen = granted(&locks, "stopped", lease_id()).await;
-    late_word(&redis.master, "late", &told.lease_id.to_string()).await;
-    locks.renew("late", told.lease_id).await.expect(200);
-
-    redis.stop().await;
-    let channels: Vec<String> =
-        redis.master.run(&["PUBSUB", "CHANNELS", "{fence:default}:c:*"]).await;
-    let word = format!("stopped\t{}", unseen.lease_id);
-    let _: u64 = redis.master.run(&["PUBLISH", &channels[0], &word]).await;
-    // One that is asked for now is taken back after it.
-    for _ in 0..2 {
-        was_taken_back(&soon("503", locks.acquire("a", ask(lease_id()))).await, "of 1 replicas");
+    let told = granted(&locks, "told", lease_id()).await;
+    let (marker, waits) = (lease_id(), lease_id());
+    for lock in ["marker", "held"] {
+        granted(&locks, lock, lease_id()).await;
     }
-    locks.renew("stopped", unseen.lease_id).await.expect(200);
+    let marks = waiter(&locks, "marker", marker).await;
+    let waiting = waiter(&locks, "held", waits).await;
+    let words = [format!("told\t{}", told.lease_id), format!("held\t{waits}")];
+    for is_stopped in [false, true] {
+        if is_stopped {
+            redis.stop().await;
+        }
+        forge(&redis.master, &words, ("marker", marker)).await;
+        // One that is asked for now is taken back after it.
+        if is_stopped {
+            was_taken_back(
+                &soon("503", locks.acquire("a", ask(lease_id()))).await,
+                "of 1 replicas",
+            );
+        }
+        locks.renew("told", told.lease_id).await.expect(200);
+        locks.queue_of("held", 1).await;
+        assert!(!waiting.is_finished() && !marks.is_finished(), "nothing was handed over");
+    }
+    redis.go_on();
+}
+
+/// Neither a renewal nor a repeat tells of a grant that replicas lack, and neither keeps it from being
+/// rolled back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
+    let redis = Replicated::start(1).await;
+    let servers = [redis.server(1, "3s").await, redis.server(1, "1s").await];
+    let [locks, others] = [servers[0].locks(), servers[1].locks()];
+    let warm = granted(&locks, "warm", lease_id()).await;
+    redis.stop().await;
+    // One that replicas have is renewed without them, here and at another server.
+    for locks in [&locks, &others] {
+        locks.renew("warm", warm.lease_id).await.expect(200);
+    }
+    let (own, lease) = (locks.clone(), lease_id());
+    let asking = tokio::spawn(async move { own.acquire("a", ask(lease)).await });
+    until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
+    let problem = others.renew("a", lease).await.problem(Code::OutcomeUnknown);
+    assert!(problem.detail.contains("of 1 replicas"), "{}", problem.detail);
+    let (renewed, repeated) = tokio::join!(locks.renew("a", lease), locks.acquire("a", ask(lease)));
+    assert!([503, 504, 410].contains(&renewed.status), "{renewed:?}");
+    assert!([503, 504].contains(&repeated.status), "{repeated:?}");
+    was_taken_back(&soon("503", asking).await.unwrap(), "of 1 replicas");
+    redis.go_on();
 }
 
 /// With the replica there, waiters are told as ever.
