@@ -103,7 +103,7 @@ async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
 }
 
 /// Whether the server says that the session has ended.
-fn is_over(failure: &Failure) -> bool {
+pub(super) fn is_over(failure: &Failure) -> bool {
     match failure {
         Failure::Refused(problem, _) => {
             matches!(problem.code, Code::SessionEnded | Code::SessionUnknown)

@@ -1,0 +1,78 @@
+//! A network whose replies come later than a lease can be trusted, for a while.
+
+use fence_client::Session;
+
+use super::*;
+
+/// A reply that is `LATE` comes after 0.8 of it, and before the lease has expired at the server.
+const SHORT: Duration = Duration::from_secs(2);
+const LATE: Loss = Loss::Late(Duration::from_millis(1700));
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_goes_on_until_its_replies_come_in_time() {
+    let network = Network::start().await;
+    network.lose("", LATE, 3);
+    let lease = network.client().lock("a").ttl(SHORT).wait(LONG).acquire().await.unwrap();
+    assert_eq!(network.left_to_lose(), 0);
+    assert!(lease.is_live());
+    let holder = network.direct().locks().show(lease.lock()).await.unwrap().holder.unwrap();
+    assert_eq!((holder.lease_id, holder.info.token), (lease.lease_id(), lease.token()));
+    drop(lease);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_candidate_goes_on_until_its_replies_come_in_time() {
+    let network = Network::start().await;
+    network.lose("", LATE, 3);
+    let office = network.client().election("office").ttl(SHORT).campaign().await.unwrap();
+    assert_eq!(network.left_to_lose(), 0);
+    office.resign().await.unwrap();
+}
+
+/// The wait and the patience hold, the error says that another try may succeed, and no lease stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_whose_replies_stay_late_ends_and_leaves_no_lease() {
+    let network = Network::start().await;
+    network.lose("", LATE, u32::MAX);
+    let client = network.client();
+    let request = client.lock("a").ttl(SHORT).patience(Duration::from_secs(1));
+    let error = request.acquire().await.unwrap_err();
+    let is_passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+    assert!(is_passing, "{error:?}");
+    assert!(client.drained(LONG).await);
+    until_state(&network.direct(), "a", LockState::Free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_begun_again_until_its_replies_come_in_time() {
+    let network = Network::start().await;
+    network.lose("", LATE, 3);
+    let client = network.client();
+    let builder = client.session().ttl(SHORT).patience(LONG);
+    let session = builder.begin().await.unwrap();
+    assert_eq!(network.left_to_lose(), 0);
+    session.check().unwrap();
+    session.acquire("a", Duration::ZERO).await.unwrap();
+    session.end().await.unwrap();
+}
+
+/// A begin whose caller has left leaves no session until its time to live is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_begin_was_dropped_is_ended() {
+    let network = Network::start().await;
+    let (client, direct) = (network.client(), network.direct());
+    network.lose("/sessions", Loss::Reply, u32::MAX);
+    let begun = tokio::spawn(async move { Session::begin(&client, LONG).await });
+    until_sessions(&direct, 1).await;
+    begun.abort();
+    assert!(begun.await.unwrap_err().is_cancelled());
+    until_sessions(&direct, 0).await;
+}
+
+async fn until_sessions(client: &Client, wanted: usize) {
+    let deadline = clock::now().plus_ms(20_000);
+    while client.sessions().list(None, 10).await.unwrap().sessions.len() != wanted {
+        assert!(clock::now() < deadline, "never {wanted} sessions");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
