@@ -46,6 +46,7 @@ mod error;
 pub mod events;
 mod fence;
 pub mod ids;
+mod late_release;
 mod lease;
 mod limits;
 mod locks;

@@ -21,6 +21,7 @@ pub use self::lease::{LeaseSet, SessionLease};
 pub use self::locks::{MAX_LOCKS, SessionLocks};
 use self::state::State;
 use crate::clock::{self, Moment};
+use crate::late_release::WorkEnd;
 use crate::limits::Limits;
 use crate::timing::Window;
 use crate::trust;
@@ -171,7 +172,9 @@ impl Session {
     }
 
     /// Ends the session and every lease of it in one step, and repeats that where the reply was
-    /// lost; tells how many leases there were.
+    /// lost; returns how many leases there were. A session that could be trusted when this was called,
+    /// and expired before the request arrived at the server, is no error, as by
+    /// [`Lease::release`](crate::Lease::release).
     ///
     /// # Errors
     /// [`LeaseLost`](ErrorKind::LeaseLost) where it had ended before: what was done under its leases
@@ -182,10 +185,12 @@ impl Session {
         // Dropping this future before its end leaves the rest to the background.
         self.heartbeat = None;
         let count = self.state.bonds().len();
+        let work_end = WorkEnd::now(&self.state.trust);
         self.state.trust.end(ENDED);
         let result = self.client.sessions().end(self.state.id).await;
         self.ended = true;
-        Ok(result?.map_or(count, |reply| reply.lease_count))
+        let reply = work_end.judge(result, &format_args!("session {}", self.state.id), || None)?;
+        Ok(reply.map_or(count, |reply| reply.lease_count))
     }
 
     /// Does `work` while the session lives, then ends it. The work is dropped the moment the session

@@ -7,6 +7,8 @@ use super::*;
 /// A reply that is `LATE` comes after 0.8 of it, and before the lease has expired at the server.
 const SHORT: Duration = Duration::from_secs(2);
 const LATE: Loss = Loss::Late(Duration::from_millis(1700));
+/// Of a lease whose release arrives too late, and before the client stops to wait for its reply.
+const RELEASED: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_on_until_its_replies_come_in_time() {
@@ -67,6 +69,27 @@ async fn a_session_whose_begin_was_dropped_is_ended() {
     begun.abort();
     assert!(begun.await.unwrap_err().is_cancelled());
     until_sessions(&direct, 0).await;
+}
+
+/// The work ended while its lease was trusted, and the release arrives after the lease has expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
+    let network = Network::start().await;
+    let (client, direct) = (network.client(), network.direct());
+    let late = Loss::LateRequest(RELEASED * 4 / 3);
+    let value = client.lock("a").ttl(RELEASED).run(async |_| network.lose("/release", late, 1));
+    value.await.unwrap();
+    assert_eq!(network.left_to_lose(), 0);
+    let history = direct.locks().show(&name("a")).await.unwrap().history;
+    assert_eq!(history[0].reason, EndReason::Expired, "the release was not late: {history:?}");
+
+    let session = client.session().ttl(RELEASED).begin().await.unwrap();
+    let value = session.run(async |session| {
+        let held = session.locks(["a", "b"]).acquire_all().await.unwrap();
+        network.lose("", late, 3);
+        held.run(async |_| 7).await.unwrap()
+    });
+    assert_eq!(value.await.unwrap(), 7);
 }
 
 async fn until_sessions(client: &Client, wanted: usize) {
