@@ -21,7 +21,6 @@ pub use self::lease::{LeaseSet, SessionLease};
 pub use self::locks::{MAX_LOCKS, SessionLocks};
 use self::state::State;
 use crate::clock::{self, Moment};
-use crate::late_release::WorkEnd;
 use crate::limits::Limits;
 use crate::timing::Window;
 use crate::trust;
@@ -185,7 +184,7 @@ impl Session {
         // Dropping this future before its end leaves the rest to the background.
         self.heartbeat = None;
         let count = self.state.bonds().len();
-        let work_end = WorkEnd::now(&self.state.trust);
+        let work_end = self.state.work_end();
         self.state.trust.end(ENDED);
         let result = self.client.sessions().end(self.state.id).await;
         self.ended = true;
