@@ -37,6 +37,7 @@
 //! ```
 
 pub mod acquire;
+mod attempts;
 pub mod auth;
 pub mod client;
 pub mod clock;

@@ -92,6 +92,23 @@ async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
     assert_eq!(value.await.unwrap(), 7);
 }
 
+/// Each reply comes after the time after which a renewal is repeated, and before the deadline: it still
+/// counts, for a lease and for a session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_repeated_still_counts() {
+    let network = Network::start().await;
+    let client = network.client();
+    let ttl = Duration::from_secs(9);
+    let lease = client.lock("a").ttl(ttl).acquire().await.unwrap();
+    let session = client.session().ttl(ttl).begin().await.unwrap();
+    network.lose("", Loss::Late(ttl * 37 / 100), u32::MAX);
+    let first = lease.deadline().max(session.deadline());
+    clock::sleep_until(first).await;
+    lease.check().unwrap();
+    session.check().unwrap();
+    network.heal();
+}
+
 async fn until_sessions(client: &Client, wanted: usize) {
     let deadline = clock::now().plus_ms(20_000);
     while client.sessions().list(None, 10).await.unwrap().sessions.len() != wanted {
