@@ -10,6 +10,7 @@ pub mod app;
 mod commit;
 pub mod config;
 pub mod counters;
+mod credible;
 pub mod etag;
 pub mod fail_points;
 pub mod guard;
