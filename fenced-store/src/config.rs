@@ -9,7 +9,9 @@ use fence_protocol::Namespace;
 use fence_protocol::duration::parse_positive;
 use fence_protocol::wire::fence::Mode;
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{
+    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
+};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
@@ -126,6 +128,9 @@ pub struct Config {
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// Names.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Logs.
     #[command(flatten)]
     pub log: LogFlags,
@@ -184,6 +189,7 @@ impl Config {
                     max_object_bytes: self.max_object_bytes,
                     max_body_bytes_in_all: self.max_body_bytes_in_all,
                     listener: self.listener.options(),
+                    host_names: self.hosts.names(),
                     redis: RedisOptions {
                         lost_marks: self.lost_marks,
                         fail_points: FailPoints::new(self.fail_at),

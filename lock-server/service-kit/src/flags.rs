@@ -11,6 +11,7 @@ use fence_protocol::duration::parse_positive;
 use crate::access::Gate;
 use crate::access::audit::AuditLog;
 use crate::access::file::AccessFile;
+use crate::http::{HostName, HostNames};
 use crate::listener::ListenOptions;
 use crate::login::{Password, StoreLogin};
 use crate::telemetry::LogFormat;
@@ -47,6 +48,23 @@ impl ListenerFlags {
             drain_deadline: self.drain_deadline,
             ..ListenOptions::default()
         }
+    }
+}
+
+/// The names that a server is reached by.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HostFlags {
+    /// A name that clients and front proxies reach this server by, without a port; repeatable.
+    /// Addresses and localhost need none. Requests for other hosts are refused, because a web page
+    /// could have sent them.
+    #[arg(long, value_name = "NAME")]
+    pub host_name: Vec<HostName>,
+}
+
+impl HostFlags {
+    /// The names as the router takes them.
+    pub fn names(&self) -> HostNames {
+        self.host_name.iter().cloned().collect()
     }
 }
 

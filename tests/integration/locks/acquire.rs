@@ -45,15 +45,6 @@ async fn a_name_with_slashes_may_be_typed_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_curl_sends_by_default_is_understood() {
-    let server = memory().await;
-    let form = [("content-type", "application/x-www-form-urlencoded")];
-    let path = "/v1/locks/curl/acquire";
-    let body = r#"{"ttl_ms": 1000}"#;
-    server.locks().0.send(http::Method::POST, path, &form, body).await.lease();
-}
-
-#[tokio::test]
 async fn with_a_key_file_the_token_is_signed() {
     let keys = KeyFile::new("k1", 7);
     let server = Setup::lock_server("memory:").keys(&keys.path()).start().await;

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use super::folder::Folder;
 
+/// What a body needs to be taken for JSON, for curl.
+const JSON: &str = "-H content-type:application/json";
+
 /// The addresses come first, a line each, for programs that wait for them.
 pub(super) fn text(locks: &str, guard: &str, folder: &Folder, who: Option<&Path>) -> String {
     let (known, auth) = bearer(who);
@@ -19,11 +22,11 @@ Paste this into another terminal, line by line:
 {known}  header() {{ sed 's/.*"fencing_token":"//; s/".$//; s/\\//g'; }}
 
   # A worker takes the lock for two seconds, and then stalls.
-  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | header)
+  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire {json} -d '{{"ttl_ms":2000}}' | header)
   sleep 3
 
   # The lease is over, so the next one gets the lock, with a higher token, and writes.
-  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | header)
+  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire {json} -d '{{"ttl_ms":60000}}' | header)
   curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW" -d 'new'
 
   # The first one wakes up and writes, too late: 412, and nothing is changed.
@@ -31,11 +34,12 @@ Paste this into another terminal, line by line:
   curl -s{auth} {guard}/v1/objects/orders/42 -H "Fencing-Token: $NEW"; echo
 
   # The lock is held: 423. A write without a token: 428.
-  curl -si{auth} {locks}/v1/locks/orders/42/acquire -d '{{}}'; echo
+  curl -si{auth} {locks}/v1/locks/orders/42/acquire {json} -d '{{}}'; echo
   curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -d 'whoever'; echo
 
 Ctrl-C ends it.
 "#,
+        json = JSON,
         dir = folder.path().display(),
     )
 }
@@ -75,12 +79,12 @@ Paste this into another terminal, line by line:
 {known}  credential() {{ sed 's/.*"fencing_credential":"//; s/".*//'; }}
 
   # A worker takes the lock for two seconds, writes, and then stalls. Its token is its password.
-  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":2000}}' | credential)
+  OLD=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire {json} -d '{{"ttl_ms":2000}}' | credential)
   redis-cli --no-auth-warning -u redis://fence:$OLD@{port} SET orders/42 first
   sleep 3
 
   # The lease is over, so the next one gets the lock, with a higher token, and writes.
-  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | credential)
+  NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire {json} -d '{{"ttl_ms":60000}}' | credential)
   redis-cli --no-auth-warning -u redis://fence:$NEW@{port} SET orders/42 new
 
   # The first one wakes up and writes, too late: its login is FENCED, and without a token it may not.
@@ -89,6 +93,7 @@ Paste this into another terminal, line by line:
 
 Ctrl-C ends it. Which lock protects which key: --rule.
 "#,
+        json = JSON,
         dir = folder.path().display(),
     )
 }

@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use fence_protocol::Code;
+use http_body::Body as _;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
@@ -12,9 +13,9 @@ use super::{Reject, body, shown};
 
 /// A JSON body.
 ///
-/// An empty body is read as `{}`. Without a content type, or with the one that `curl -d` sends by
-/// itself (`application/x-www-form-urlencoded`), the body is taken for JSON too; another content
-/// type is 415. What is no JSON, has unknown fields or wrong values is 400 with the place, and
+/// An empty body without a content type is read as `{}`. Any other must be declared as JSON
+/// (`application/json`, `application/…+json`), which no page can do without its browser asking this
+/// server first; another content type, or none, is 415. What is no JSON, has unknown fields or wrong values is 400 with the place, and
 /// what is larger than [`crate::http::HttpOptions::max_json_bytes`] is 413. Nesting is bounded by
 /// serde_json, which refuses more than 128 levels.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
         let (parts, body) = request.into_parts();
-        check_content_type(&parts.headers)?;
+        if parts.headers.contains_key(header::CONTENT_TYPE) || !body.is_end_stream() {
+            check_content_type(&parts.headers)?;
+        }
         let text = body::read(body, body::limits(&parts.extensions).max_json_bytes).await?;
         parse(if text.trim_ascii().is_empty() { b"{}" } else { &text }).map(Self)
     }
@@ -71,7 +74,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiPath
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Reject> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return Ok(());
+        let detail = "the body has no content type";
+        return Err(Reject::new(Code::UnsupportedMediaType, detail));
     };
     let text = String::from_utf8_lossy(value.as_bytes());
     let essence = text.split(';').next().unwrap_or_default().trim();
@@ -80,7 +84,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Reject> {
         let essence = essence.to_ascii_lowercase();
         essence.starts_with("application/") && essence.ends_with("+json")
     };
-    if is("application/json") || is("application/x-www-form-urlencoded") || is_json_suffix() {
+    if is("application/json") || is_json_suffix() {
         return Ok(());
     }
     let detail = format!("the content type \"{}\" is not understood here", shown(&text));

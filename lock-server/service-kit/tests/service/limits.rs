@@ -84,7 +84,8 @@ async fn a_slow_body_is_answered_408_and_cut() {
     let server = start(ListenOptions { body_timeout: SOON, ..patient() }).await;
     for path in ["/order", "/bytes", "/stream"] {
         let mut client = server.connect().await;
-        client.send(&post_request(path, "", "").replace("length: 0", "length: 900")).await;
+        let json = "content-type: application/json\r\n";
+        client.send(&post_request(path, json, "").replace("length: 0", "length: 900")).await;
         let (reader, mut writer) = client.stream.into_split();
         let trickle = tokio::runtime::Handle::current().spawn(async move {
             while writer.write_all(b" ").await.is_ok() {
