@@ -26,7 +26,7 @@ pub struct ListenerFlags {
     /// How long the head of a request may take.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub header_timeout: Duration,
-    /// How long the body of a request may take, beside what its size needs at 16 KiB a second.
+    /// By how much the sender of a body may be behind 16 KiB a second, at any moment.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub body_timeout: Duration,
     /// How long a connection may rest between requests.
