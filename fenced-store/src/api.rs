@@ -1,6 +1,7 @@
 //! The HTTP interface: one verb a file, all routes in [`router`].
 
 mod access;
+mod body_budget;
 mod delete;
 mod floor;
 mod get;

@@ -157,8 +157,8 @@ async fn no_request_uses_up_the_tokens() {
     guard.guard().fenced_get("a", &token).await.problem(Code::BadSignature);
     guard.guard().put("a", &unsigned(7, "a", lease_id()), "x").await.expect(201);
 
-    let locks = Setup::lock_server("memory:").start().await.locks();
-    locks.acquire("a", json!({"min_token": highest})).await.problem(Code::InvalidRequest);
+    let locks = Setup::lock_server("memory:").start().await;
+    locks.locks().acquire("a", json!({"min_token": highest})).await.problem(Code::InvalidRequest);
     // An operator who knows better says so.
     let forced = floor(json!({"floor": highest, "force": true})).await.expect(200).json();
     assert_eq!(forced["floor"], highest);
