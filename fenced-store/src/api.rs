@@ -3,6 +3,7 @@
 mod access;
 mod body_budget;
 mod delete;
+mod download;
 mod floor;
 mod get;
 mod list;

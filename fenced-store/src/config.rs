@@ -122,7 +122,8 @@ pub struct Config {
     /// The largest object, and the largest request that the proxy forwards, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub max_object_bytes: usize,
-    /// What all request bodies that are being received may take together, in bytes.
+    /// What all request bodies that are being received may take together, and all objects that are
+    /// being sent, in bytes. A quarter of each is kept for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.

@@ -147,7 +147,7 @@ fn units(bytes: usize) -> u32 {
 }
 
 fn exhausted() -> Reject {
-    let detail = "too many bodies are being received at the same time";
+    let detail = "too many bodies are being received or sent at the same time";
     Reject::new(Code::LimitReached, detail).retry_after(1)
 }
 

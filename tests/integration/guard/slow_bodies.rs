@@ -1,12 +1,12 @@
-//! Senders that announce large bodies and send them slowly, or not at all.
+//! Senders that announce large bodies and send them slowly, or not at all; readers that read nothing.
 
 use fence_protocol::Code;
 use fence_tests::raw_http::connect;
 use fence_tests::servers::{Server, Setup};
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until_true};
 use http::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const MIB: usize = 1 << 20;
 
@@ -60,7 +60,7 @@ async fn small_bodies_pass_where_large_ones_have_taken_everything() {
         slow.push(begin(&server, "content-length: 1048576", &vec![b'x'; MIB - 1]).await);
     }
     // There is room for no other large one as soon as these have been read.
-    fence_tests::wait::until_true("the large share to be full", || async {
+    until_true("the large share to be full", || async {
         let reply = put(&server, "large", MIB).await;
         reply.status == 429 && reply.problem(Code::LimitReached).retryable
     })
@@ -77,4 +77,37 @@ async fn small_bodies_pass_where_large_ones_have_taken_everything() {
     }
     let status = put(&server, "large", MIB).await.status;
     assert!(matches!(status, 201 | 204), "{status}");
+}
+
+/// A reader that takes the beginning of the object and no more.
+async fn begin_to_read(server: &Server) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    // The kernel is to hold little of the reply.
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(server.address().parse().unwrap()).await.unwrap();
+    let request = "GET /v1/objects/open/large HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = [0; 12];
+    soon("a reply", stream.read_exact(&mut reply)).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 200");
+    stream
+}
+
+/// What readers leave unread is memory, too.
+#[tokio::test]
+async fn replies_that_are_not_read_are_bounded() {
+    let server = guard().await;
+    put(&server, "large", MIB).await.expect(201);
+    put(&server, "small", 10).await.expect(201);
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        slow.push(begin_to_read(&server).await);
+    }
+    server.guard().get("open/large").await.problem(Code::LimitReached);
+    server.guard().get("open/small").await.expect(200);
+    drop(slow);
+    until_true("the readers to be gone", || async {
+        server.guard().get("open/large").await.status == 200
+    })
+    .await;
 }
