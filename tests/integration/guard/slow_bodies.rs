@@ -93,17 +93,23 @@ async fn begin_to_read(server: &Server) -> TcpStream {
     stream
 }
 
-/// What readers leave unread is memory, too.
+/// What readers leave unread is memory, too. The object is larger than what the kernel buffers.
 #[tokio::test]
 async fn replies_that_are_not_read_are_bounded() {
-    let server = guard().await;
-    put(&server, "large", MIB).await.expect(201);
+    let server = Setup::fenced_store("memory:")
+        .args(&["--rule", "open/**=@open", "--max-object-bytes", "16777216"])
+        .args(&["--max-body-bytes-in-all", "67108864"])
+        .start()
+        .await;
+    put(&server, "large", 16 * MIB).await.expect(201);
     put(&server, "small", 10).await.expect(201);
     let mut slow = Vec::new();
     for _ in 0..3 {
         slow.push(begin_to_read(&server).await);
     }
-    server.guard().get("open/large").await.problem(Code::LimitReached);
+    let refused = server.guard().get("open/large").await;
+    assert_eq!(refused.status, 429);
+    refused.problem(Code::LimitReached);
     server.guard().get("open/small").await.expect(200);
     drop(slow);
     until_true("the readers to be gone", || async {
