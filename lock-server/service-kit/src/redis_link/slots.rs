@@ -215,7 +215,8 @@ fn range(row: Value, asked: &str) -> Option<SlotRange> {
     };
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
     let port = u16::try_from(*port).ok()?;
-    (last < SLOTS).then(|| SlotRange { first, last, master: address_text(host, port) })
+    let is_range = first <= last && last < SLOTS;
+    is_range.then(|| SlotRange { first, last, master: address_text(host, port) })
 }
 
 /// The hash slot of a key: CRC16 of what is between the first `{` and the next `}`, where there is
@@ -281,6 +282,8 @@ mod tests {
         assert_eq!(owner(&ranges, 99), Some(("10.0.0.1".to_owned(), 7000)));
         assert_eq!(owner(&ranges, 100), Some(("seed".to_owned(), 7001)));
         assert!(super::ranges(Value::Array(vec![row(0, 16384, Value::Nil)]), "x").is_none());
+        let backwards = row(5, 3, node(text("10.0.0.1"), 7000));
+        assert!(super::ranges(Value::Array(vec![backwards]), "x").is_none());
         assert!(super::ranges(Value::Okay, "x").is_none());
     }
 
