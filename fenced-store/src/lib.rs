@@ -12,6 +12,9 @@ pub mod config;
 pub mod counters;
 pub mod etag;
 pub mod fail_points;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod guard;
 pub mod key;
 pub mod observe;

@@ -37,6 +37,8 @@ pub(crate) mod commands;
 mod confine;
 mod counters;
 mod front;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod hub;
 mod out;
 mod outbox;

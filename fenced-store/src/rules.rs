@@ -33,6 +33,8 @@ use fence_protocol::{Invalid, LockName};
 
 use crate::key::ObjectKey;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod pattern;
 mod target;
 #[cfg(test)]

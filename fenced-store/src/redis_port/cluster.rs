@@ -26,6 +26,8 @@ use super::resp::request::Command;
 use super::resp::{Protocol, encode};
 use crate::guard::{Fence, Mark};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod limits;
 mod nodes;
 mod probe;

@@ -8,6 +8,8 @@ use super::resp::request::Command;
 
 mod by_hand;
 mod compile;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod meta;
 #[cfg(test)]
 mod page;

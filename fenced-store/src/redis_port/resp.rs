@@ -6,6 +6,8 @@
 //! clients may share, and there both ends must agree on every boundary.
 
 pub(crate) mod encode;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod inline;
 mod length;
 pub(crate) mod reply;

@@ -24,6 +24,8 @@ use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::guard::{Fence, Mark};
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod gaps;
 pub(crate) mod preempt;
 mod probe;

@@ -12,6 +12,8 @@ mod command;
 mod environment;
 mod error;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod setting;
 
 use std::ffi::OsString;

@@ -12,6 +12,8 @@
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
 mod access;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod pinned;
 mod script;
 mod sentinel;

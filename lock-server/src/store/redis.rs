@@ -5,6 +5,8 @@
 
 mod asking;
 mod background;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod in_use;
 pub mod judge;
 mod key_prefix;

@@ -131,6 +131,12 @@ impl RequestParser {
         Command { buf: if self.inline { &self.unquoted } else { buf }, args: &self.args }
     }
 
+    /// Room for arguments and for bytes without quotes that is occupied now.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn capacities(&self) -> (usize, usize) {
+        (self.args.capacity(), self.unquoted.capacity())
+    }
+
     fn begin(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         self.args.clear();
         self.args.shrink_to(KEPT_ARGS);

@@ -158,7 +158,7 @@ impl SlotOwner {
     }
 }
 
-fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
+pub(super) fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
     let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
     let (host, port) = range.master.rsplit_once(':')?;
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
@@ -197,7 +197,7 @@ fn refusal(address: &str, error: &RedisError, why: String) -> String {
 
 /// Reads `[[first, last, [host, port, id, …], replica…], …]`. A node that does not know its own
 /// name gives an empty one or nil: it means the host that was asked.
-fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
+pub(super) fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(rows) = reply else { return None };
     rows.into_iter().map(|row| range(row, asked)).collect()
 }
