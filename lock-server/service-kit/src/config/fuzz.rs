@@ -126,7 +126,9 @@ fn reports(layers: &Layers, error: &ConfigError) {
     let asks = |word: &OsString| word.to_string_lossy().contains('h');
     assert!(!is_help || layers.args.iter().any(asks), "help was not asked for");
     let shown = error.to_string();
-    let is_open = layers.args.iter().any(|word| word.to_string_lossy().contains(SECRET))
+    // clap shows a word without its control characters.
+    let plain = |word: &OsString| word.to_string_lossy().replace(char::is_control, "");
+    let is_open = layers.args.iter().any(|word| plain(word).contains(SECRET))
         || layers.file.as_deref().is_some_and(|file| file.contains(SECRET))
         || layers.variables.values().any(|value| value.contains(SECRET));
     assert!(is_open || !shown.contains(SECRET), "{shown}");
