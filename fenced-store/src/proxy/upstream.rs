@@ -76,5 +76,7 @@ mod tests {
         {
             assert!(bad.parse::<UpstreamUrl>().is_err(), "{bad}");
         }
+        let error = "http://u:hunter2@a".parse::<UpstreamUrl>().unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }
