@@ -109,9 +109,10 @@ fn decided_by_layers(layers: &Layers, settings: &Args) {
     }
     let ms = match variable("SRV_TTL_MAX_MS") {
         Some(value) => value.parse().ok(),
-        None => ["ttl-max-ms", "ttl_max_ms"]
+        None => file
             .iter()
-            .find_map(|key| file.get(*key))
+            .find(|(key, _)| key.replace('_', "-") == "ttl-max-ms")
+            .map(|(_, value)| value)
             .map_or(Some(15_000), |value| u64::try_from(value.as_integer()?).ok()),
     };
     if variable("SRV_TTL_MAX_MS_FILE").is_none() && ms.is_some() {
