@@ -14,6 +14,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::acquire::Spec;
 use crate::clock::{self, Moment};
+use crate::late_release::WorkEnd;
 use crate::limits::{Hold, Told};
 use crate::timing::Window;
 use crate::trust::{self, Trust};
@@ -166,12 +167,22 @@ impl Lease {
 
     /// Gives the lock back, and repeats that where the reply was lost.
     ///
+    /// A lease that could be trusted when this was called, and expired before the request arrived at
+    /// the server, is no error: the work under it has ended in time. The log has a warning then.
+    ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] when it had ended before: what was done under it may overlap with
     /// another holder's work, unless the guard watched over it.
     /// [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown)
     /// when the server cannot be reached; the lease then ends by itself.
-    pub async fn release(mut self) -> Result<(), Error> {
+    pub async fn release(self) -> Result<(), Error> {
+        let work_end = WorkEnd::now(&self.trust);
+        let lock = self.lock().clone();
+        work_end.judge(self.release_live().await, &lock, || ())
+    }
+
+    /// The same; succeeds only where the lease was live at the server until this moment.
+    async fn release_live(mut self) -> Result<(), Error> {
         // Dropping this future before its end leaves the release to the background.
         self.renewal = None;
         let result = self.client.locks().release(self.lock(), self.lease_id()).await;

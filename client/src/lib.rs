@@ -37,6 +37,7 @@
 //! ```
 
 pub mod acquire;
+mod attempts;
 pub mod auth;
 pub mod client;
 pub mod clock;
@@ -46,6 +47,7 @@ mod error;
 pub mod events;
 mod fence;
 pub mod ids;
+mod late_release;
 mod lease;
 mod limits;
 mod locks;

@@ -1,5 +1,6 @@
 //! Many locks under one heartbeat.
 
+mod builder;
 mod count;
 mod heartbeat;
 mod lease;
@@ -11,20 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::wire::lock::EndReason;
-use fence_protocol::wire::session::SessionRequest;
-use fence_protocol::{Owner, SessionId, Ttl};
+use fence_protocol::{Owner, SessionId};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
+pub use self::builder::SessionBuilder;
 pub use self::lease::{LeaseSet, SessionLease};
 pub use self::locks::{MAX_LOCKS, SessionLocks};
 use self::state::State;
-use crate::acquire::DEFAULT_PATIENCE;
 use crate::clock::{self, Moment};
-use crate::limits::{Hold, Limits};
+use crate::limits::Limits;
 use crate::timing::Window;
-use crate::trust::{self, Trust};
-use crate::{Client, Error, ErrorKind, LostReason, Warnings, ids, tasks};
+use crate::trust;
+use crate::{Client, Error, ErrorKind, LostReason, Warnings};
 
 /// A session at the lock server: one heartbeat in the background keeps every lease of it.
 ///
@@ -58,113 +58,6 @@ pub struct Session {
     /// Dropping it stops the heartbeat.
     heartbeat: Option<DropGuard>,
     ended: bool,
-}
-
-/// A session that is about to begin; see [`Client::session`].
-#[derive(Clone, Debug)]
-#[must_use = "nothing is sent before `begin`"]
-pub struct SessionBuilder {
-    client: Client,
-    ttl: Duration,
-    patience: Duration,
-    metadata: Option<serde_json::Value>,
-    limits: Limits,
-    limits_wait: bool,
-}
-
-impl SessionBuilder {
-    pub(crate) fn new(client: Client) -> Self {
-        Self {
-            client,
-            ttl: Ttl::DEFAULT.duration(),
-            patience: DEFAULT_PATIENCE,
-            metadata: None,
-            limits: Limits::default(),
-            limits_wait: false,
-        }
-    }
-
-    /// Progress and the longest hold count from [`Session::start_limits`] on, and not from the begin
-    /// of the session: for a session that first waits for its locks.
-    pub fn limits_wait(self) -> Self {
-        Self { limits_wait: true, ..self }
-    }
-
-    /// How long the session lives without a heartbeat: 15 s by default, at most a day. It is trusted
-    /// here for 0.8 of that, and a heartbeat is sent every third of it.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self { ttl, ..self }
-    }
-
-    /// For how long a server that cannot be reached is tried again: 5 s by default.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
-    }
-
-    /// Anything that people who look at the session should see.
-    pub fn metadata(self, metadata: serde_json::Value) -> Self {
-        Self { metadata: Some(metadata), ..self }
-    }
-
-    /// The work has to report within this time, again and again: see [`Session::report_progress`].
-    /// Where it does not, the session is lost, as by
-    /// [`LockRequest::progress_within`](crate::LockRequest::progress_within).
-    pub fn progress_within(mut self, limit: Duration) -> Self {
-        self.limits.progress_within = Some(limit);
-        self
-    }
-
-    /// The longest time for which the session may live, heartbeats and all. Then it is lost.
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.limits.max_hold = Some(limit);
-        self
-    }
-
-    /// How long before the session will be lost [`Session::warnings`] tells. Must be less than the
-    /// other limits.
-    pub fn warn_before(mut self, time: Duration) -> Self {
-        self.limits.warn_before = Some(time);
-        self
-    }
-
-    /// Begins the session; must be called on a runtime. Its owner is the client's.
-    ///
-    /// A lost reply and a server that is not available are repeated with the same session id, so
-    /// that there is never more than one session.
-    ///
-    /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not take,
-    /// [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
-    /// the server cannot be reached or does not answer.
-    ///
-    /// # Cancel safety
-    /// A session that was begun by a future that was dropped holds nothing, and ends at its time.
-    pub async fn begin(self) -> Result<Session, Error> {
-        self.limits.check()?;
-        let ttl = Ttl::try_from(self.ttl)?;
-        let request = SessionRequest {
-            ttl_ms: ttl,
-            owner: self.client.owner().clone(),
-            session_id: Some(ids::session_id()),
-            metadata: self.metadata,
-        };
-        let (sent_at, reply) = self.client.sessions().begin(&request, self.patience).await?;
-        // A server that answers with more time than was asked for is not believed.
-        let window = Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()));
-        let first = if self.limits_wait { Limits::default() } else { self.limits };
-        let hold = Hold::new(first, clock::reading());
-        let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
-        let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
-        let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
-        Ok(Session {
-            client: self.client,
-            state,
-            limits: self.limits,
-            runtime: Handle::current(),
-            heartbeat: Some(tasks::spawn_until_dropped(heartbeat)),
-            ended: false,
-        })
-    }
 }
 
 impl Session {
@@ -278,7 +171,9 @@ impl Session {
     }
 
     /// Ends the session and every lease of it in one step, and repeats that where the reply was
-    /// lost; tells how many leases there were.
+    /// lost; returns how many leases there were. A session that could be trusted when this was called,
+    /// and expired before the request arrived at the server, is no error, as by
+    /// [`Lease::release`](crate::Lease::release).
     ///
     /// # Errors
     /// [`LeaseLost`](ErrorKind::LeaseLost) where it had ended before: what was done under its leases
@@ -289,10 +184,12 @@ impl Session {
         // Dropping this future before its end leaves the rest to the background.
         self.heartbeat = None;
         let count = self.state.bonds().len();
+        let work_end = self.state.work_end();
         self.state.trust.end(ENDED);
         let result = self.client.sessions().end(self.state.id).await;
         self.ended = true;
-        Ok(result?.map_or(count, |reply| reply.lease_count))
+        let reply = work_end.judge(result, &format_args!("session {}", self.state.id), || None)?;
+        Ok(reply.map_or(count, |reply| reply.lease_count))
     }
 
     /// Does `work` while the session lives, then ends it. The work is dropped the moment the session

@@ -68,10 +68,16 @@ impl Window {
         self.remaining(now) < self.deadline().since(self.sent_at) / 2
     }
 
-    /// How long one attempt to renew may take at `now`: half of what is left, so that a lost
-    /// packet leaves time for another attempt, and at least 50 ms.
+    /// How long one attempt to renew goes without a reply at `now` before another one starts: half of
+    /// what is left, so that a lost packet leaves time for another attempt, and at least 50 ms.
     pub fn renewal_timeout(&self, now: Moment) -> Duration {
         (self.remaining(now) / 2).max(Duration::from_millis(50))
+    }
+
+    /// How long a reply to an attempt to renew that is sent at `now` is of use: until the deadline, and
+    /// at least 50 ms.
+    pub fn reply_timeout(&self, now: Moment) -> Duration {
+        self.remaining(now).max(Duration::from_millis(50))
     }
 }
 

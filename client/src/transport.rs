@@ -39,7 +39,7 @@ pub(crate) enum Failure {
     NoReply(String),
     /// The server answered with an error.
     Refused(Box<Problem>, Option<Duration>),
-    /// This side could not make the request.
+    /// This side could not make the request, or cannot use its reply.
     Unusable(Error),
 }
 

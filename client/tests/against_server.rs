@@ -7,6 +7,8 @@
 
 #[path = "against_server/network.rs"]
 mod network;
+#[path = "against_server/slow.rs"]
+mod slow;
 
 use std::time::Duration;
 

@@ -3,10 +3,14 @@
 //! Nothing gets past this module without either a verified token of the right lock, or a rule (or
 //! option) that says that none is needed.
 
-use fence_protocol::{Code, FENCING_TOKEN, FencingToken, Keyring, LockName, Namespace};
+use std::sync::Arc;
+
+use fence_protocol::{Code, FENCING_TOKEN, FencingToken, Keyring, LockName, Namespace, Token};
 use http::HeaderMap;
+use service_kit::clock::Clock;
 use service_kit::problem::Reject;
 
+use crate::credible;
 use crate::guard::Fence;
 use crate::key::ObjectKey;
 use crate::rules::{Protection, Rules};
@@ -32,9 +36,16 @@ pub struct Access {
     /// Whether reading a protected resource without a token is allowed. Such a read raises no mark,
     /// and what it returns may change before its reader acts on it.
     pub allow_unfenced_reads: bool,
+    /// What bounds unsigned tokens.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Access {
+    /// Whether every key that may be touched at all needs a token.
+    pub(crate) fn needs_tokens(&self) -> bool {
+        !self.allow_unfenced_reads && self.rules.need_tokens()
+    }
+
     /// The fence that an operation on `key` has to pass; `None` where it needs none.
     ///
     /// # Errors
@@ -95,9 +106,11 @@ impl Access {
     /// # Errors
     /// 401 for a token that is not genuine, 403 for one of another namespace.
     pub fn genuine(&self, token: FencingToken) -> Result<Fence, Reject> {
-        if let Some(keys) = &self.keys {
-            keys.verify(&token)
-                .map_err(|error| Reject::new(Code::BadSignature, error.to_string()))?;
+        match &self.keys {
+            Some(keys) => keys
+                .verify(&token)
+                .map_err(|error| Reject::new(Code::BadSignature, error.to_string()))?,
+            None => self.check_credible(token.token)?,
         }
         if token.namespace != self.namespace {
             let detail = format!(
@@ -109,6 +122,18 @@ impl Access {
             return Err(Reject::new(Code::WrongLock, detail).hint(hint));
         }
         Ok(Fence::from(&token))
+    }
+
+    /// A mark never falls, so a forged token near the maximum would refuse every holder for ever.
+    fn check_credible(&self, token: Token) -> Result<(), Reject> {
+        let max = credible::token_max(self.clock.wall_ms());
+        if token.get() <= max {
+            return Ok(());
+        }
+        let detail = format!(
+            "the unsigned token {token} is above {max}, more than any lock server has issued by now"
+        );
+        Err(Reject::new(Code::BadSignature, detail))
     }
 }
 
@@ -138,8 +163,11 @@ fn of_lock(presented: Fence, lock: &LockName, what: &str) -> Result<Fence, Rejec
 mod tests {
     use super::*;
     use crate::rules::DefaultRule;
+    use fence_protocol::token::{EPOCH_2025_MS, clock_floor};
     use http::HeaderValue;
+    use service_kit::clock::ManualClock;
 
+    const WALL_MS: u64 = EPOCH_2025_MS + 60 * 86_400_000;
     const LEASE: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
     fn access(keys: Option<Keyring>) -> Access {
@@ -149,6 +177,7 @@ mod tests {
             keys,
             rules: Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap(),
             allow_unfenced_reads: false,
+            clock: Arc::new(ManualClock::new(WALL_MS, 0)),
         }
     }
 
@@ -260,6 +289,24 @@ mod tests {
         assert_eq!(ask(sign(&keys)), Ok(true));
         assert_eq!(ask(sign(&forger)), Err(401));
         assert_eq!(ask(unsigned.to_string()), Err(401));
+    }
+
+    #[test]
+    fn an_unsigned_token_far_above_the_clock_is_refused() {
+        let year = 365 * 86_400_000;
+        let keys = Keyring::parse(&format!("k1:{}", "07".repeat(32))).unwrap();
+        for (number, expected) in [
+            (clock_floor(WALL_MS + 9 * year), Ok(true)),
+            (clock_floor(WALL_MS + 11 * year), Err(401)),
+            (Token::MAX, Err(401)),
+        ] {
+            let value = format!("{number};lock=\"orders/42\";lease=\"{LEASE}\"");
+            assert_eq!(ask(&access(None), "orders/42", &[&value], Intent::Write), expected);
+            let FencingToken { token, lock, lease, namespace, .. } = value.parse().unwrap();
+            let signed = keys.sign(token, lock, lease, namespace).to_string();
+            let strict = access(Some(keys.clone()));
+            assert_eq!(ask(&strict, "orders/42", &[&signed], Intent::Write), Ok(true), "signed");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The HTTP interface: one verb a file, all routes in [`router`].
 
 mod access;
+mod body_budget;
 mod delete;
+mod download;
 mod floor;
 mod get;
 mod list;

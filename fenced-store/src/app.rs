@@ -77,6 +77,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         keys: settings.keys,
         rules: settings.rules,
         allow_unfenced_reads: settings.allow_unfenced_reads,
+        clock: Arc::clone(&kit.clock),
     };
     let mut redis = None;
     let (fences, objects, lanes) = match &settings.backend {
@@ -109,16 +110,18 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let limits = (settings.max_object_bytes, settings.max_body_bytes_in_all);
     let shared = Shared::new(Arc::clone(&guard), limits.0, limits.1);
     let http = HttpOptions { max_body_bytes: limits.0, ..HttpOptions::default() };
+    let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {
         let listen = upstream.listen;
-        (listen, http::finish(proxy::routes(shared.clone(), lanes, &upstream), kit, http))
+        let routes = proxy::routes(shared.clone(), lanes, &upstream);
+        (listen, http::finish(routes, kit, http, names))
     });
     let api = routes(shared).merge(operational_routes(kit));
     let guarded = Arc::clone(&guard);
     let api = access::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.access.rules, asked)
     });
-    let router = http::finish(api, kit, http);
+    let router = http::finish(api, kit, http, names);
     let (listen, options) = (settings.listen, settings.listener);
     Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })
 }

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use fence_protocol::Namespace;
-use fence_protocol::duration::parse_positive;
+use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
+use fence_protocol::{Namespace, Token};
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{
+    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
+};
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::PortSettings;
+use crate::redis_port::{PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
@@ -109,10 +111,18 @@ pub struct Config {
     /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub max_redis_buffer_bytes: usize,
+    /// How long a client of the Redis port that has presented a token may rest between two commands
+    /// before it is disconnected; 0 is no limit. One that waits for Redis, or subscribes, does not rest.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
+    pub redis_idle_timeout: Duration,
     /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
+    /// The first token to be admitted, where Redis has lost marks before the guard starts; as POST
+    /// /v1/floor states it to a guard that runs. A higher floor that is in force stays.
+    #[arg(long, value_name = "TOKEN")]
+    pub floor: Option<Token>,
     /// Where a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
@@ -120,12 +130,16 @@ pub struct Config {
     /// The largest object, and the largest request that the proxy forwards, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub max_object_bytes: usize,
-    /// What all request bodies that are being received may take together, in bytes.
+    /// What all request bodies that are being received may take together, and all objects that are
+    /// being sent, in bytes. A quarter of each is kept for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// Names.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Logs.
     #[command(flatten)]
     pub log: LogFlags,
@@ -184,8 +198,10 @@ impl Config {
                     max_object_bytes: self.max_object_bytes,
                     max_body_bytes_in_all: self.max_body_bytes_in_all,
                     listener: self.listener.options(),
+                    host_names: self.hosts.names(),
                     redis: RedisOptions {
                         lost_marks: self.lost_marks,
+                        floor: self.floor,
                         fail_points: FailPoints::new(self.fail_at),
                     },
                     redis_port,
@@ -242,12 +258,19 @@ impl Config {
                 self.max_command_bytes
             )]);
         }
+        let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
-            max_connections: self.listener.options().max_connections,
+            max_connections: listener.max_connections,
+            silence: SilenceLimits {
+                command: listener.body_timeout,
+                bytes_per_sec_min: listener.body_bytes_per_sec_min,
+                stranger: listener.idle_timeout,
+                idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
+            },
         }))
     }
 

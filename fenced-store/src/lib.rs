@@ -10,8 +10,12 @@ pub mod app;
 mod commit;
 pub mod config;
 pub mod counters;
+mod credible;
 pub mod etag;
 pub mod fail_points;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod guard;
 pub mod key;
 pub mod observe;

@@ -6,7 +6,8 @@
 //! proxy, and if only one proxy at a time is active for a lock.
 //!
 //! What else is relied on: safe methods (GET, HEAD, OPTIONS) change nothing, and a complete final
-//! answer other than 202, 502 and 504 means that the upstream is done with the request.
+//! answer other than 202, 502 and 504 means that the upstream is done with the request. The path
+//! names the one resource that a request concerns: [`second_name`] refuses the known ways around it.
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ mod headers;
 mod journal;
 pub mod lane;
 mod lanes;
+mod second_name;
 mod upstream;
 
 pub use lanes::Lanes;

@@ -37,13 +37,17 @@ pub(crate) mod commands;
 mod confine;
 mod counters;
 mod front;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod hub;
 mod out;
 mod outbox;
+mod patience;
 mod probe;
 mod refusal;
 pub(crate) mod resp;
 mod retire;
+mod stranger;
 mod thread;
 mod tokens;
 mod upstream;
@@ -51,6 +55,7 @@ mod upstream;
 use commands::CommandTable;
 use counters::PortCounters;
 pub(crate) use front::{Front, Listening};
+pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
 
@@ -67,6 +72,8 @@ pub struct PortSettings {
     pub max_buffer_bytes: usize,
     /// Clients at once.
     pub max_connections: usize,
+    /// How long clients may be silent.
+    pub silence: SilenceLimits,
 }
 
 /// What all threads of the port share.

@@ -33,6 +33,8 @@ use fence_protocol::{Invalid, LockName};
 
 use crate::key::ObjectKey;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod pattern;
 mod target;
 #[cfg(test)]
@@ -149,6 +151,12 @@ impl Rules {
             Some(rule) => rule.resolve(key, scratch),
             None => self.default.resolve(key, scratch),
         }
+    }
+
+    /// Whether every key that may be touched at all needs a token.
+    pub(crate) fn need_tokens(&self) -> bool {
+        let needs = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
+        self.default != DefaultRule::Open && self.rules.iter().all(needs)
     }
 
     /// The text of the rule that decides over `key`; `default` where none does.

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::access::Gate;
+use service_kit::http::HostNames;
 use service_kit::listener::ListenOptions;
 
 use crate::proxy::Upstream;
@@ -49,6 +50,8 @@ pub struct Settings {
     pub access: Gate,
     /// The limits of the listeners.
     pub listener: ListenOptions,
+    /// The names that the guard is reached by.
+    pub host_names: HostNames,
     /// How the Redis behind the guard is treated.
     pub redis: RedisOptions,
     /// The port for Redis' own protocol; only before a Redis.
@@ -73,6 +76,7 @@ impl Settings {
             max_body_bytes_in_all: 256 << 20,
             access: Gate::default(),
             listener: ListenOptions::default(),
+            host_names: HostNames::default(),
             redis: RedisOptions::default(),
             redis_port: None,
             report: None,

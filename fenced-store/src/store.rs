@@ -30,6 +30,8 @@ mod decide;
 #[cfg(test)]
 mod differential;
 pub mod embedded;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod memory;
 mod once;
 mod open;

@@ -5,6 +5,7 @@ mod acquire;
 mod acquire_all;
 mod error;
 mod events;
+mod finish;
 mod inspect;
 mod openapi;
 mod release;
@@ -17,6 +18,7 @@ mod undelivered;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{LockName, Ttl};
@@ -50,11 +52,7 @@ pub(crate) struct Service {
 
 /// Every route of the API.
 pub(crate) fn router(service: Arc<Service>) -> Router {
-    Router::new()
-        .route("/v1/acquire", post(acquire_all::acquire_all))
-        .route("/v1/locks", get(inspect::list))
-        .route("/v1/locks/{lock}", get(inspect::show))
-        .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
+    let finished = Router::new()
         .route("/v1/locks/{lock}/renew", post(renew::renew))
         .route("/v1/locks/{lock}/release", post(release::release))
         .route("/v1/locks/{lock}/revoke", post(revoke::revoke))
@@ -62,9 +60,16 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
         .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
         .route("/v1/sessions/{id}/block", post(sessions::block))
+        .route_layer(from_fn_with_state(service.clone(), finish::finish));
+    Router::new()
+        .route("/v1/acquire", post(acquire_all::acquire_all))
+        .route("/v1/locks", get(inspect::list))
+        .route("/v1/locks/{lock}", get(inspect::show))
+        .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
         .route("/v1/events", get(events::events))
         .route("/v1/refusals", post(events::refusals))
         .route("/openapi.json", get(openapi::document))
+        .merge(finished)
         .with_state(service)
 }
 

@@ -83,7 +83,8 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     };
     let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
     let routes = access::protect(routes, settings.access.start(kit), api::need);
-    let router = http::finish(routes, kit, HttpOptions { folds: FOLDS, ..HttpOptions::default() });
+    let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
+    let router = http::finish(routes, kit, options, &settings.host_names);
     let (listen, options) = (settings.listen, settings.listener);
     Ok(App { router, listen, options, kit: kit.clone() })
 }

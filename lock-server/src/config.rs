@@ -13,7 +13,10 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use service_kit::access::Gate;
 use service_kit::access::secret::authorization;
-use service_kit::flags::{AccessFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{
+    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
+};
+use service_kit::http::HostNames;
 use service_kit::listener::ListenOptions;
 use service_kit::login::StoreLogin;
 use service_kit::redis_link::LinkOptions;
@@ -139,6 +142,9 @@ pub struct Config {
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// Names.
+    #[command(flatten)]
+    pub hosts: HostFlags,
     /// Logs.
     #[command(flatten)]
     pub log: LogFlags,
@@ -209,6 +215,8 @@ pub struct Settings {
     pub events: EventOptions,
     /// The listener's limits.
     pub listener: ListenOptions,
+    /// The names that the server is reached by.
+    pub host_names: HostNames,
 }
 
 /// Settings that are each fine and do not fit together, or name a file that is not.
@@ -246,6 +254,7 @@ impl Config {
                 access,
                 events: self.events(),
                 listener: self.listener.options(),
+                host_names: self.hosts.names(),
             }),
             (store, keys, ttl_range, guards, access, (seals, delays)) => {
                 let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];

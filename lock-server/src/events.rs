@@ -34,6 +34,8 @@ use crate::store::{LockStore, StoreOptions, StoreUrl};
 
 pub use self::observe::Observed;
 pub use self::ring::EventId;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::shared::fuzz;
 pub(crate) use self::stream::{Reader, Watched};
 
 /// How many leases are followed to their end; of more than that, expiries are not told.

@@ -16,6 +16,9 @@ pub mod app;
 pub mod config;
 mod counters;
 pub mod events;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod guards;
 pub mod prefixes;
 pub mod process;

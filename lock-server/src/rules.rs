@@ -4,6 +4,8 @@
 //! a clock that never goes back, and carries out what comes back. That is why the same rules run in
 //! the `memory` store, the `embedded` store and the tests' simulation.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod machine;
 pub mod quorum;
 mod record;

@@ -20,11 +20,13 @@ pub mod memory;
 mod open;
 pub mod quorum;
 pub mod redis;
+mod returned;
 mod session;
 
 pub use guarantee::{Guarantee, guarantee};
 pub use loss::{AfterLoss, LossOptions};
 pub use open::{OpenError, StoreOptions, StoreUrl, open};
+pub(crate) use returned::{is_ended, return_lease};
 pub use session::{NewSession, NoSession, SessionRefusal, SessionStore};
 
 /// A store of leases: who holds which lock, with which token, until when.
@@ -250,6 +252,13 @@ pub struct Grant {
     pub waited_ms: u64,
     /// How it shares the lock.
     pub mode: Mode,
+}
+
+impl Grant {
+    /// The grant `ms` milliseconds after its time was measured.
+    pub(crate) fn later(self, ms: u64) -> Self {
+        Self { remaining_ms: self.remaining_ms.saturating_sub(ms), ..self }
+    }
 }
 
 /// Which page of the held locks.

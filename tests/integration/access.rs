@@ -104,8 +104,10 @@ impl As {
     }
 
     async fn send(&self, method: Method, path: &str, body: &str) -> Reply {
-        let headers = [("authorization", self.bearer.as_str())];
-        self.api.send(method, path, &headers, body.to_owned()).await
+        let json = ("content-type", "application/json");
+        let headers = [("authorization", self.bearer.as_str()), json];
+        let count = if body.is_empty() { 1 } else { 2 };
+        self.api.send(method, path, &headers[..count], body.to_owned()).await
     }
 
     async fn get(&self, path: &str) -> Reply {

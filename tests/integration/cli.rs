@@ -5,6 +5,7 @@ mod serve;
 mod sessions;
 
 use fence_protocol::Code;
+use fence_protocol::wire::lock::LockState;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::process::{Output, Process, command};
@@ -214,4 +215,21 @@ async fn doctor_judges_redis() {
     let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
     assert_eq!(judge(&nobody, &[]).await.code, 69);
     assert_eq!(judge("mysql://x", &[]).await.code, 64);
+}
+
+/// Ended by a signal while the reply of its grant is lost: the lease is released, and does not block
+/// the lock for its whole time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_acquire_leaves_no_lease() {
+    let site = Site::new().await;
+    let proxy = FaultProxy::before(&site.locks.address()).await;
+    proxy.set(Fault::DropReplies);
+    let url = format!("http://{}", proxy.address());
+    let args = ["lock", "acquire", "a", "--ttl", "1h", "--wait", "1m"];
+    let mut process = fence(&url, &site.guard.base, &args);
+    let locks = site.locks.locks();
+    until_true("the grant", || async { locks.show("a").await.state == LockState::Held }).await;
+    process.terminate();
+    assert_eq!(process.ended().await.code, 143);
+    until_true("the release", || async { locks.show("a").await.state == LockState::Free }).await;
 }

@@ -10,6 +10,8 @@ use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_sentinel::SentinelGroup;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
+use fence_tests::store_options::patient;
+use fence_tests::wait::PATIENCE;
 use lock_server::store::{AfterLoss, LossOptions, StoreOptions};
 use service_kit::Kit;
 use tokio::sync::Mutex;
@@ -17,7 +19,7 @@ use tokio::sync::Mutex;
 /// What every store promises; the pause after a loss is told of in `redis::loss`.
 fn options() -> StoreOptions {
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
-    StoreOptions { loss, ..StoreOptions::default() }
+    StoreOptions { loss, ..patient() }
 }
 
 /// A lock store of its own for one case; the guard keeps what is behind it alive.
@@ -118,7 +120,7 @@ mod lock_etcd {
         let etcd = etcd().await;
         let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let namespace = Namespace::new(namespace).unwrap();
-        let options = StoreOptions { namespace, ..StoreOptions::default() };
+        let options = StoreOptions { namespace, ..patient() };
         let (url, kit) = (etcd.url().parse().unwrap(), Kit::new("conformance"));
         let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
         (etcd, store)
@@ -153,7 +155,8 @@ mod lock_replica {
 
     async fn store() -> (Arc<SentinelGroup>, lock_store::Store) {
         let group = lock_sentinel::GROUP.get(SentinelGroup::start()).await;
-        let replicas = ReplicaOptions { count: 1, ..ReplicaOptions::default() };
+        // The default is for replicas that have a machine of their own.
+        let replicas = ReplicaOptions { count: 1, timeout: PATIENCE };
         let options = StoreOptions { replicas, ..options() };
         let store = locks_of_its_own(&group.url_of_one(), options).await;
         (group, store)
@@ -197,7 +200,7 @@ mod lock_quorum_5 {
 async fn quorum_of(n: usize) -> (Arc<QuorumNodes>, lock_store::Store) {
     let nodes = QuorumNodes::shared(n).await;
     let url = nodes.url().parse().unwrap();
-    let options = StoreOptions { namespace: nodes.namespace(), ..StoreOptions::default() };
+    let options = StoreOptions { namespace: nodes.namespace(), ..patient() };
     let kit = Kit::new("conformance");
     let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
     (nodes, store)

@@ -194,3 +194,29 @@ async fn a_candidate_waits_for_its_server() {
     candidate.terminate();
     assert_eq!(candidate.ended().await.code, 143);
 }
+
+/// A slow network makes no candidate end, and a leader that is killed outright leaves nothing of its
+/// command to the next.
+#[tokio::test]
+async fn a_slow_candidate_leads_in_the_end_and_leaves_nothing_behind() {
+    let site = Site::new().await;
+    let proxy = FaultProxy::before(&site.server.address()).await;
+    let url = format!("http://{}", proxy.address());
+    proxy.set(Fault::Delay(std::time::Duration::from_millis(900)));
+    let options = ["--server", &url, "--ttl", "2s", "--log", "fence_client=debug"];
+    let started = format!("({LEADS}) & wait");
+    // A subshell has the process id of its shell in $$; this one writes its own.
+    let started = started.replace("$$", "$(exec sh -c 'echo $PPID')");
+    let mut first = site.candidate("a", &options, &started);
+    until_true("a reply that is too late", || async {
+        first.stderr().contains("replies take too long")
+    })
+    .await;
+    proxy.set(Fault::None);
+    let (grandchild, _) = site.term("a", 1).await;
+    let _second = site.candidate("b", &["--ttl", "2s"], LEADS);
+    site.locks.queue_of("office", 1).await;
+    first.kill();
+    site.term("b", 1).await;
+    assert!(!is_alive(grandchild), "the new leader met what the old one started");
+}

@@ -1,6 +1,8 @@
 //! `fence run`: the command runs while the lock is held, and never after.
 
+mod groups;
 mod kinds;
+mod late;
 mod limits;
 mod several;
 mod takeover;
@@ -49,8 +51,13 @@ impl Site {
 
     /// Waits until the job has written its process id to the file `pid`.
     async fn job_pid(&self) -> Pid {
+        self.pid_in("pid").await
+    }
+
+    /// Waits until a process has written its id to this file.
+    async fn pid_in(&self, file: &str) -> Pid {
         until("the job to run", || async {
-            let text = std::fs::read_to_string(self.file("pid")).ok()?;
+            let text = std::fs::read_to_string(self.file(file)).ok()?;
             Pid::from_raw(text.strip_suffix('\n')?.parse().ok()?)
         })
         .await

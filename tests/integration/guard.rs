@@ -6,6 +6,7 @@ mod objects;
 mod observe;
 mod op_ids;
 mod proxy;
+mod slow_bodies;
 mod stores;
 
 use fence_tests::servers::{Server, Setup};

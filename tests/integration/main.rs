@@ -30,3 +30,4 @@ mod sdk;
 mod session_faults;
 mod start;
 mod watch;
+mod web_pages;

@@ -4,11 +4,13 @@
 mod bad_input;
 mod bad_store;
 mod cluster;
+mod confinement;
 mod facts;
 mod fail_points;
 mod handover;
 mod judges;
 mod link;
+mod lost_marks;
 mod matrix;
 mod memory;
 mod one_record;
@@ -16,6 +18,9 @@ mod order;
 mod own;
 mod restart;
 mod sentinel;
+mod silence;
+mod state;
+mod streams;
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::RULES;

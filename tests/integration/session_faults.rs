@@ -56,9 +56,18 @@ async fn bonds(redis: &Redis, session: SessionId) -> Vec<String> {
 /// Waits until nothing that was ever made for a lock or a session is left.
 async fn until_nothing_is_left(redis: &Redis) {
     // `in-use` ends by itself, when nothing that was granted can live any more.
-    let stays =
-        ["lineage", "token", "meta", "seq", "in-use", "events", "events:once", "events:number"]
-            .map(|name| format!("{{fence:default}}:{name}"));
+    let stays = [
+        "lineage",
+        "token",
+        "meta",
+        "seq",
+        "in-use",
+        "held",
+        "events",
+        "events:once",
+        "events:number",
+    ]
+    .map(|name| format!("{{fence:default}}:{name}"));
     let known = std::sync::atomic::AtomicUsize::new(0);
     until("Redis to hold nothing but counters", async || {
         let mut left: Vec<String> = redis.run(&["KEYS", "*"]).await;

@@ -22,6 +22,8 @@ pub enum Fault {
     Delay(Duration),
     /// Nothing passes and nothing is closed: both ends believe in the connection.
     Blackhole,
+    /// Requests pass; replies are held, in order, until the fault is over.
+    HoldReplies,
     /// Requests pass; replies are swallowed. Both ends believe in the connection.
     DropReplies,
     /// The same from the moment on that a request with these words in it passes, on every connection:
@@ -56,6 +58,8 @@ struct Control {
     source: IpAddr,
     faults: watch::Receiver<Faults>,
     cut: CancellationToken,
+    /// Whether the connections of this time are stranded.
+    strand: CancellationToken,
     dropped: Arc<AtomicU64>,
     /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
     has_passed: Arc<AtomicBool>,
@@ -67,6 +71,7 @@ pub struct FaultProxy {
     address: SocketAddr,
     faults: watch::Sender<Faults>,
     cut: watch::Sender<CancellationToken>,
+    strand: watch::Sender<CancellationToken>,
     dropped: Arc<AtomicU64>,
     has_passed: Arc<AtomicBool>,
     upstream: watch::Sender<String>,
@@ -84,19 +89,21 @@ impl FaultProxy {
         let none = Faults { everyone: Fault::None, from: BTreeMap::new() };
         let (faults, faults_seen) = watch::channel(none);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
+        let (strand, strand_seen) = watch::channel(CancellationToken::new());
         let dropped = Arc::new(AtomicU64::new(0));
         let has_passed = Arc::new(AtomicBool::new(false));
         let control = Control {
             source: IpAddr::from([127, 0, 0, 1]),
             faults: faults_seen,
             cut: cut_seen.borrow().clone(),
+            strand: strand_seen.borrow().clone(),
             dropped: dropped.clone(),
             has_passed: has_passed.clone(),
         };
         let (upstream, upstream_seen) = watch::channel(upstream.to_owned());
-        let accepting = accept(listener, upstream_seen, cut_seen, control);
+        let accepting = accept(listener, upstream_seen, (cut_seen, strand_seen), control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, faults, cut, dropped, has_passed, upstream, _accepting: accepting }
+        Self { address, faults, cut, strand, dropped, has_passed, upstream, _accepting: accepting }
     }
 
     /// From now on it stands before another address, as a name or an address that is moved by hand
@@ -140,6 +147,12 @@ impl FaultProxy {
         self.cut.send_replace(CancellationToken::new()).cancel();
     }
 
+    /// The connections that exist swallow every byte in both directions from now on, and are never
+    /// closed, whatever their ends do; new ones work.
+    pub fn strand(&self) {
+        self.strand.send_replace(CancellationToken::new()).cancel();
+    }
+
     /// How many pieces of replies were swallowed so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::SeqCst)
@@ -155,12 +168,13 @@ impl Drop for FaultProxy {
 async fn accept(
     listener: TcpListener,
     upstream: watch::Receiver<String>,
-    cut: watch::Receiver<CancellationToken>,
+    (cut, strand): (watch::Receiver<CancellationToken>, watch::Receiver<CancellationToken>),
     control: Control,
 ) {
     while let Ok((client, peer)) = listener.accept().await {
-        let (cut, source) = (cut.borrow().clone(), peer.ip());
-        let control = Control { source, cut, ..control.clone() };
+        let (cut, strand) = (cut.borrow().clone(), strand.borrow().clone());
+        let control = Control { source: peer.ip(), cut, strand, ..control.clone() };
+        let source = control.source;
         if control.faults.borrow().of(source) == Fault::Refuse {
             continue;
         }
@@ -195,15 +209,24 @@ async fn pump(
 ) {
     let mut piece = vec![0_u8; 16 * 1024];
     loop {
-        let Ok(count) = from.read(&mut piece).await else {
+        let read = from.read(&mut piece).await;
+        let is_stranded = control.strand.is_cancelled();
+        let Some(count) = read.ok().or(is_stranded.then_some(0)) else {
             return;
         };
+        if is_stranded {
+            if count == 0 {
+                // Its end has gone, and the other one is not to know.
+                std::future::pending::<()>().await;
+            }
+            continue;
+        }
         let source = control.source;
         let fault = control.faults.borrow_and_update().of(source);
         match (fault, direction) {
-            (Fault::Blackhole, _) => {
+            (Fault::Blackhole, _) | (Fault::HoldReplies, Direction::Reply) => {
                 // What was read is held, in order, until the fault is over; so is a close.
-                let over = control.faults.wait_for(|all| all.of(source) != Fault::Blackhole);
+                let over = control.faults.wait_for(|all| all.of(source) != fault);
                 if over.await.is_err() {
                     return;
                 }

@@ -43,5 +43,6 @@ pub mod seed;
 pub mod servers;
 pub mod session_client;
 pub mod session_load;
+pub mod store_options;
 pub mod upstream;
 pub mod wait;

@@ -93,7 +93,9 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
             Outcome::Lost { message, was_told_to_end: true } => {
                 return Err(Failure::new(code::LOST, message));
             }
-            Outcome::Lost { message, .. } => say(&format!("fence: {message}; standing again")),
+            Outcome::Lost { message, .. } | Outcome::NotStarted(message) => {
+                say(&format!("fence: {message}; standing again"));
+            }
         }
         pause(&args, &mut signals).await?;
     }
@@ -109,7 +111,10 @@ async fn stand(
     let ended = tokio::select! {
         biased;
         signal = signals.next_end() => told_to_end(args, signal),
-        elected = election.campaign() => return Ok(elected?.into_lease()),
+        elected = election.campaign() => match elected {
+            Ok(office) => return Ok(office.into_lease()),
+            Err(error) => error.into(),
+        },
     };
     // The candidate has left, and with it goes a grant that may be on its way.
     client.drained(GIVE_BACK).await;

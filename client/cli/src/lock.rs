@@ -14,6 +14,8 @@ use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::output::Output;
+use crate::run::holding::GIVE_BACK;
+use crate::run::signals::{self, Signals};
 
 /// Acquires, renews, releases, shows, lists and revokes leases
 ///
@@ -231,13 +233,24 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }
-    let granted = match args.session {
-        Some(session) => request.acquire_detached_in(session).await,
-        None => request.acquire_detached().await,
+    let mut signals = Signals::listen(None)?;
+    let acquired = async {
+        match args.session {
+            Some(session) => request.acquire_detached_in(session).await,
+            None => request.acquire_detached().await,
+        }
+    };
+    let granted = tokio::select! {
+        biased;
+        signal = signals.next_end() => {
+            let message = format!("{} while waiting for {}", signals::name(signal), args.lock);
+            Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
+        }
+        granted = acquired => granted.map_err(Failure::from),
     };
     if granted.is_err() {
-        // What may have been granted unheard is given back.
-        client.drained(crate::run::holding::GIVE_BACK).await;
+        // A grant whose reply did not arrive is released.
+        client.drained(GIVE_BACK).await;
     }
     args.output.print(&granted?, print::lease)
 }

@@ -5,19 +5,24 @@ pub(crate) mod held;
 pub(crate) mod helper;
 pub(crate) mod holding;
 mod job;
+mod members;
 mod progress;
 pub(crate) mod signals;
 mod supervise;
 mod terminal;
+mod watcher;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use fence_client::{Client, ErrorKind, LockRequest};
+use fence_client::acquire::DEFAULT_PATIENCE;
+use fence_client::clock::{self, Moment};
+use fence_client::{Client, Error, ErrorKind, LockRequest, ids, timing};
 use fence_protocol::duration;
 
 use self::held::Held;
 use self::holding::{GIVE_BACK, Options, Outcome};
+use self::signals::Signals;
 use crate::connect::{self, Connect};
 use crate::exit::{Failure, code};
 use crate::identity::Identity;
@@ -36,6 +41,11 @@ use crate::readable::readable;
 /// lease can pass on, whichever comes first. When the server says that the lease has ended, or this
 /// process was stopped past its lease, there is no time left, and the group gets KILL at once. On a
 /// machine that was suspended past the lease that is at the resume.
+///
+/// What the command leaves in its group when it ends gets TERM, and KILL after the grace, before the
+/// lock is given back. --leave-background leaves it: then it goes on without the lock. A process that
+/// leaves the group (setsid) is not ended; a line on stderr says that one goes on. If this process is
+/// killed outright, the command and its group are killed.
 ///
 /// Renewal goes on for as long as this process lives. --progress-within ties it to the command, so
 /// that one that hangs loses the lock, and --max-hold ends it in any case.
@@ -101,6 +111,27 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     }
     let client = args.identity.client(&args.connect)?;
     let mut signals = holding::listen(&args.options)?;
+    let wait_until = clock::now().plus_ms(whole_ms(args.wait));
+    loop {
+        let held = acquire(&args, &client, wait_until, &mut signals).await?;
+        match holding::hold(&args.options, &args.command, &client, held, &mut signals).await? {
+            Outcome::Ended(code) => return Ok(code),
+            Outcome::Lost { message, .. } => return Err(Failure::new(code::LOST, message)),
+            Outcome::NotStarted(message) if clock::now() < wait_until => {
+                tracing::warn!("{message}; nothing has run, waiting again");
+            }
+            Outcome::NotStarted(message) => return Err(Failure::new(code::NOT_ACQUIRED, message)),
+        }
+    }
+}
+
+/// Waits for what is to be held, or for a signal.
+async fn acquire(
+    args: &Args,
+    client: &Client,
+    wait_until: Moment,
+    signals: &mut Signals,
+) -> Result<Held, Failure> {
     let acquired = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -108,33 +139,48 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
             let message = format!("{} while waiting for {locks}", signals::name(signal));
             Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
         }
-        acquired = acquire(&args, &client) => acquired,
+        acquired = obtain(args, client, wait_until) => acquired,
     };
-    let held = match acquired {
-        Ok(held) => held,
-        Err(failure) => {
-            // The acquire was dropped, and with it a grant that may be on its way.
-            client.drained(GIVE_BACK).await;
-            return Err(failure);
-        }
-    };
-    match holding::hold(&args.options, &args.command, &client, held, &mut signals).await? {
-        Outcome::Ended(code) => Ok(code),
-        Outcome::Lost { message, .. } => Err(Failure::new(code::LOST, message)),
+    if acquired.is_err() {
+        // The acquire was dropped, and with it a grant that may be on its way.
+        client.drained(GIVE_BACK).await;
     }
+    acquired
 }
 
-async fn acquire(args: &Args, client: &Client) -> Result<Held, Failure> {
+async fn obtain(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Failure> {
     let [lock] = &args.lock[..] else {
-        return together(args, client).await;
+        return together(args, client, wait_until).await;
     };
-    let request = args.kind.of(args.identity.of(request(args, client.lock(lock))));
+    let request = request(args, client.lock(lock)).wait(wait_until.since(clock::now()));
+    let request = args.kind.of(args.identity.of(request));
     let lease = request.acquire().await.map_err(|error| not_acquired(args, error))?;
     Ok(lease.into())
 }
 
-/// Several locks by one session.
-async fn together(args: &Args, client: &Client) -> Result<Held, Failure> {
+/// Several locks, by one session. Where the session is lost while it waits, no command has run, and
+/// another session waits on, as a single lock does.
+async fn together(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Failure> {
+    let give_up_at = wait_until.plus_ms(whole_ms(DEFAULT_PATIENCE));
+    for attempt in 1.. {
+        let error = match by_session(args, client, wait_until).await {
+            Ok(held) => return Ok(held),
+            Err(error) => error,
+        };
+        if !matches!(error.kind(), ErrorKind::LeaseLost { .. }) {
+            return Err(not_acquired(args, error));
+        }
+        let pause = timing::pause(attempt, ids::random());
+        if clock::now().plus_ms(whole_ms(pause)) >= give_up_at {
+            return Err(Failure::new(code::NOT_ACQUIRED, error.to_string()));
+        }
+        tracing::warn!(%error, "the session was lost while it waited; waiting in another one");
+        tokio::time::sleep(pause).await;
+    }
+    unreachable!("the loop has no end but its returns")
+}
+
+async fn by_session(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Error> {
     let options = &args.options;
     let mut session = client.session().ttl(options.ttl);
     if let Some(limit) = options.progress_within {
@@ -147,19 +193,19 @@ async fn together(args: &Args, client: &Client) -> Result<Held, Failure> {
         session = session.warn_before(time);
     }
     let session = session.limits_wait().begin().await?;
-    let none = session.group().wait(args.wait);
+    let none = session.group().wait(wait_until.since(clock::now()));
     let mut locks = args.lock.iter().fold(none, |locks, lock| args.kind.one_more(locks, lock));
     if args.identity.takeover {
         locks = locks.takeover();
     }
-    let leases = locks.acquire_all().await.map_err(|error| not_acquired(args, error))?;
+    let leases = locks.acquire_all().await?;
     session.start_limits();
     Ok(Held::Several(Box::new(session), leases))
 }
 
 fn request(args: &Args, request: LockRequest) -> LockRequest {
     let options = &args.options;
-    let mut request = request.ttl(options.ttl).wait(args.wait);
+    let mut request = request.ttl(options.ttl);
     if let Some(limit) = options.progress_within {
         request = request.progress_within(limit);
     }
@@ -170,6 +216,10 @@ fn request(args: &Args, request: LockRequest) -> LockRequest {
         request = request.warn_before(time);
     }
     request
+}
+
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A lock that is held is the expected case, and gets words for people.

@@ -6,6 +6,9 @@
 
 pub mod credential;
 pub mod duration;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod header;
 pub mod ids;
 mod invalid;

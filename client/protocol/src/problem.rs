@@ -67,6 +67,9 @@ codes! {
     /// Who is asking may not do this.
     Forbidden = "forbidden", 403, false, "Not allowed",
         "Ask an operator for the right to do this.";
+    /// A browser sent it for a page of another origin.
+    CrossOrigin = "cross-origin", 403, false, "A page of another origin may not do this",
+        "Send the request from a program; a browser may send it for a page of this server's own origin alone.";
     /// An operator has blocked the session.
     SessionBlocked = "session-blocked", 403, false, "The session is blocked",
         "Finish and end the session: it ends by itself when its time to live has passed.";
@@ -118,6 +121,9 @@ codes! {
     /// The body's content type is not understood.
     UnsupportedMediaType = "unsupported-media-type", 415, false, "The content type is not understood",
         "Send content-type: application/json.";
+    /// The request is for a host that is not this server.
+    MisdirectedRequest = "misdirected-request", 421, false, "The request is for another host",
+        "Reach the server by an address, as localhost, or by a name that its --host-name lists.";
     /// The `Idempotency-Key` named another operation before.
     OpIdReused = "op-id-reused", 422, false, "The Idempotency-Key belongs to another operation",
         "Choose a fresh Idempotency-Key for every new operation, and repeat one unchanged.";

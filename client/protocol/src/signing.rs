@@ -134,7 +134,9 @@ fn parse_line(line: &str) -> Result<(KeyId, Hmac<Sha256>), String> {
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+    // A digit, because from_str_radix takes a sign too.
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex || !text.len().is_multiple_of(2) {
         return None;
     }
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
@@ -176,6 +178,13 @@ mod tests {
     }
 
     /// The vector that docs/reference/fencing-token.md publishes.
+    #[test]
+    fn a_sign_is_no_hexadecimal_digit() {
+        let key = "+f".repeat(MIN_KEY_BYTES);
+        let error = Keyring::parse(&format!("k1:{key}")).unwrap_err();
+        assert!(error.to_string().contains("not hexadecimal"), "{error}");
+    }
+
     #[test]
     fn published_vector() {
         let keys = Keyring::parse(KEYS).unwrap();

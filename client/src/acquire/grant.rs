@@ -16,7 +16,8 @@ use crate::{Client, Error, ErrorKind, ids};
 /// Acquires what `spec` says: the grant, and for how long it may be trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.wait, spec.patience);
-    let mut tries = Tries { plan, claim: Claim::new(client, vec![spec.lock.clone()]) };
+    let claim = Claim::new(client, vec![spec.lock.clone()]);
+    let mut tries = Tries { plan, claim, unconfirmed: None };
     loop {
         match attempt(client, spec, &mut tries).await {
             Ok(granted) => {
@@ -40,7 +41,7 @@ pub(crate) struct Group {
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.wait, group.patience);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
-    let mut tries = Tries { plan, claim: Claim::new(client, locks) };
+    let mut tries = Tries { plan, claim: Claim::new(client, locks), unconfirmed: None };
     loop {
         let request = AcquireAllRequest {
             lease_id: Some(tries.claim.lease_id),
@@ -65,6 +66,8 @@ pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<Lea
 struct Tries<'a> {
     plan: Plan,
     claim: Claim<'a>,
+    /// A grant that was too worn to be used; the next attempt renews it in place of asking again.
+    unconfirmed: Option<LeaseReply>,
 }
 
 impl Tries<'_> {
@@ -78,7 +81,11 @@ impl Tries<'_> {
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
-            Step::Fresh => self.claim.renew_id().await,
+            Step::Fresh(pause) => {
+                self.unconfirmed = None;
+                tokio::time::sleep(pause).await;
+                self.claim.renew_id().await
+            }
             Step::GiveUp => {
                 let what = format!("acquire {}", self.claim.refusing(&failure));
                 Err(failure.into_error(&what, Effect::Changes))
@@ -94,6 +101,9 @@ async fn attempt(
     spec: &Spec,
     tries: &mut Tries<'_>,
 ) -> Result<(LeaseReply, Window), Failure> {
+    if let Some(granted) = &tries.unconfirmed {
+        return confirm(client, spec, granted).await;
+    }
     let sent_at = clock::now();
     let request = AcquireRequest {
         ttl_ms: spec.ttl,
@@ -119,7 +129,7 @@ async fn attempt(
     let window = window_of(sent_at, &reply, spec);
     // A lease of a session is trusted for as long as the session is.
     if spec.session.is_none() && window.is_worn(clock::now()) {
-        confirm(client, spec, reply).await
+        confirm(client, spec, tries.unconfirmed.insert(reply)).await
     } else {
         Ok((reply, window))
     }
@@ -127,10 +137,13 @@ async fn attempt(
 
 /// Renews a grant whose window is worn before anybody relies on it: the acquire waited in the
 /// queue, and how much of that time passed before the grant is not known here.
+///
+/// A renewal whose reply comes too late to be trusted has kept the lease at the server all the same:
+/// the next attempt renews it again.
 async fn confirm(
     client: &Client,
     spec: &Spec,
-    granted: LeaseReply,
+    granted: &LeaseReply,
 ) -> Result<(LeaseReply, Window), Failure> {
     let sent_at = clock::now();
     let request = RenewRequest { lease_id: granted.lease_id, ttl_ms: None };
@@ -139,10 +152,12 @@ async fn confirm(
     let window = window_of(sent_at, &renewed, spec);
     if !window.is_live(clock::now()) {
         let message = format!(
-            "a lease of {} is over before its grant arrives here; ask for a longer time to live",
+            "replies take too long for a time to live of {}: the lease was granted and renewed, and \
+             each time 0.8 of that had passed before the reply arrived; retry, or ask for a longer \
+             time to live",
             spec.ttl
         );
-        return Err(Failure::Unusable(Error::new(ErrorKind::Invalid, message)));
+        return Err(Failure::Unusable(Error::new(ErrorKind::Unavailable, message)));
     }
     Ok((LeaseReply { waited_ms: granted.waited_ms, ..renewed }, window))
 }

@@ -6,20 +6,20 @@ use fence_protocol::Code;
 use fence_protocol::wire::lock::MAX_WAIT_MS;
 
 use crate::clock::Moment;
-use crate::timing;
 use crate::transport::Failure;
+use crate::{ErrorKind, timing};
 
-/// How often one call starts over with a fresh lease id: a grant that could not be delivered was
-/// taken back that often.
-const FRESH_STARTS_MAX: u32 = 5;
+/// How often one call starts over with a fresh lease id without a pause: a grant that could not be
+/// delivered was rolled back that often.
+const FRESH_STARTS_AT_ONCE: u32 = 5;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The same request again after a pause, with the same lease id.
     Repeat(Duration),
-    /// A new request with a fresh lease id, at once: the old id has ended.
-    Fresh,
+    /// A new request with a fresh lease id after a pause, which may be zero: the old id has ended.
+    Fresh(Duration),
     /// Tell the caller.
     GiveUp,
 }
@@ -58,10 +58,13 @@ impl Plan {
 
     /// After a failure at `now`; `random` is for the pause.
     pub(super) fn after(&mut self, failure: &Failure, now: Moment, random: u64) -> Step {
-        self.attempts += 1;
+        // A reply that comes too late sets the pace by itself.
+        let is_late =
+            matches!(failure, Failure::Unusable(error) if *error.kind() == ErrorKind::Unavailable);
+        self.attempts = if is_late { 1 } else { self.attempts + 1 };
         let (again, limit, pause_min) = match failure {
             Failure::Refused(problem, retry_after) => match problem.code {
-                Code::LeaseLost => return self.fresh(now),
+                Code::LeaseLost => return self.fresh(now, random),
                 // The server waits for no longer than its own limit; the rest is waited here.
                 Code::LockHeld => (true, self.wait_until, Duration::ZERO),
                 code => (
@@ -71,7 +74,7 @@ impl Plan {
                 ),
             },
             Failure::NotSent(_) | Failure::NoReply(_) => (true, self.give_up_at, Duration::ZERO),
-            Failure::Unusable(_) => (false, self.give_up_at, Duration::ZERO),
+            Failure::Unusable(_) => (is_late, self.give_up_at, Duration::ZERO),
         };
         let pause = timing::pause(self.attempts, random).max(pause_min);
         if again && now.plus_ms(whole_ms(pause)) < limit {
@@ -81,10 +84,14 @@ impl Plan {
         }
     }
 
-    fn fresh(&mut self, now: Moment) -> Step {
+    fn fresh(&mut self, now: Moment, random: u64) -> Step {
         self.fresh_starts += 1;
-        if self.fresh_starts <= FRESH_STARTS_MAX && now < self.give_up_at {
-            Step::Fresh
+        let pause = match self.fresh_starts.checked_sub(FRESH_STARTS_AT_ONCE) {
+            None | Some(0) => Duration::ZERO,
+            Some(later) => timing::pause(later, random),
+        };
+        if now.plus_ms(whole_ms(pause)) < self.give_up_at {
+            Step::Fresh(pause)
         } else {
             Step::GiveUp
         }
@@ -110,6 +117,7 @@ fn whole_ms(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use fence_protocol::Problem;
     use proptest::prelude::*;
 
@@ -150,12 +158,29 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_ended_is_replaced_a_few_times() {
+    fn an_id_that_ended_is_replaced_until_patience_ends_and_not_in_a_tight_loop() {
         let mut plan = plan(0);
-        for _ in 0..FRESH_STARTS_MAX {
-            assert_eq!(plan.after(&refused(Code::LeaseLost), at(0), 0), Step::Fresh);
+        for _ in 0..FRESH_STARTS_AT_ONCE {
+            let step = plan.after(&refused(Code::LeaseLost), at(0), 0);
+            assert_eq!(step, Step::Fresh(Duration::ZERO));
         }
-        assert_eq!(plan.after(&refused(Code::LeaseLost), at(0), 0), Step::GiveUp);
+        for _ in 0..100 {
+            let step = plan.after(&refused(Code::LeaseLost), at(1000), 0);
+            assert!(matches!(step, Step::Fresh(pause) if !pause.is_zero()), "{step:?}");
+        }
+        assert_eq!(plan.after(&refused(Code::LeaseLost), at(5000), 0), Step::GiveUp);
+    }
+
+    /// A grant whose time was over before it could be used says nothing about the next attempt.
+    #[test]
+    fn a_reply_that_came_too_late_is_repeated_while_the_wait_lasts() {
+        let late = || Failure::Unusable(Error::new(ErrorKind::Unavailable, "late"));
+        let mut plan = plan(60_000);
+        assert!((0..100).all(|n| matches!(plan.after(&late(), at(n * 600), n), Step::Repeat(_))));
+        assert_eq!(plan.after(&late(), at(65_000), 0), Step::GiveUp);
+        assert_eq!(knowledge(&late()), Knowledge::Unknown, "it may live, and must be released");
+        let wrong = Failure::Unusable(Error::new(ErrorKind::Internal, "of another lock"));
+        assert_eq!(plan.after(&wrong, at(0), 0), Step::GiveUp);
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Lease {
         let (client, mut spec) = (self.client.clone(), self.spec.clone());
         let (lock, token) = (self.lock().clone(), self.token());
         // The proof: a lease that the server still knew as the holder's ends here.
-        self.release().await.map_err(|error| error.context("the lease that the guard refused"))?;
+        let released = self.release_live().await;
+        released.map_err(|error| error.context("the lease that the guard refused"))?;
         tracing::warn!(
             %lock, %token, %mark,
             "the lock server issues tokens below the mark of a guard: it lost its memory; acquiring \

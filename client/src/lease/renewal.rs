@@ -8,10 +8,10 @@ use fence_protocol::{Code, LeaseId, LockName, Token, Ttl};
 
 use crate::clock;
 use crate::error::end_reason;
-use crate::timing::{self, Window};
+use crate::timing::Window;
 use crate::transport::Failure;
 use crate::trust::Trust;
-use crate::{Locks, LostReason, ids};
+use crate::{Locks, LostReason, attempts};
 
 pub(super) struct Renewal {
     pub(super) locks: Locks,
@@ -36,23 +36,26 @@ impl Renewal {
     async fn renew_for_ever(&self) {
         loop {
             clock::sleep_until(self.trust.window().renew_at()).await;
-            let mut attempt = 1;
-            while let Err(why) = self.renew().await {
-                let failure = match why {
-                    NotRenewed::Lost(reason) => return self.trust.lose(reason),
-                    NotRenewed::Failed(failure) => failure,
-                };
-                self.report(attempt, &failure);
-                tokio::time::sleep(timing::pause(attempt, ids::random())).await;
-                attempt = attempt.saturating_add(1);
+            let renewed = attempts::until_success(
+                || self.renew(),
+                || self.trust.window().renewal_timeout(clock::now()),
+                |why| matches!(why, NotRenewed::Lost(_)),
+                |attempt, why| self.report(attempt, why),
+            );
+            if let Err(NotRenewed::Lost(reason)) = renewed.await {
+                return self.trust.lose(reason);
             }
         }
     }
 
     /// The first failure is news; its repeats are not.
-    fn report(&self, attempt: u32, failure: &Failure) {
+    fn report(&self, attempt: u32, why: Option<&NotRenewed>) {
         let remaining_ms = self.trust.window().remaining(clock::now()).as_millis();
-        let (lock, reason) = (&self.lock, failure.reason());
+        let reason = match why {
+            Some(NotRenewed::Failed(failure)) => failure.reason(),
+            _ => attempts::NO_REPLY_YET.to_owned(),
+        };
+        let lock = &self.lock;
         if attempt == 1 {
             tracing::warn!(%lock, remaining_ms, "a renewal failed, trying again: {reason}");
         } else {
@@ -62,7 +65,7 @@ impl Renewal {
 
     async fn renew(&self) -> Result<(), NotRenewed> {
         let sent_at = clock::now();
-        let timeout = self.trust.window().renewal_timeout(sent_at);
+        let timeout = self.trust.window().reply_timeout(sent_at);
         let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await;
         let reply = reply.map_err(NotRenewed::of)?;

@@ -14,9 +14,9 @@ use super::ENDED;
 use super::state::{Bond, State};
 use crate::error::end_reason;
 use crate::locks::CALL_TIMEOUT;
-use crate::timing::{self, Window};
+use crate::timing::Window;
 use crate::transport::Failure;
-use crate::{Client, LostReason, clock, ids};
+use crate::{Client, LostReason, attempts, clock};
 
 /// Keeps the session until it is lost. The caller stops it by dropping the future.
 pub(super) async fn keep(client: Client, state: Arc<State>) {
@@ -32,14 +32,14 @@ pub(super) async fn keep(client: Client, state: Arc<State>) {
 async fn beat_for_ever(client: &Client, state: &State) {
     loop {
         clock::sleep_until(state.trust.window().renew_at()).await;
-        let mut attempt = 1;
-        while let Err(failure) = beat(client, state).await {
-            if is_over(&failure) {
-                return state.trust.lose(ENDED);
-            }
-            report(state, attempt, &failure);
-            tokio::time::sleep(timing::pause(attempt, ids::random())).await;
-            attempt = attempt.saturating_add(1);
+        let beaten = attempts::until_success(
+            || beat(client, state),
+            || state.trust.window().renewal_timeout(clock::now()),
+            is_over,
+            |attempt, failure| report(state, attempt, failure),
+        );
+        if beaten.await.is_err() {
+            return state.trust.lose(ENDED);
         }
     }
 }
@@ -47,7 +47,7 @@ async fn beat_for_ever(client: &Client, state: &State) {
 async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
     let expected = state.expected();
     let sent_at = clock::now();
-    let timeout = state.trust.window().renewal_timeout(sent_at);
+    let timeout = state.trust.window().reply_timeout(sent_at);
     let reply = client.sessions().heartbeat_once(state.id, timeout).await?;
     // A server that answers with more time than was asked for is not believed.
     let window = Window::new(sent_at, reply.expires_in_ms.min(state.ttl.ms()));
@@ -58,9 +58,10 @@ async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
 }
 
 /// The first failure is news; its repeats are not.
-fn report(state: &State, attempt: u32, failure: &Failure) {
+fn report(state: &State, attempt: u32, failure: Option<&Failure>) {
     let remaining_ms = state.trust.window().remaining(clock::now()).as_millis();
-    let (session, reason) = (state.id, failure.reason());
+    let session = state.id;
+    let reason = failure.map_or_else(|| attempts::NO_REPLY_YET.to_owned(), Failure::reason);
     if attempt == 1 {
         tracing::warn!(%session, remaining_ms, "a heartbeat failed, trying again: {reason}");
     } else {
@@ -103,7 +104,7 @@ async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
 }
 
 /// Whether the server says that the session has ended.
-fn is_over(failure: &Failure) -> bool {
+pub(super) fn is_over(failure: &Failure) -> bool {
     match failure {
         Failure::Refused(problem, _) => {
             matches!(problem.code, Code::SessionEnded | Code::SessionUnknown)

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::state::{Bond, State};
+use crate::late_release::WorkEnd;
 use crate::{Client, Error, ErrorKind, LostReason, trust};
 
 /// A lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or
@@ -115,13 +116,18 @@ impl SessionLease {
     }
 
     fn start_release(self) -> Releasing {
+        let work_end = match self.check() {
+            Ok(()) => WorkEnd::now(&self.state.trust),
+            Err(_) => WorkEnd::too_late(),
+        };
         self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
         let (tell, told) = oneshot::channel();
         let (client, bond) = (self.client.clone(), self.bond);
         self.client.background().spawn_on(&Handle::current(), async move {
             let grant = &bond.grant;
-            // Nobody may be waiting for it any more.
-            let _ = tell.send(client.locks().release(&grant.lock, grant.lease_id).await);
+            let released = client.locks().release(&grant.lock, grant.lease_id).await;
+            // The receiver is gone where the caller does not wait for the release.
+            let _ = tell.send(work_end.judge(released, &grant.lock, || ()));
         });
         told
     }

@@ -8,6 +8,7 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use tokio::sync::{Notify, watch};
 
 use super::count::{Count, Difference, Expected};
+use crate::late_release::WorkEnd;
 use crate::trust::Trust;
 use crate::{Error, LostReason, clock};
 
@@ -29,6 +30,8 @@ struct Held {
     bonds: BTreeMap<(LockName, LeaseId), Arc<Bond>>,
     waits: usize,
     count: Count,
+    /// When the last lease was given back, where none is held or waited for.
+    work_end: Option<WorkEnd>,
 }
 
 /// One lease of a session.
@@ -75,6 +78,7 @@ impl State {
     pub(super) fn wait(&self, count: usize) -> Waiting<'_> {
         self.held(|held| {
             held.waits += count;
+            held.work_end = None;
             held.count.change();
         });
         Waiting(self, count)
@@ -85,6 +89,7 @@ impl State {
         let bond = Arc::new(Bond { grant, over: OnceLock::new() });
         self.held(|held| {
             held.bonds.insert(key, Arc::clone(&bond));
+            held.work_end = None;
             held.count.change();
         });
         bond
@@ -94,8 +99,12 @@ impl State {
     pub(super) fn let_go(&self, bond: &Bond, reason: LostReason) {
         let key = (bond.grant.lock.clone(), bond.grant.lease_id);
         let is_news = bond.over.set(reason).is_ok();
+        let work_end = WorkEnd::now(&self.trust);
         self.held(|held| {
-            held.bonds.remove(&key);
+            let was_held = held.bonds.remove(&key).is_some();
+            if was_held && held.bonds.is_empty() && held.waits == 0 {
+                held.work_end = Some(work_end);
+            }
             held.count.change();
         });
         if is_news && reason != LostReason::Ended(EndReason::Released) {
@@ -106,6 +115,13 @@ impl State {
 
     pub(super) fn bonds(&self) -> Vec<Arc<Bond>> {
         self.held(|held| held.bonds.values().cloned().collect())
+    }
+
+    /// The end of the work under the session: when it gave its last lease back, and now where it holds
+    /// one.
+    pub(super) fn work_end(&self) -> WorkEnd {
+        let now = WorkEnd::now(&self.trust);
+        self.held(|held| held.work_end.unwrap_or(now))
     }
 
     /// How many leases and requests the server should count, as far as is known here.

@@ -20,6 +20,8 @@ pub(crate) enum Loss {
     ReplyAfter(Duration),
     /// Nothing is lost, but the reply comes this late.
     Late(Duration),
+    /// Nothing is lost, but the request arrives this late.
+    LateRequest(Duration),
 }
 
 #[derive(Debug)]
@@ -116,6 +118,10 @@ async fn relay(
                     Some(Loss::Late(pause)) => {
                         server.write_all(&request[..bytes]).await?;
                         tokio::time::sleep(pause).await;
+                    }
+                    Some(Loss::LateRequest(pause)) => {
+                        tokio::time::sleep(pause).await;
+                        server.write_all(&request[..bytes]).await?;
                     }
                     None => server.write_all(&request[..bytes]).await?,
                     Some(Loss::Request) => return Ok(()),

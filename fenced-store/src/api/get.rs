@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use service_kit::problem::Reject;
 
 use super::router::Shared;
-use super::{reply, request};
+use super::{download, reply, request};
 use crate::etag::Condition;
 use crate::service::Failure;
 use crate::store::{Effect, Operation};
@@ -41,5 +41,6 @@ pub(super) async fn get(
     let content_type = [(CONTENT_TYPE, object.content_type)];
     // What was stored is never to be taken for something that runs in a browser.
     let no_sniff = [("x-content-type-options", "nosniff")];
-    Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, object.body)))
+    let body = download::body(object.body, &shared.reply_budget).await?;
+    Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, body)))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
-use tokio::sync::Semaphore;
 
+use super::body_budget::BodyBudget;
 use super::{delete, floor, get as read, list, openapi, put as write, reply, seal, show, stores};
 use crate::service::Guard;
 
@@ -14,17 +14,19 @@ use crate::service::Guard;
 #[derive(Clone, Debug)]
 pub struct Shared {
     pub(super) guard: Arc<Guard>,
-    /// Bytes that bodies may still take, in units of [`super::upload::UNIT_BYTES`].
-    pub(super) body_budget: Arc<Semaphore>,
+    pub(super) body_budget: BodyBudget,
+    /// The memory for objects that are being sent.
+    pub(super) reply_budget: BodyBudget,
     pub(super) max_object_bytes: usize,
 }
 
 impl Shared {
-    /// Handlers of `guard`. An object has at most `max_object_bytes`, all bodies that are being
-    /// received together at most `max_body_bytes_in_all`.
+    /// Handlers of `guard`. An object has at most `max_object_bytes`; all bodies that are being
+    /// received have at most `max_body_bytes_in_all` together, and so have those that are being sent.
     pub fn new(guard: Arc<Guard>, max_object_bytes: usize, max_body_bytes_in_all: usize) -> Self {
-        let budget = super::upload::units(max_body_bytes_in_all.max(max_object_bytes));
-        Self { guard, body_budget: Arc::new(Semaphore::new(budget as usize)), max_object_bytes }
+        let body_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
+        let reply_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
+        Self { guard, body_budget, reply_budget, max_object_bytes }
     }
 
     /// The guard.

@@ -40,7 +40,7 @@ async fn ask(
     headers: &[(&str, &str)],
     body: impl Into<Body>,
 ) -> Answer {
-    let mut request = Request::builder().method(method).uri(path);
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

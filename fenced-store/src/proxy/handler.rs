@@ -15,6 +15,7 @@ use super::forward::{Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::{Entry, Lanes};
+use super::second_name;
 use super::upstream::Upstream;
 use crate::access::Intent;
 use crate::api::router::Shared;
@@ -75,10 +76,8 @@ pub(super) async fn forward(
 
 fn check(proxy: &Proxy, request: &Request) -> Result<(Asked, Method, ObjectKey), Failure> {
     let method = request.method().clone();
-    if matches!(method, Method::CONNECT | Method::TRACE) {
-        let detail = format!("the proxy does not pass on {method}");
-        return Err(Reject::new(Code::MethodNotAllowed, detail).into());
-    }
+    second_name::check_method(&method)?;
+    second_name::check_query(request.uri().query())?;
     headers::check_request(request.headers())?;
     let path = request.uri().path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;

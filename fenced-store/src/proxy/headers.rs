@@ -8,6 +8,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName};
 use service_kit::problem::Reject;
 
+use super::second_name;
+
 /// Headers that are about one connection (RFC 9110 section 7.6.1), and their old relatives.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
@@ -21,28 +23,42 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// With one of these a GET can be a write behind the guard's back.
-const METHOD_OVERRIDES: [&str; 3] =
-    ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Headers that some upstreams prefer to `Host`: with them a request could choose another virtual
+/// host. The upstream has one name, which the configuration states.
+const HOST_ALIASES: [&str; 5] =
+    ["forwarded", "x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host"];
 
-/// Refuses requests that a proxy could be fooled with.
+/// Refuses a request whose headers could name another resource or method than its request line does,
+/// because the guard has checked the lock of that one alone.
 ///
 /// # Errors
 /// 400, naming the header.
 pub(super) fn check_request(headers: &HeaderMap) -> Result<(), Reject> {
-    let refuse = |detail: String| Err(Reject::new(Code::InvalidRequest, detail));
     if headers.contains_key(UPGRADE) {
         return refuse("the proxy does not pass on upgrades; send no Upgrade header".to_owned());
-    }
-    for name in METHOD_OVERRIDES {
-        if headers.contains_key(name) {
-            return refuse(format!("{name} is refused; use the method itself"));
-        }
     }
     if listed(headers).any(|name| name == FENCING_TOKEN) {
         return refuse("the Connection header must not list fencing-token".to_owned());
     }
+    for name in headers.keys().map(HeaderName::as_str) {
+        if name.contains('_') {
+            return refuse(format!(
+                "header {name} is refused: many servers read an underscore as a hyphen, so that it \
+                 would be a second spelling of another header"
+            ));
+        }
+        if second_name::is_one(name) {
+            return refuse(format!(
+                "header {name} is refused: it can name another resource or method than the request \
+                 line, and the guard checks the lock of that one"
+            ));
+        }
+    }
     Ok(())
+}
+
+fn refuse(detail: String) -> Result<(), Reject> {
+    Err(Reject::new(Code::InvalidRequest, detail))
 }
 
 /// Removes from a request what must not reach the upstream. The token itself passes: it is of no
@@ -51,6 +67,9 @@ pub(super) fn clean_request(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     // The body was received whole, and its length is stated anew.
     for name in [HOST, EXPECT, CONTENT_LENGTH] {
+        headers.remove(name);
+    }
+    for name in HOST_ALIASES {
         headers.remove(name);
     }
 }
@@ -106,13 +125,16 @@ mod tests {
             ("expect", "100-continue"),
             ("host", "guard"),
             ("content-length", "3"),
+            ("forwarded", "host=other"),
+            ("x-forwarded-host", "other"),
+            ("x-forwarded-for", "192.0.2.1"),
             ("accept", "*/*"),
             ("fencing-token", "34"),
         ]);
         clean_request(&mut request);
         let mut left: Vec<&str> = request.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["accept", "fencing-token"]);
+        assert_eq!(left, ["accept", "fencing-token", "x-forwarded-for"]);
     }
 
     #[test]
@@ -130,6 +152,8 @@ mod tests {
             &[("connection", "close"), ("connection", "x, fencing-token")],
             &[("upgrade", "websocket"), ("connection", "upgrade")],
             &[("x-http-method-override", "DELETE")],
+            &[("x_original_url", "/other")],
+            &[("fencing_token", "34")],
         ] {
             assert!(check_request(&headers(bad)).is_err(), "{bad:?}");
         }

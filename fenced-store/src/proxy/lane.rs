@@ -247,13 +247,17 @@ impl Lane {
         match judge(self.mark, active.presented) {
             Verdict::Admit => actions.push(Action::Go { op }),
             // The mark rose while the intent was being written: it must not be forwarded any more.
-            Verdict::Stale { mark } | Verdict::Collision { mark } => {
-                self.active.remove(&op);
-                actions.push(Action::Refuse { op, why: Why::Stale { mark } });
-                actions.push(Action::Forget { op });
-            }
+            Verdict::Stale { mark } => self.withdraw(op, Why::Stale { mark }, actions),
+            Verdict::Collision { mark } => self.withdraw(op, Why::Collision { mark }, actions),
             Verdict::Raise => debug_assert!(false, "an intent above the durable mark"),
         }
+    }
+
+    /// Refuses an operation whose intent is durable.
+    fn withdraw(&mut self, op: OpId, why: Why, actions: &mut Vec<Action>) {
+        self.active.remove(&op);
+        actions.push(Action::Refuse { op, why });
+        actions.push(Action::Forget { op });
     }
 
     fn doubtful(&mut self, op: OpId, until_ms: u64) {
@@ -350,3 +354,30 @@ impl Lane {
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::tests::mark;
+
+    /// The mark came to belong to another lease while the intent was being written.
+    #[test]
+    fn a_collision_with_a_durable_intent_is_no_stale_token() {
+        for (raised, why) in [
+            (mark(5, 2), Why::Collision { mark: mark(5, 2) }),
+            (mark(6, 2), Why::Stale { mark: mark(6, 2) }),
+        ] {
+            let mut lane = Lane::new(Some(mark(5, 1)));
+            let mut actions = Vec::new();
+            let (presented, kind) = (mark(5, 1), Kind::Write);
+            lane.handle(
+                Event::Arrive { op: 1, presented, kind, patience_until_ms: 1_000 },
+                &mut actions,
+            );
+            assert_eq!(actions, [Action::Persist { mark: None, intent: Some(1) }]);
+            actions.clear();
+            lane.handle(Event::Persisted { mark: Some(raised), intent: Some(1) }, &mut actions);
+            assert_eq!(actions, [Action::Refuse { op: 1, why }, Action::Forget { op: 1 }]);
+        }
+    }
+}

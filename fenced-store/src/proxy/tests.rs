@@ -145,7 +145,7 @@ impl Answer {
 }
 
 fn request(method: Method, path: &str, token: u64) -> Request<Body> {
-    let mut request = Request::builder().method(method).uri(path);
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     if token > 0 {
         let lease = format!("00000000-0000-4000-8000-{token:012}");
         request = request.header(FENCING_TOKEN, format!("{token};lock=\"a\";lease=\"{lease}\""));

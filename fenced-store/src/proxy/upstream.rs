@@ -42,7 +42,10 @@ impl FromStr for UpstreamUrl {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let refuse = || Invalid::new("upstream", text, "must be like http://HOST:PORT, no more");
+        let refuse = || {
+            let shown = service_kit::redis_link::without_password(text);
+            Invalid::new("upstream", shown, "must be like http://HOST:PORT, no more")
+        };
         let uri: Uri = text.parse().map_err(|_| refuse())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         match (uri.scheme_str(), uri.authority()) {
@@ -73,5 +76,7 @@ mod tests {
         {
             assert!(bad.parse::<UpstreamUrl>().is_err(), "{bad}");
         }
+        let error = "http://u:hunter2@a".parse::<UpstreamUrl>().unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

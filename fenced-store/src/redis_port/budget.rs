@@ -1,54 +1,169 @@
 //! What the port may hold for its clients in all.
+//!
+//! Where the budget is spent, the connection whose buffer made no progress for the longest time gives
+//! way: one that announces much and falls silent, or does not read its replies, costs others nothing.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What every connection may hold without asking.
+use tokio::sync::Notify;
+
+/// What every buffer may hold without a part of the budget, in bytes.
 pub(super) const FREE: usize = 64 * 1024;
 
-/// The bytes that one thread of the port holds for its clients beyond [`FREE`] each.
+/// The bytes that are held for clients beyond [`FREE`] a buffer.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: usize,
-    used: Cell<usize>,
+    /// The most that one buffer may hold of it.
+    share: usize,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    used: usize,
+    last_turn: u64,
+    /// By the turn in which the buffer made progress last.
+    holders: BTreeMap<u64, Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    held: usize,
+    evicted: Arc<Notify>,
 }
 
 impl Budget {
-    pub(super) fn new(limit: usize) -> Rc<Self> {
-        Rc::new(Self { limit, used: Cell::new(0) })
+    /// One buffer may hold a quarter of `limit`, or a command of `max_command_bytes`.
+    pub(super) fn new(limit: usize, max_command_bytes: usize) -> Arc<Self> {
+        let share = (limit / 4).max(max_command_bytes).min(limit);
+        Arc::new(Self { limit, share, books: Mutex::default() })
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn insert(&mut self, holder: Holder) -> u64 {
+        self.last_turn += 1;
+        self.holders.insert(self.last_turn, holder);
+        self.last_turn
+    }
+
+    /// Takes the least recent holders out until `limit` is kept.
+    fn evict(&mut self, limit: usize) {
+        while self.used > limit
+            && let Some((_, holder)) = self.holders.pop_first()
+        {
+            self.used -= holder.held;
+            holder.evicted.notify_one();
+        }
     }
 }
 
 /// One buffer's part of the budget; given back when dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
-    budget: Rc<Budget>,
-    held: usize,
+    budget: Arc<Budget>,
+    /// Where it stands in the books; nowhere while it holds nothing.
+    turn: Option<u64>,
+    evicted: Arc<Notify>,
 }
 
 impl Charge {
-    pub(super) fn new(budget: Rc<Budget>) -> Self {
-        Self { budget, held: 0 }
+    /// `evicted` is notified when another buffer takes this one's place.
+    pub(super) fn new(budget: &Arc<Budget>, evicted: &Arc<Notify>) -> Self {
+        Self { budget: Arc::clone(budget), turn: None, evicted: Arc::clone(evicted) }
     }
 
-    /// The buffer is of this size now; `false` where the budget is spent.
+    /// The buffer is of this size now; `false` where it may not be, or was evicted.
     #[must_use]
     pub(super) fn set(&mut self, size: usize) -> bool {
         let wanted = size.saturating_sub(FREE);
-        if wanted == self.held {
+        if wanted == 0 && self.turn.is_none() {
             return true;
         }
-        let used = self.budget.used.get() - self.held + wanted;
-        let fits = wanted <= self.held || used <= self.budget.limit;
-        self.budget.used.set(used);
-        self.held = wanted;
-        fits
+        let books = &mut *self.budget.books();
+        let held = match self.turn {
+            None => 0,
+            Some(turn) => match books.holders.get(&turn) {
+                Some(holder) => holder.held,
+                None => return false,
+            },
+        };
+        books.used = books.used - held + wanted;
+        match self.turn.and_then(|turn| books.holders.get_mut(&turn)) {
+            _ if wanted == 0 || wanted > self.budget.share => {
+                books.used -= wanted;
+                self.turn.take().map(|turn| books.holders.remove(&turn));
+                return wanted == 0;
+            }
+            Some(holder) => holder.held = wanted,
+            None => {
+                let evicted = Arc::clone(&self.evicted);
+                self.turn = Some(books.insert(Holder { held: wanted, evicted }));
+            }
+        }
+        books.evict(self.budget.limit);
+        self.turn.is_some_and(|turn| books.holders.contains_key(&turn))
+    }
+
+    /// Something of the buffer was received from its client, or read by it.
+    pub(super) fn progress(&mut self) {
+        let Some(turn) = self.turn else { return };
+        let books = &mut *self.budget.books();
+        if turn != books.last_turn
+            && let Some(holder) = books.holders.remove(&turn)
+        {
+            self.turn = Some(books.insert(holder));
+        }
+    }
+
+    /// Whether another buffer took its place; it must be dropped then.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.turn.is_some_and(|turn| !self.budget.books().holders.contains_key(&turn))
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.used.set(self.budget.used.get() - self.held);
+        let Some(turn) = self.turn else { return };
+        let books = &mut *self.budget.books();
+        if let Some(holder) = books.holders.remove(&turn) {
+            books.used -= holder.held;
+        }
+    }
+}
+
+/// Bytes on their way to Redis: they count, and give way to nothing.
+#[derive(Debug)]
+pub(super) struct FixedCharge {
+    budget: Arc<Budget>,
+    held: usize,
+}
+
+impl FixedCharge {
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), held: 0 }
+    }
+
+    /// So many bytes are held now.
+    pub(super) fn set(&mut self, size: usize) {
+        let wanted = size.saturating_sub(FREE);
+        if wanted != self.held {
+            let books = &mut *self.budget.books();
+            books.used = books.used - self.held + wanted;
+            self.held = wanted;
+        }
+    }
+}
+
+impl Drop for FixedCharge {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
@@ -56,16 +171,55 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn charge(budget: &Arc<Budget>) -> Charge {
+        Charge::new(budget, &Arc::new(Notify::new()))
+    }
+
     #[test]
     fn what_is_given_back_can_be_used_again() {
-        let budget = Budget::new(1000);
-        let (mut one, mut two) = (Charge::new(Rc::clone(&budget)), Charge::new(Rc::clone(&budget)));
+        let budget = Budget::new(1000, 1000);
+        let (mut one, mut two) = (charge(&budget), charge(&budget));
         assert!(one.set(FREE) && one.set(FREE + 900) && two.set(FREE + 100));
-        assert!(!two.set(FREE + 101));
-        assert!(two.set(FREE + 50), "less is always taken");
+        assert!(one.set(FREE + 50), "less is always taken");
+        assert!(two.set(FREE + 950));
         drop(one);
         assert!(two.set(FREE + 1000));
         drop(two);
-        assert_eq!(budget.used.get(), 0);
+        assert_eq!(budget.books().used, 0);
+    }
+
+    #[test]
+    fn the_least_recent_gives_way() {
+        let budget = Budget::new(1000, 1000);
+        let mut charges: Vec<Charge> = (0..10).map(|_| charge(&budget)).collect();
+        assert!(charges.iter_mut().all(|charge| charge.set(FREE + 100)));
+        charges[0].progress();
+        let mut newest = charge(&budget);
+        assert!(newest.set(FREE + 150));
+        let evicted: Vec<bool> = charges.iter().map(Charge::is_evicted).collect();
+        assert_eq!(evicted[..4], [false, true, true, false]);
+        assert!(!charges[1].set(FREE + 1) && !charges[1].set(0), "it stays evicted");
+        drop(charges);
+        assert_eq!(budget.books().used, 150);
+    }
+
+    #[test]
+    fn a_buffer_that_grows_without_progress_gives_way_itself() {
+        let budget = Budget::new(1000, 800);
+        let (mut unread, mut other) = (charge(&budget), charge(&budget));
+        assert!(unread.set(FREE + 500) && other.set(FREE + 400));
+        assert!(!unread.set(FREE + 601));
+        assert!(!other.is_evicted());
+    }
+
+    #[test]
+    fn one_buffer_has_its_share_alone() {
+        let budget = Budget::new(1000, 100);
+        let (mut large, mut other) = (charge(&budget), charge(&budget));
+        assert!(other.set(FREE + 250));
+        assert!(!large.set(FREE + 251));
+        assert!(!other.is_evicted(), "it costs others nothing");
+        drop(large);
+        assert_eq!(budget.books().used, 250);
     }
 }

@@ -14,10 +14,11 @@ use super::commands::{Handling, KeyUse};
 use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
-use super::outbox::{End, HIGH_WATER, Outbox};
+use super::outbox::{End, Outbox};
+use super::patience::Patience;
 use super::refusal::{Refusal, unknown};
-use super::resp::Protocol;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
+use super::resp::{Protocol, ProtocolError};
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
 use command::OwnedCommand;
@@ -26,13 +27,12 @@ use transaction::Transaction;
 mod command;
 mod fence;
 mod forward;
+mod limits;
 mod local;
 mod observe;
 mod script;
 mod transaction;
 
-/// So many commands of one client are on their way at most; what it sends beyond waits unread.
-const EXPECTED_MAX: u64 = 512;
 /// Arguments of a command; Redis takes as many.
 const ARGS_MAX: usize = 1 << 20;
 /// Bytes of an inline command; Redis takes as many.
@@ -48,6 +48,9 @@ pub(super) struct Client {
     buf: BytesMut,
     charge: Charge,
     parser: RequestParser,
+    patience: Patience,
+    /// It has presented a genuine token.
+    is_known: bool,
     keys: Vec<KeyUse>,
     scratch: String,
     id: u64,
@@ -62,6 +65,9 @@ pub(super) struct Client {
     /// Why no command can be sent with the tokens that are held.
     refused: Option<Refusal>,
     transaction: Option<Transaction>,
+    /// It watched keys on a connection that was lost, so they may have changed unseen: the next EXEC
+    /// fails, as it does in Redis after a change.
+    lost_watch: bool,
 }
 
 /// What belongs to an own connection.
@@ -73,6 +79,12 @@ struct Own {
     watches: bool,
     /// It is subscribed to messages.
     subscribes: bool,
+    /// It has subscribed to channels.
+    has_channels: bool,
+    /// It has a setting that another connection would not have.
+    is_tuned: bool,
+    /// The client has written on another connection since.
+    is_behind: bool,
 }
 
 /// The keys of a command, and what it does to each.
@@ -81,6 +93,12 @@ fn keys_of<'k>(
     command: Command<'k>,
 ) -> impl Iterator<Item = Wanted<'k>> + Clone {
     keys.iter().map(move |key| (command.arg(key.arg), key.access))
+}
+
+/// Whether a command for an own connection concerns what is known of that connection.
+fn is_special(name: &[u8]) -> bool {
+    let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
+    names.iter().any(|special| name.eq_ignore_ascii_case(special))
 }
 
 /// Whether the client is served any further.
@@ -94,7 +112,7 @@ impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
         let (reader, writer) = stream.into_split();
-        let outbox = Outbox::new(writer, Rc::clone(&hub.budget));
+        let outbox = Outbox::new(writer, &hub.budget);
         let limits = RequestLimits {
             max_args: ARGS_MAX,
             max_command_bytes: hub.port.settings.max_command_bytes,
@@ -106,13 +124,15 @@ impl Client {
             protocol: Protocol::Resp2,
         };
         Self {
-            charge: Charge::new(Rc::clone(&hub.budget)),
+            charge: Charge::new(&hub.budget, &outbox.wake),
             id: hub.port.next_client_id(),
+            patience: Patience::new(hub.port.settings.silence),
             hub,
             reader,
             outbox,
             buf: BytesMut::new(),
             parser: RequestParser::new(limits),
+            is_known: false,
             keys: Vec::new(),
             scratch: String::new(),
             name: Bytes::new(),
@@ -122,6 +142,7 @@ impl Client {
             own: None,
             refused: None,
             transaction: None,
+            lost_watch: false,
         }
     }
 
@@ -142,11 +163,18 @@ impl Client {
             }
             match self.parser.parse(&self.buf) {
                 Ok(Parsed::Incomplete { at_least }) => {
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
                     self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
                     break Next::Serve;
                 }
                 Ok(Parsed::Blank { len }) => self.buf.advance(len),
                 Ok(Parsed::Complete { len, inline }) => {
+                    self.patience.renew();
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
                     if !inline && self.forward_at_once(len) {
                         continue;
                     }
@@ -156,17 +184,21 @@ impl Client {
                         break Next::Close;
                     }
                 }
-                Err(error) => {
-                    self.outbox.error(&format!("ERR {error}"));
-                    // What follows cannot be told apart; what was sent before is still answered.
-                    self.settled().await;
-                    break Next::Close;
-                }
+                Err(error) => break self.refuse_bytes(&error).await,
             }
         };
         self.kick();
         self.outbox.flush();
+        self.give_back();
         next
+    }
+
+    /// Answers bytes that are no command. What follows them cannot be understood; what was sent before
+    /// is still answered.
+    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Next {
+        self.outbox.error(&format!("ERR {error}"));
+        self.settled().await;
+        Next::Close
     }
 
     /// Lets what was sent leave.
@@ -178,7 +210,7 @@ impl Client {
 
     /// Whether more commands may be taken from this client now.
     fn may_serve(&self) -> bool {
-        self.outbox.expected() < EXPECTED_MAX && self.outbox.unread() < HIGH_WATER
+        !self.outbox.is_full()
     }
 
     /// The usual case: a command for a connection that is there. `false`, and nothing was done,
@@ -200,8 +232,7 @@ impl Client {
         };
         let fits = match plan.handling {
             Handling::Shared => true,
-            // What CLIENT does to the connection has to be kept in mind.
-            Handling::Own => upstream.is_own() && !command.arg(0).eq_ignore_ascii_case(b"client"),
+            Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             _ => false,
         };
         let guard = &self.hub.port.guard;
@@ -211,7 +242,7 @@ impl Client {
             return false;
         }
         if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())
-            && !user.covers(keys_of(&self.keys, command))
+            && !user.covers(plan.in_scripts, keys_of(&self.keys, command))
         {
             return false;
         }
@@ -229,6 +260,9 @@ impl Client {
     /// Any command, with everything that may have to be awaited for it.
     async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
         let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
+        if !self.charge.set(self.held_bytes() + command.held_bytes()) {
+            return self.refuse_size();
+        }
         let next = self.handle(&command).await;
         if self.outbox.end().is_some() { Next::Close } else { next }
     }
@@ -246,6 +280,7 @@ impl Client {
             self.buf.reserve(READ);
         }
         let has_unread = self.outbox.unread() > 0;
+        let awaited = self.awaited();
         let reads = may_read || self.reads_ahead();
         tokio::select! {
             biased;
@@ -262,18 +297,11 @@ impl Client {
                 self.settled().await;
                 Next::Close
             }
+            reason = self.patience.ends(awaited) => {
+                self.outbox.error(&reason);
+                Next::Close
+            }
         }
-    }
-
-    fn charged(&mut self) -> Next {
-        if self.charge.set(self.buf.len()) {
-            return Next::Serve;
-        }
-        self.outbox.error(
-            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
-             command was sent. Try again later, or send smaller commands",
-        );
-        Next::Close
     }
 
     /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
@@ -283,10 +311,9 @@ impl Client {
 
     /// Whether it has an own connection that another cannot stand in for.
     fn is_bound(&self) -> bool {
-        self.own
-            .as_ref()
-            .zip(self.upstream.as_ref())
-            .is_some_and(|(own, upstream)| own.watches || self.subscribes(own, upstream))
+        self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
+            own.watches || own.is_tuned || self.subscribes(own, upstream)
+        })
     }
 
     /// Whether it is read further although nothing more is served now: a command that waits in
@@ -299,6 +326,9 @@ impl Client {
     async fn woken(&mut self) -> Next {
         if self.outbox.end().is_some() {
             return Next::Close;
+        }
+        if self.charge.is_evicted() {
+            return self.refuse_size();
         }
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return self.lost().await;
@@ -327,13 +357,14 @@ impl Client {
         let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
         self.outbox.fail_expected(&line);
         self.hub.port.counters.unknown.inc_by(expected);
+        self.lost_watch |= own.as_ref().is_some_and(|own| own.watches);
         let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
         if let Some(refusal) = refusal.filter(|_| is_fenced) {
             self.hub.port.note_refusal(&refusal);
             self.refused = Some(refusal);
         }
         let must_close = match own {
-            Some(_) => subscribes || !is_fenced,
+            Some(own) => subscribes || own.is_tuned || !is_fenced,
             None => self.transaction.is_some() && !is_fenced,
         };
         if must_close { Next::Close } else { Next::Serve }

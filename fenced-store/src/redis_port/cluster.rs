@@ -26,6 +26,8 @@ use super::resp::request::Command;
 use super::resp::{Protocol, encode};
 use crate::guard::{Fence, Mark};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod limits;
 mod nodes;
 mod probe;
@@ -38,7 +40,7 @@ mod step;
 use nodes::Nodes;
 use shape::Shape;
 use slots::Tags;
-use step::Step;
+use step::{Marks, Step};
 
 /// How often one command follows the cluster's directions, or waits for a slot that moves.
 const TRIES: u32 = 12;
@@ -159,8 +161,9 @@ impl Cluster {
         fences: &[Fence],
         shape: Shape,
     ) -> Result<Value, Refusal> {
-        let marks: Vec<String> =
-            fences.iter().map(|fence| self.inner.tags.mark(slot, fence.lock.as_str())).collect();
+        let tags = &self.inner.tags;
+        let each = fences.iter().map(|fence| tags.mark(slot, fence.lock.as_str())).collect();
+        let marks = Marks { each, all: tags.marks(slot) };
         let names = keys.iter().map(|key| command.arg(key.arg));
         let (step, words) = (&self.inner.step, command.iter());
         let packed = step.pack(&marks, fences, names, words, shape.is_native);

@@ -4,10 +4,15 @@
 //! what is allowed, and how it has to travel, is in [`policy`]. Whatever neither of them knows well
 //! enough is refused: a key that the guard overlooks is a write that nobody fences.
 
+use std::sync::Arc;
+
 use super::resp::request::Command;
 
 mod by_hand;
+mod channels;
 mod compile;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod meta;
 #[cfg(test)]
 mod page;
@@ -21,8 +26,15 @@ mod tests;
 pub(crate) use refused::Refused;
 use table::Entries;
 
-/// The keys with this beginning are the guard's and the lock server's own.
-const OWN_KEYS: &[u8] = b"{fence:";
+/// The beginning of the names that the guard and the lock server use for themselves.
+const OWN_NAMES: &[u8] = b"{fence:";
+
+/// Whether a key or channel is the guard's or the lock server's own: its first brace begins
+/// `{fence:`. What stands before the brace is the lock server's `--key-prefix`.
+fn is_own_name(name: &[u8]) -> bool {
+    let brace = name.iter().position(|byte| *byte == b'{');
+    brace.is_some_and(|at| name[at..].starts_with(OWN_NAMES))
+}
 
 /// A key of a command, and what the command does to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) handling: Handling,
     /// How far it reaches.
     pub(crate) touches: Touches,
+    /// Whether the user of a script may run it: Redis' ACL then finds each of its keys.
+    pub(crate) in_scripts: bool,
 }
 
 /// How far a command reaches.
@@ -116,6 +130,7 @@ pub(crate) enum Local {
 #[derive(Debug)]
 pub(crate) struct CommandTable {
     entries: Entries,
+    script_rules: Arc<[String]>,
 }
 
 impl CommandTable {
@@ -124,7 +139,15 @@ impl CommandTable {
     /// # Errors
     /// A sentence that says what in the reply cannot be read.
     pub(crate) fn from_reply(reply: &redis::Value) -> Result<Self, String> {
-        Ok(Self { entries: compile::entries(&meta::commands(reply)?) })
+        let entries = compile::entries(&meta::commands(reply)?);
+        let script_rules = entries.script_rules().into();
+        Ok(Self { entries, script_rules })
+    }
+
+    /// ACL rules that allow a script's user what it may run (`+get`, `+xgroup|create`), in order of
+    /// their names. All else stays forbidden, also what a module adds later.
+    pub(crate) fn script_rules(&self) -> Arc<[String]> {
+        Arc::clone(&self.script_rules)
     }
 
     /// What to do with a command. `keys` is emptied, and then holds the keys that it touches; a key
@@ -143,7 +166,7 @@ impl CommandTable {
         entry.check_arity(command)?;
         let action = entry.action()?;
         let plan = action.plan(entry.name(), command, keys)?;
-        match keys.iter().map(|key| command.arg(key.arg)).find(|key| key.starts_with(OWN_KEYS)) {
+        match keys.iter().map(|key| command.arg(key.arg)).find(|key| is_own_name(key)) {
             Some(key) => Err(Refused::own_key(key)),
             None => Ok(plan),
         }

@@ -5,22 +5,50 @@
 //! them. Every own connection is logged in as a user of its own, which may at first touch every
 //! key. Before a script is sent the user is narrowed to the keys that the guard has checked, and
 //! before another command is sent that needs more, and once nothing is on its way, widened again.
+//!
+//! Redis' ACL finds keys by key specs, and some commands take other keys than their specs find (the
+//! last STORE of GEORADIUS, where the spec has the first). So a narrowed user may run what
+//! [`CommandTable::script_rules`](super::commands::CommandTable::script_rules) lists and nothing
+//! else: commands whose keys Redis and the guard find alike. What it may do when it is wide is a
+//! selector of its own, which narrowing takes away.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use redis::{Cmd, Value};
 use service_kit::ids;
 
 use super::commands::KeyAccess;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, quoted};
 use crate::store::redis::Shared;
 
 /// A user is narrowed to at most so many keys; Redis compares every key with each of them.
-const KEYS_MAX: usize = 256;
+pub(super) const KEYS_MAX: usize = 256;
+/// The names of these keys take at most so many bytes.
+pub(super) const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// What no script may do, whatever its keys.
-const DENIED: [&str; 5] = ["-@admin", "-flushall", "-flushdb", "-swapdb", "-migrate"];
+/// What a user that is not narrowed may do, as a selector.
+const WIDE: &str = "(~* &* +@all -@admin -flushall -flushdb -swapdb -migrate)";
+
+/// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
+/// "but", so there is one for each byte in which a name can differ.
+const SCRIPT_CHANNELS: [&str; 14] = [
+    "&",
+    "&[^{]*",
+    "&{",
+    "&{[^f]*",
+    "&{f",
+    "&{f[^e]*",
+    "&{fe",
+    "&{fe[^n]*",
+    "&{fen",
+    "&{fen[^c]*",
+    "&{fenc",
+    "&{fenc[^e]*",
+    "&{fence",
+    "&{fence[^:]*",
+];
 
 /// The users of one thread of the port.
 #[derive(Debug)]
@@ -37,6 +65,10 @@ pub(super) struct AclUser {
     name: String,
     password: String,
     scope: RefCell<Scope>,
+    /// What it may run when it is narrowed.
+    rules: Arc<[String]>,
+    /// Whether Redis knows these rules already; they stay.
+    has_rules: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -48,7 +80,7 @@ enum Scope {
 }
 
 /// Keys that were checked, and for what.
-type Scoped = BTreeMap<Vec<u8>, KeyAccess>;
+pub(super) type Scoped = BTreeMap<Vec<u8>, KeyAccess>;
 
 /// A key of a command, and what the command does to it.
 pub(super) type Wanted<'k> = (&'k [u8], KeyAccess);
@@ -76,21 +108,28 @@ impl AclUsers {
         }
     }
 
-    /// A user that may touch every key; `None` where the guard may not make users.
+    /// A user that may touch every key, and run `rules` when it is narrowed; `None` where the guard
+    /// may not make users.
     ///
     /// # Errors
     /// Why Redis cannot be used.
-    pub(super) async fn user(&self, redis: &Shared) -> Result<Option<AclUser>, Refusal> {
+    pub(super) async fn user(
+        &self,
+        redis: &Shared,
+        rules: Arc<[String]>,
+    ) -> Result<Option<AclUser>, Refusal> {
         if !self.is_allowed.get() {
             return Ok(None);
         }
         let name = format!("{}{}", self.prefix, self.next.replace(self.next.get() + 1));
         let password = ids::random_hex(16);
         let mut command = set_user(&name);
-        command.arg("reset").arg("on").arg(format!(">{password}")).arg("~*").arg("&*").arg("+@all");
-        command.arg(&DENIED[..]);
+        command.arg("reset").arg("on").arg(format!(">{password}")).arg(WIDE);
         match redis.link.call(&command).await {
-            Ok(_) => Ok(Some(AclUser { name, password, scope: RefCell::new(Scope::All) })),
+            Ok(_) => {
+                let (scope, has_rules) = (RefCell::new(Scope::All), Cell::new(false));
+                Ok(Some(AclUser { name, password, scope, rules, has_rules }))
+            }
             Err(service_kit::redis_link::LinkError::Server { code, message }) => {
                 tracing::warn!(
                     code,
@@ -162,12 +201,20 @@ impl AclUser {
         command
     }
 
-    /// Whether `keys` can be touched as it is.
-    pub(super) fn covers<'k>(&self, mut keys: impl Iterator<Item = Wanted<'k>>) -> bool {
+    /// Whether a command with these keys can be run as it is; `in_scripts` as in its plan.
+    pub(super) fn covers<'k>(
+        &self,
+        in_scripts: bool,
+        mut keys: impl Iterator<Item = Wanted<'k>>,
+    ) -> bool {
         match &*self.scope.borrow() {
             Scope::All => true,
-            Scope::Keys(known) => keys
-                .all(|(key, access)| known.get(key).is_some_and(|known| suffices(*known, access))),
+            Scope::Keys(known) => {
+                let is_known = |(key, access)| {
+                    known.get::<[u8]>(key).is_some_and(|known| suffices(*known, access))
+                };
+                in_scripts && keys.all(is_known)
+            }
             Scope::Unsure => false,
         }
     }
@@ -177,8 +224,11 @@ impl AclUser {
     pub(super) fn can_add<'k>(&self, keys: impl Iterator<Item = Wanted<'k>>) -> bool {
         match &*self.scope.borrow() {
             Scope::Keys(known) => {
-                let new = keys.filter(|(key, _)| !known.contains_key(*key)).count();
-                known.len() + new <= KEYS_MAX
+                let known_bytes = known.keys().map(Vec::len).sum::<usize>();
+                let new = keys.filter(|(key, _)| !known.contains_key(*key));
+                let (count, bytes) =
+                    new.fold((0, 0), |(count, bytes), (key, _)| (count + 1, bytes + key.len()));
+                known.len() + count <= KEYS_MAX && known_bytes + bytes <= KEY_BYTES_MAX
             }
             Scope::All | Scope::Unsure => false,
         }
@@ -196,7 +246,7 @@ impl AclUser {
         run_id: Option<&str>,
         keys: impl Iterator<Item = Wanted<'k>> + Clone,
     ) -> Result<(), Refusal> {
-        if matches!(&*self.scope.borrow(), Scope::Keys(_)) && self.covers(keys.clone()) {
+        if matches!(&*self.scope.borrow(), Scope::Keys(_)) && self.covers(true, keys.clone()) {
             return Ok(());
         }
         let can_add = self.can_add(keys.clone());
@@ -205,28 +255,25 @@ impl AclUser {
             _ => Scoped::new(),
         };
         keys.for_each(|(key, access)| add(&mut all, key, access));
-        if all.len() > KEYS_MAX {
-            return Err(Refusal::Line(format!(
-                "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys"
-            )));
+        if all.len() > KEYS_MAX || all.keys().map(Vec::len).sum::<usize>() > KEY_BYTES_MAX {
+            return Err(too_many_keys());
         }
-        let mut command = set_user(&self.name);
-        command.arg("resetkeys");
-        for (key, access) in &all {
-            command.arg(pattern(key, *access)?);
-        }
+        let rules = (!self.has_rules.get()).then_some(&self.rules[..]);
+        let command = narrowing(&self.name, rules, &all)?;
         self.set(redis, run_id, &command).await?;
+        self.has_rules.set(true);
         *self.scope.borrow_mut() = Scope::Keys(all);
         Ok(())
     }
 
-    /// Lets it touch every key again. Nothing may be on its way that was to be confined.
+    /// Lets it run every command on every key again. Nothing may be on its way that was to be
+    /// confined.
     ///
     /// # Errors
     /// Why Redis cannot be used.
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
-        command.arg("resetkeys").arg("~*");
+        command.arg("clearselectors").arg(WIDE);
         self.set(redis, run_id, &command).await?;
         *self.scope.borrow_mut() = Scope::All;
         Ok(())
@@ -255,13 +302,42 @@ impl AclUser {
     }
 }
 
+/// The command that narrows a user to `keys`; with `rules` where Redis does not know them yet.
+///
+/// # Errors
+/// The line to be answered, where a key cannot be written down.
+pub(super) fn narrowing(
+    name: &str,
+    rules: Option<&[String]>,
+    keys: &Scoped,
+) -> Result<Cmd, Refusal> {
+    let mut command = set_user(name);
+    command.arg("clearselectors");
+    if let Some(rules) = rules {
+        command.arg("nocommands").arg("resetchannels").arg(rules).arg(&SCRIPT_CHANNELS[..]);
+    }
+    command.arg("resetkeys");
+    for (key, access) in keys {
+        command.arg(pattern(key, *access)?);
+    }
+    Ok(command)
+}
+
+/// The refusal of a script whose keys are too many to confine it.
+pub(super) fn too_many_keys() -> Refusal {
+    Refusal::Line(format!(
+        "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys, of \
+         {KEY_BYTES_MAX} bytes together"
+    ))
+}
+
 /// A key as an ACL pattern that matches it alone.
 fn pattern(key: &[u8], access: KeyAccess) -> Result<Vec<u8>, Refusal> {
     if key.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0 || *byte == 0x0b) {
         return Err(Refusal::Line(format!(
             "DENIED key {} has white space, which Redis' ACL cannot express, so a script cannot be \
              confined to it",
-            key.escape_ascii()
+            quoted(key)
         )));
     }
     let mut pattern = match access {
@@ -302,10 +378,17 @@ mod tests {
             add(&mut scoped, key, access);
         }
         let scope = RefCell::new(Scope::Keys(scoped));
-        let user = AclUser { name: String::new(), password: String::new(), scope };
-        let covers = |key: &'static [u8], access| user.covers([(key, access)].into_iter());
+        let user = AclUser {
+            name: String::new(),
+            password: String::new(),
+            scope,
+            rules: Arc::new([]),
+            has_rules: Cell::new(false),
+        };
+        let covers = |key: &'static [u8], access| user.covers(true, [(key, access)].into_iter());
         assert!(covers(b"a", Read) && !covers(b"a", Write));
         assert!(covers(b"b", Write) && covers(b"c", Write) && !covers(b"d", Read));
+        assert!(!user.covers(false, [(&b"b"[..], Write)].into_iter()), "no script may run it");
         *user.scope.borrow_mut() = Scope::Unsure;
         assert!(!covers(b"a", Read), "a lost reply says nothing");
     }

@@ -8,7 +8,7 @@ use service_kit::listener::{self, BindError};
 use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
-use super::cluster::session::{ClusterPort, Limits};
+use super::cluster::session::ClusterPort;
 use super::{Port, PortSettings, thread};
 use crate::service::Guard;
 use crate::store::Behind;
@@ -45,13 +45,8 @@ impl Front {
             Behind::One(redis) => Port::open(guard, redis, settings).await.map(Self::One),
             Behind::Cluster(target) => {
                 let cluster = Cluster::open(target, &guard.access.namespace, &guard.kit).await?;
-                let limits = Limits {
-                    max_command_bytes: settings.max_command_bytes,
-                    max_buffer_bytes: settings.max_buffer_bytes,
-                    max_connections: settings.max_connections,
-                };
-                let port = ClusterPort::new(cluster, guard, limits);
-                Ok(Self::Cluster(settings.listen, port))
+                let listen = settings.listen;
+                Ok(Self::Cluster(listen, ClusterPort::new(cluster, guard, settings)))
             }
         }
     }

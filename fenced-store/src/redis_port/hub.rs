@@ -15,6 +15,7 @@ use super::outbox::Outbox;
 use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
+use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
@@ -40,7 +41,9 @@ pub(super) struct OwnConnection {
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) port: Arc<Port>,
-    pub(super) budget: Rc<Budget>,
+    pub(super) budget: Arc<Budget>,
+    /// Whether a client without a token is of no use but to present one.
+    pub(super) limits_strangers: bool,
     users: AclUsers,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
     asked: Cell<u64>,
@@ -70,9 +73,18 @@ impl Slot {
 impl Hub {
     pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
         let settings = &port.settings;
-        let budget = Budget::new(settings.max_buffer_bytes / settings.threads);
+        let budget =
+            Budget::new(settings.max_buffer_bytes / settings.threads, settings.max_command_bytes);
         let users = AclUsers::new(port.guard.access.namespace.as_str());
-        Rc::new(Self { port, budget, users, shared: RefCell::default(), asked: Cell::new(0) })
+        let limits_strangers = stranger::are_limited(&port.guard);
+        Rc::new(Self {
+            port,
+            budget,
+            limits_strangers,
+            users,
+            shared: RefCell::default(),
+            asked: Cell::new(0),
+        })
     }
 
     /// The connection that all clients of this likeness share.
@@ -116,7 +128,8 @@ impl Hub {
         likeness: &Likeness,
         owner: &Rc<Outbox>,
     ) -> Result<OwnConnection, Refusal> {
-        let user = self.users.user(&self.port.redis).await?;
+        let rules = self.port.table.borrow().script_rules();
+        let user = self.users.user(&self.port.redis, rules).await?;
         let (upstream, run_id) =
             self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
         Ok(OwnConnection { upstream, user, run_id })
@@ -141,7 +154,10 @@ impl Hub {
         let run_id = ended.registration.as_ref().map(|known| known.run_id.clone());
         let port = Arc::clone(&self.port);
         match made {
-            Ok(stream) => Ok((Upstream::start(stream, owner, move || port.retire(ended)), run_id)),
+            Ok(stream) => {
+                let on_end = move || port.retire(ended);
+                Ok((Upstream::start(stream, owner, &self.budget, on_end), run_id))
+            }
             Err(refusal) => {
                 port.retire(ended);
                 Err(refusal)
@@ -158,6 +174,18 @@ impl Hub {
         let Likeness { tokens, db, protocol } = likeness;
         let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
         connect(&self.port.redis, &wanted, &mut ended.registration).await
+    }
+
+    /// Has every shared connection show that Redis still replies on it.
+    pub(super) fn probe_shared(&self) {
+        for slot in self.shared.borrow().values() {
+            // One that is being made has limits of its own.
+            if let Ok(held) = slot.made.try_lock()
+                && let Some(upstream) = &*held
+            {
+                upstream.probe();
+            }
+        }
     }
 
     /// Closes shared connections that nobody uses; to be called now and then.

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::tcp::OwnedWriteHalf;
@@ -19,13 +20,18 @@ use super::resp::encode;
 /// From so many unread bytes on a client is not served any further until it reads.
 pub(super) const HIGH_WATER: usize = 1 << 20;
 
+/// So many replies of one client may be due; commands beyond that wait unread.
+const QUEUED_MAX: u64 = 512;
+/// What a queued reply by the guard takes beside its bytes.
+const LOCAL_BYTES: usize = 128;
+
 /// A client's replies.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: OwnedWriteHalf,
     inner: RefCell<Inner>,
     /// Wakes the client's task: something changed that it may wait for.
-    pub(super) wake: Notify,
+    pub(super) wake: Arc<Notify>,
     /// Wakes an own upstream connection that waits for this client to read.
     pub(super) drained: Notify,
 }
@@ -39,9 +45,13 @@ struct Inner {
     done: u64,
     /// Replies by the guard, each behind the forwarded command of its number.
     local: VecDeque<(u64, Bytes)>,
+    /// What they take.
+    local_bytes: usize,
     /// The task waits until nothing is expected any more, or there is room.
     waits: bool,
     queued_for_flush: bool,
+    /// A reply or a message was handed over in part; the rest of it must come next.
+    is_open: bool,
     end: Option<End>,
 }
 
@@ -57,20 +67,23 @@ pub(super) enum End {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: OwnedWriteHalf, budget: Rc<Budget>) -> Rc<Self> {
+    pub(super) fn new(socket: OwnedWriteHalf, budget: &Arc<Budget>) -> Rc<Self> {
+        let wake = Arc::new(Notify::new());
         Rc::new(Self {
             socket,
             inner: RefCell::new(Inner {
                 out: Out::default(),
-                charge: Charge::new(budget),
+                charge: Charge::new(budget, &wake),
                 sent: 0,
                 done: 0,
                 local: VecDeque::new(),
+                local_bytes: 0,
                 waits: false,
                 queued_for_flush: false,
+                is_open: false,
                 end: None,
             }),
-            wake: Notify::new(),
+            wake,
             drained: Notify::new(),
         })
     }
@@ -86,13 +99,24 @@ impl Outbox {
         inner.sent - inner.done
     }
 
+    /// Whether no more of the client's commands are taken, until replies were given and read.
+    pub(super) fn is_full(&self) -> bool {
+        let inner = self.inner.borrow();
+        let queued = inner.sent - inner.done + inner.local.len() as u64;
+        queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= HIGH_WATER
+    }
+
     /// How many bytes wait for the client to read.
     pub(super) fn unread(&self) -> usize {
         self.inner.borrow().out.len()
     }
 
     pub(super) fn end(&self) -> Option<End> {
-        self.inner.borrow().end
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.charge.is_evicted() {
+            inner.end.get_or_insert(End::TooSlow);
+        }
+        inner.end
     }
 
     /// Asks for a wake-up when nothing is expected any more.
@@ -100,26 +124,26 @@ impl Outbox {
         self.inner.borrow_mut().waits = true;
     }
 
-    /// A part of a reply, or of a message that nobody asked for.
-    pub(super) fn copy(&self, bytes: &[u8]) {
-        self.add(|out| out.copy(bytes));
+    /// A part of a reply, or of a message that was not asked for; whether it ends with it.
+    pub(super) fn copy(&self, bytes: &[u8], ends: bool) {
+        self.add(|out| out.copy(bytes), ends);
     }
 
     /// As `copy`, without copying what is large.
-    pub(super) fn give(&self, bytes: Bytes) {
-        self.add(|out| out.give(bytes));
+    pub(super) fn give(&self, bytes: Bytes, ends: bool) {
+        self.add(|out| out.give(bytes), ends);
     }
 
-    fn add(&self, add: impl FnOnce(&mut Out)) {
+    fn add(&self, add: impl FnOnce(&mut Out), ends: bool) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.end.is_some() {
             return;
         }
         add(&mut inner.out);
-        if !inner.charge.set(inner.out.len()) {
-            inner.end = Some(End::TooSlow);
-            self.wake.notify_one();
-        }
+        inner.is_open = !ends;
+        inner.release_local();
+        self.settle(inner);
+        self.end_wait(inner);
     }
 
     /// The reply that came first in line is complete.
@@ -127,22 +151,25 @@ impl Outbox {
         let inner = &mut *self.inner.borrow_mut();
         inner.done += 1;
         inner.release_local();
-        if inner.waits && inner.sent == inner.done {
-            inner.waits = false;
-            self.wake.notify_one();
-        }
+        self.settle(inner);
+        self.end_wait(inner);
     }
 
-    /// A reply by the guard, behind what is expected.
+    /// A reply by the guard, behind what is expected and never within a reply or a message.
     pub(super) fn local(&self, write: impl FnOnce(&mut BytesMut)) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.end.is_some() {
+            return;
+        }
         let mut bytes = BytesMut::new();
         write(&mut bytes);
-        let inner = &mut *self.inner.borrow_mut();
-        if inner.sent == inner.done {
+        if inner.may_write() {
             inner.out.copy(&bytes);
         } else {
+            inner.local_bytes += bytes.len() + LOCAL_BYTES;
             inner.local.push_back((inner.sent, bytes.freeze()));
         }
+        self.settle(inner);
     }
 
     /// An error by the guard, behind what is expected.
@@ -152,13 +179,37 @@ impl Outbox {
 
     /// Nothing of what is expected will come: each is answered with `line`.
     pub(super) fn fail_expected(&self, line: &str) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.is_open {
+            // The rest of what was begun is not among what comes.
+            inner.end.get_or_insert(End::Cut);
+        }
+        if inner.end.is_some() {
+            return;
+        }
         let mut bytes = BytesMut::new();
         encode::error(&mut bytes, line);
-        let inner = &mut *self.inner.borrow_mut();
         while inner.done < inner.sent {
             inner.out.copy(&bytes);
             inner.done += 1;
             inner.release_local();
+        }
+        self.settle(inner);
+    }
+
+    /// Wakes the client's task where it waits until nothing is expected any more.
+    fn end_wait(&self, inner: &mut Inner) {
+        if inner.waits && inner.may_write() {
+            inner.waits = false;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Accounts for what is held now.
+    fn settle(&self, inner: &mut Inner) {
+        if !inner.charge.set(inner.out.len() + inner.local_bytes) {
+            inner.end.get_or_insert(End::TooSlow);
+            self.wake.notify_one();
         }
     }
 
@@ -194,12 +245,15 @@ impl Outbox {
         if inner.out.is_empty() {
             return true;
         }
+        let before = inner.out.len();
         let written = inner.out.write_to(&self.socket);
         if written.is_err() {
             inner.end.get_or_insert(End::Gone);
         }
-        // Less is always taken.
-        let _ = inner.charge.set(inner.out.len());
+        if written.is_ok() && inner.out.len() < before {
+            inner.charge.progress();
+        }
+        self.settle(inner);
         if inner.out.len() < HIGH_WATER || written.is_err() {
             self.drained.notify_one();
         }
@@ -214,11 +268,18 @@ impl Outbox {
 }
 
 impl Inner {
+    /// Whether nothing is expected before a reply by the guard.
+    fn may_write(&self) -> bool {
+        self.sent == self.done && !self.is_open
+    }
+
     fn release_local(&mut self) {
-        while let Some((behind, _)) = self.local.front()
+        while !self.is_open
+            && let Some((behind, _)) = self.local.front()
             && *behind <= self.done
             && let Some((_, bytes)) = self.local.pop_front()
         {
+            self.local_bytes -= bytes.len() + LOCAL_BYTES;
             self.out.copy(&bytes);
         }
     }

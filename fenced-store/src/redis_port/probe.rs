@@ -53,6 +53,7 @@ impl Probe<'_> {
         let mut begin = redis::cmd("HSET");
         begin.arg(&self.keys.state).arg("id").arg(STATE).arg("phase").arg("open");
         high.ask(&begin).await?;
+        high.ask(&self.keys.stamp(STATE)).await?;
         self.expect(&mut low, 1, low_id, &registered).await?;
         self.expect(&mut high, 2, high_id, &|step| *step == Step::Sealing).await?;
         let (scripts, lock) = (&self.redis.scripts, &self.lock);

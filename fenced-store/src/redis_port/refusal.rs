@@ -90,13 +90,23 @@ pub(crate) fn no_token<'a>(
     format!(
         "NOTOKEN key {} needs a token of lock {lock}; this connection has {held}. Acquire the lock \
          and give its fencing_credential as the password, or send FENCE SET with it",
-        key.escape_ascii()
+        quoted(key)
     )
 }
 
+/// The beginning of a key or a name, for a message.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
+    let rest = if shown.len() < bytes.len() { "…" } else { "" };
+    format!("{}{rest}", shown.escape_ascii())
+}
+
+/// What of a client's own words is repeated to it, in bytes.
+const QUOTED_BYTES_MAX: usize = 256;
+
 /// A key that a rule, or the lack of one, keeps from everybody.
 pub(crate) fn denied_key(key: &[u8], reason: &str) -> String {
-    format!("DENIED key {}: {reason}", key.escape_ascii())
+    format!("DENIED key {}: {reason}", quoted(key))
 }
 
 #[cfg(test)]

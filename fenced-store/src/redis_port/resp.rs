@@ -6,6 +6,8 @@
 //! clients may share, and there both ends must agree on every boundary.
 
 pub(crate) mod encode;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod inline;
 mod length;
 pub(crate) mod reply;
@@ -48,6 +50,12 @@ pub(crate) enum ProtocolError {
         /// The limit.
         max: usize,
     },
+    /// More arguments than a client may send before it has presented a token.
+    #[error("Protocol error: unauthenticated multibulk length; present a token first")]
+    StrangersArguments,
+    /// A longer argument than a client may send before it has presented a token.
+    #[error("Protocol error: unauthenticated bulk length; present a token first")]
+    StrangersBulk,
     /// An inline command has too many words.
     #[error("Protocol error: more than {0} arguments in an inline request")]
     InlineArguments(usize),

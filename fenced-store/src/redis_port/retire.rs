@@ -12,6 +12,8 @@ use crate::store::redis::preempt::Registration;
 
 /// So many may wait; what is beyond stays in Redis until its lock's mark is raised.
 const WAITING: usize = 16 * 1024;
+/// So many are removed together: a batch costs as many ways to Redis and back as one alone.
+const AT_ONCE: usize = 256;
 /// How often it is tried while Redis is there.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -39,7 +41,7 @@ pub(super) fn queue(redis: Arc<Shared>) -> (mpsc::Sender<Ended>, Worker) {
     (sender, Worker { redis, receiver })
 }
 
-/// Retires one connection after the other.
+/// Retires connections, all that wait at once.
 pub(super) struct Worker {
     redis: Arc<Shared>,
     receiver: mpsc::Receiver<Ended>,
@@ -48,35 +50,42 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs until `stop`, and a little longer for what is left then.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut ended = Vec::with_capacity(AT_ONCE);
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                ended = self.receiver.recv() => match ended {
-                    Some(ended) => self.insist(&ended, &stop).await,
-                    None => return,
+                count = self.receiver.recv_many(&mut ended, AT_ONCE) => match count {
+                    0 => return,
+                    _ => self.insist(&ended, &stop).await,
                 },
             }
+            ended.clear();
         }
         // The port's threads are ending their clients now.
         let last = async {
-            while let Some(ended) = self.receiver.recv().await {
+            while self.receiver.recv_many(&mut ended, AT_ONCE).await > 0 {
                 if let Err(reason) = self.retire(&ended).await {
                     tracing::debug!(reason, "something of a connection stays in Redis");
                 }
+                ended.clear();
             }
         };
         let _ = tokio::time::timeout(LAST, last).await;
     }
 
     /// Tries until it is done, for it is harmless to try, and Redis may be away for a while.
-    async fn insist(&self, ended: &Ended, stop: &CancellationToken) {
+    async fn insist(&self, ended: &[Ended], stop: &CancellationToken) {
         let mut tries = 0;
         while let Err(reason) = self.retire(ended).await {
             // Only a Redis that answers and does not do it counts; one that is away will be back.
             tries += u32::from(self.redis.link.generation() > 0);
             if tries >= TRIES {
                 tracing::warn!(reason, "something of a connection stays in Redis");
+                // One of them may be what keeps the others.
+                for one in ended {
+                    let _ = self.retire(std::slice::from_ref(one)).await;
+                }
                 return;
             }
             tokio::select! {
@@ -86,12 +95,15 @@ impl Worker {
         }
     }
 
-    async fn retire(&self, ended: &Ended) -> Result<(), String> {
-        if let Some(registration) = &ended.registration {
-            self.redis.retire(registration).await?;
+    async fn retire(&self, ended: &[Ended]) -> Result<(), String> {
+        let registrations: Vec<&Registration> =
+            ended.iter().filter_map(|ended| ended.registration.as_ref()).collect();
+        let users: Vec<String> = ended.iter().filter_map(|ended| ended.user.clone()).collect();
+        if !registrations.is_empty() {
+            self.redis.retire(&registrations).await?;
         }
-        if let Some(user) = &ended.user {
-            confine::remove(&self.redis, std::slice::from_ref(user)).await?;
+        if !users.is_empty() {
+            confine::remove(&self.redis, &users).await?;
         }
         Ok(())
     }

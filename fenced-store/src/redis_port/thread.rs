@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use service_kit::listener::{self, BindError};
+use service_kit::redis_link::LinkState;
+use service_kit::socket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
@@ -90,6 +92,7 @@ fn run(
             () = stop.cancelled() => {}
             () = accept_all(&hub, &listener, &clients, &stop) => {}
             () = look_after(&hub) => {}
+            () = follow(&hub) => {}
         }
         drop(listener);
         let all = u32::try_from(connections(&hub)).unwrap_or(u32::MAX);
@@ -129,8 +132,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // A socket without it works, only slower.
-                let _ = stream.set_nodelay(true);
+                socket::tune_accepted(&stream);
                 return stream;
             }
             Err(error) => {
@@ -146,4 +148,18 @@ async fn look_after(hub: &Hub) {
         tokio::time::sleep(LOOK).await;
         hub.close_idle();
     }
+}
+
+/// Probes the shared connections whenever the guard's own connection to Redis was replaced: what it
+/// ran into may have happened to them too, and shows on a connection only when something is expected.
+async fn follow(hub: &Hub) {
+    let mut states = hub.port.redis.link.watch();
+    states.mark_unchanged();
+    while states.changed().await.is_ok() {
+        if matches!(&*states.borrow_and_update(), LinkState::Up(_)) {
+            hub.probe_shared();
+        }
+    }
+    // The link lives as long as the port.
+    std::future::pending().await
 }

@@ -7,27 +7,30 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::AsyncReadExt;
+use bytes::Bytes;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
+use super::budget::{Budget, FixedCharge};
 use super::out::Out;
-use super::outbox::{End, HIGH_WATER, Outbox};
-use super::resp::reply::ReplyScanner;
+use super::outbox::Outbox;
 
+mod barrier;
 pub(super) mod connect;
-mod subscriber;
+mod reader;
 
-use subscriber::Subscriber;
+use barrier::Barrier;
 
-/// What one read takes at most.
-const READ: usize = 64 * 1024;
 /// From so many unsent bytes on clients have to wait before they send more.
 const FULL: usize = 4 << 20;
+/// How long Redis may leave a probe unanswered.
+const PROBE: Duration = Duration::from_secs(5);
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// A connection that may be used, until it breaks.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub(super) struct Upstream {
     owner: Option<Rc<Outbox>>,
     /// The connection is to be closed.
     closing: Notify,
+    /// How often something was read.
+    reads: Cell<u64>,
     /// How often nobody had used it when it was looked at, in a row.
     idle_looks: Cell<u32>,
 }
@@ -49,17 +54,37 @@ pub(super) struct Upstream {
 #[derive(Debug)]
 struct State {
     out: Out,
+    charge: FixedCharge,
     waiting: VecDeque<Waiting>,
     broken: Option<Rc<str>>,
-    subscriber: Option<Subscriber>,
+    barrier: Barrier,
+    /// Barriers that are waited for.
+    barriers: usize,
+    /// Redis is in RESP2's subscriber mode, in which every reply is a message.
+    subscribed: bool,
 }
 
-/// Who waits for the next reply.
+impl State {
+    /// Accounts for what waits to be sent. Senders wait where it is too much ([`FULL`]); what they
+    /// hold meanwhile is theirs.
+    fn settle(&mut self) {
+        self.charge.set(self.out.len());
+    }
+}
+
+/// What is expected next of Redis.
 #[derive(Debug)]
-struct Waiting {
-    outbox: Rc<Outbox>,
-    /// What is answered in place of Redis' own reply.
-    instead: Option<Bytes>,
+enum Waiting {
+    /// A reply to this client.
+    Reply {
+        outbox: Rc<Outbox>,
+        /// Answered in place of Redis' own reply.
+        instead: Option<Bytes>,
+    },
+    /// The end of the replies to a subscription of the owner.
+    Barrier,
+    /// The reply to a PING of the guard.
+    Probe,
 }
 
 /// The bytes of a command, to be copied or to be given.
@@ -74,6 +99,7 @@ impl Upstream {
     pub(super) fn start(
         stream: TcpStream,
         owner: Option<Rc<Outbox>>,
+        budget: &Arc<Budget>,
         on_end: impl FnOnce() + 'static,
     ) -> Rc<Self> {
         let (reader, socket) = stream.into_split();
@@ -81,14 +107,18 @@ impl Upstream {
             socket,
             state: RefCell::new(State {
                 out: Out::default(),
+                charge: FixedCharge::new(budget),
                 waiting: VecDeque::new(),
                 broken: None,
-                subscriber: None,
+                barrier: Barrier::new(),
+                barriers: 0,
+                subscribed: false,
             }),
             work: Notify::new(),
             room: Notify::new(),
             owner,
             closing: Notify::new(),
+            reads: Cell::new(0),
             idle_looks: Cell::new(0),
         });
         spawn_local(Rc::clone(&upstream).write_loop());
@@ -108,9 +138,24 @@ impl Upstream {
             Raw::Copy(bytes) => state.out.copy(bytes),
             Raw::Give(bytes) => state.out.give(bytes),
         }
+        state.settle();
         outbox.expect();
         self.idle_looks.set(0);
-        state.waiting.push_back(Waiting { outbox: Rc::clone(outbox), instead });
+        state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
+    }
+
+    /// As [`Upstream::send`], for a command of the owner whose replies cannot be counted: a
+    /// subscription, or any command in RESP2's subscriber mode. It counts as one that is expected,
+    /// until all of its replies were handed on.
+    pub(super) fn send_to_subscriber(&self, raw: Bytes) {
+        let Some(owner) = &self.owner else { return };
+        let state = &mut *self.state.borrow_mut();
+        state.out.give(raw);
+        state.out.copy(&state.barrier.command());
+        state.settle();
+        owner.expect();
+        state.barriers += 1;
+        state.waiting.push_back(Waiting::Barrier);
     }
 
     /// Sees to it that what was sent leaves. Where nobody else waits for a reply (the caller itself
@@ -125,24 +170,13 @@ impl Upstream {
         if !(is_alone && matches!(state.out.write_to(&self.socket), Ok(true))) {
             self.work.notify_one();
         }
+        state.settle();
     }
 
-    /// Sends a command whose replies are messages and count as none (`SUBSCRIBE`).
-    pub(super) fn send_unanswered(&self, bytes: &[u8]) {
-        self.state.borrow_mut().out.copy(bytes);
-        self.work.notify_one();
-    }
-
-    /// A (un)subscription of so many channels is sent in RESP2. From now on every reply goes to the
-    /// owner as it comes, until nothing is subscribed any more.
-    pub(super) fn begin_subscription(&self, subscribes: bool, channels: usize) {
-        let mut state = self.state.borrow_mut();
-        state.subscriber.get_or_insert_default().expects(subscribes, channels);
-    }
-
-    /// Whether the owner is in Redis' RESP2 subscriber mode.
+    /// Whether the owner is in RESP2's subscriber mode, or may be: a subscription is on its way.
     pub(super) fn is_subscribed(&self) -> bool {
-        self.state.borrow().subscriber.as_ref().is_some_and(Subscriber::is_active)
+        let state = self.state.borrow();
+        state.subscribed || state.barriers > 0
     }
 
     /// Whether it is one client's own.
@@ -178,10 +212,36 @@ impl Upstream {
         state.out.len() > FULL && state.broken.is_none()
     }
 
+    /// Ends a shared connection unless Redis sends something on it in time. For one on which replies
+    /// come at once: nothing that blocks is sent on shared connections.
+    pub(super) fn probe(self: &Rc<Self>) {
+        if self.is_broken() {
+            return;
+        }
+        {
+            let state = &mut *self.state.borrow_mut();
+            state.out.copy(PING);
+            state.waiting.push_back(Waiting::Probe);
+        }
+        self.work.notify_one();
+        let (upstream, reads) = (Rc::clone(self), self.reads.get());
+        spawn_local(async move {
+            tokio::time::sleep(PROBE).await;
+            if upstream.reads.get() == reads {
+                let seconds = PROBE.as_secs();
+                upstream.close_for(&format!("Redis sent nothing for {seconds} s"));
+            }
+        });
+    }
+
     /// Ends the connection. From now on it counts as broken, so that nobody sends on it any more,
     /// and nothing that still comes is handed on.
     pub(super) fn close(&self) {
-        self.state.borrow_mut().broken.get_or_insert_with(|| "closed".into());
+        self.close_for("closed");
+    }
+
+    fn close_for(&self, why: &str) {
+        self.state.borrow_mut().broken.get_or_insert_with(|| why.into());
         self.closing.notify_one();
     }
 
@@ -190,10 +250,13 @@ impl Upstream {
             let mut state = self.state.borrow_mut();
             state.broken.get_or_insert_with(|| why.into());
             state.out = Out::default();
+            state.settle();
             std::mem::take(&mut state.waiting)
         };
         for waiting in waiting {
-            waiting.outbox.wake.notify_one();
+            if let Waiting::Reply { outbox, .. } = waiting {
+                outbox.wake.notify_one();
+            }
         }
         if let Some(owner) = &self.owner {
             owner.wake.notify_one();
@@ -211,7 +274,9 @@ impl Upstream {
                     if state.broken.is_some() {
                         return;
                     }
-                    state.out.write_to(&self.socket)
+                    let written = state.out.write_to(&self.socket);
+                    state.settle();
+                    written
                 };
                 match written {
                     Ok(true) => break,
@@ -228,154 +293,6 @@ impl Upstream {
                 }
             }
             self.room.notify_waiters();
-        }
-    }
-
-    async fn read_loop(&self, mut reader: OwnedReadHalf) {
-        let mut replies = Replies::new();
-        let why = loop {
-            if let Some(owner) = &self.owner {
-                while owner.unread() > HIGH_WATER && owner.end().is_none() {
-                    tokio::select! {
-                        () = owner.drained.notified() => {}
-                        () = self.closing.notified() => return self.break_off("closed"),
-                    }
-                }
-            }
-            replies.buf.reserve(READ / 4);
-            tokio::select! {
-                biased;
-                read = reader.read_buf(&mut replies.buf) => match read {
-                    Ok(0) => break "Redis closed it".to_owned(),
-                    Ok(_) => {}
-                    Err(error) => break error.to_string(),
-                },
-                () = self.closing.notified() => break "closed".to_owned(),
-            }
-            if let Err(why) = self.distribute(&mut replies) {
-                break why;
-            }
-            for outbox in replies.flush.drain(..) {
-                outbox.flush_and_wake();
-            }
-        };
-        if let Some(is_message) = replies.cut.get() {
-            self.cut_off(is_message);
-        }
-        self.break_off(&why);
-    }
-
-    /// Whoever got a part of what will never be whole can be told nothing more.
-    fn cut_off(&self, is_message: bool) {
-        let state = self.state.borrow();
-        let is_reply = !is_message && !state.subscriber.as_ref().is_some_and(Subscriber::is_active);
-        match state.waiting.front().filter(|_| is_reply) {
-            Some(waiting) if waiting.instead.is_some() => {}
-            Some(waiting) => waiting.outbox.give_up(End::Cut),
-            None => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
-        }
-    }
-
-    /// Hands on what was read.
-    fn distribute(&self, replies: &mut Replies) -> Result<(), String> {
-        while !replies.buf.is_empty() {
-            if self.is_broken() {
-                return Err("closed".to_owned());
-            }
-            let scan = replies.scanner.scan(&replies.buf).map_err(|error| error.to_string())?;
-            if scan.consumed == 0 {
-                return Ok(());
-            }
-            let is_message = replies.scanner.kind() == b'>';
-            replies.cut.set((!scan.done).then_some(is_message));
-            self.hand_on(replies, scan.consumed, scan.done, is_message)?;
-        }
-        Ok(())
-    }
-
-    fn hand_on(
-        &self,
-        replies: &mut Replies,
-        len: usize,
-        done: bool,
-        is_message: bool,
-    ) -> Result<(), String> {
-        let state = &mut *self.state.borrow_mut();
-        if let (Some(subscriber), Some(owner)) = (&mut state.subscriber, &self.owner)
-            && (subscriber.is_active() || state.waiting.is_empty())
-        {
-            subscriber.sees(&replies.buf[..len], done);
-            replies.deliver(owner, len);
-            return Ok(());
-        }
-        if is_message {
-            match &self.owner {
-                Some(owner) => replies.deliver(owner, len),
-                None => replies.buf.advance(len),
-            }
-            return Ok(());
-        }
-        let Some(waiting) = state.waiting.front() else {
-            if let Some(owner) = &self.owner {
-                // The rest of a subscription's confirmations; their order is the client's own.
-                replies.deliver(owner, len);
-                return Ok(());
-            }
-            // Redis says why it is about to close the connection, or speaks without being asked.
-            return Err(format!(
-                "Redis said {} without being asked",
-                replies.buf[..len.min(200)].escape_ascii()
-            ));
-        };
-        match &waiting.instead {
-            None => replies.deliver(&waiting.outbox, len),
-            Some(bytes) => {
-                replies.buf.advance(len);
-                if done {
-                    waiting.outbox.copy(bytes);
-                    replies.will_flush(&waiting.outbox);
-                }
-            }
-        }
-        if done && let Some(waiting) = state.waiting.pop_front() {
-            waiting.outbox.done();
-        }
-        Ok(())
-    }
-}
-
-/// What was read and not yet handed on.
-struct Replies {
-    buf: BytesMut,
-    scanner: ReplyScanner,
-    flush: Vec<Rc<Outbox>>,
-    /// A part was handed on of something that is not whole yet; whether it is a message.
-    cut: Cell<Option<bool>>,
-}
-
-impl Replies {
-    fn new() -> Self {
-        Self {
-            buf: BytesMut::new(),
-            scanner: ReplyScanner::new(),
-            flush: Vec::new(),
-            cut: Cell::new(None),
-        }
-    }
-
-    fn deliver(&mut self, outbox: &Rc<Outbox>, len: usize) {
-        if Out::is_large(len) {
-            outbox.give(self.buf.split_to(len).freeze());
-        } else {
-            outbox.copy(&self.buf[..len]);
-            self.buf.advance(len);
-        }
-        self.will_flush(outbox);
-    }
-
-    fn will_flush(&mut self, outbox: &Rc<Outbox>) {
-        if outbox.mark_for_flush() {
-            self.flush.push(Rc::clone(outbox));
         }
     }
 }

@@ -121,7 +121,7 @@ impl First {
     }
 
     /// As the stores keep it; the scripts write the same.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Stored { created, etag } => {
                 format!("stored {} {}", u8::from(*created), etag.as_str())

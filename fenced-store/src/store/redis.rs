@@ -24,6 +24,8 @@ use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::guard::{Fence, Mark};
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod gaps;
 pub(crate) mod preempt;
 mod probe;
@@ -42,6 +44,10 @@ pub(crate) use verify::judge;
 /// How often an operation is tried when it finds lower connections to be ended, or a state that
 /// has to be verified again.
 const TRIES: usize = 8;
+
+/// Why an operation is refused again and again although Redis is verified.
+const UNVERIFIED: &str = "the mark of this lock in Redis is not as it was left; state a floor above \
+                          every token that was issued: POST /v1/floor";
 
 /// How long a floor that was stated may wait for a Redis that is down.
 const FLOOR_WITHIN: Duration = Duration::from_secs(5);
@@ -67,6 +73,8 @@ pub(crate) struct Shared {
 pub struct RedisOptions {
     /// What becomes of marks that Redis has lost.
     pub lost_marks: LostMarks,
+    /// The first token to be admitted, where an operator states it at the start.
+    pub floor: Option<Token>,
     /// Where a test makes the guard fail.
     pub fail_points: FailPoints,
 }
@@ -101,6 +109,13 @@ impl Keys {
         format!("{}names:{lock}", self.prefix)
     }
 
+    /// Makes the marks of a probe belong to its state.
+    pub(crate) fn stamp(&self, state: &str) -> Cmd {
+        let mut command = redis::cmd("HSET");
+        command.arg(&self.marks).arg("#").arg(state);
+        command
+    }
+
     /// What every key of the guard begins with.
     fn prefix(&self) -> &str {
         &self.prefix
@@ -125,6 +140,9 @@ impl RedisStore {
         let scripts = Arc::new(Scripts::new());
         let keys = Keys::new(namespace, "guard");
         let state = Arc::new(GuardState::new(namespace, keys.clone(), options.lost_marks));
+        if let Some(floor) = options.floor {
+            state.state_floor(floor);
+        }
         let verifier = verify::GuardVerifier::new(
             Arc::clone(&scripts),
             Arc::clone(&state),
@@ -169,17 +187,19 @@ impl Shared {
                 (Step::Done(outcome), None) => return Ok(outcome),
                 (Step::Sealing, Some(fence)) => match self.settle(&fence.lock).await {
                     Ok(()) => {}
-                    Err(reason) => last = reason,
+                    Err(reason) => {
+                        last =
+                            format!("connections with lower tokens could not be ended: {reason}");
+                    }
                 },
                 (Step::Sealing | Step::Unverified, _) => {
+                    UNVERIFIED.clone_into(&mut last);
                     let verified = self.link.verify_again(generation).await;
                     verified.map_err(|error| StoreError::Unavailable(error.to_string()))?;
                 }
             }
         }
-        Err(StoreError::Unavailable(format!(
-            "connections with lower tokens could not be ended: {last}"
-        )))
+        Err(StoreError::Unavailable(last))
     }
 
     /// Raises the mark and nothing else.
@@ -230,14 +250,14 @@ impl Shared {
         Err(unavailable("Redis is verified again and again".to_owned()))
     }
 
-    /// Takes a connection that is not used any more out of the registry.
+    /// Takes connections that are not used any more out of the registry.
     ///
     /// # Errors
     /// A sentence; it can be tried again.
-    pub(crate) async fn retire(&self, registration: &Registration) -> Result<(), String> {
+    pub(crate) async fn retire(&self, registrations: &[&Registration]) -> Result<(), String> {
         self.fail_points.reached(FailPoint::BeforeRetire);
         let mut pinned = self.link.pinned().map_err(|error| error.to_string())?;
-        preempt::retire(&mut pinned, &self.scripts, &self.keys, registration).await
+        preempt::retire(&mut pinned, &self.scripts, &self.keys, registrations).await
     }
 
     async fn run(&self, command: Cmd) -> Result<Value, StoreError> {

@@ -10,6 +10,8 @@
 pub mod audit;
 mod caller;
 pub mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod gate;
 mod layer;
 mod ledger;

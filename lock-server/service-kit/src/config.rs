@@ -3,7 +3,8 @@
 //! Every long flag `--foo-bar` of the command is also the variable `PREFIX_FOO_BAR`, the variable
 //! `PREFIX_FOO_BAR_FILE` (the content of the file that it names, for secrets) and the key
 //! `foo-bar` (or `foo_bar`) of the TOML file that `--config` or `PREFIX_CONFIG` names. The highest
-//! layer that has a setting decides it wholly. An empty variable counts as not set.
+//! layer that has a setting decides it wholly. An empty variable counts as not set; `--config` alone
+//! has no `PREFIX_CONFIG_FILE`.
 //!
 //! Flags that may be repeated are arrays in the file and separated by `;` in a variable. Switches
 //! are `true` or `false`. All wrong settings are reported at once, each with where it came from.
@@ -12,6 +13,8 @@ mod command;
 mod environment;
 mod error;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod setting;
 
 use std::ffi::OsString;
@@ -125,6 +128,14 @@ impl Layers {
         let Some(path) = config.values.first() else {
             return;
         };
+        // Its content, taken for a path, would be repeated, with the secrets in it.
+        if let Origin::NamedFile { variable, .. } = &config.origin {
+            let prefix = &self.prefix;
+            self.errors.push(format!(
+                "variable {variable} is not read: name the configuration file by {prefix}_CONFIG"
+            ));
+            return;
+        }
         let (found, mut errors) = file::settings(path.as_ref(), &self.specs);
         self.errors.append(&mut errors);
         for setting in found {

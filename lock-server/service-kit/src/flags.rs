@@ -11,6 +11,7 @@ use fence_protocol::duration::parse_positive;
 use crate::access::Gate;
 use crate::access::audit::AuditLog;
 use crate::access::file::AccessFile;
+use crate::http::{HostName, HostNames};
 use crate::listener::ListenOptions;
 use crate::login::{Password, StoreLogin};
 use crate::telemetry::LogFormat;
@@ -25,7 +26,7 @@ pub struct ListenerFlags {
     /// How long the head of a request may take.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub header_timeout: Duration,
-    /// How long the body of a request may take, beside what its size needs at 16 KiB a second.
+    /// By how much the sender of a body may be behind 16 KiB a second, at any moment.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub body_timeout: Duration,
     /// How long a connection may rest between requests.
@@ -47,6 +48,23 @@ impl ListenerFlags {
             drain_deadline: self.drain_deadline,
             ..ListenOptions::default()
         }
+    }
+}
+
+/// The names that a server is reached by.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HostFlags {
+    /// A name that clients and front proxies reach this server by, without a port; repeatable.
+    /// Addresses and localhost need none. Requests for other hosts are refused, because a web page
+    /// could have sent them.
+    #[arg(long, value_name = "NAME")]
+    pub host_name: Vec<HostName>,
+}
+
+impl HostFlags {
+    /// The names as the router takes them.
+    pub fn names(&self) -> HostNames {
+        self.host_name.iter().cloned().collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What every request passes through: one thin layer, and the names of locks in paths.
 
+mod caller_site;
 mod edge;
 mod fold;
 mod request_id;
@@ -12,6 +13,7 @@ use fence_protocol::Code;
 use crate::Kit;
 use crate::problem::{Reject, shown};
 
+pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
 pub use request_id::RequestId;
 
@@ -48,12 +50,14 @@ pub(crate) struct RequestContext {
 /// Every reply carries `X-Request-Id`, and every problem body `request_id`; paths and methods that
 /// do not exist are problems (404; 405 with `Allow`); bodies are bounded; requests are counted by
 /// route; a handler that panics becomes a 500 problem while the process goes on. Unless a request
-/// id of at most 64 bytes of `[A-Za-z0-9._-]` came in, one is made.
-pub fn finish(router: Router, kit: &Kit, options: HttpOptions) -> Router {
+/// id of at most 64 bytes of `[A-Za-z0-9._-]` came in, one is made. Requests for a host that is no
+/// address, not `localhost` and none of `names` are 421, and those that a browser sends for a page
+/// of another origin are 403.
+pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames) -> Router {
     let inner = router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(edge::EdgeLayer::new(kit, options))
+        .layer(edge::EdgeLayer::new(kit, options, names))
         // Handlers become routes here, once; otherwise it would happen for every request.
         .with_state(());
     if options.folds.is_empty() {

@@ -9,6 +9,9 @@ pub mod clock;
 pub mod config;
 pub mod data_file;
 pub mod flags;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod health;
 pub mod http;
 pub mod ids;
@@ -20,6 +23,7 @@ pub mod problem;
 pub mod process;
 pub mod redis_link;
 pub mod signals;
+pub mod socket;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -40,9 +40,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct ListenOptions {
     /// From a request's first byte (or the connection's start) until its head is complete.
     pub header_timeout: Duration,
-    /// How long a body may take, beside what its size allows at `body_bytes_per_sec_min`.
+    /// By how much the sender of a body may be behind `body_bytes_per_sec_min`, at any moment.
     pub body_timeout: Duration,
-    /// A sender of a large body must keep up this rate on average.
+    /// The rate that the sender of a body must keep up.
     pub body_bytes_per_sec_min: u32,
     /// How long a connection may rest between requests; it is cut within a quarter more.
     pub idle_timeout: Duration,

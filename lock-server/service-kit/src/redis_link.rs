@@ -12,6 +12,8 @@
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
 mod access;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod pinned;
 mod script;
 mod sentinel;
@@ -32,7 +34,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use pinned::Pinned;
-pub use script::{Script, load_scripts};
+pub use script::{Script, load_scripts, plain};
 pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
 use target::Reached;
 pub use target::RedisTarget;
@@ -111,6 +113,9 @@ pub enum LinkError {
         message: String,
     },
 }
+
+/// How many questions, one after the other, a verification may ask.
+const QUESTIONS_MAX: u32 = 32;
 
 /// The state before the first connection.
 const NOT_TRIED: &str = "not connected yet";
@@ -399,12 +404,25 @@ impl RedisLink {
         connection: &mut MultiplexedConnection,
         choice: Option<u64>,
     ) -> Result<(), String> {
-        let limit = self.inner.options.reply_timeout * 2 + self.inner.verifier.others_take();
-        let verified = self.inner.verifier.verify_chosen(connection, choice);
-        tokio::time::timeout(limit, verified).await.unwrap_or_else(|_| {
-            let limit_ms = limit.as_millis();
-            Err(format!("Redis at {} did not answer within {limit_ms} ms", self.inner.target))
-        })
+        // Each question has its own time, and the error of the one that takes longer says which it was.
+        let reply_timeout = self.inner.options.reply_timeout;
+        let mut connection = connection.clone();
+        connection.set_response_timeout(reply_timeout);
+        let limit = reply_timeout * QUESTIONS_MAX + self.inner.verifier.others_take();
+        let verified = self.inner.verifier.verify_chosen(&mut connection, choice);
+        let (began, target) = (crate::clock::now(), &self.inner.target);
+        match tokio::time::timeout(limit, verified).await {
+            Ok(Ok(())) => Ok(()),
+            // The error of a question that was not answered does not name the Redis.
+            Ok(Err(reason)) if began.elapsed() >= reply_timeout => {
+                Err(format!("{reason} (Redis at {target})"))
+            }
+            Ok(Err(reason)) => Err(reason),
+            Err(_) => {
+                let limit_ms = limit.as_millis();
+                Err(format!("Redis at {target} was not verified within {limit_ms} ms"))
+            }
+        }
     }
 
     fn publish(&self, live: Live) {

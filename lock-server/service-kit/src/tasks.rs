@@ -1,8 +1,12 @@
 //! Tasks that shutdown knows of and awaits.
 
+use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,6 +35,20 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         self.tracker.spawn(task)
+    }
+
+    /// Runs `work` in the caller's task for as long as the caller awaits it, and in a tracked task from the
+    /// moment that the caller drops the returned future. It costs no task where no caller leaves.
+    ///
+    /// Such tasks have no bound of their own: `work` must have a time limit.
+    ///
+    /// # Cancel safety
+    /// Dropping the returned future cancels nothing once it was polled.
+    pub fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Finish<T> {
+        Finish { work: Some(Box::pin(work)), is_started: false, tasks: self.clone() }
     }
 
     /// Runs `work` on the runtime's threads for blocking work, tracked too.
@@ -72,9 +90,79 @@ impl Tasks {
     }
 }
 
+/// Work that is completed whether or not its caller stays; see [`Tasks::finish`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Finish<T: Send + 'static> {
+    /// `None` once it is complete.
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    is_started: bool,
+    tasks: Tasks,
+}
+
+impl<T: Send + 'static> fmt::Debug for Finish<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finish").field("is_started", &self.is_started).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Future for Finish<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        self.is_started = true;
+        // Taken out, so that work that panics is not polled a second time.
+        let Some(mut work) = self.work.take() else { return Poll::Pending };
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Finish<T> {
+    fn drop(&mut self) {
+        // Without a runtime the process ends.
+        if self.is_started
+            && let Some(work) = self.work.take()
+            && Handle::try_current().is_ok()
+        {
+            self.tasks.spawn(work);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
+
+    #[tokio::test]
+    async fn work_is_finished_though_its_caller_leaves() {
+        let tasks = Tasks::new();
+        let (begin, begun) = oneshot::channel::<()>();
+        let (done, is_done) = oneshot::channel();
+        let mut work = Box::pin(tasks.finish(async move {
+            begun.await.unwrap();
+            done.send(7).unwrap();
+        }));
+        assert!(futures_util::poll!(work.as_mut()).is_pending());
+        assert_eq!(tasks.running(), 0, "the caller runs it");
+        drop(work);
+        assert_eq!(tasks.running(), 1, "shutdown awaits it");
+        begin.send(()).unwrap();
+        assert_eq!(is_done.await.unwrap(), 7);
+        assert!(tasks.drained(Duration::from_secs(30)).await);
+    }
+
+    #[tokio::test]
+    async fn work_that_never_began_is_dropped_and_finished_work_leaves_no_task() {
+        let tasks = Tasks::new();
+        drop(tasks.finish(async { unreachable!("it was never polled") }));
+        assert_eq!(tasks.finish(async { 7 }).await, 7);
+        assert_eq!(tasks.running(), 0);
+    }
 
     #[tokio::test]
     async fn drained_waits_for_tasks_and_says_when_it_gave_up() {

@@ -26,8 +26,9 @@ const ANONYMOUS: &str = "anonymous";
 /// # Cancel safety
 /// The server drops this when the client hangs up. A waiter then leaves the queue, and a grant that
 /// was just made for it is taken back (see [`LockStore::acquire`](crate::store::LockStore::acquire)).
-/// A grant under an id that this server made up is taken back too, because nobody can ask for it
-/// again; one under the client's own id stays, because a repeat will.
+/// A request that does not wait is completed. A grant under an id that this server made up is then
+/// taken back too, because no client can ask for it again; one under the client's own id stays, because
+/// a retry will.
 pub(super) async fn acquire(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -47,9 +48,11 @@ pub(super) async fn acquire(
     };
     let locks = vec![lock.clone()];
     let mut undelivered =
-        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id));
+        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id, counted_ms));
     let wait_ms = acquire.wait_ms;
-    let Some(result) = answered(&service, wait_ms, service.store.acquire(acquire)).await else {
+    let store = service.store.clone();
+    let answer = async move { store.acquire(acquire).await };
+    let Some(result) = answered(&service, wait_ms, answer).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
@@ -80,13 +83,16 @@ pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
 }
 
 /// The store's answer; none where the server began to shut down while the request waited.
-pub(super) async fn answered<T>(
+///
+/// # Cancel safety
+/// Dropped, it withdraws a request that waits, and completes one that does not.
+pub(super) async fn answered<T: Send + 'static>(
     service: &Service,
     wait_ms: u64,
-    answer: impl Future<Output = T>,
+    answer: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     if wait_ms == 0 {
-        return Some(answer.await);
+        return Some(service.kit.tasks.finish(answer).await);
     }
     let shutdown = service.kit.tasks.shutdown_token();
     let _waiting = service.counters.waiting();

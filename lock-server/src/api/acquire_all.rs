@@ -40,9 +40,13 @@ pub(super) async fn acquire_all(
     let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();
     let _waits = (wait_ms > 0).then(|| caller.wait()).transpose()?;
     let holds = hold(&caller, &parts, made_up)?;
-    let mut undelivered =
-        made_up.then(|| Undelivered::new(service.clone(), locks.clone(), lease_id));
-    let Some(result) = answered(&service, wait_ms, service.store.acquire_all(parts)).await else {
+    let lives_ms = parts.iter().map(|part| part.ttl.ms().saturating_add(part.wait_ms)).max();
+    let mut undelivered = made_up.then(|| {
+        Undelivered::new(service.clone(), locks.clone(), lease_id, lives_ms.unwrap_or_default())
+    });
+    let store = service.store.clone();
+    let answer = async move { store.acquire_all(parts).await };
+    let Some(result) = answered(&service, wait_ms, answer).await else {
         let detail = "this server is shutting down; the request left the queues of its locks";
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };

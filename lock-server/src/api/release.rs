@@ -13,7 +13,7 @@ use super::Service;
 use crate::counters::Operation;
 use crate::store::StoreError;
 
-/// Ends a lease. Dropping it is harmless: what was sent to the store is done there or not at all.
+/// Ends a lease.
 pub(super) async fn release(
     State(service): State<Arc<Service>>,
     caller: Caller,

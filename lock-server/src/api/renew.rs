@@ -13,8 +13,7 @@ use super::Service;
 use crate::counters::Operation;
 use crate::store::StoreError;
 
-/// Replaces what remains of a live lease. Repeating it is harmless, and so is dropping it: what was
-/// sent to the store is done there or not at all.
+/// Replaces what remains of a live lease; a retry is idempotent.
 pub(super) async fn renew(
     State(service): State<Arc<Service>>,
     caller: Caller,

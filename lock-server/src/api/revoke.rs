@@ -15,8 +15,6 @@ use crate::guards::revoke::{Done, Failed, Revocation, Why};
 use crate::store::Revoke;
 
 /// Seals the guards, ends whatever lease is live, or one of several, and writes down why.
-///
-/// The client may hang up: what was begun is brought to its end.
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -24,11 +22,7 @@ pub(super) async fn revoke(
     ApiJson(request): ApiJson<RevokeRequest>,
 ) -> Result<Json<RevokedReply>, Reject> {
     caller.note("reason", &request.reason);
-    let work = run(Arc::clone(&service), lock.clone(), request);
-    let result = service.kit.tasks.spawn(work).await.unwrap_or_else(|error| {
-        tracing::error!(%error, "a revocation's task ended without a result");
-        Err(Reject::new(Code::Internal, "the revocation's task ended without a result"))
-    });
+    let result = run(&service, &lock, request).await;
     service.counters.count(Operation::Revoke, result.as_ref().err().map(Reject::code));
     let reply = result.inspect_err(|reject| {
         if let Some(guards) = reject.problem().extension::<Vec<GuardSeal>>("guards") {
@@ -49,22 +43,22 @@ pub(super) async fn revoke(
 }
 
 async fn run(
-    service: Arc<Service>,
-    lock: LockName,
+    service: &Service,
+    lock: &LockName,
     request: RevokeRequest,
 ) -> Result<RevokedReply, Reject> {
     let revocation = Revocation {
         store: &*service.store,
         sealer: &service.sealer,
         unsealed: service.revoke_unsealed,
-        lock: &lock,
+        lock,
         wish: Revoke { lease: request.lease_id, reason: Some(request.reason.clone()) },
     };
     let result = revocation.run().await;
     let done = match &result {
         Ok(done) | Err(Failed { done, .. }) => done,
     };
-    account(&service, &lock, &request, done);
+    account(service, lock, &request, done);
     match result {
         Ok(Done { ended, is_delay_lifted, guards }) => {
             let mut ended = ended.into_iter();
@@ -72,7 +66,7 @@ async fn run(
             let others = ended.collect();
             Ok(RevokedReply { ended: first, others, delay_lifted: is_delay_lifted, guards })
         }
-        Err(failed) => Err(reject(&lock, failed)),
+        Err(failed) => Err(reject(lock, failed)),
     }
 }
 

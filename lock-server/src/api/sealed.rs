@@ -1,6 +1,7 @@
 //! Between a grant and its reply: `--seal` may want the guards to know first.
 
 use fence_protocol::LockName;
+use fence_protocol::wire::lock::EndReason;
 use service_kit::problem::Reject;
 
 use super::Service;
@@ -55,7 +56,8 @@ pub(super) async fn one(
     result: Result<Grant, StoreError>,
 ) -> Result<Grant, Refused> {
     let grant = result.map_err(Refused::Store)?;
-    service.seals.after_grant(lock, grant).await.map_err(Refused::Unsealed)
+    let grant = service.seals.after_grant(lock, grant).await.map_err(Refused::Unsealed)?;
+    if is_over(&grant) { Err(Refused::Store(expired())) } else { Ok(grant) }
 }
 
 /// The grants of one step, once their client may be told of them; none of them otherwise.
@@ -67,5 +69,20 @@ pub(super) async fn all(
     let grants = result.map_err(Refused::Store)?;
     let mut grants: Vec<_> = locks.iter().cloned().zip(grants).collect();
     service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
-    Ok(grants.into_iter().map(|(_, grant)| grant).collect())
+    match grants.iter().find(|(_, grant)| is_over(grant)) {
+        None => Ok(grants.into_iter().map(|(_, grant)| grant).collect()),
+        Some((lock, _)) => {
+            let refusal = Box::new(expired());
+            Err(Refused::Store(StoreError::Part { lock: lock.clone(), refusal }))
+        }
+    }
+}
+
+/// Whether the time of a lease was over before its client could be sent the reply.
+fn is_over(grant: &Grant) -> bool {
+    grant.remaining_ms == 0
+}
+
+fn expired() -> StoreError {
+    StoreError::Lost { reason: EndReason::Expired, why: None }
 }

@@ -1,16 +1,16 @@
 //! Grants that nobody can have heard of.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName};
+use futures_util::future::join_all;
 
 use super::Service;
-use crate::store::StoreError;
+use crate::store::return_lease;
 
-/// Before each try: a store whose answer was lost is away at this very moment.
-const TRIES: [Duration; 4] =
-    [Duration::ZERO, Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
+/// For how long a lease may live at least that was asked for: that of a session has the session's time,
+/// and no heartbeat gets through while the store cannot be used.
+const LIVES_MS_MIN: u64 = 60_000;
 
 /// Takes the leases back that were granted under an id that this server made up, when the client
 /// goes away before it is told the id, or is told that the outcome is unknown: nobody can ask for
@@ -21,11 +21,18 @@ pub(super) struct Undelivered {
     /// Empty once the answer is there.
     locks: Vec<LockName>,
     lease_id: LeaseId,
+    lives_ms: u64,
 }
 
 impl Undelivered {
-    pub(super) fn new(service: Arc<Service>, locks: Vec<LockName>, lease_id: LeaseId) -> Self {
-        Self { service, locks, lease_id }
+    /// A request whose leases end by themselves within `lives_ms`, where they are not a session's.
+    pub(super) fn new(
+        service: Arc<Service>,
+        locks: Vec<LockName>,
+        lease_id: LeaseId,
+        lives_ms: u64,
+    ) -> Self {
+        Self { service, locks, lease_id, lives_ms: lives_ms.max(LIVES_MS_MIN) }
     }
 
     /// The client is told: the leases are its own.
@@ -36,27 +43,17 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        let (locks, lease_id) = (std::mem::take(&mut self.locks), self.lease_id);
+        let locks = std::mem::take(&mut self.locks);
         if locks.is_empty() {
             return;
         }
+        let (lease_id, lives_ms) = (self.lease_id, self.lives_ms);
         let service = self.service.clone();
         self.service.kit.tasks.spawn(async move {
-            for lock in locks {
-                // Where all of this fails too, the lease's time ends it.
-                give_back(&service, &lock, lease_id).await;
-            }
+            let returned = locks
+                .iter()
+                .map(|lock| return_lease(&*service.store, &service.kit, lock, lease_id, lives_ms));
+            join_all(returned).await;
         });
-    }
-}
-
-/// A release that overtakes its acquire leaves its id there, so that the acquire is refused.
-async fn give_back(service: &Service, lock: &LockName, lease_id: LeaseId) {
-    for pause in TRIES {
-        tokio::time::sleep(pause).await;
-        let result = service.store.release(lock, lease_id).await;
-        if matches!(result, Ok(_) | Err(StoreError::Lost { .. })) {
-            return;
-        }
     }
 }

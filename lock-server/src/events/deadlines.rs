@@ -1,6 +1,6 @@
 //! When to look at which lease, to learn how it ended. Pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token};
@@ -36,6 +36,8 @@ pub(super) struct Deadlines {
     leases: HashMap<Key, Followed>,
     /// The exclusive ones.
     by_lock: HashMap<LockName, LeaseId>,
+    /// Those that are bound to a session: its end makes them due, and is not to search all the others.
+    by_session: HashMap<SessionId, HashSet<Key>>,
     due: BTreeSet<(u64, Key)>,
     capacity: usize,
 }
@@ -43,8 +45,13 @@ pub(super) struct Deadlines {
 impl Deadlines {
     /// Follows at most `capacity` leases.
     pub(super) fn new(capacity: usize) -> Self {
-        let (leases, by_lock, due) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        Self { leases, by_lock, due, capacity }
+        Self {
+            leases: HashMap::new(),
+            by_lock: HashMap::new(),
+            by_session: HashMap::new(),
+            due: BTreeSet::new(),
+            capacity,
+        }
     }
 
     /// What is known of a lease.
@@ -90,19 +97,17 @@ impl Deadlines {
         if event.mode.is_exclusive() {
             self.by_lock.insert(lock.clone(), *lease_id);
         }
+        if let Some(session) = event.session_id {
+            self.by_session.entry(session).or_default().insert(key.clone());
+        }
         self.due.insert((due_ms, key.clone()));
         self.leases.insert(key, followed);
         first.is_none_or(|first| due_ms < first) || self.next_ms() < first
     }
 
     fn look_at_session(&mut self, session: Option<SessionId>, now_ms: u64) -> bool {
-        let is_of = |followed: &Followed| session.is_some() && followed.session == session;
-        let leases: Vec<Key> = self
-            .leases
-            .iter()
-            .filter(|(_, followed)| is_of(followed))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let bound = session.and_then(|session| self.by_session.get(&session));
+        let leases: Vec<Key> = bound.into_iter().flatten().cloned().collect();
         leases.iter().fold(false, |any, key| self.look(key, now_ms) | any)
     }
 
@@ -132,6 +137,14 @@ impl Deadlines {
         self.due.remove(&(followed.due_ms, key.clone()));
         if self.by_lock.get(&key.0) == Some(&key.1) {
             self.by_lock.remove(&key.0);
+        }
+        if let Some(session) = followed.session
+            && let Some(bound) = self.by_session.get_mut(&session)
+        {
+            bound.remove(key);
+            if bound.is_empty() {
+                self.by_session.remove(&session);
+            }
         }
     }
 
@@ -242,6 +255,9 @@ mod tests {
         closed.session_id = Some(session);
         assert!(deadlines.note(&closed, 5, true));
         assert_eq!(due(&mut deadlines, 5), [lease(1)]);
+        deadlines.forget(&key(1, "a"));
+        assert!(deadlines.by_session.is_empty(), "nothing is kept of a session without leases");
+        assert!(!deadlines.note(&closed, 6, true));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! its own: neither a slow reader nor a full stream can hold up an operation on a lock.
 
 mod entries;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -29,7 +29,7 @@ use super::ASK_TIMEOUT;
 use super::seal::Standing;
 use super::sealer::{Cause, Sealer, Told, higher_mark};
 use crate::prefixes::Prefixes;
-use crate::store::{Grant, LockStore, Mode, StoreError};
+use crate::store::{Grant, LockStore, Mode, is_ended, return_lease};
 
 /// How many grants may wait to be sealed in the background; of more than that, seals are dropped.
 const LAZY_MAX: usize = 1_024;
@@ -207,13 +207,18 @@ impl Seals {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
     }
 
-    /// Ends leases that nobody was told of.
+    /// Ends leases that no client has received. A tracked task retries those that the store does not
+    /// confirm as ended.
     async fn give_back(&self, grants: &[(LockName, Grant)], told: Vec<Told>) -> NotSealed {
         let untold = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
-        let releases = untold.map(|(lock, grant)| self.store.release(lock, grant.lease_id));
+        let untold: Vec<&(LockName, Grant)> = untold.collect();
+        let releases = untold.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
-        let is_ended =
-            |result: &Result<_, _>| matches!(result, Ok(_) | Err(StoreError::Lost { .. }));
+        for ((lock, grant), result) in untold.into_iter().zip(&results) {
+            if !is_ended(result) {
+                self.return_later(lock.clone(), grant);
+            }
+        }
         let is_given_back = results.iter().all(is_ended);
         // A mark above the token of a lease that was live to the end: the counter is below what was
         // issued.
@@ -223,6 +228,14 @@ impl Seals {
             tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
         }
         NotSealed { reject: problem(grants, &told, is_given_back), is_given_back }
+    }
+
+    fn return_later(&self, lock: LockName, grant: &Grant) {
+        let (store, kit) = (self.store.clone(), self.kit.clone());
+        let (lease_id, lives_ms) = (grant.lease_id, grant.remaining_ms);
+        self.kit.tasks.spawn(async move {
+            return_lease(&*store, &kit, &lock, lease_id, lives_ms).await;
+        });
     }
 
     fn seal_later(&self, lock: &LockName, grant: &Grant) {
@@ -298,7 +311,10 @@ fn problem(grants: &[(LockName, Grant)], told: &[Told], is_given_back: bool) -> 
         false => {
             let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
             let ms = longest_ms.unwrap_or_default();
-            format!("the lease could not be given back and ends by itself within {ms} ms")
+            format!(
+                "the lease could not be given back yet; this is retried, and it ends by itself within \
+                 {ms} ms"
+            )
         }
     };
     let (locks, why) = (locks.join(", "), why.join("; "));

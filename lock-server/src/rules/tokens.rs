@@ -1,11 +1,8 @@
 //! Where tokens may come from when the counter's memory is in doubt.
 
 use fence_protocol::Token;
+pub use fence_protocol::token::{EPOCH_2025_MS, TOKENS_PER_MS, clock_floor};
 
-/// 2025-01-01T00:00:00Z in milliseconds since 1970.
-pub const EPOCH_2025_MS: u64 = 1_735_689_600_000;
-/// Tokens a millisecond that the clock floor leaves room for: a million a second.
-pub const TOKENS_PER_MS: u64 = 1_000;
 /// How far above the clock floor a client may ask the counter to be lifted: one hour of clock.
 pub const LIFT_SLACK: u64 = 3_600_000 * TOKENS_PER_MS;
 
@@ -13,12 +10,6 @@ pub const LIFT_SLACK: u64 = 3_600_000 * TOKENS_PER_MS;
 /// lock server whose clock is right issues more before the year 2056, so that a higher one was
 /// forged, and lifting the counter to it would use up the tokens of the namespace.
 pub const CREDIBLE_MARK_MAX: u64 = Token::MAX - 1_000_000_000_000;
-
-/// A number above every token that a namespace can have issued until now, as long as it issued
-/// fewer than a million a second since 2025 and the wall clock has not gone back.
-pub fn clock_floor(wall_ms: u64) -> u64 {
-    wall_ms.saturating_sub(EPOCH_2025_MS).saturating_mul(TOKENS_PER_MS)
-}
 
 /// Where a counter begins whose memory may have been lost: above every token that can have been
 /// issued, also where a client had lifted the counter as far as [`min_token_ceiling`] lets it.

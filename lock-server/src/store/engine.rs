@@ -13,6 +13,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
+use fence_protocol::wire::session::SessionReply;
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
 use service_kit::clock::Clock;
 use service_kit::health::Health;
@@ -57,6 +58,8 @@ type Work = Box<dyn FnOnce(&mut Machine, u64) -> Ready + Send>;
 
 /// The answer to an acquire, and whether somebody else got the same one.
 struct Heard {
+    /// When the time that remains was measured, by the engine's clock.
+    at_ms: u64,
     result: Result<Grant, StoreError>,
     /// The grants of the other locks of a request for several.
     others: Vec<Grant>,
@@ -87,6 +90,7 @@ enum Request {
 
 /// A handle on the thread. Dropping it ends the thread after what it has in hand.
 pub(super) struct Engine {
+    clock: Arc<dyn Clock>,
     inbox: SyncSender<Request>,
     thread: Option<JoinHandle<()>>,
 }
@@ -119,11 +123,11 @@ impl Engine {
         health: Health,
     ) -> std::io::Result<Self> {
         let (inbox, requests) = sync_channel(INBOX);
-        let worker = Worker::new(machine, journal, clock, health);
+        let worker = Worker::new(machine, journal, clock.clone(), health);
         let thread = std::thread::Builder::new()
             .name("lock-engine".to_owned())
             .spawn(move || worker.run(&requests))?;
-        Ok(Self { inbox, thread: Some(thread) })
+        Ok(Self { clock, inbox, thread: Some(thread) })
     }
 
     /// See [`LockStore::acquire`](super::LockStore::acquire).
@@ -131,7 +135,9 @@ impl Engine {
         let waits = request.wait_ms > 0;
         let (lock, lease_id) = (request.lock.clone(), request.lease_id);
         let asked = waits.then_some(Asked { lock, others: Vec::new(), lease_id });
-        self.hear(asked, |answer| Request::Acquire(request, answer)).await?.result
+        let heard = self.hear(asked, |answer| Request::Acquire(request, answer)).await?;
+        let late_ms = self.since_ms(heard.at_ms);
+        Ok(heard.result?.later(late_ms))
     }
 
     /// See [`LockStore::acquire_all`](super::LockStore::acquire_all).
@@ -143,8 +149,9 @@ impl Engine {
             lease_id: first.lease_id,
         });
         let heard = self.hear(asked, |answer| Request::AcquireAll(parts, answer)).await?;
-        let first = heard.result?;
-        Ok(std::iter::once(first).chain(heard.others).collect())
+        let (late_ms, first) = (self.since_ms(heard.at_ms), heard.result?);
+        let grants = std::iter::once(first).chain(heard.others);
+        Ok(grants.map(|grant| grant.later(late_ms)).collect())
     }
 
     /// Sends an acquire and awaits its answer; withdraws it where the caller goes away before.
@@ -167,7 +174,25 @@ impl Engine {
         lease_id: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        self.ask(|answer| Request::Renew(lock, lease_id, ttl, answer)).await
+        let sent_ms = self.clock.monotonic_ms();
+        let grant = self.ask(|answer| Request::Renew(lock, lease_id, ttl, answer)).await?;
+        Ok(grant.later(self.since_ms(sent_ms)))
+    }
+
+    /// As [`run`](Self::run), of what tells how long a session lives.
+    pub(super) async fn session(
+        &self,
+        work: impl FnOnce(&mut Machine, u64) -> Result<SessionReply, StoreError> + Send + 'static,
+    ) -> Result<SessionReply, StoreError> {
+        let sent_ms = self.clock.monotonic_ms();
+        let mut session = self.run(work).await?;
+        session.expires_in_ms = session.expires_in_ms.saturating_sub(self.since_ms(sent_ms));
+        Ok(session)
+    }
+
+    /// The commit takes its time, and the lease's runs meanwhile.
+    fn since_ms(&self, at_ms: u64) -> u64 {
+        self.clock.monotonic_ms().saturating_sub(at_ms)
     }
 
     pub(super) async fn release(
@@ -327,11 +352,11 @@ macro_rules! serve_through_engine {
         #[async_trait]
         impl SessionStore for $store {
             async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
-                self.0.run(move |machine, now_ms| machine.create_session(now_ms, new)).await
+                self.0.session(move |machine, now_ms| machine.create_session(now_ms, new)).await
             }
 
             async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-                self.0.run(move |machine, now_ms| machine.heartbeat(now_ms, session)).await
+                self.0.session(move |machine, now_ms| machine.heartbeat(now_ms, session)).await
             }
 
             async fn end_session(

@@ -28,6 +28,8 @@ mod alive;
 mod background;
 mod counter;
 mod ending;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod gateway;
 mod granting;
 mod identity;

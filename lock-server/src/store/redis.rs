@@ -5,6 +5,8 @@
 
 mod asking;
 mod background;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod in_use;
 pub mod judge;
 mod key_prefix;
@@ -35,7 +37,7 @@ use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 
-use self::asking::{Grantor, Wish};
+use self::asking::Wish;
 pub use self::key_prefix::KeyPrefix;
 use self::lineage::{ABSENT, Lineage, LineageKeeper};
 use self::refusals::store_error;
@@ -115,11 +117,11 @@ impl RedisStore {
         let lineage =
             LineageKeeper::new(&target, &prefix, &scripts, &token_seen, &time, guards, kit);
         let lineage = Arc::new(lineage.and_replicas(options.replicas.count));
-        let (to, tasks) = (target.clone(), &kit.tasks);
-        let link = RedisLink::start(to, options.link, lineage.clone(), tasks).await?;
+        let to = target.clone();
+        let link = RedisLink::start(to, options.link, lineage.clone(), &kit.tasks).await?;
         let (waited, verifier) = (options.replicas, lineage.clone());
         let replicas =
-            Replicas::start(&target, &prefix, waited, options.link, verifier, tasks).await?;
+            Replicas::start(&target, &prefix, waited, (&link, options.link), verifier, kit).await?;
         let inner = Inner {
             link,
             replicas,
@@ -149,19 +151,26 @@ impl RedisStore {
     /// Runs a script with the arguments that all of them share and then `more`. A refusal because of
     /// the lineage or the clock has changed nothing, so it is sent again: once after a new verification,
     /// a few times after a new look at the clock. What was long on its way is given that much longer.
+    /// A Redis that has forgotten the scripts was verified again by then.
+    ///
+    /// # Cancel safety
+    /// The reply to what was sent is read whether or not the caller stays: it may hold grants of other
+    /// waiters. Nothing is sent for a caller that has left.
     async fn run(
         &self,
         script: &Script,
         more: impl Fn(&mut Cmd) + Send,
     ) -> Result<Answer, StoreError> {
         let (mut verified, mut looked, mut slow_ms) = (false, 0, 0);
+        let mut was_down = false;
         loop {
             let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
             let lineage = self.grants_in();
             let command = self.command(script, &more, slow_ms)?;
             let sent_ms = self.inner.clock.monotonic_ms();
-            match self.inner.link.call(&command).await {
-                Ok(value) => return self.read(value, lineage.as_ref()),
+            match self.inner.tasks.finish(self.clone().exchange(command, lineage, sent_ms)).await {
+                Ok(answer) => return answer,
+                Err(LinkError::Down(_)) if !was_down => was_down = true,
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !verified => {
                     tracing::warn!(
                         answer = message,
@@ -179,6 +188,18 @@ impl RedisStore {
                 Err(error) => return Err(store_error(error)),
             }
         }
+    }
+
+    /// Sends a command and reads its reply. It is not sent again here: its caller may have left since, and
+    /// has then sent the withdrawal.
+    async fn exchange(
+        self,
+        command: Cmd,
+        lineage: Option<String>,
+        sent_ms: u64,
+    ) -> Result<Result<Answer, StoreError>, LinkError> {
+        let value = self.inner.link.call_in_turn(&command).await?;
+        Ok(self.read(value, lineage.as_ref(), sent_ms))
     }
 
     /// Tells a clock that jumped from a question that was long on its way, unless somebody did after
@@ -212,40 +233,42 @@ impl RedisStore {
         Ok(command)
     }
 
-    /// Reads a reply, remembers the highest token, and passes on the grants for our waiters.
-    fn read(&self, value: ::redis::Value, lineage: Option<&String>) -> Result<Answer, StoreError> {
+    /// Reads the reply to a command that was sent at `sent_ms`, remembers the highest token, and passes on
+    /// the grants for our waiters. The time that remains was measured when the script ran, which may have
+    /// been right after the command was sent; Redis and this server count whole milliseconds.
+    fn read(
+        &self,
+        value: ::redis::Value,
+        lineage: Option<&String>,
+        sent_ms: u64,
+    ) -> Result<Answer, StoreError> {
         let (answer, handed) = reply::read(value)?;
+        let read_ms = self.inner.clock.monotonic_ms();
+        let took_ms = read_ms.saturating_sub(sent_ms) + 1;
         for token in answer.tokens() {
             self.saw(token);
         }
+        // As the script said it: equal leases are noted alike, however long their replies took.
         if let Some(lives_ms) = answer.lives_ms() {
             self.inner.time.note(lives_ms);
         }
+        let answer = answer.later(took_ms);
         self.inner.time.paused(answer.paused_ms());
         for handed in handed {
             match handed {
                 Handed::One(lock, grant) => {
                     self.saw(grant.token);
                     self.inner.time.note(grant.remaining_ms);
+                    let grant = grant.later(took_ms);
                     let (lease_id, locks) = (grant.lease_id, vec![lock.clone()]);
-                    self.announce(
-                        lineage.cloned(),
-                        locks,
-                        lease_id,
-                        Grantor::Here,
-                        move |store, took_ms| {
-                            store.inner.waiting.grant(&lock, replicas::later(grant, took_ms))
-                        },
-                    );
+                    self.announce(lineage.cloned(), locks, lease_id, move |store| {
+                        store.inner.waiting.grant(&lock, grant, read_ms)
+                    });
                 }
                 Handed::Several { known_by, lease_id, locks } => {
-                    self.announce(
-                        lineage.cloned(),
-                        locks,
-                        lease_id,
-                        Grantor::Here,
-                        move |store, _| store.inner.waiting.ask_again(&known_by, lease_id),
-                    );
+                    self.announce(lineage.cloned(), locks, lease_id, move |store| {
+                        store.inner.waiting.ask_again(&known_by, lease_id)
+                    });
                 }
             }
         }
@@ -285,11 +308,18 @@ impl LockStore for RedisStore {
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
         let ttl = ttl.map(|ttl| ttl.ms().to_string()).unwrap_or_default();
-        let answer = self
-            .run(&self.inner.scripts.renew, |command| {
-                command.arg(lock.as_str()).arg(lease.to_string()).arg(&ttl);
+        let ask = async |acknowledged: String| {
+            self.run(&self.inner.scripts.renew, |command| {
+                command.arg(lock.as_str()).arg(lease.to_string()).arg(&ttl).arg(&acknowledged);
             })
-            .await?;
+            .await
+        };
+        let lineage = self.grants_in();
+        let mut answer = ask(self.acknowledged()).await?;
+        if let Answer::Unacknowledged(token) = answer {
+            self.acknowledge(lineage).await?;
+            answer = ask(token.to_string()).await?;
+        }
         answer.of(lease, &self.inner.options.limits).into_grant()
     }
 

@@ -101,7 +101,8 @@ async fn only_its_principal(server: &Server) {
         let (api, bearer) = (who.api.clone(), who.bearer.clone());
         let path = format!("{path}/block");
         async move {
-            let headers = [("authorization", bearer.as_str())];
+            let json = ("content-type", "application/json");
+            let headers = [("authorization", bearer.as_str()), json];
             api.send(Method::POST, &path, &headers, "{\"reason\":\"moved\"}").await
         }
     };

@@ -17,7 +17,7 @@ use super::{As, Site};
 /// Byte for byte, as a well-behaved client would not send it.
 async fn raw(server: &Server, who: &As, line: &str, more: &str, body: &str) -> u16 {
     let request = format!(
-        "{line} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\nconnection: close\r\n{more}\
+        "{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\nconnection: close\r\ncontent-type: application/json\r\n{more}\
          content-length: {}\r\n\r\n{body}",
         who.bearer,
         body.len()

@@ -64,7 +64,7 @@ async fn two_token_headers() {
     let witness = Witness::new().await;
     let header = unsigned(9, "a", lease_id());
     let request = format!(
-        "PUT /v1/objects/a HTTP/1.1\r\nhost: x\r\nconnection: close\r\nFencing-Token: {header}\r\n\
+        "PUT /v1/objects/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nFencing-Token: {header}\r\n\
          fencing-token: {header}\r\ncontent-length: 1\r\n\r\nx"
     );
     let reply = exchange(&witness.server.base, request.as_bytes()).await;
@@ -76,7 +76,7 @@ async fn two_token_headers() {
 #[tokio::test]
 async fn a_token_header_that_is_no_text() {
     let witness = Witness::new().await;
-    let mut request = b"PUT /v1/objects/a HTTP/1.1\r\nhost: x\r\nfencing-token: ".to_vec();
+    let mut request = b"PUT /v1/objects/a HTTP/1.1\r\nhost: localhost\r\nfencing-token: ".to_vec();
     request.extend([0xff, 0xfe]);
     request.extend(b"\r\ncontent-length: 1\r\n\r\nx");
     let reply = exchange(&witness.server.base, &request).await;
@@ -105,7 +105,7 @@ async fn bad_keys() {
     ] {
         // reqwest would resolve a dotted path itself, so the bytes are written by hand.
         let request = format!(
-            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              fencing-token: {token}\r\ncontent-length: 1\r\n\r\nx"
         );
         let reply = exchange(&witness.server.base, request.as_bytes()).await;
@@ -114,7 +114,7 @@ async fn bad_keys() {
     }
     for key in ["..", "a/../a", "./a", "b/../a"] {
         let request = format!(
-            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              fencing-token: {token}\r\ncontent-length: 1\r\n\r\nx"
         );
         let reply = exchange(&witness.server.base, request.as_bytes()).await;
@@ -144,7 +144,7 @@ async fn a_body_that_breaks_off_writes_nothing() {
     let token = unsigned(9, "a", lease_id());
     let mut stream = fence_tests::raw_http::connect(&witness.server.base).await;
     let head = format!(
-        "PUT /v1/objects/a HTTP/1.1\r\nhost: x\r\nfencing-token: {token}\r\n\
+        "PUT /v1/objects/a HTTP/1.1\r\nhost: localhost\r\nfencing-token: {token}\r\n\
          content-length: 1000\r\n\r\nhalf of it"
     );
     tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();

@@ -108,7 +108,7 @@ async fn refusals_never_reach_the_upstream() {
     for path in ["/%2e%2e/doc", "/a/../doc", "/a/%2e%2e/doc", "/%64%2f..%2fdoc", "//doc", "/a%00"] {
         // Written by hand: a well-behaved client would resolve a dotted path itself.
         let request = format!(
-            "PUT {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nfencing-token: {}\r\n\
+            "PUT {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nfencing-token: {}\r\n\
              content-length: 1\r\n\r\nx",
             token(50)
         );
@@ -117,6 +117,72 @@ async fn refusals_never_reach_the_upstream() {
     }
     assert_eq!(lane.upstream.values(), ["new"]);
     assert_eq!(lane.mark().await, Some(34));
+}
+
+/// The guard checks the lock of the path. Whatever could name another lock's resource is refused.
+#[tokio::test]
+async fn a_request_names_one_resource() {
+    let lane = Lane::new(LONG).await;
+    let send = async |line: &str, header: &str| {
+        let request = format!(
+            "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nfencing-token: {}\r\n\
+             {header}content-length: 1\r\n\r\nx",
+            token(50)
+        );
+        exchange(lane.api.base(), request.as_bytes()).await
+    };
+    for line in ["MOVE /doc", "COPY /doc", "BIND /doc", "REBIND /doc", "MERGE /doc"] {
+        let reply = send(line, "destination: /other\r\n").await;
+        assert_eq!(status(&reply), Some(405), "{line}: {reply}");
+    }
+    for header in [
+        "destination: /other",
+        "x-original-url: /other",
+        "X-Original-Url: /other",
+        "x_original_url: /other",
+        "x-rewrite-url: /other",
+        "x-amz-copy-source: /bucket/other",
+        "x-amz-rename-source: /bucket/other",
+        "x-ms-copy-source: http://127.0.0.1/other",
+        "x-goog-copy-source: /bucket/other",
+        "x-http-method-override: DELETE",
+        "x-method-override: DELETE",
+        "x-forwarded-prefix: /other",
+        "x-forwarded-uri: /other",
+        "x-accel-redirect: /other",
+        "x-sendfile: /other",
+        "content-location: /other",
+        "overwrite: T",
+        "if: </other> (<urn:x>)",
+    ] {
+        let reply = send("PUT /doc", &format!("{header}\r\n")).await;
+        assert_eq!(status(&reply), Some(400), "{header}: {reply}");
+    }
+    let paths = [
+        "/doc?X-Amz-Copy-Source=%2Fbucket%2Fother",
+        "/doc;a=b",
+        "/doc%3Ba=b",
+        "/x%5C..%5Cdoc",
+        "/doc/",
+        "/doc/.",
+        "http://other/doc",
+        "http://localhost//doc",
+    ];
+    for path in paths {
+        let reply = send(&format!("PUT {path}"), "").await;
+        assert!(matches!(status(&reply), Some(400..=499)), "{path}: {reply}");
+    }
+    let other = send("PUT /DOC", "").await;
+    assert_eq!(status(&other), Some(403), "another name has another lock: {other}");
+    assert!(lane.upstream.log().is_empty(), "{:?}", lane.upstream.log());
+
+    // The name of a virtual host stays behind, and one spelling of the path goes on.
+    let reply = send("PUT http://localhost/%64oc", "forwarded: host=b\r\nx-host: b\r\n").await;
+    assert_eq!(status(&reply), Some(204), "{reply}");
+    let log = lane.upstream.log();
+    assert_eq!(log[0].path, "/doc");
+    assert!(!log[0].headers.contains_key("forwarded") && !log[0].headers.contains_key("x-host"));
+    assert_eq!(log[0].headers["host"], lane.upstream.base().trim_start_matches("http://"));
 }
 
 /// The heart of it: 33 is on the wire while 34 arrives. 34 waits until 33 has landed.

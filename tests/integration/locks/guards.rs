@@ -2,7 +2,7 @@
 
 use fence_protocol::Token;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
-use fence_tests::key_file::{lease_id, unsigned};
+use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::ports;
 use fence_tests::servers::{DataDir, Server, Setup};
 use fence_tests::wait::{until, until_true};
@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Far above the clock floor of these decades.
-pub(crate) const FAR: u64 = 900_000_000_000_000;
+/// Far above the clock floor of these years, and below what an unsigned token may be.
+pub(crate) const FAR: u64 = 300_000_000_000_000;
 
 /// A guard that has seen this token.
 pub(crate) async fn guard_at(mark: u64) -> Server {
@@ -240,7 +240,9 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
 /// A forged mark must not use up the tokens of the namespace.
 #[tokio::test]
 async fn a_mark_that_nobody_can_have_issued_is_named_and_not_followed() {
-    let guard = guard_at(Token::MAX).await;
+    let keys = KeyFile::new("k1", 7);
+    let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
+    guard.guard().sealed("witness", &keys.sign(Token::MAX, "witness", lease_id())).await;
     let server = with_guards("memory:", &[&guard.base]).start().await;
     assert!(token(&server, "a").await < FAR);
     let line = warning(&server).await;

@@ -267,7 +267,7 @@ async fn send_and_stay(server: &Server, body: &Value) -> tokio::net::TcpStream {
     let body = body.to_string();
     let mut stream = raw_http::connect(&server.base).await;
     let request = format!(
-        "POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -3,7 +3,9 @@
 use fence_protocol::wire::lock::{EndReason, LeasesReply, LockState};
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::{Guard, Locks, Reply};
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, text};
+use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
@@ -176,6 +178,32 @@ async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
     let late = site.locks().acquire("job", body).await.lease();
     assert_eq!(late.token, first.token);
     assert_eq!(site.locks().show("job").await.state, LockState::Held);
+}
+
+/// The store cannot be used at the moment when an unsealed grant is to be returned: it is returned later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
+    let redis = Redis::start().await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    let guard = Witness::start().await;
+    let url = format!("redis://{}", proxy.address());
+    let server = with_guards(&url, &[&guard.base]).args(REQUIRED).start().await;
+    let direct = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let other = direct.locks();
+    guard.hold();
+    let own = server.locks();
+    let body = json!({"lease_id": lease_id(), "ttl_ms": 600_000});
+    let reply = tokio::spawn(async move { own.acquire("job", body).await });
+    guard.asked().await;
+    proxy.set(Fault::Refuse);
+    let detail = unsealed(&soon("the refusal", reply).await.unwrap());
+    assert!(detail.contains("is retried"), "{detail}");
+    assert_eq!(other.show("job").await.state, LockState::Held);
+    proxy.heal();
+    until_true("the lock to be free", || async {
+        other.show("job").await.state == LockState::Free
+    })
+    .await;
 }
 
 /// A client that hangs up while the guards are sealed, without an id that it could ask with again.

@@ -52,7 +52,7 @@ async fn a_waiter_that_disconnects_leaves_the_queue() {
         let body = body.to_string();
         let mut stream = raw_http::connect(&server.base).await;
         let request = format!(
-            "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -11,10 +11,11 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 
 const LONG_MS: u64 = 60_000;
-const LIVENESS: [&str; 4] = ["--liveness", "400ms", "--store-timeout", "500ms"];
+/// A server that is taken for dead soon after it stands still.
+const MORTAL: [&str; 2] = ["--liveness", "400ms"];
 
 async fn two_servers(redis: &Redis) -> (Server, Server) {
-    let setup = Setup::lock_server(&redis.url()).args(&LIVENESS);
+    let setup = Setup::lock_server(&redis.url()).args(&MORTAL);
     (setup.start().await, setup.start().await)
 }
 
@@ -105,8 +106,8 @@ async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let store = format!("redis://{}", proxy.address());
-    let server = Setup::lock_server(&store).args(&LIVENESS).start().await;
-    let second = Setup::lock_server(&redis.url()).args(&LIVENESS).start().await;
+    let server = Setup::lock_server(&store).args(&MORTAL).start().await;
+    let second = Setup::lock_server(&redis.url()).args(&MORTAL).start().await;
     let other = second.locks();
     let held = other.grant("away", LONG_MS).await;
     let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": 1_000});

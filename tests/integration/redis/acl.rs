@@ -18,7 +18,7 @@ async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, OpenErro
     let namespace: Namespace = namespace.parse().unwrap();
     // The pause after a loss is told of in `loss.rs`.
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
-    let options = StoreOptions { namespace, loss, ..StoreOptions::default() };
+    let options = StoreOptions { namespace, loss, ..fence_tests::store_options::patient() };
     lock_server::store::open(&url.parse().unwrap(), &options, &service_kit::Kit::new("acl")).await
 }
 

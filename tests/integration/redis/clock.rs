@@ -192,6 +192,12 @@ async fn a_redis_that_stood_still_is_no_jump() {
     redis.process().stopped().await;
     let own = locks.clone();
     let asking = tokio::spawn(async move { own.grant("asked", 60_000).await });
+    until_true("the request to be handled", || async {
+        // It, and the one that asks for this.
+        let figures = locks.0.get("/metrics").await.body;
+        String::from_utf8_lossy(&figures).contains("\nhttp_requests_in_flight 2\n")
+    })
+    .await;
     // It is the time that is tried here, and not what comes of it.
     tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
     redis.process().resume();

@@ -2,6 +2,7 @@
 //! another node or whose node may fail over.
 
 mod apart;
+mod followed;
 
 use fence_protocol::Code;
 use fence_protocol::wire::lock::LeaseReply;

@@ -12,7 +12,7 @@ use super::lock_server;
 
 async fn behind(proxy: &FaultProxy) -> Server {
     Setup::lock_server(&format!("redis://{}", proxy.address()))
-        .args(&["--store-timeout", "500ms"])
+        .args(&["--store-timeout", "3s"])
         .start()
         .await
 }
@@ -146,7 +146,7 @@ async fn a_silent_redis_is_unknown_in_bounded_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_stands_still_is_unknown_in_bounded_time() {
     let redis = Redis::start().await;
-    let server = Setup::lock_server(&redis.url()).args(&["--store-timeout", "500ms"]).start().await;
+    let server = Setup::lock_server(&redis.url()).args(&["--store-timeout", "3s"]).start().await;
     let locks = server.locks();
     let lease = locks.grant("a", 60_000).await;
     redis.process().pause();

@@ -7,6 +7,7 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LockName, Owner, Ttl};
 use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
+use fence_tests::store_options::patient;
 use fence_tests::wait::{soon, until_true};
 use lock_server::store::{
     Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError, StoreOptions,
@@ -20,11 +21,20 @@ type Outcome = Result<Vec<Grant>, StoreError>;
 
 const LONG_MS: u64 = 60_000;
 
-/// A server's store that counts as dead when it was silent for 400 ms.
+/// A liveness that no test outlasts: a server that is slow on a busy machine is not taken for dead.
+pub(super) const LASTING: Duration = Duration::from_secs(60);
+/// A liveness that a test awaits the end of.
+pub(super) const BRIEF: Duration = Duration::from_millis(400);
+
+/// A server's store.
 pub(super) async fn server(redis: &Redis) -> Store {
+    server_with(redis, LASTING).await
+}
+
+/// A server's store that counts as dead when it was silent for so long, and gives others as long to claim.
+pub(super) async fn server_with(redis: &Redis, liveness: Duration) -> Store {
     let limits = Limits { ended_retention_ms: 100, session_leases: 2, ..Limits::default() };
-    let liveness = Duration::from_millis(400);
-    let options = StoreOptions { limits, liveness, ..StoreOptions::default() };
+    let options = StoreOptions { limits, liveness, ..patient() };
     let url = redis.url().parse().unwrap();
     lock_server::store::open(&url, &options, &Kit::new("shared")).await.unwrap()
 }
@@ -64,12 +74,15 @@ async fn all_granted(waiting: JoinHandle<Outcome>) -> Vec<Grant> {
 }
 
 /// A server that dies with the group that waits there, from one moment to the next.
-async fn enqueue_at_a_dying_server(redis: &Redis, parts: &[Acquire]) -> Runtime {
+async fn enqueue_at_a_dying_server(
+    redis: &Redis,
+    parts: &[Acquire],
+    liveness: Duration,
+) -> Runtime {
     let runtime = Runtime::new().unwrap();
     let (url, asked) = (redis.url(), parts.to_vec());
     runtime.spawn(async move {
-        let options =
-            StoreOptions { liveness: Duration::from_millis(400), ..StoreOptions::default() };
+        let options = StoreOptions { liveness, ..patient() };
         let kit = Kit::new("dying");
         let store = lock_server::store::open(&url.parse().unwrap(), &options, &kit).await.unwrap();
         store.acquire_all(asked).await
@@ -173,11 +186,12 @@ async fn groups_of_two_servers_stand_in_one_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
     let redis = Redis::start().await;
-    let one = server(&redis).await;
+    let one = server_with(&redis, BRIEF).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let delayed = |part| Acquire { lock_delay_ms: LONG_MS, ..part };
     let lost: Vec<Acquire> = group(&["a", "b"]).into_iter().map(delayed).collect();
-    let dying = enqueue_at_a_dying_server(&redis, &lost).await;
+    // It counts as alive to the end: the group is granted.
+    let dying = enqueue_at_a_dying_server(&redis, &lost, LASTING).await;
     queue_of(&one, "b", 1).await;
     let own = one.clone();
     // The lock is free, and reserved by the order of the queue.
@@ -205,9 +219,9 @@ async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_servers_group_is_passed_over() {
     let redis = Redis::start().await;
-    let one = server(&redis).await;
+    let one = server_with(&redis, BRIEF).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
-    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b"])).await;
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b"]), BRIEF).await;
     queue_of(&one, "b", 1).await;
     let own = one.clone();
     let behind = tokio::spawn(async move { own.acquire(request("a", LONG_MS, LONG_MS)).await });
@@ -231,11 +245,11 @@ async fn a_dead_servers_group_is_passed_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_servers_group_holds_nobody_up() {
     let redis = Redis::start().await;
-    let one = server(&redis).await;
+    let one = server_with(&redis, BRIEF).await;
     one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("read", LONG_MS, wait_ms) };
     one.acquire(shared(0)).await.unwrap();
-    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b", "read"])).await;
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["a", "b", "read"]), BRIEF).await;
     queue_of(&one, "b", 1).await;
     let own = one.clone();
     let behind = tokio::spawn(async move { own.acquire(request("b", LONG_MS, LONG_MS)).await });
@@ -252,10 +266,10 @@ async fn a_dead_servers_group_holds_nobody_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_writer_keeps_no_reader_out() {
     let redis = Redis::start().await;
-    let one = server(&redis).await;
+    let one = server_with(&redis, BRIEF).await;
     let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("read", LONG_MS, wait_ms) };
     one.acquire(shared(0)).await.unwrap();
-    let dying = enqueue_at_a_dying_server(&redis, &group(&["read"])).await;
+    let dying = enqueue_at_a_dying_server(&redis, &group(&["read"]), BRIEF).await;
     queue_of(&one, "read", 1).await;
     assert!(matches!(one.acquire(shared(0)).await, Err(StoreError::Held { .. })));
     dying.shutdown_background();
@@ -275,7 +289,7 @@ async fn a_group_moves_to_the_server_where_it_is_repeated() {
     let one = server(&redis).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let moves = group(&["a", "b"]);
-    let dying = enqueue_at_a_dying_server(&redis, &moves).await;
+    let dying = enqueue_at_a_dying_server(&redis, &moves, LASTING).await;
     queue_of(&one, "a", 1).await;
     let later = enqueue(&one, &group(&["b", "a"])).await;
     dying.shutdown_background();

@@ -309,7 +309,7 @@ async fn a_silent_guard_does_not_stop_a_new_lineage() {
     let proxy = FaultProxy::before(&guard.address()).await;
     let address = format!("http://{}", proxy.address());
     // Redis itself may take less time than a guard.
-    let quick = ["--store-timeout", "500ms"];
+    let quick = ["--store-timeout", "1500ms"];
     let server = with_guards(&redis, &[&address]).args(&quick).start().await;
     let locks = server.locks();
     let before = next_token(&locks, "a").await;

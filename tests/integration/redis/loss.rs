@@ -1,10 +1,10 @@
 //! `--after-loss`: grants wait for leases that Redis may have lost.
 
 mod hand_over;
+mod keys;
 mod servers;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fence_protocol::Ttl;
 use fence_tests::checks::{overlaps, tokens_rise};
@@ -18,7 +18,7 @@ use lock_server::store::{
 };
 use service_kit::Kit;
 
-use super::kinds::{name, request};
+use super::kinds::{LASTING, name, request};
 
 pub(super) type Store = Arc<dyn LockStore>;
 
@@ -27,8 +27,7 @@ const PATIENT_MS: u64 = 20_000;
 
 async fn server_at(url: &str, after_loss: AfterLoss) -> Store {
     let loss = LossOptions { after_loss, ..LossOptions::default() };
-    let options =
-        StoreOptions { loss, liveness: Duration::from_millis(500), ..StoreOptions::default() };
+    let options = StoreOptions { loss, liveness: LASTING, ..fence_tests::store_options::patient() };
     let url = url.parse().unwrap();
     lock_server::store::open(&url, &options, &Kit::new("loss")).await.unwrap()
 }

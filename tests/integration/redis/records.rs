@@ -6,7 +6,7 @@ use fence_tests::wait::{soon, until_true};
 use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError, StoreOptions};
 use service_kit::Kit;
 
-use super::kinds::{name, request, server};
+use super::kinds::{BRIEF, name, request, server, server_with};
 
 const LONG_MS: u64 = 60_000;
 
@@ -62,7 +62,7 @@ async fn many_leases_do_not_disturb_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_remains_of_idle_locks() {
     let redis = Redis::start().await;
-    let store = server(&redis).await;
+    let store = server_with(&redis, BRIEF).await;
     let permit = |ttl_ms| Acquire { mode: Mode::Permit { size: 2 }, ..request("p", ttl_ms, 0) };
     let held = store.acquire(permit(LONG_MS)).await.unwrap();
     store.acquire(Acquire { lock_delay_ms: 50, ..permit(100) }).await.unwrap();
@@ -76,7 +76,8 @@ async fn nothing_remains_of_idle_locks() {
         let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
         keys.iter().all(|key| {
             let key = key.rsplit("}:").next().unwrap_or_default();
-            ["lineage", "token", "meta", "seq", "in-use"].contains(&key) || key.starts_with("s:")
+            ["lineage", "token", "meta", "seq", "in-use", "held"].contains(&key)
+                || key.starts_with("s:")
         })
     })
     .await;

@@ -4,9 +4,10 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Ttl};
 use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::soon;
 use lock_server::store::{Acquire, Mode, NewSession, Revoke, StoreError};
 
+use super::forged::forge;
 use super::kinds::{name, queue_of, request, server};
 
 const LONG_MS: u64 = 60_000;
@@ -57,28 +58,15 @@ async fn a_late_word_ends_no_lease_that_was_told_of() {
     queue_of(&one, "late", 1).await;
     one.release(&name("late"), first.lease_id).await.unwrap();
     let told = soon("the hand-over", waiting).await.unwrap().unwrap();
-    late_word(&redis, "late", &told.lease_id.to_string()).await;
+    one.acquire(request("marker", LONG_MS, 0)).await.unwrap();
+    let (own, asked) = (one.clone(), request("marker", LONG_MS, LONG_MS));
+    let marker = asked.lease_id;
+    let marks = tokio::spawn(async move { own.acquire(asked).await });
+    queue_of(&one, "marker", 1).await;
+    forge(&redis, &[format!("late\t{}", told.lease_id)], ("marker", marker)).await;
+    marks.abort();
     let held = one.renew(&name("late"), told.lease_id, None).await.unwrap();
     assert_eq!(held.token, told.token);
-}
-
-/// Tells the only server there is of a hand-over to nobody who waits, and lets it look at that.
-pub(super) async fn late_word(redis: &Redis, lock: &str, lease: &str) {
-    let pattern = "{fence:default}:c:*";
-    let channels: Vec<String> = redis.run(&["PUBSUB", "CHANNELS", pattern]).await;
-    let channel = &channels[0];
-    // Somebody in another queue of whom it is told next, and whom nobody waits for either: when he has
-    // left that, it has looked.
-    let (ghost, me) = (session_id().to_string(), channel.rsplit(':').next().unwrap());
-    let asked = format!("{me}\t1000\t0\t0\tx\t0\t\tghost\t\t\t");
-    let _: u64 = redis.run(&["ZADD", "{fence:default}:q:ghost", "1", &ghost]).await;
-    let _: u64 = redis.run(&["HSET", "{fence:default}:w:ghost", &ghost, &asked]).await;
-    let _: u64 = redis.run(&["PUBLISH", channel, &format!("{lock}\t{lease}")]).await;
-    let _: u64 = redis.run(&["PUBLISH", channel, &format!("ghost\t{ghost}")]).await;
-    until_true("the word to be looked at", || async {
-        redis.run::<u64>(&["EXISTS", "{fence:default}:q:ghost"]).await == 0
-    })
-    .await;
 }
 
 /// Who waits under one id has one patience, the last that was asked for.

@@ -1,15 +1,18 @@
 //! Grants that replicas must have before anybody is told: `--wait-replicas`.
 
 use fence_protocol::wire::lock::LeaseReply;
+use std::time::Duration;
+
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::{Locks, Reply};
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::{Value, json};
 
-use super::repeats::late_word;
+use super::forged::forge;
 
 /// A master and replicas in step with it.
 struct Replicated {
@@ -212,28 +215,63 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
     }
 }
 
-/// A late word of a hand-over takes nothing back that was granted here meanwhile, whether the replicas
-/// keep up or not.
+/// A forged word of a hand-over takes nothing back that was granted, and refuses no waiter, whether the
+/// replicas keep up or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_word_takes_back_nothing_that_was_told_of() {
+async fn a_forged_word_takes_nothing_back() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "1s").await;
     let locks = server.locks();
-    let told = granted(&locks, "late", lease_id()).await;
-    let unseen = granted(&locks, "stopped", lease_id()).await;
-    late_word(&redis.master, "late", &told.lease_id.to_string()).await;
-    locks.renew("late", told.lease_id).await.expect(200);
-
-    redis.stop().await;
-    let channels: Vec<String> =
-        redis.master.run(&["PUBSUB", "CHANNELS", "{fence:default}:c:*"]).await;
-    let word = format!("stopped\t{}", unseen.lease_id);
-    let _: u64 = redis.master.run(&["PUBLISH", &channels[0], &word]).await;
-    // One that is asked for now is taken back after it.
-    for _ in 0..2 {
-        was_taken_back(&soon("503", locks.acquire("a", ask(lease_id()))).await, "of 1 replicas");
+    let told = granted(&locks, "told", lease_id()).await;
+    let (marker, waits) = (lease_id(), lease_id());
+    for lock in ["marker", "held"] {
+        granted(&locks, lock, lease_id()).await;
     }
-    locks.renew("stopped", unseen.lease_id).await.expect(200);
+    let marks = waiter(&locks, "marker", marker).await;
+    let waiting = waiter(&locks, "held", waits).await;
+    let words = [format!("told\t{}", told.lease_id), format!("held\t{waits}")];
+    for is_stopped in [false, true] {
+        if is_stopped {
+            redis.stop().await;
+        }
+        forge(&redis.master, &words, ("marker", marker)).await;
+        // One that is asked for now is taken back after it.
+        if is_stopped {
+            was_taken_back(
+                &soon("503", locks.acquire("a", ask(lease_id()))).await,
+                "of 1 replicas",
+            );
+        }
+        locks.renew("told", told.lease_id).await.expect(200);
+        locks.queue_of("held", 1).await;
+        assert!(!waiting.is_finished() && !marks.is_finished(), "nothing was handed over");
+    }
+    redis.go_on();
+}
+
+/// Neither a renewal nor a repeat tells of a grant that replicas lack, and neither keeps it from being
+/// rolled back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
+    let redis = Replicated::start(1).await;
+    let servers = [redis.server(1, "3s").await, redis.server(1, "1s").await];
+    let [locks, others] = [servers[0].locks(), servers[1].locks()];
+    let warm = granted(&locks, "warm", lease_id()).await;
+    redis.stop().await;
+    // One that replicas have is renewed without them, here and at another server.
+    for locks in [&locks, &others] {
+        locks.renew("warm", warm.lease_id).await.expect(200);
+    }
+    let (own, lease) = (locks.clone(), lease_id());
+    let asking = tokio::spawn(async move { own.acquire("a", ask(lease)).await });
+    until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
+    let problem = others.renew("a", lease).await.problem(Code::OutcomeUnknown);
+    assert!(problem.detail.contains("of 1 replicas"), "{}", problem.detail);
+    let (renewed, repeated) = tokio::join!(locks.renew("a", lease), locks.acquire("a", ask(lease)));
+    assert!([503, 504, 410].contains(&renewed.status), "{renewed:?}");
+    assert!([503, 504].contains(&repeated.status), "{repeated:?}");
+    was_taken_back(&soon("503", asking).await.unwrap(), "of 1 replicas");
+    redis.go_on();
 }
 
 /// With the replica there, waiters are told as ever.
@@ -250,6 +288,40 @@ async fn a_hand_over_that_the_replica_has_is_told() {
         assert!(next.token > held.token);
         held = next;
     }
+}
+
+/// The lease was over before the replicas had it: its client gets 410, and not a lease of no time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
+    let redis = Replicated::start(0).await;
+    let proxy = FaultProxy::before(&redis.master.address()).await;
+    let replica = Redis::with(&[("appendonly", "no")]).await;
+    let (host, port) = (proxy.address(), proxy.address());
+    let (host, port) = (host.split_once(':').unwrap().0, port.split_once(':').unwrap().1);
+    let _: () = replica.run(&["REPLICAOF", host, port]).await;
+    let redis = Replicated { replicas: vec![replica], ..redis };
+    redis.are_in_step().await;
+    let server = redis.server(1, "10s").await;
+    let locks = server.locks();
+    let held = locks.grant("waited", 60_000).await;
+    proxy.set(Fault::Delay(Duration::from_millis(300)));
+    for body in [
+        json!({"ttl_ms": 100, "lease_id": lease_id()}),
+        json!({"ttl_ms": 100}),
+        json!({"ttl_ms": 100, "wait_ms": 60_000}),
+    ] {
+        let reply = soon("410", locks.acquire("a", body)).await;
+        let problem = reply.problem(Code::LeaseLost);
+        assert_eq!(problem.extension("reason"), Some("expired".to_owned()));
+    }
+    let own = locks.clone();
+    let body = json!({"ttl_ms": 100, "wait_ms": 60_000});
+    let waiting = tokio::spawn(async move { own.acquire("waited", body).await });
+    locks.queue_of("waited", 1).await;
+    locks.release("waited", held.lease_id).await.expect(200);
+    soon("410", waiting).await.unwrap().problem(Code::LeaseLost);
+    let both = json!({"ttl_ms": 100, "locks": [{"lock": "b"}, {"lock": "c"}]});
+    soon("410", locks.0.post("/v1/acquire", &both)).await.problem(Code::LeaseLost);
 }
 
 /// A WAIT that blocks its connection blocks nobody else's command.
@@ -295,6 +367,38 @@ async fn one_wait_vouches_for_many() {
     let wait = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")).unwrap();
     let calls: usize = wait.split(',').next().unwrap().parse().unwrap();
     assert!((2..15).contains(&calls), "{calls} for 30 grants");
+}
+
+/// Readiness fails while the connection that waits for replicas cannot be made, whatever the other one
+/// does: no grant is acknowledged then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_wait_for_replicas_is_not_ready() {
+    let redis = Replicated::start(1).await;
+    let server = redis.server(1, "10s").await;
+    let (locks, mut own) = (server.locks(), redis.master.connect().await.unwrap());
+    let mut call = async |words: &[&str]| -> String {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut own).await.unwrap()
+    };
+    let id = loop {
+        granted(&locks, &format!("a/{}", lease_id()), lease_id()).await;
+        let clients = call(&["CLIENT", "LIST"]).await;
+        if let Some(line) = clients.lines().find(|line| line.contains(" cmd=wait ")) {
+            break line[3..].split(' ').next().unwrap().to_owned();
+        }
+    };
+    call(&["CONFIG", "SET", "maxclients", "1"]).await;
+    let mut kill = redis::cmd("CLIENT");
+    let _: u64 = kill.arg(&["KILL", "ID", &id]).query_async(&mut own).await.unwrap();
+    until_true("readyz to fail", || async {
+        let reply = locks.0.get("/readyz").await;
+        reply.status == 503 && String::from_utf8_lossy(&reply.body).contains("replicas")
+    })
+    .await;
+    let mut raise = redis::cmd("CONFIG");
+    let _: String = raise.arg(&["SET", "maxclients", "1000"]).query_async(&mut own).await.unwrap();
+    until_true("readyz", || async { locks.0.get("/readyz").await.status == 200 }).await;
+    granted(&locks, "b", lease_id()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

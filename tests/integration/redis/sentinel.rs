@@ -108,7 +108,7 @@ async fn failovers_are_followed_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_that_comes_back_is_not_used() {
     let group = WholeGroup::start().await;
-    let server = server(&group, &["--store-timeout", "500ms"]).await;
+    let server = server(&group, &["--store-timeout", "3s"]).await;
     let locks = server.locks();
     let before = locks.grant("a", 300).await;
     let old = group.master().await.unwrap();

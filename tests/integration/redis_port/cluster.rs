@@ -7,7 +7,7 @@ use fence_protocol::wire::fence::StoresReply;
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_writes::Grant;
-use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::wait::{until, until_true};
 use service_kit::redis_link::slot_of;
 
@@ -60,6 +60,30 @@ async fn what_one_token_touched_no_lower_one_changes() {
             assert_eq!(ttl, -1, "a mark never expires: {mark}");
         }
     }
+}
+
+/// A mark that was deleted, or overwritten, is none that was never written.
+#[tokio::test]
+async fn a_deleted_mark_is_noticed_in_its_slot() {
+    let (cluster, port) = guarded().await;
+    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let key = "orders:1:{half}:a";
+    let mut late = RespClient::fenced(&port.address, &old.credential).await;
+    let mut client = RespClient::fenced(&port.address, &new.credential).await;
+    assert_eq!(client.call(&["SET", key, "new"]).await, Resp::simple("OK"));
+    let node = cluster.node(cluster.owner(slot_of(key.as_bytes())).await);
+    let marks: Vec<String> = node.run(&["KEYS", "*:mark:orders/1"]).await;
+    let mark: String = node.run(&["GET", &marks[0]]).await;
+    for damage in [&["DEL", &marks[0]][..], &["HSET", &marks[0], "a", "b"]] {
+        let _: i64 = node.run(damage).await;
+        for client in [&mut late, &mut client] {
+            client.call(&["SET", key, "late"]).await.expect_error("UNAVAILABLE");
+        }
+    }
+    let _: i64 = node.run(&["DEL", &marks[0]]).await;
+    let _: () = node.run(&["SET", &marks[0], &mark]).await;
+    late.call(&["SET", key, "late"]).await.expect_error("FENCED");
+    assert_eq!(client.call(&["GET", key]).await, Resp::bulk("new"));
 }
 
 /// The limit that the documentation states: a slot is sealed by the first touch, not before.
@@ -233,6 +257,37 @@ async fn a_connection_tells_its_tokens_in_every_way() {
     garbage.send_raw(b"*1\r\n$x\r\n").await;
     garbage.reply().await.expect_error("ERR");
     assert_eq!(garbage.until_closed().await, []);
+}
+
+/// The limits on strangers and on silence are those before one Redis, and so is a HELLO that fails.
+#[tokio::test]
+async fn clients_have_the_limits_of_the_other_port() {
+    let cluster = RedisCluster::start().await;
+    let limits = ["--body-timeout", "500ms", "--redis-idle-timeout", "5s"];
+    let budget = ["--max-redis-buffer-bytes", "8388608", "--max-command-bytes", "8388608"];
+    let port = port(&setup(&cluster.url()).args(&limits).args(&budget)).await;
+    let grant = Grant::new(34, "1");
+    let (key, large) = (grant.key("a"), "x".repeat(2 << 20));
+    let mut stranger = RespClient::connect(&port.address).await;
+    let hello = ["HELLO", "3", "AUTH", "fence", &grant.credential, "SETNAME", "a b"];
+    stranger.call(&hello).await.expect_error("ERR");
+    assert_eq!(stranger.call(&["FENCE", "SHOW"]).await.items(), []);
+    let _ = stranger.try_send_raw(&request(&["SET", &key, &large])).await;
+    let said = stranger.until_closed().await;
+    assert!(said[0].expect_error("ERR").contains("unauthenticated bulk length"), "{said:?}");
+    let half = &request(&["SET", &key, &large])[..1 << 20];
+    let mut silent = Vec::new();
+    for _ in 0..16 {
+        let mut client = RespClient::fenced(&port.address, &grant.credential).await;
+        let _ = client.try_send_raw(half).await;
+        silent.push(client);
+    }
+    let mut client = RespClient::fenced(&port.address, &grant.credential).await;
+    assert_eq!(client.call(&["SET", &key, &large]).await, Resp::simple("OK"));
+    let said = silent[15].until_closed().await;
+    assert!(said[0].expect_error("ERR").contains("did not come within 500 ms"), "{said:?}");
+    let said = client.until_closed().await;
+    assert!(said[0].expect_error("ERR").contains("no command came for 5000 ms"), "{said:?}");
 }
 
 #[tokio::test]

@@ -20,9 +20,14 @@ async fn small(redis: &Redis) -> Port {
 
 /// Pushes these bytes for as long as they are taken, at most so often; never reads.
 async fn push(client: &mut RespClient, bytes: &[u8], times: usize) {
+    push_within(Duration::from_millis(300), client, bytes, times).await;
+}
+
+/// As `push`, where a guard that takes them may be so slow.
+async fn push_within(time: Duration, client: &mut RespClient, bytes: &[u8], times: usize) {
     for _ in 0..times {
         let push = client.try_send_raw(bytes);
-        match tokio::time::timeout(Duration::from_millis(300), push).await {
+        match tokio::time::timeout(time, push).await {
             Ok(Ok(())) => {}
             _ => return,
         }
@@ -137,4 +142,99 @@ async fn a_command_that_is_too_large_is_refused() {
     let length: usize = redis.run(&["STRLEN", &grant.key("a")]).await;
     assert_eq!(length, fits.len());
     assert_alive(&guard, 2).await;
+}
+
+/// Replies of the guard itself, behind a command that waits in Redis: a client that goes on is not
+/// read any further.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_of_the_guard_behind_a_blocked_command() {
+    let redis = Redis::start().await;
+    let guard = port(&setup(&redis.url()).args(&["--max-redis-buffer-bytes", "1048576"])).await;
+    let grant = Grant::new(1, "1");
+    let mut blocked = RespClient::fenced(&guard.address, &grant.credential).await;
+    let before = guard.server.process.resident_bytes();
+    blocked.send(&["BLPOP", &grant.key("list"), "0"]).await;
+    let help = request(&["FENCE", "HELP"]).repeat(1_000);
+    push_within(Duration::from_secs(3), &mut blocked, &help, 600).await;
+    let grown = guard.server.process.resident_bytes().saturating_sub(before);
+    assert!(grown < SLACK_BYTES, "{} MiB more", grown >> 20);
+    let mut other = RespClient::fenced(&guard.address, &grant.credential).await;
+    other.call(&["RPUSH", &grant.key("list"), "x"]).await;
+    assert_eq!(blocked.reply().await.items()[1], Resp::bulk("x"));
+    assert_eq!(blocked.reply().await.items().len(), 6, "help comes behind it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_a_transaction_without_end() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let before = guard.server.process.resident_bytes();
+    client.call(&["MULTI"]).await;
+    let long = "k".repeat(1 << 20);
+    for number in 0..150 {
+        let set = client.call(&["SET", &grant.key(&format!("{number}{long}")), "1"]).await;
+        assert_eq!(set, Resp::simple("QUEUED"));
+    }
+    assert_bounded(&guard, before, "keys of a transaction");
+    let script = client.call(&["EVAL", "return 1", "1", &grant.key("a")]).await;
+    script.expect_error("DENIED");
+    client.call(&["EXEC"]).await.expect_error("EXECABORT");
+}
+
+/// What a command took is free once it was sent on, though its client stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_memory_of_a_command_is_given_back() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let large = "x".repeat(24 << 20);
+    let before = guard.server.process.resident_bytes();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        assert_eq!(client.call(&["SET", &grant.key("a"), &large]).await, Resp::simple("OK"));
+        clients.push(client);
+    }
+    assert_bounded(&guard, before, "clients that rest after a large command");
+}
+
+/// Clients that announce much and fall silent give way to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_halves_give_way() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let head = b"*3\r\n$3\r\nSET\r\n$10\r\norders:1:a\r\n$60000000\r\n";
+    let half = [&head[..], &vec![b'x'; 1 << 20]].concat();
+    let mut silent = Vec::new();
+    for _ in 0..60 {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        // Those before it give way.
+        client.send_raw(&half).await;
+        silent.push(client);
+    }
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let value = "x".repeat(2 << 20);
+    assert_eq!(client.call(&["SET", &grant.key("b"), &value]).await, Resp::simple("OK"));
+    silent[0].reply().await.expect_error("UNAVAILABLE");
+}
+
+/// A key is not repeated to its sender at full length, four bytes for each of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_is_short() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small(&redis).await;
+    let grant = Grant::new(1, "1");
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let long = "\u{1}".repeat(1 << 20);
+    for (words, code) in [
+        (&["SET", &format!("orders:2:{long}"), "1"][..], "NOTOKEN"),
+        (&["SET", &long, "1"], "DENIED"),
+        (&["EVAL", "return 1", "1", &grant.key(&format!(" {long}"))], "DENIED"),
+    ] {
+        let reply = client.call(words).await;
+        assert!(reply.expect_error(code).len() < 4_000, "{code}");
+    }
 }

@@ -12,7 +12,7 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{Acquire, ListQuery, LockStore, NewSession, StoreError, StoreOptions};
+use lock_server::store::{Acquire, ListQuery, LockStore, NewSession, StoreError};
 use service_kit::Kit;
 use tokio::task::JoinSet;
 
@@ -29,7 +29,9 @@ type Store = Arc<dyn LockStore>;
 
 async fn store_at(url: &str) -> Store {
     let kit = Kit::new("large sessions");
-    lock_server::store::open(&url.parse().unwrap(), &StoreOptions::default(), &kit).await.unwrap()
+    lock_server::store::open(&url.parse().unwrap(), &fence_tests::store_options::patient(), &kit)
+        .await
+        .unwrap()
 }
 
 fn name(number: usize) -> LockName {

@@ -13,6 +13,7 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 
 use super::progress::Reports;
+use super::watcher;
 use crate::exit::{Failure, code};
 
 /// This program's file, even when it was replaced on the disk meanwhile.
@@ -28,6 +29,10 @@ pub(crate) struct Args {
     /// Give the terminal to this process group and end
     #[arg(long)]
     terminal_to: Option<i32>,
+
+    /// Kill the process group that is named on stdin once stdin ends
+    #[arg(long)]
+    watch: bool,
 
     /// Where the command's reports go
     #[arg(long)]
@@ -56,8 +61,16 @@ pub(super) fn terminal_arguments(group: Pid) -> [OsString; 3] {
     ["job-helper".into(), "--terminal-to".into(), group.into()]
 }
 
-/// Does it. Comes back only where it fails, or after giving the terminal away.
+/// The arguments that make this program watch over a process group.
+pub(super) fn watcher_arguments() -> [OsString; 2] {
+    ["job-helper".into(), "--watch".into()]
+}
+
+/// Does it. Comes back only where it fails, after giving the terminal away, or as a watcher.
 pub(crate) fn start(args: Args) -> Result<u8, Failure> {
+    if args.watch {
+        return watcher::watch();
+    }
     if let Some(group) = args.terminal_to.and_then(Pid::from_raw) {
         let given = rustix::termios::tcsetpgrp(io::stdin(), group);
         return given.map(|()| code::OK).map_err(|error| Failure::internal(error.to_string()));

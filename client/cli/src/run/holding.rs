@@ -50,6 +50,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse, requires = "warn_before")]
     pub(crate) warn_signal: Option<Signal>,
 
+    /// Leave what the command started in the background and did not end: it goes on without the
+    /// lock. Without this, its process group is ended before the lock is given back
+    #[arg(long)]
+    pub(crate) leave_background: bool,
+
     /// Say on stderr when the lock is acquired and released
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -59,6 +64,8 @@ pub(crate) struct Options {
 pub(crate) enum Outcome {
     /// The command ended by itself, with this code, and the lock was given back.
     Ended(u8),
+    /// The lease was lost before the command was started; nothing has run.
+    NotStarted(String),
     /// The lease did not last as long as the command.
     Lost {
         /// What happened.
@@ -100,7 +107,7 @@ async fn run_under(
 ) -> Result<Outcome, Failure> {
     // This process may have been stopped since the grant came: then nothing is started at all.
     if let Err(error) = held.check() {
-        return Ok(Outcome::Lost { message: error.to_string(), was_told_to_end: false });
+        return Ok(Outcome::NotStarted(error.to_string()));
     }
     let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
     let environment = held.environment(client);

@@ -6,22 +6,28 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group,
-    test_kill_process_group, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, kill_process,
+    kill_process_group, test_kill_process_group, wait, waitid,
 };
 
 use super::progress::Reports;
-use super::{helper, signals};
+use super::watcher::Watcher;
+use super::{helper, members, signals};
 use crate::exit::{Failure, code};
 
 /// A command that was started, as the leader of its own process group.
 ///
 /// The leader is not reaped before [`reap`](Self::reap), so that its number, which is the group's,
-/// can belong to nobody else meanwhile.
+/// can belong to no other process meanwhile. Descendants whose parent has ended become children of
+/// this process, which reaps them: a zombie would count as a member of the group.
 #[derive(Debug)]
 pub(super) struct Job {
     group: Pid,
+    watcher: Option<Watcher>,
+    exit: Option<Exit>,
     reaped: bool,
+    /// The group is empty, or was left running on purpose.
+    over: bool,
 }
 
 /// How the leader ended.
@@ -38,6 +44,8 @@ impl Job {
         environment: &[(&'static str, String)],
         reports: Option<&Reports>,
     ) -> Result<Self, Failure> {
+        adopt_descendants();
+        let mut watcher = Watcher::start()?;
         // Through this very program, which ties the command's life to ours before it becomes it.
         let child = Command::new(helper::OWN_PROGRAM)
             .arg0("fence")
@@ -50,7 +58,10 @@ impl Job {
             .map_err(|error| Failure::internal(format!("no process can be started: {error}")))?;
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let group = id.ok_or_else(|| Failure::internal("the process id is out of range"))?;
-        Ok(Self { group, reaped: false })
+        let guarded = watcher.guard(group);
+        let watcher = Some(watcher);
+        let job = Self { group, watcher, exit: None, reaped: false, over: false };
+        guarded.map(|()| job)
     }
 
     pub(super) fn group(&self) -> Pid {
@@ -75,6 +86,9 @@ impl Job {
 
     /// How the leader ended, where it has. It stays a zombie.
     pub(super) fn exited(&self) -> Result<Option<Exit>, Failure> {
+        if self.exit.is_some() {
+            return Ok(self.exit);
+        }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::Pid(self.group), options)
             .map_err(|error| Failure::internal(format!("the command is lost: {error}")))?;
@@ -88,7 +102,7 @@ impl Job {
         Signal::from_named_raw(status.stopping_signal()?)
     }
 
-    /// Takes note of the leader's end; only then can the group be seen to be empty.
+    /// Reaps the leader, which has ended; only then can the group be seen to be empty.
     pub(super) fn reap(&mut self) {
         if !self.reaped {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -96,19 +110,70 @@ impl Job {
         }
     }
 
-    /// Whether somebody of the group is left after its leader was reaped.
+    /// Reaps every child that has ended: those that became children of this process when their parent
+    /// ended.
+    pub(super) fn reap_adopted(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid == self.group && !self.reaped {
+                // It ended since the caller looked.
+                let code = status.exit_status().unwrap_or(i32::from(code::INTERNAL));
+                let code = Exit::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX));
+                self.exit = Some(status.terminating_signal().map_or(code, Exit::Signal));
+                self.reaped = true;
+            }
+            if self.watcher.as_mut().is_some_and(|watcher| watcher.note_reaped(pid)) {
+                self.watch_again();
+            }
+        }
+    }
+
+    fn watch_again(&mut self) {
+        let again = Watcher::start().and_then(|mut watcher| {
+            watcher.guard(self.group)?;
+            Ok(watcher)
+        });
+        self.watcher = again
+            .inspect_err(|error| tracing::warn!(%error, "nothing ends the group if this is killed"))
+            .ok();
+    }
+
+    /// Whether a member of the group is left after its leader was reaped; zombies count.
     pub(super) fn has_members(&self) -> bool {
         test_kill_process_group(self.group) != Err(Errno::SRCH)
+    }
+
+    /// The same without zombies, which can do nothing any more.
+    pub(super) fn has_live_members(&self) -> bool {
+        self.has_members() && members::is_any_live(self.group)
+    }
+
+    /// The group is empty, or is meant to go on; returns whether processes of the command are left,
+    /// in its group or outside of it.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.over = true;
+        self.watcher = None;
+        // Without the watcher, a child that is left is an adopted one.
+        self.reap_adopted();
+        self.has_live_members() || matches!(wait(WaitOptions::NOHANG), Ok(None))
     }
 }
 
 impl Drop for Job {
     /// However this program leaves, the command does not stay behind without a lease.
     fn drop(&mut self) {
-        if !self.reaped {
+        if !self.over {
             self.signal(Signal::KILL);
             self.reap();
         }
+    }
+}
+
+/// Makes descendants whose parent has ended children of this process and not of process 1, which need
+/// not reap them.
+fn adopt_descendants() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        tracing::debug!(%error, "descendants of the command cannot be adopted");
     }
 }
 

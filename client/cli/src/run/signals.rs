@@ -18,7 +18,7 @@ pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
     /// `always` is one that is listened for in any case.
-    pub(super) fn listen(always: Option<Signal>) -> Result<Self, Failure> {
+    pub(crate) fn listen(always: Option<Signal>) -> Result<Self, Failure> {
         // What was ignored when this process began (nohup) stays ignored, for it and its command.
         let ignored = ignored_mask();
         FORWARDED

@@ -22,8 +22,12 @@ use crate::readable::readable;
 /// How often a group whose leader has ended is looked at until it is empty.
 const EMPTY_CHECK: Duration = Duration::from_millis(20);
 
-/// How long the killed are waited for, at most.
+/// How long a group that was killed after its lease was lost is awaited, at most.
 const LAST_MS_MAX: u64 = 1000;
+
+/// How long what is left of a group has to end by itself before it is asked to: what still writes the
+/// last output of the command.
+const SETTLE_MS: u64 = 200;
 
 /// How it ended.
 #[derive(Debug)]
@@ -49,12 +53,12 @@ enum Event {
     Warned(Warning),
 }
 
-/// The lease is lost, and the group is being ended.
+/// The group is being ended: its lease is lost, or its leader has ended.
 #[derive(Clone, Copy)]
 struct Ending {
-    reason: LostReason,
+    lost: Option<LostReason>,
     kill_at: Moment,
-    killed: bool,
+    killed_at: Option<Moment>,
 }
 
 struct Supervisor<'a> {
@@ -69,7 +73,8 @@ struct Supervisor<'a> {
     suspended: bool,
 }
 
-/// Runs until the command has ended; when the lease is lost, until its whole group has.
+/// Runs until the command and its whole group have ended; where its background members may stay,
+/// until the command has.
 pub(super) async fn supervise(
     job: Job,
     held: &Held,
@@ -105,8 +110,9 @@ pub(super) async fn supervise(
             Event::KillTime => all.kill(),
             Event::ChildChanged => {
                 if let Some(exit) = all.job.exited()? {
-                    return Ok(all.finish(exit).await);
+                    return Ok(all.finish(exit, signals).await);
                 }
+                all.job.reap_adopted();
                 if let Some(signal) = all.job.stopped_by() {
                     all.on_stop(signal);
                 }
@@ -123,7 +129,8 @@ impl Supervisor<'_> {
         resumes: &mut unix::Signal,
         signals: &mut Signals,
     ) -> Event {
-        let kill_time = self.ending.filter(|ending| !ending.killed).map(|ending| ending.kill_at);
+        let ending = self.ending.filter(|ending| ending.killed_at.is_none());
+        let kill_time = ending.map(|ending| ending.kill_at);
         tokio::select! {
             biased;
             () = self.held.lost(), if self.ending.is_none() => Event::LeaseLost,
@@ -164,12 +171,15 @@ impl Supervisor<'_> {
         let ErrorKind::LeaseLost { reason } = *error.kind() else {
             return;
         };
-        if self.ending.is_some() {
+        if self.lost().is_some() {
             return;
         }
         let now = clock::now();
         let kill_at = kill_at(now, self.held.window(), reason, self.options.grace);
-        self.ending = Some(Ending { reason, kill_at, killed: false });
+        let earlier = self.ending.map_or(kill_at, |ending| ending.kill_at);
+        let killed_at = self.ending.and_then(|ending| ending.killed_at);
+        let kill_at = kill_at.min(earlier);
+        self.ending = Some(Ending { lost: Some(reason), kill_at, killed_at });
         if kill_at <= now {
             return self.kill();
         }
@@ -177,6 +187,15 @@ impl Supervisor<'_> {
             locks = %self.held.names(), %reason, grace_ms = kill_at.since(now).as_millis(),
             "the lease is lost; ending the command"
         );
+        self.ask_to_end();
+    }
+
+    /// Why the lease is lost, where it is.
+    fn lost(&self) -> Option<LostReason> {
+        self.ending.and_then(|ending| ending.lost)
+    }
+
+    fn ask_to_end(&self) {
         self.job.signal(Signal::TERM);
         // A stopped process would not see it.
         self.job.signal(Signal::CONT);
@@ -185,7 +204,7 @@ impl Supervisor<'_> {
     fn kill(&mut self) {
         self.job.signal(Signal::KILL);
         if let Some(ending) = &mut self.ending {
-            ending.killed = true;
+            ending.killed_at = Some(clock::now());
         }
     }
 
@@ -217,34 +236,70 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The leader has ended. Where the lease was lost, the rest of its group has until the end of
-    /// its time.
-    async fn finish(&mut self, exit: Exit) -> Ended {
+    /// The leader has ended. The rest of its group ends before the lock is given back.
+    async fn finish(&mut self, exit: Exit, signals: &mut Signals) -> Ended {
         if let Some(terminal) = self.terminal.take() {
             terminal.take_back();
         }
         self.job.reap();
-        if let Some(ending) = self.ending {
-            while !ending.killed && self.job.has_members() && clock::now() < ending.kill_at {
-                tokio::time::sleep(EMPTY_CHECK).await;
-            }
-            if self.job.has_members() {
-                self.job.signal(Signal::KILL);
-                self.await_the_last().await;
-            }
+        if self.ending.is_some() || !self.options.leave_background {
+            self.end_group(signals).await;
         }
-        let lost = self.ending.map(|ending| ending.reason);
+        if self.job.let_go() {
+            let locks = self.held.names();
+            say(&format!("fence: processes of the command go on without the lock on {locks}"));
+        }
         let was_told_to_end = self.was_told_to_end;
-        Ended { code: exit.code(), what: exit.words(), lost, was_told_to_end }
+        Ended { code: exit.code(), what: exit.words(), lost: self.lost(), was_told_to_end }
     }
 
-    /// The lock is given back next, and what was killed should be gone by then. Some never are: what
-    /// ended and has nobody to take note of it stays a member.
-    async fn await_the_last(&self) {
-        let until = clock::now().plus_ms(LAST_MS_MAX).min(self.held.window().kill_by());
-        while self.job.has_members() && clock::now() < until {
-            tokio::time::sleep(EMPTY_CHECK).await;
+    /// Ends what is left of the group: TERM, and KILL after the grace or where the lease is lost.
+    async fn end_group(&mut self, signals: &mut Signals) {
+        let settled_at = clock::now().plus_ms(SETTLE_MS);
+        loop {
+            self.job.reap_adopted();
+            if self.is_group_over() {
+                return;
+            }
+            self.check_lease();
+            let now = clock::now();
+            match self.ending {
+                None if now >= settled_at => self.end_rest(now),
+                Some(Ending { killed_at: None, kill_at, .. }) if now >= kill_at => self.kill(),
+                _ => {}
+            }
+            if self.ending.is_none_or(|ending| ending.killed_at.is_none()) {
+                // The limit is for the command, which has ended.
+                self.held.report_progress();
+            }
+            tokio::select! {
+                biased;
+                signal = signals.next() => self.forward(signal),
+                () = tokio::time::sleep(EMPTY_CHECK) => {}
+            }
         }
+    }
+
+    /// Whether there is nothing left to wait for. A zombie can do nothing any more, and one whose
+    /// parent has left the group may stay.
+    fn is_group_over(&self) -> bool {
+        match self.ending {
+            Some(Ending { killed_at: Some(killed_at), lost, .. }) => {
+                let is_past = lost.is_some() && clock::now() >= killed_at.plus_ms(LAST_MS_MAX);
+                is_past || !self.job.has_live_members()
+            }
+            _ => !self.job.has_members(),
+        }
+    }
+
+    /// Begins to end the rest of a group whose leader ended in time.
+    fn end_rest(&mut self, now: Moment) {
+        say("fence: the command has left processes in its group; ending them before the lock is \
+             given back (--leave-background leaves them)");
+        let grace_ms = u64::try_from(self.options.grace.as_millis()).unwrap_or(u64::MAX);
+        let kill_at = now.plus_ms(grace_ms);
+        self.ending = Some(Ending { lost: None, kill_at, killed_at: None });
+        self.ask_to_end();
     }
 }
 

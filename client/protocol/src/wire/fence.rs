@@ -60,6 +60,9 @@ pub struct SealReply {
 pub struct FloorRequest {
     /// The first token to be admitted: nothing below it is applied from now on.
     pub floor: Token,
+    /// State it although it is far above the clock floor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// `GET /v1/fences/{lock}`.

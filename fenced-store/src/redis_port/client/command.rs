@@ -54,6 +54,11 @@ impl OwnedCommand {
         Self { raw, args }
     }
 
+    /// What it holds, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.raw.len() + self.args.capacity() * size_of::<Range<usize>>()
+    }
+
     pub(super) fn command(&self) -> Command<'_> {
         Command::from_parts(&self.raw, &self.args)
     }

@@ -7,6 +7,7 @@ use super::super::refusal::Refusal;
 use super::super::tokens::{self, HeldTokens};
 use super::command::OwnedCommand;
 use super::{Client, Next};
+use crate::store::Outcome;
 
 impl Client {
     pub(super) async fn fence(&mut self, command: &OwnedCommand) -> Next {
@@ -41,6 +42,7 @@ impl Client {
 
     async fn fence_set(&mut self, credential: &[u8]) -> Result<(), Refusal> {
         let fences = self.read_credential(credential)?;
+        self.is_known = true;
         let tokens = self.held.with(fences)?;
         self.hold_and_say(tokens).await
     }
@@ -49,6 +51,29 @@ impl Client {
         let lock = std::str::from_utf8(lock).ok().and_then(|lock| LockName::new(lock).ok());
         let lock = lock.ok_or_else(|| Refusal::Line("ERR that is no lock's name".to_owned()))?;
         self.hold_and_say(self.held.without(&lock)).await
+    }
+
+    /// Verifies the tokens that are held already: a higher one may be admitted by now.
+    ///
+    /// # Errors
+    /// The refusal; the connection is then refused whatever it sends.
+    pub(super) async fn verify_held(&mut self) -> Result<(), Refusal> {
+        if self.observes() {
+            return Ok(());
+        }
+        for fence in self.held.clone().fences() {
+            let refusal = match self.hub.port.redis.seal(fence).await {
+                Ok(Outcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
+                Ok(Outcome::Collision { mark }) => {
+                    Refusal::Collision { fence: fence.clone(), mark }
+                }
+                Ok(_) => continue,
+                Err(error) => Refusal::Unavailable(error.to_string()),
+            };
+            self.note(&refusal);
+            return Err(refusal);
+        }
+        Ok(())
     }
 
     async fn hold_and_say(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
@@ -65,6 +90,7 @@ impl Client {
     /// One command with one more token, on a connection that is registered under it too.
     async fn fence_once(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let fences = self.read_credential(command.command().arg(1))?;
+        self.is_known = true;
         let tokens = self.held.with(fences)?;
         let inner = OwnedCommand::new(command.command().tail(2).iter());
         let plan = self.hub.port.table.borrow().plan(inner.command(), &mut self.keys);
@@ -89,6 +115,9 @@ impl Client {
         plan: Plan,
         tokens: HeldTokens,
     ) -> Result<(), Refusal> {
+        // Redis may send messages on the connection of before at any time, and two connections must not
+        // write into one reply.
+        self.may_not_subscribe("FENCE with a command is not for")?;
         self.settle_or_fail().await?;
         let registered = if self.observes() {
             self.observe_tokens(&tokens).await?;
@@ -112,6 +141,7 @@ impl Client {
         };
         let settled = self.settled().await;
         (self.held, self.likeness, self.upstream, self.own) = before;
+        self.own.iter_mut().for_each(|own| own.is_behind = true);
         // The connection of before may have broken meanwhile, and nobody heard of it.
         self.outbox.wake.notify_one();
         self.refused = None;

@@ -1,33 +1,40 @@
 //! What becomes of a command that is not the usual case.
 
 use super::super::authorize::{Denied, authorize};
-use super::super::commands::{Handling, Plan};
+use super::super::commands::{Handling, Local, Plan};
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
-use super::super::refusal::Refusal;
+use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
-use super::super::upstream::Raw;
+use super::super::resp::request::Command;
+use super::super::upstream::{Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::{Client, Next, Own, keys_of};
 
-/// Whether Redis will send messages of its own accord (`CLIENT TRACKING ON`).
-fn tracks(command: &OwnedCommand) -> bool {
-    let command = command.command();
+/// Whether it is `CLIENT feature ON`.
+fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
-    is(0, b"client") && is(1, b"tracking") && is(2, b"on")
+    is(0, b"client") && is(1, feature) && is(2, b"on")
 }
 
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
+            && self.lost().await == Next::Close
+        {
+            return Next::Close;
+        }
         let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
         let plan = match planned {
             Ok(plan) => plan,
             Err(refused) => return self.refuse(&Refusal::Line(refused.0)),
         };
-        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed()) {
-            return self.while_subscribed(command, plan).await;
+        if self.is_subscriber()
+            && let Some(next) = self.while_subscribed(command, plan).await
+        {
+            return next;
         }
         if let Handling::Local(local) = plan.handling {
             return match &mut self.transaction {
@@ -41,8 +48,10 @@ impl Client {
         }
         if let Some(refusal) = &self.refused {
             let line = refusal.not_applied();
-            if matches!(plan.handling, Handling::Exec | Handling::Discard) {
-                self.transaction = None;
+            if matches!(plan.handling, Handling::Exec | Handling::Discard)
+                && self.transaction.take().is_some()
+            {
+                self.lost_watch = false;
             }
             self.outbox.error(&line);
             self.hub.port.counters.refused.inc();
@@ -94,16 +103,15 @@ impl Client {
         match plan.handling {
             Handling::Shared => {
                 self.connected().await?;
-                self.widened(command).await?;
+                self.widened(command, plan).await?;
             }
             Handling::Own => {
-                self.may_wait_for_replicas(command)?;
+                self.before_wait(command).await?;
                 self.owned().await?;
-                self.widened(command).await?;
-                if tracks(command)
-                    && let Some(own) = &mut self.own
-                {
-                    own.subscribes = true;
+                self.widened(command, plan).await?;
+                if let Some(own) = &mut self.own {
+                    own.subscribes |= turns_on(command.command(), b"tracking");
+                    own.is_tuned |= turns_on(command.command(), b"no-touch");
                 }
             }
             Handling::Script => {
@@ -112,24 +120,24 @@ impl Client {
             }
             Handling::Watch => {
                 self.owned().await?;
-                self.widened(command).await?;
+                self.widened(command, plan).await?;
                 self.own.iter_mut().for_each(|own| own.watches = true);
             }
             Handling::Unwatch => {
                 self.connected().await?;
-                self.own.iter_mut().for_each(|own| own.watches = false);
+                self.watches_nothing();
             }
             Handling::Multi => return self.begin_transaction(command).await,
             Handling::Exec | Handling::Discard => {
                 return self.end_transaction(command, plan.handling).await;
             }
             Handling::Subscribe | Handling::Unsubscribe => {
-                return self.subscription(command, plan.handling).await;
+                return self.subscription(command, plan).await;
             }
             Handling::Local(_) => {}
         }
         if let Some(transaction) = &mut self.transaction {
-            transaction.add_keys(keys_of(&self.keys, command.command()));
+            transaction.add(plan, keys_of(&self.keys, command.command()));
         }
         self.send(command).await?;
         Ok(Next::Serve)
@@ -137,6 +145,16 @@ impl Client {
 
     /// Sends a command on the connection that is there.
     pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let upstream = self.with_room().await?;
+        let raw = command.raw();
+        let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
+        upstream.send(&self.outbox, raw, None);
+        self.hub.port.counters.forwarded.inc();
+        Ok(())
+    }
+
+    /// The connection that is there, once it takes more.
+    async fn with_room(&self) -> Result<&Upstream, Refusal> {
         let Some(upstream) = &self.upstream else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
@@ -144,14 +162,10 @@ impl Client {
             upstream.kick(self.outbox.expected());
             upstream.room.notified().await;
         }
-        if let Some(why) = upstream.broken() {
-            return Err(Refusal::Unavailable(format!("the connection to Redis broke: {why}")));
+        match upstream.broken() {
+            None => Ok(upstream),
+            Some(why) => Err(Refusal::Unavailable(format!("the connection to Redis broke: {why}"))),
         }
-        let raw = command.raw();
-        let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
-        upstream.send(&self.outbox, raw, None);
-        self.hub.port.counters.forwarded.inc();
-        Ok(())
     }
 
     /// Sees to it that there is a connection, shared or own.
@@ -178,7 +192,15 @@ impl Client {
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.likeness, &self.outbox).await?;
         self.upstream = Some(upstream);
-        self.own = Some(Own { user, run_id, watches: false, subscribes: false });
+        self.own = Some(Own {
+            user,
+            run_id,
+            watches: false,
+            subscribes: false,
+            has_channels: false,
+            is_tuned: false,
+            is_behind: false,
+        });
         Ok(())
     }
 
@@ -212,17 +234,25 @@ impl Client {
 
     /// WAIT counts the writes of its own connection. The registration of a new one is a write behind
     /// all of the client's others; without a token there is none, and WAIT would say too much.
-    fn may_wait_for_replicas(&self, command: &OwnedCommand) -> Result<(), Refusal> {
+    async fn before_wait(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let name = command.command().arg(0).to_ascii_lowercase();
-        let waits = matches!(name.as_slice(), b"wait" | b"waitaof");
-        if !waits || !self.likeness.tokens.is_empty() {
+        if !matches!(name.as_slice(), b"wait" | b"waitaof") {
             return Ok(());
         }
-        Err(Refusal::Line(
-            "DENIED WAIT without a token would not count what was written before on a shared \
-             connection; hold a token first"
-                .to_owned(),
-        ))
+        if self.likeness.tokens.is_empty() {
+            return Err(Refusal::Line(
+                "DENIED WAIT without a token would not count what was written before on a shared \
+                 connection; hold a token first"
+                    .to_owned(),
+            ));
+        }
+        if self.own.as_ref().is_some_and(|own| own.is_behind) && self.transaction.is_none() {
+            self.may_be_replaced(
+                "connection to Redis, which WAIT needs after FENCE with a command,",
+            )?;
+            self.detached().await?;
+        }
+        Ok(())
     }
 
     async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {
@@ -240,76 +270,94 @@ impl Client {
         handling: Handling,
     ) -> Result<Next, Refusal> {
         let transaction = self.transaction.take();
-        self.connected().await?;
-        if handling == Handling::Exec
-            && transaction.as_ref().is_some_and(|transaction| transaction.is_spoilt)
-            && let Some(upstream) = &self.upstream
-        {
-            upstream.send(
-                &self.outbox,
-                Raw::Copy(Transaction::DISCARD),
-                Some(Transaction::aborted()),
-            );
-        } else {
-            self.send(command).await?;
+        if let Err(refusal) = self.connected().await {
+            if transaction.is_some() {
+                self.watches_nothing();
+            }
+            return Err(refusal);
         }
-        self.own.iter_mut().for_each(|own| own.watches = false);
+        let Some(transaction) = transaction else {
+            // Redis refuses it, and goes on watching.
+            self.send(command).await?;
+            return Ok(Next::Serve);
+        };
+        let instead = match handling {
+            Handling::Exec if transaction.is_spoilt => Some(Transaction::aborted()),
+            Handling::Exec if self.lost_watch => Some(Transaction::not_run(self.likeness.protocol)),
+            _ => None,
+        };
+        match (&self.upstream, instead) {
+            (Some(upstream), Some(reply)) => {
+                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), Some(reply));
+            }
+            _ => self.send(command).await?,
+        }
+        self.watches_nothing();
         Ok(Next::Serve)
     }
 
-    async fn subscription(
-        &mut self,
-        command: &OwnedCommand,
-        handling: Handling,
-    ) -> Result<Next, Refusal> {
+    /// No key is watched any more, on this connection or on one that was lost.
+    fn watches_nothing(&mut self) {
+        self.lost_watch = false;
+        self.own.iter_mut().for_each(|own| own.watches = false);
+    }
+
+    async fn subscription(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+        let handling = plan.handling;
         if self.transaction.is_some() {
             return Err(Refusal::Line(
                 "DENIED subscriptions are not changed inside MULTI".to_owned(),
             ));
         }
         self.owned().await?;
-        self.settle_or_fail().await?;
+        self.widened(command, plan).await?;
         if let Some(own) = &mut self.own {
             own.subscribes |= handling == Handling::Subscribe;
+            own.has_channels |= handling == Handling::Subscribe;
         }
-        let Some(upstream) = &self.upstream else { return Ok(Next::Serve) };
-        if self.likeness.protocol == Protocol::Resp2 {
-            let channels = command.command().len() - 1;
-            upstream.begin_subscription(handling == Handling::Subscribe, channels);
-        }
-        upstream.send_unanswered(&command.raw());
+        self.with_room().await?.send_to_subscriber(command.raw());
         Ok(Next::Serve)
     }
 
-    /// In RESP2's subscriber mode only a few commands are allowed; their replies are messages.
-    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Next {
-        use super::super::commands::Local;
+    /// Whether Redis is in RESP2's subscriber mode, or may be.
+    fn is_subscriber(&self) -> bool {
+        self.likeness.protocol == Protocol::Resp2
+            && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
+    }
+
+    /// In RESP2's subscriber mode only a few commands are allowed, and the number of their replies is
+    /// not known. `None` where the mode has ended before this command, which is then like any other.
+    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Next> {
         let name = command.command().arg(0);
-        match plan.handling {
-            Handling::Local(local @ (Local::Quit | Local::Reset)) => {
-                self.local(local, command).await
+        let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
+        if changes_channels || name.eq_ignore_ascii_case(b"ping") {
+            if changes_channels
+                && let Err(denied) = self.authorized(command, plan)
+                && !self.passes(command.command(), &denied)
+            {
+                return Some(self.refuse(&denied.into()));
             }
-            Handling::Subscribe | Handling::Unsubscribe => {
-                let channels = command.command().len() - 1;
-                if let Some(upstream) = &self.upstream {
-                    upstream.begin_subscription(plan.handling == Handling::Subscribe, channels);
-                    upstream.send_unanswered(&command.raw());
-                }
-                Next::Serve
-            }
-            _ if name.eq_ignore_ascii_case(b"ping") => {
-                self.upstream.iter().for_each(|upstream| upstream.send_unanswered(&command.raw()));
-                Next::Serve
-            }
-            _ => {
-                let name = name.escape_ascii().to_string().to_ascii_lowercase();
-                self.outbox.error(&format!(
-                    "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
-                     RESET are allowed in this context"
-                ));
-                Next::Serve
-            }
+            let Ok(upstream) = self.with_room().await else {
+                return Some(self.lost().await);
+            };
+            upstream.send_to_subscriber(command.raw());
+            return Some(Next::Serve);
         }
+        if self.settled().await == Next::Close {
+            return Some(Next::Close);
+        }
+        if !self.is_subscriber() {
+            return None;
+        }
+        if let Handling::Local(local @ (Local::Quit | Local::Reset)) = plan.handling {
+            return Some(self.local(local, command).await);
+        }
+        let name = quoted(name).to_ascii_lowercase();
+        self.outbox.error(&format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+             are allowed in this context"
+        ));
+        Some(Next::Serve)
     }
 
     /// Gives up the connection, shared or own, so that the next command gets another.

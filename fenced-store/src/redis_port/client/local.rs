@@ -60,33 +60,34 @@ impl Client {
         if command.len() > 3 {
             return Err(Refusal::Line("ERR syntax error".to_owned()));
         }
-        self.log_in(command.arg(command.len() - 1)).await?;
+        self.log_in(command.arg(command.len() - 1), self.likeness.protocol).await?;
         self.ok();
         Ok(())
     }
 
-    async fn log_in(&mut self, credential: &[u8]) -> Result<(), Refusal> {
+    async fn log_in(&mut self, credential: &[u8], protocol: Protocol) -> Result<(), Refusal> {
         let fences = self.read_credential(credential)?;
+        self.is_known = true;
         let tokens = HeldTokens::default().with(fences)?;
-        self.hold(tokens).await
+        self.change(tokens, protocol).await
     }
 
     /// Makes these the tokens of the connection, and has them registered, so that a stale one is
-    /// told at once and a new one takes over at once.
+    /// refused at once and a new one takes over at once.
     ///
     /// # Errors
     /// The line to be answered; the tokens are then as they were.
     pub(super) async fn hold(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
-        if tokens == self.held && self.refused.is_none() {
-            return Ok(());
+        self.change(tokens, self.likeness.protocol).await
+    }
+
+    /// As [`Client::hold`], and the protocol with it: both or none.
+    async fn change(&mut self, tokens: HeldTokens, protocol: Protocol) -> Result<(), Refusal> {
+        let is_same = tokens == self.held && protocol == self.likeness.protocol;
+        if is_same && self.refused.is_none() && self.has_connection() {
+            return self.verify_held().await;
         }
-        if self.is_bound() {
-            return Err(Refusal::Line(
-                "DENIED the tokens of a connection that watches or subscribes cannot be changed; \
-                 UNWATCH or UNSUBSCRIBE first, or open another connection"
-                    .to_owned(),
-            ));
-        }
+        self.may_be_replaced("tokens")?;
         // Tokens that were refused have nothing on its way.
         let refused = self.refused.take();
         if let Err(refusal) = self.detached().await {
@@ -96,9 +97,11 @@ impl Client {
         if self.observes() {
             self.observe_tokens(&tokens).await?;
             self.held = tokens;
+            self.likeness.protocol = protocol;
             return Ok(());
         }
-        let likeness = super::Likeness { tokens: tokens.clone(), ..self.likeness.clone() };
+        let db = self.likeness.db;
+        let likeness = super::Likeness { tokens: tokens.clone(), db, protocol };
         if !likeness.tokens.is_empty() {
             match self.hub.shared(&likeness).await {
                 Ok(upstream) => self.upstream = Some(upstream),
@@ -114,7 +117,13 @@ impl Client {
         Ok(())
     }
 
-    /// `HELLO [2|3 [AUTH user credential] [SETNAME name]]`.
+    /// Whether the tokens are in force: a connection that is registered under them exists.
+    fn has_connection(&self) -> bool {
+        self.likeness.tokens.is_empty()
+            || self.upstream.as_ref().is_some_and(|upstream| !upstream.is_broken())
+    }
+
+    /// `HELLO [2|3 [AUTH user credential] [SETNAME name]]`: all of it or nothing, as from Redis 7.2 on.
     async fn hello(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let line = |text: &str| Refusal::Line(text.to_owned());
         let args = command.command();
@@ -139,14 +148,14 @@ impl Client {
                 _ => return Err(line("ERR Syntax error in HELLO option")),
             }
         }
-        if let Some(credential) = credential {
-            self.log_in(credential).await?;
+        name.map_or(Ok(()), checked_name)?;
+        match credential {
+            Some(credential) => self.log_in(credential, protocol).await?,
+            None => self.speak(protocol).await?,
         }
         if let Some(name) = name {
-            checked_name(name)?;
             self.name = Bytes::copy_from_slice(name);
         }
-        self.speak(protocol).await?;
         self.introduce();
         Ok(())
     }
@@ -161,10 +170,24 @@ impl Client {
         Ok(())
     }
 
-    fn may_be_replaced(&self, what: &str) -> Result<(), Refusal> {
+    /// Refuses what would take the connection to Redis away, and with it what is kept there.
+    pub(super) fn may_be_replaced(&self, what: &str) -> Result<(), Refusal> {
         if self.is_bound() {
             return Err(Refusal::Line(format!(
-                "DENIED the {what} of a connection that watches or subscribes cannot be changed"
+                "DENIED the {what} of a connection that watches or subscribes cannot be changed; \
+                 UNWATCH or UNSUBSCRIBE first, or open another connection"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses what would write to the client while Redis may send it messages.
+    pub(super) fn may_not_subscribe(&self, what: &str) -> Result<(), Refusal> {
+        let both = self.own.as_ref().zip(self.upstream.as_ref());
+        if both.is_some_and(|(own, upstream)| self.subscribes(own, upstream)) {
+            return Err(Refusal::Line(format!(
+                "DENIED {what} a connection that subscribes or tracks: its reply and the messages \
+                 would come from two connections; UNSUBSCRIBE first, or open another connection"
             )));
         }
         Ok(())
@@ -223,6 +246,8 @@ impl Client {
             return Ok(());
         }
         self.transaction = None;
+        self.lost_watch = false;
+        self.is_known = false;
         if let Some(upstream) = self.upstream.take()
             && upstream.is_own()
         {

@@ -1,9 +1,16 @@
 //! Scripts: the own connection's Redis user is narrowed to the keys that were checked, before the
 //! script is sent.
 
+use super::super::commands::Plan;
+use super::super::confine::too_many_keys;
 use super::super::refusal::Refusal;
+use super::super::resp::Protocol;
 use super::command::OwnedCommand;
 use super::{Client, keys_of};
+
+/// The refusal of a transaction that would have to be confined and must not be.
+const MIXED: &str = "DENIED a transaction with a script has no commands that scripts may not run (such \
+                     as SORT, XREADGROUP or GEORADIUS); send them in another transaction";
 
 impl Client {
     /// Narrows the user to the keys of `command`, a script, and of the transaction that it is in.
@@ -18,6 +25,21 @@ impl Client {
                     .to_owned(),
             ));
         };
+        if let Some(transaction) = &self.transaction {
+            if transaction.exceeds_scripts() {
+                return Err(Refusal::Line(MIXED.to_owned()));
+            }
+            if !transaction.remembers_all() {
+                return Err(too_many_keys());
+            }
+        }
+        if own.has_channels && self.likeness.protocol == Protocol::Resp3 {
+            return Err(Refusal::Line(
+                "DENIED a connection that has subscribed runs no scripts, for what confines them \
+                 would end its subscriptions; use another connection"
+                    .to_owned(),
+            ));
+        }
         let declared = keys_of(&self.keys, command.command());
         let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
         if !user.can_add(declared.chain(queued)) {
@@ -37,13 +59,20 @@ impl Client {
 
     /// Lets a command that is no script reach its keys, where a script before it has narrowed the
     /// user.
-    pub(super) async fn widened(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+    pub(super) async fn widened(
+        &mut self,
+        command: &OwnedCommand,
+        plan: Plan,
+    ) -> Result<(), Refusal> {
         let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref()) else { return Ok(()) };
-        if user.covers(keys_of(&self.keys, command.command())) {
+        if user.covers(plan.in_scripts, keys_of(&self.keys, command.command())) {
             return Ok(());
         }
-        if self.transaction.is_some() {
-            // A script is queued with it: the keys are added, and everything stays confined.
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.has_script()) {
+            if !plan.in_scripts {
+                return Err(Refusal::Line(MIXED.to_owned()));
+            }
+            // The keys are added, and everything stays confined.
             return self.confined(command).await;
         }
         // A script on its way must not be let out.

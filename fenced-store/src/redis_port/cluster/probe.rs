@@ -11,7 +11,7 @@ use service_kit::ids;
 use super::super::refusal::Refusal;
 use super::nodes::Nodes;
 use super::slots::Tags;
-use super::step::{self, Step};
+use super::step::{self, Marks, Step};
 use crate::guard::{Fence, Mark};
 
 const CONNECTIONS: usize = 3;
@@ -54,10 +54,15 @@ impl Probe<'_> {
             Ok(()) => self.race(&connections).await,
             failed => failed,
         };
-        // It expires by itself too.
-        let mut connection = connections[0].clone();
-        let _ = redis::cmd("DEL").arg(&self.key).query_async::<()>(&mut connection).await;
+        // The mark expires by itself too.
+        let _ = self.clean(&connections[0]).await;
         shown
+    }
+
+    async fn clean(&self, connection: &MultiplexedConnection) -> Result<(), String> {
+        let keys = [self.key.clone(), self.all_marks()];
+        let mut connection = connection.clone();
+        redis::cmd("DEL").arg(&keys[..]).query_async(&mut connection).await.map_err(text)
     }
 
     async fn rules_hold(&self, connection: &MultiplexedConnection) -> Result<(), String> {
@@ -75,8 +80,11 @@ impl Probe<'_> {
                 return Err(format!("token {token} was {found}, not {expected}"));
             }
         }
-        let mut connection = connection.clone();
-        redis::cmd("DEL").arg(&self.key).query_async(&mut connection).await.map_err(text)
+        self.clean(connection).await
+    }
+
+    fn all_marks(&self) -> String {
+        format!("{}:all", self.key)
     }
 
     /// Many leases with the same token at once: one may win.
@@ -101,7 +109,7 @@ impl Probe<'_> {
     ) -> Result<&'static str, String> {
         let token = Token::new(token).map_err(|error| error.to_string())?;
         let fences = [Fence { lock: self.lock.clone(), presented: Mark { token, lease } }];
-        let marks = [self.key.clone()];
+        let marks = Marks { each: vec![self.key.clone()], all: self.all_marks() };
         let words = [&b"EXPIRE"[..], self.key.as_bytes(), b"60"];
         let packed = self.step.pack(&marks, &fences, [].into_iter(), words.into_iter(), false);
         match packed.query_async::<i64>(&mut connection).await {

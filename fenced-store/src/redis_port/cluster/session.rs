@@ -5,65 +5,60 @@
 //! command, and the replies of that command.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
+use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::super::budget::{Budget, Charge, FREE};
 use super::super::commands::KeyUse;
+use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
-use super::super::resp::{Protocol, encode};
+use super::super::resp::{Protocol, ProtocolError, encode};
 use super::super::tokens::HeldTokens;
+use super::super::{PortSettings, stranger};
 use super::Cluster;
 use crate::service::Guard;
 
-mod budget;
 mod handle;
 mod local;
-
-use budget::{Charge, FREE};
 
 /// From so many bytes of replies on they are written before the next command is looked at.
 const FLUSH: usize = 64 * 1024;
 /// What one read takes at least.
 const READ: usize = 16 * 1024;
-
-/// Limits of the port.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Bytes of one command.
-    pub(crate) max_command_bytes: usize,
-    /// What is held for all clients together beyond 64 KiB for each, in bytes.
-    pub(crate) max_buffer_bytes: usize,
-    /// Connections at once.
-    pub(crate) max_connections: usize,
-}
+/// Keys of a command for which memory is kept for the next one.
+const KEPT_KEYS: usize = 1024;
 
 /// The port before a cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterPort {
     cluster: Cluster,
     guard: Arc<Guard>,
-    limits: Limits,
-    used: AtomicUsize,
+    settings: PortSettings,
+    budget: Arc<Budget>,
+    limits_strangers: bool,
     next_id: AtomicU64,
 }
 
 impl ClusterPort {
     /// A port that is not served yet.
-    pub(crate) fn new(cluster: Cluster, guard: Arc<Guard>, limits: Limits) -> Arc<Self> {
-        let (used, next_id) = (AtomicUsize::new(0), AtomicU64::new(1));
-        Arc::new(Self { cluster, guard, limits, used, next_id })
+    pub(crate) fn new(cluster: Cluster, guard: Arc<Guard>, settings: PortSettings) -> Arc<Self> {
+        let budget = Budget::new(settings.max_buffer_bytes, settings.max_command_bytes);
+        let limits_strangers = stranger::are_limited(&guard);
+        let next_id = AtomicU64::new(1);
+        Arc::new(Self { cluster, guard, settings, budget, limits_strangers, next_id })
     }
 
     /// Serves clients until the kit's tasks begin to shut down; what was begun is finished.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let tasks = self.guard.kit.tasks.clone();
         let stop = tasks.shutdown_token();
-        let places = Arc::new(Semaphore::new(self.limits.max_connections));
+        let places = Arc::new(Semaphore::new(self.settings.max_connections));
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
@@ -83,7 +78,7 @@ impl ClusterPort {
             };
             let (port, stop) = (Arc::clone(&self), stop.clone());
             tasks.spawn(async move {
-                let _ = stream.set_nodelay(true);
+                socket::tune_accepted(&stream);
                 Session::new(port, stream).serve(&stop).await;
                 drop(place);
             });
@@ -104,6 +99,9 @@ struct Session {
     port: Arc<ClusterPort>,
     stream: TcpStream,
     charge: Charge,
+    /// Another client's bytes took the place of this one's.
+    evicted: Arc<Notify>,
+    patience: Patience,
     out: BytesMut,
     state: State,
 }
@@ -115,6 +113,8 @@ struct State {
     name: Bytes,
     protocol: Protocol,
     tokens: HeldTokens,
+    /// It has presented a genuine token.
+    is_known: bool,
     keys: Vec<KeyUse>,
 }
 
@@ -125,14 +125,18 @@ impl Session {
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             tokens: HeldTokens::default(),
+            is_known: false,
             keys: Vec::new(),
         };
-        Self { charge: Charge::new(Arc::clone(&port)), port, stream, out: BytesMut::new(), state }
+        let evicted = Arc::new(Notify::new());
+        let charge = Charge::new(&port.budget, &evicted);
+        let patience = Patience::new(port.settings.silence);
+        Self { charge, evicted, patience, port, stream, out: BytesMut::new(), state }
     }
 
     async fn serve(mut self, stop: &CancellationToken) {
         let limits = RequestLimits {
-            max_command_bytes: self.port.limits.max_command_bytes,
+            max_command_bytes: self.port.settings.max_command_bytes,
             ..RequestLimits::default()
         };
         let mut parser = RequestParser::new(limits);
@@ -145,39 +149,80 @@ impl Session {
             if buf.capacity() - buf.len() < READ / 4 {
                 buf.reserve(READ);
             }
-            tokio::select! {
+            let awaited = match (buf.len(), self.is_stranger()) {
+                (0, true) => Awaited::Introduction,
+                (0, false) => Awaited::Command,
+                (len, _) => Awaited::Rest(len),
+            };
+            let ended = tokio::select! {
                 () = stop.cancelled() => return,
                 read = self.stream.read_buf(&mut buf) => match read {
                     Ok(0) | Err(_) => return,
-                    Ok(_) => {}
+                    Ok(_) => {
+                        self.charge.progress();
+                        let fits = self.charge.set(buf.len() + parser.held_bytes());
+                        (!fits).then(|| BUFFERS_FULL.to_owned())
+                    }
                 },
-            }
-            if !self.charge.set(buf.len()) {
-                encode::error(&mut self.out, BUFFERS_FULL);
+                () = self.evicted.notified() => Some(BUFFERS_FULL.to_owned()),
+                reason = self.patience.ends(awaited) => Some(reason),
+            };
+            if let Some(line) = ended {
+                encode::error(&mut self.out, &line);
                 self.flush().await;
                 return;
             }
         }
     }
 
+    fn is_stranger(&self) -> bool {
+        !self.state.is_known && self.port.limits_strangers
+    }
+
+    /// A client without a token may send little, where every key needs one.
+    fn within_strangers_limits(
+        &self,
+        parser: &RequestParser,
+        buf: &[u8],
+    ) -> Result<(), ProtocolError> {
+        if !self.is_stranger() {
+            return Ok(());
+        }
+        let access = &self.port.guard.access;
+        stranger::check(parser.begun(buf), |credential| {
+            HeldTokens::genuine(credential, access).is_ok()
+        })
+    }
+
     /// Answers the commands that are there as a whole.
     async fn serve_buffered(&mut self, parser: &mut RequestParser, buf: &mut BytesMut) -> Next {
         while !buf.is_empty() {
-            match parser.parse(buf) {
+            let parsed = parser.parse(buf).and_then(|parsed| {
+                self.within_strangers_limits(parser, buf)?;
+                Ok(parsed)
+            });
+            match parsed {
                 Ok(Parsed::Incomplete { at_least }) => {
                     buf.reserve(at_least.saturating_sub(buf.len()).min(4 * READ));
                     break;
                 }
                 Ok(Parsed::Blank { len }) => buf.advance(len),
                 Ok(Parsed::Complete { len, .. }) => {
+                    self.patience.renew();
                     let command = parser.command(buf);
                     let next = self.state.answer(&self.port, command, &mut self.out).await;
                     buf.advance(len);
                     if next == Next::Close {
                         return Next::Close;
                     }
-                    if self.out.len() >= FLUSH && self.flush().await == Next::Close {
-                        return Next::Close;
+                    if self.out.len() >= FLUSH {
+                        // A client that does not read its replies holds them.
+                        if !self.charge.set(buf.len() + self.out.len()) {
+                            return Next::Close;
+                        }
+                        if self.flush().await == Next::Close {
+                            return Next::Close;
+                        }
                     }
                 }
                 Err(error) => {
@@ -186,24 +231,30 @@ impl Session {
                 }
             }
         }
-        // What was answered is not held any more.
-        let _ = self.charge.set(buf.len());
-        if buf.is_empty() && buf.capacity() > FREE {
-            *buf = BytesMut::new();
+        if buf.is_empty() {
+            parser.shrink();
         }
+        if buf.len() < READ && buf.capacity() > FREE {
+            *buf = BytesMut::from(&buf[..]);
+        }
+        self.state.keys.clear();
+        self.state.keys.shrink_to(KEPT_KEYS);
+        // Where it was evicted, the wait that follows says so.
+        let _ = self.charge.set(buf.len() + parser.held_bytes());
         Next::Serve
     }
 
+    /// Writes the replies, until others need the memory and the client reads none of them.
     async fn flush(&mut self) -> Next {
-        if self.out.is_empty() {
-            return Next::Serve;
-        }
-        let written = self.stream.write_all(&self.out).await;
+        let is_written = tokio::select! {
+            written = self.stream.write_all(&self.out) => written.is_ok(),
+            () = self.evicted.notified() => false,
+        };
         match self.out.capacity() > FLUSH {
             true => self.out = BytesMut::new(),
             false => self.out.clear(),
         }
-        if written.is_ok() { Next::Serve } else { Next::Close }
+        if is_written { Next::Serve } else { Next::Close }
     }
 }
 

@@ -36,6 +36,11 @@ impl Tags {
         self.key(slot, "mark", lock)
     }
 
+    /// The key of the set of all marks in a slot.
+    pub(super) fn marks(&self, slot: u16) -> String {
+        self.key(slot, "marks", "all")
+    }
+
     /// A key of the probe in a slot.
     pub(super) fn key(&self, slot: u16, kind: &str, name: &str) -> String {
         let number = self.numbers[usize::from(slot)];

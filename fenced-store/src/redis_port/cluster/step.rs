@@ -14,6 +14,15 @@ const OWN_CODE: &str = "FENCEPOST";
 #[derive(Debug)]
 pub(super) struct Step(Script);
 
+/// The keys of marks in one slot.
+#[derive(Debug)]
+pub(super) struct Marks {
+    /// The mark of each fence, in their order.
+    pub(super) each: Vec<String>,
+    /// The set of all marks of the slot.
+    pub(super) all: String,
+}
+
 impl Step {
     pub(super) fn new() -> Self {
         Self(Script::new("step.lua", include_str!("step.lua")))
@@ -23,16 +32,19 @@ impl Step {
         &self.0
     }
 
-    /// A command of these words under `fences`, whose `marks` are in the same slot as its `keys`.
+    /// A command of these words under `fences`, whose marks are in the same slot as its `keys`.
     pub(super) fn pack<'c>(
         &self,
-        marks: &'c [String],
+        marks: &'c Marks,
         fences: &[Fence],
         keys: impl Iterator<Item = &'c [u8]>,
         words: impl Iterator<Item = &'c [u8]>,
         is_native: bool,
     ) -> Cmd {
-        let mut names: Vec<&[u8]> = marks.iter().map(String::as_bytes).collect();
+        let mut names: Vec<&[u8]> = marks.each.iter().map(String::as_bytes).collect();
+        if !fences.is_empty() {
+            names.push(marks.all.as_bytes());
+        }
         names.extend(keys);
         let mut packed = self.0.call_bytes(names.into_iter());
         packed.arg(if is_native { 3 } else { 2 }).arg(fences.len());
@@ -60,6 +72,10 @@ pub(super) fn outcome(code: &str, message: &str, fences: &[Fence]) -> Result<Val
     Err(match (kind, fence, mark) {
         ("stale", Some(fence), Some(mark)) => Refusal::Stale { fence, mark },
         ("collision", Some(fence), Some(mark)) => Refusal::Collision { fence, mark },
+        ("lost", Some(fence), _) => Refusal::Unavailable(format!(
+            "the mark of lock {} in this slot is gone; an operator has to write it again",
+            fence.lock
+        )),
         (_, Some(fence), _) => Refusal::Unavailable(format!(
             "the mark of lock {} in this slot cannot be read; did somebody else write it?",
             fence.lock
@@ -93,6 +109,7 @@ mod tests {
         assert_eq!(say("collision", 1), Refusal::Collision { fence, mark: met });
         assert!(matches!(say("stale", 2), Refusal::Unavailable(_)));
         assert!(matches!(say("unreadable", 1), Refusal::Unavailable(_)));
+        assert!(matches!(say("lost", 1), Refusal::Unavailable(text) if text.contains("is gone")));
         let own = outcome("WRONGTYPE", "Operation against", &fences).unwrap_err();
         assert_eq!(own, Refusal::Line("WRONGTYPE Operation against".to_owned()));
     }

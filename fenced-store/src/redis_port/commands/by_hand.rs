@@ -4,7 +4,7 @@
 
 use super::policy::ByHand;
 use super::refused::Refused;
-use super::{Handling, KeyAccess, KeyUse, Plan, Touches};
+use super::{Handling, KeyAccess, KeyUse, OWN_NAMES, Plan, Touches, is_own_name};
 use crate::redis_port::resp::request::Command;
 
 impl ByHand {
@@ -33,7 +33,7 @@ pub(super) fn plan(
 }
 
 const fn keys_plan(handling: Handling) -> Plan {
-    Plan { handling, touches: Touches::Keys }
+    Plan { handling, touches: Touches::Keys, in_scripts: false }
 }
 
 /// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE key\].
@@ -135,13 +135,16 @@ fn radius(
 
 /// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\] \[NOLOOP\].
 fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
-    let mut touches = Touches::Nothing;
+    let (mut broadcasts, mut prefixes, mut reaches_own) = (false, 0, false);
     let mut options = Options::from(command, 3);
-    while let Some((_, word)) = options.next() {
+    while let Some((at, word)) = options.next() {
         if is(word, "BCAST") {
-            touches = Touches::Keyspace;
+            broadcasts = true;
         } else if is(word, "PREFIX") {
             options.skip(1)?;
+            let prefix = command.arg(at + 1);
+            prefixes += 1;
+            reaches_own |= OWN_NAMES.starts_with(prefix) || is_own_name(prefix);
         } else if is(word, "REDIRECT") {
             return Err(Refused::denied(
                 name,
@@ -152,7 +155,15 @@ fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
             return Err(Refused::syntax());
         }
     }
-    Ok(Plan { handling: Handling::Own, touches })
+    if broadcasts && (prefixes == 0 || reaches_own) {
+        return Err(Refused::denied(
+            name,
+            "BCAST would also name Fencepost's own keys; give each PREFIX of your keys, none of which \
+             {fence: begins with",
+        ));
+    }
+    let touches = if broadcasts { Touches::Keyspace } else { Touches::Nothing };
+    Ok(Plan { handling: Handling::Own, touches, in_scripts: false })
 }
 
 /// The options of a command, from an argument on.

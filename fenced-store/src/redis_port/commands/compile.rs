@@ -1,23 +1,29 @@
 //! What Redis says of its commands, and the policy, become the table that is looked up.
 
-use super::by_hand;
+use super::channels::{self, Channels};
 use super::meta::Meta;
-use super::policy::{ByHand, LOCALS, Verdict, verdict};
+use super::policy::{self, ByHand, LOCALS, Verdict, verdict};
 use super::refused::Refused;
 use super::spec::{Number, Spec};
 use super::table::{Entries, Entry};
-use super::{Handling, KeyAccess, KeyUse, Plan, Touches};
+use super::{Handling, KeyAccess, KeyUse, Plan, Touches, by_hand};
 use crate::redis_port::resp::request::Command;
 
 /// The flags that a command which nobody has thought about may have. All others (`admin`,
 /// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.
 const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "write"];
 
+/// Why a command of a module is refused, whatever its name.
+const OF_A_MODULE: &str = "it belongs to a module, and only the module knows which keys it reaches; \
+                           the guard does not";
+
 /// What happens to a command that is allowed.
 #[derive(Debug)]
 pub(super) struct Action {
     pub(super) handling: Handling,
     pub(super) keys: Keys,
+    /// Whether the user of a script may run it.
+    pub(super) in_scripts: bool,
 }
 
 /// Where the keys of a command are.
@@ -25,13 +31,21 @@ pub(super) struct Action {
 pub(super) enum Keys {
     None,
     Keyspace,
+    Channels(Channels),
     Specs { specs: Box<[Spec]>, number: Number },
     ByHand(ByHand),
 }
 
 impl Action {
-    fn new(handling: Handling, keys: Keys) -> Self {
-        Self { handling, keys }
+    /// A script may run it where Redis' ACL finds its keys as the guard does, by fixed positions or
+    /// a count; and where it has no keys and is listed.
+    fn new(name: &str, handling: Handling, keys: Keys) -> Self {
+        let in_scripts = match keys {
+            Keys::Specs { .. } => true,
+            Keys::None | Keys::Channels(_) => policy::is_keyless_in_scripts(name),
+            Keys::Keyspace | Keys::ByHand(_) => false,
+        };
+        Self { handling, keys, in_scripts }
     }
 
     /// Adds the keys of `command`, and says how it travels.
@@ -41,10 +55,12 @@ impl Action {
         command: Command<'_>,
         keys: &mut Vec<KeyUse>,
     ) -> Result<Plan, Refused> {
-        let handling = self.handling;
+        let (handling, in_scripts) = (self.handling, self.in_scripts);
+        let plan = |touches| Plan { handling, touches, in_scripts };
         let (specs, number) = match &self.keys {
-            Keys::None => return Ok(Plan { handling, touches: Touches::Nothing }),
-            Keys::Keyspace => return Ok(Plan { handling, touches: Touches::Keyspace }),
+            Keys::None => return Ok(plan(Touches::Nothing)),
+            Keys::Keyspace => return Ok(plan(Touches::Keyspace)),
+            Keys::Channels(which) => return channels::check(*which, name, command).map(plan),
             Keys::ByHand(by_hand) => return by_hand::plan(*by_hand, name, command, keys),
             Keys::Specs { specs, number } => (specs, number),
         };
@@ -52,8 +68,8 @@ impl Action {
             spec.push(name, *number, command, keys)?;
         }
         match (keys.is_empty(), handling) {
-            (false, _) => Ok(Plan { handling, touches: Touches::Keys }),
-            (true, Handling::Script) => Ok(Plan { handling, touches: Touches::Nothing }),
+            (false, _) => Ok(plan(Touches::Keys)),
+            (true, Handling::Script) => Ok(plan(Touches::Nothing)),
             (true, _) => Err(Refused::syntax()),
         }
     }
@@ -68,7 +84,7 @@ pub(super) fn entries(commands: &[Meta]) -> Entries {
         entries.insert(entry(meta).with_subcommands(subcommands));
     }
     for (name, arity, local) in LOCALS {
-        let action = Action::new(Handling::Local(local), Keys::None);
+        let action = Action::new(name, Handling::Local(local), Keys::None);
         let entry = Entry::new(name, arity, Ok(action));
         match name.split_once('|') {
             Some((container, _)) => entries.subcommands(container).insert(entry),
@@ -86,9 +102,11 @@ fn entry(meta: &Meta) -> Entry {
 fn action(meta: &Meta) -> Result<Action, String> {
     let verdict = match verdict(&meta.name) {
         Some(Verdict::Denied(reason)) => return Err(reason.to_owned()),
+        Some(_) if meta.has("module") => return Err(OF_A_MODULE.to_owned()),
         Some(verdict) => verdict,
         None => return by_rule(meta),
     };
+    let new = |handling, keys| Action::new(&meta.name, handling, keys);
     // Whatever the list says: Redis knows best what administers it.
     if meta.has("admin") {
         return Err("it administers the server, says Redis".to_owned());
@@ -96,14 +114,15 @@ fn action(meta: &Meta) -> Result<Action, String> {
     match verdict {
         Verdict::Keys(handling) => {
             let keys = Keys::Specs { specs: specs(meta)?, number: number(meta, handling) };
-            Ok(Action::new(handling, keys))
+            Ok(new(handling, keys))
         }
-        Verdict::ByHand(by_hand) => Ok(Action::new(by_hand.handling(), Keys::ByHand(by_hand))),
-        Verdict::Keyless(_) | Verdict::Keyspace if meta.has("write") => {
+        Verdict::ByHand(by_hand) => Ok(new(by_hand.handling(), Keys::ByHand(by_hand))),
+        Verdict::Keyless(_) | Verdict::Channels(..) | Verdict::Keyspace if meta.has("write") => {
             Err("it writes, and Redis does not say which keys".to_owned())
         }
-        Verdict::Keyless(handling) => Ok(Action::new(handling, Keys::None)),
-        Verdict::Keyspace => Ok(Action::new(Handling::Shared, Keys::Keyspace)),
+        Verdict::Keyless(handling) => Ok(new(handling, Keys::None)),
+        Verdict::Channels(handling, which) => Ok(new(handling, Keys::Channels(which))),
+        Verdict::Keyspace => Ok(new(Handling::Shared, Keys::Keyspace)),
         Verdict::Container | Verdict::Denied(_) => Err("it needs a subcommand".to_owned()),
     }
 }
@@ -114,9 +133,7 @@ fn by_rule(meta: &Meta) -> Result<Action, String> {
         return Err("it needs a subcommand".to_owned());
     }
     if meta.has("module") {
-        return Err("it belongs to a module, and only the module knows which keys it reaches; \
-                    the guard does not"
-            .to_owned());
+        return Err(OF_A_MODULE.to_owned());
     }
     if let Some(flag) = meta.flags().find(|flag| !PLAIN_FLAGS.contains(flag)) {
         return Err(format!(
@@ -134,7 +151,7 @@ fn by_rule(meta: &Meta) -> Result<Action, String> {
         specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
     }
     let number = number(meta, Handling::Shared);
-    Ok(Action::new(Handling::Shared, Keys::Specs { specs, number }))
+    Ok(Action::new(&meta.name, Handling::Shared, Keys::Specs { specs, number }))
 }
 
 /// Its key specs, where they tell every key.

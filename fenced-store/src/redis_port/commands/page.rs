@@ -1,5 +1,6 @@
 //! docs/reference/redis-commands.md, made from the table and the policy.
 
+use super::channels::Channels;
 use super::compile::{Action, Keys};
 use super::policy::{self, ByHand, Verdict};
 use super::refused::shown;
@@ -18,19 +19,23 @@ COMMAND reply of a real Redis; a test compares them.
 The keys of a command are checked against the locks whose tokens the connection holds.
 *Read* and *write* say what happens to a key; the numbers are positions, the command's name is 0.
 `HELP` of every command that has subcommands passes.
-Keys that begin with `{fence:` are Fencepost's own and are refused in every position.
+Keys that begin with `{fence:` are Fencepost's own and are refused in every position; so is a key \
+whose first brace begins `{fence:`, as with the lock server's `--key-prefix`.
 Wrong arguments are refused in Redis' own words.
 
 PFCOUNT and BITFIELD count as writes even where they only look: PFCOUNT stores what it counted, and \
 BITFIELD_RO is there for looking.
 XREADGROUP is a write, for it moves its group on.
-Channels are no keys, and no lock protects them.
+Channels are no keys, and no lock protects them. Fencepost's own, which begin with `{fence:`, are \
+refused, and so are patterns that can match one, and notifications of Fencepost's own keys \
+(`__keyspace@0__:{fence:…`). `__keyevent@…` names keys of any kind and needs what KEYS needs.
 
 | passes as | means |
 | --- | --- |
 | shared | it may travel with commands of other connections that hold the same tokens |
 | own | the connection gets an upstream connection of its own, for life |
-| script | as own; the script can reach the keys that it declares, and no others |
+| script | as own; the script can reach the keys that it declares, and no others, by the commands \
+that [scripts may run](#not-in-scripts) |
 | transaction, subscription | as own |
 | guard | the guard answers; Redis sees nothing of it |
 
@@ -43,6 +48,18 @@ administer, or do not tell their keys.
 
 | command | passes as | keys |
 | --- | --- | --- |
+";
+
+const NOT_IN_SCRIPTS: &str = "
+## Not in scripts
+
+A script may run the commands above whose keys stand at fixed positions or are counted, and a few \
+without keys. Redis refuses the rest to it (NOPERM), commands of modules among them: Redis' ACL finds \
+other keys for GEORADIUS and XREADGROUP than they take. The list is computed when the guard connects. \
+Sent by themselves, or in a MULTI without a script, they work.
+A script may PUBLISH and SPUBLISH on all channels but those that begin with `{fence:`.
+Instead of GEORADIUS with STORE use GEOSEARCHSTORE, instead of GEORADIUS without it GEORADIUS_RO.
+
 ";
 
 const FOOT: &str = "
@@ -73,7 +90,23 @@ pub(super) fn page(table: &CommandTable) -> String {
     // Blanks before bars: COMMAND comes before COMMAND COUNT.
     allowed.sort_by_key(|row| row.replace(" |", "\0"));
     denied.sort_by_key(|row| row.replace(" |", "\0"));
-    format!("{HEAD}{}{FOOT}{}", allowed.concat(), denied.concat())
+    let not_in_scripts = not_in_scripts(table).join(", ");
+    let (allowed, denied) = (allowed.concat(), denied.concat());
+    format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
+}
+
+/// What passes from a client and not from its scripts, in order.
+pub(super) fn not_in_scripts(table: &CommandTable) -> Vec<String> {
+    let is_denied = |entry: &&Entry| {
+        let passes =
+            |action: &Action| !matches!(action.handling, Handling::Local(_)) && !action.in_scripts;
+        !entry.name().ends_with("|help") && entry.outcome().is_ok_and(passes)
+    };
+    let entries = table.entries.all();
+    let mut names: Vec<String> =
+        entries.into_iter().filter(is_denied).map(|entry| shown(entry.name())).collect();
+    names.sort();
+    names
 }
 
 fn allowed(entry: &Entry) -> Option<String> {
@@ -102,6 +135,14 @@ fn keys(action: &Action) -> String {
     match &action.keys {
         Keys::None => "none".to_owned(),
         Keys::Keyspace => "the names of all keys".to_owned(),
+        Keys::Channels(which) => match which {
+            Channels::All => "none; channels 1 to the last",
+            Channels::Patterns => "none; patterns 1 to the last",
+            Channels::First => "none; channel 1",
+            Channels::Listed => "none; channels 2 to the last",
+            Channels::Matching => "none; pattern 2, without which it is refused",
+        }
+        .to_owned(),
         Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),
         Keys::ByHand(by_hand) => match by_hand {
             ByHand::Sort { stores: true } => {
@@ -112,7 +153,8 @@ fn keys(action: &Action) -> String {
             ByHand::Streams { group: true } => "write behind STREAMS; own with BLOCK",
             ByHand::Radius { .. } => "read 1; write behind STORE and STOREDIST",
             ByHand::Tracking => {
-                "none; with BCAST the names of all keys; REDIRECT is refused: use RESP3"
+                "none; with BCAST the names of all keys of each PREFIX, without which it is refused; \
+                 REDIRECT is refused: use RESP3"
             }
         }
         .to_owned(),

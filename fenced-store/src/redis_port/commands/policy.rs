@@ -4,6 +4,7 @@
 //! Redis, and it has no oddity at all. So a later Redis' plain data commands work at once, and
 //! everything else of it is refused until somebody has thought about it and writes it down here.
 
+use super::channels::Channels;
 use super::{Handling, Local};
 
 /// What happens to a command.
@@ -15,6 +16,8 @@ pub(super) enum Verdict {
     ByHand(ByHand),
     /// It touches no key.
     Keyless(Handling),
+    /// It touches no key, and channels.
+    Channels(Handling, Channels),
     /// It reads the names of all keys.
     Keyspace,
     /// It is refused, with this reason; so are its subcommands.
@@ -80,6 +83,17 @@ pub(super) fn verdict(name: &str) -> Option<Verdict> {
     }
 }
 
+/// What the user of a script may run beside commands with keys. What a transaction needs is here,
+/// too, because its connection is confined while a script is queued. PUBLISH reaches the channels
+/// that the user's rules allow.
+const KEYLESS_IN_SCRIPTS: &str = "discard echo exec info lastsave lolwut multi ping publish role \
+                                  select spublish time unwatch";
+
+/// Whether a command without keys may be run by a script's user.
+pub(super) fn is_keyless_in_scripts(name: &str) -> bool {
+    KEYLESS_IN_SCRIPTS.split_whitespace().any(|known| known == name)
+}
+
 /// Every verdict with the names that have it.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = (Verdict, &'static str)> {
@@ -143,11 +157,14 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::Keyless(Handling::Discard), "discard"),
     (Verdict::Keys(Handling::Watch), "watch"),
     (Verdict::Keyless(Handling::Unwatch), "unwatch"),
-    // Messages: a channel is no key, and no lock protects it.
-    (Verdict::Keyless(Handling::Subscribe), "psubscribe ssubscribe subscribe"),
+    // Messages: no lock protects a channel, but clients may not use Fencepost's own.
+    (Verdict::Channels(Handling::Subscribe, Channels::All), "ssubscribe subscribe"),
+    (Verdict::Channels(Handling::Subscribe, Channels::Patterns), "psubscribe"),
     (Verdict::Keyless(Handling::Unsubscribe), "punsubscribe sunsubscribe unsubscribe"),
-    (KEYLESS, "publish spublish pubsub|channels pubsub|numpat pubsub|numsub"),
-    (KEYLESS, "pubsub|shardchannels pubsub|shardnumsub"),
+    (Verdict::Channels(Handling::Shared, Channels::First), "publish spublish"),
+    (Verdict::Channels(Handling::Shared, Channels::Listed), "pubsub|numsub pubsub|shardnumsub"),
+    (Verdict::Channels(Handling::Shared, Channels::Matching), "pubsub|channels"),
+    (KEYLESS, "pubsub|numpat pubsub|shardchannels"),
     // The connection. WAIT counts the writes of its own connection alone.
     (STATE, "wait waitaof client|caching client|getredir client|id client|info client|no-touch"),
     (STATE, "client|trackinginfo"),

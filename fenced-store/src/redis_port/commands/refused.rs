@@ -60,7 +60,16 @@ impl Refused {
         let key = quoted(key, QUOTED_BYTES_MAX);
         Self(format!(
             "DENIED key \"{key}\" is Fencepost's own: nothing but the guard and the lock server \
-             may touch keys that begin with {{fence: ; choose another name"
+             may touch keys that begin with {{fence: or whose first brace does; choose another name"
+        ))
+    }
+
+    /// A channel that only Fencepost itself may use, or a pattern that can match one.
+    pub(super) fn own_channel(channel: &[u8]) -> Self {
+        let channel = quoted(channel, QUOTED_BYTES_MAX);
+        Self(format!(
+            "DENIED channel \"{channel}\" is, or can match, one of Fencepost's own: those that begin \
+             with {{fence: and the notifications of keys that do; name your own channels"
         ))
     }
 }

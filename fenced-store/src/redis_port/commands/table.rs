@@ -55,8 +55,19 @@ impl Entries {
         &mut self.0.entry(name.as_bytes().into()).or_insert_with(missing).subcommands
     }
 
+    /// The rules of [`super::CommandTable::script_rules`].
+    pub(super) fn script_rules(&self) -> Vec<String> {
+        let is_allowed = |entry: &&Entry| {
+            entry.subcommands.0.is_empty()
+                && entry.action.as_ref().is_ok_and(|action| action.in_scripts)
+        };
+        let mut rules: Vec<String> =
+            self.all().into_iter().filter(is_allowed).map(|e| format!("+{}", e.name)).collect();
+        rules.sort();
+        rules
+    }
+
     /// Every entry, and the entries of the subcommands.
-    #[cfg(test)]
     pub(super) fn all(&self) -> Vec<&Entry> {
         self.0.values().flat_map(|e| std::iter::once(e).chain(e.subcommands.all())).collect()
     }

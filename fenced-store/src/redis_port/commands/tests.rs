@@ -12,9 +12,11 @@ mod documented;
 mod effects;
 mod every_command;
 mod hand_made;
+mod hostile;
 mod real;
 mod same_keys;
 mod samples;
+mod scripts;
 mod words;
 
 use real::Redis;

@@ -131,11 +131,42 @@ impl RequestParser {
         Command { buf: if self.inline { &self.unquoted } else { buf }, args: &self.args }
     }
 
-    fn begin(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
+    /// The arguments of a command that is not complete yet, as many as have come, in the buffer in which
+    /// they were found.
+    pub(crate) fn begun<'b>(&'b self, buf: &'b [u8]) -> Begun<'b> {
+        let longest = self.args.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let current = match self.step {
+            Step::Argument { len } => len,
+            _ => 0,
+        };
+        Begun {
+            command: self.command(buf),
+            args: self.args.len() + self.left,
+            longest_bytes: longest.max(current),
+        }
+    }
+
+    /// What it holds for the current command beside the buffer, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.args.capacity() * size_of::<Range<usize>>() + self.unquoted.capacity()
+    }
+
+    /// Room for arguments and for bytes without quotes that is occupied now.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn capacities(&self) -> (usize, usize) {
+        (self.args.capacity(), self.unquoted.capacity())
+    }
+
+    /// Gives back what an unusually long command took. Between two commands.
+    pub(crate) fn shrink(&mut self) {
         self.args.clear();
         self.args.shrink_to(KEPT_ARGS);
         self.unquoted.clear();
         self.unquoted.shrink_to(KEPT_UNQUOTED_BYTES);
+    }
+
+    fn begin(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
+        self.shrink();
         self.at = 0;
         match *buf {
             [] => Ok(Parsed::Incomplete { at_least: 1 }),
@@ -268,6 +299,17 @@ fn refuse_http(name: &[u8]) -> Result<(), ProtocolError> {
         return Err(ProtocolError::Http);
     }
     Ok(())
+}
+
+/// A command that need not be complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun<'b> {
+    /// The arguments that have come.
+    pub(crate) command: Command<'b>,
+    /// How many arguments it has in all.
+    pub(crate) args: usize,
+    /// The longest of them, the one being received included.
+    pub(crate) longest_bytes: usize,
 }
 
 /// The arguments of one command, its name first, where they were received.

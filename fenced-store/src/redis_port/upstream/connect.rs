@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use redis::{Cmd, Value};
 use service_kit::redis_link::{LinkState, info_field};
+use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -263,7 +264,7 @@ impl RawWire {
             .await
             .map_err(|_| unreachable(format!("no answer in {} s", CONNECT.as_secs())))?
             .map_err(|error| unreachable(error.to_string()))?;
-        stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
+        socket::tune_to_store(&stream);
         Ok(Self { stream, buf: BytesMut::new(), shown: target.to_string() })
     }
 

@@ -2,16 +2,20 @@
 -- runs a script as one step: nobody sees or does anything between its commands, and what it wrote
 -- is persisted and replicated together.
 --
--- KEYS[1]  hash: lock -> "token lease flag", the marks
--- KEYS[2]  sorted set of the locks in KEYS[1], for listing them
+-- KEYS[1]  hash: lock -> "token lease flag", the marks; "#" -> the id of the state that they belong to
+-- KEYS[2]  sorted set of the locks in KEYS[1], for listing them, and for missing none of them
 -- KEYS[3]  hash: "run id:client id" -> "token lease", the port's connections registered for the lock
--- KEYS[4]  hash: id, phase, process, floor, floor_lease, highest; the guard's own state in this Redis
+-- KEYS[4]  hash: id, phase, process, floor, floor_lease, highest, stamped; the guard's own state in
+--          this Redis. Where it says "stamped", the marks have their "#".
 -- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence is asked
 -- ARGV[4]  the id of the state that the caller verified
 --
 -- The flag of a mark: none, nobody is registered; "c", connections with this very token are, and
 -- none with a lower one; "s", the mark was raised over registered connections that may still act:
 -- nothing is admitted until settle.lua has heard that they are gone.
+--
+-- Marks, locks and registrations that are not as they were left (deleted, or of another type) are
+-- never taken for "never written": the state is then unverified, and state.lua decides.
 --
 -- Before: token is 1 to 999999999999999 in decimal without leading zeros (exact in a Lua number).
 -- Whatever can fail is read before the first write; and the first write is the mark, so that a
@@ -44,10 +48,32 @@ local function registered_below(token)
   return lower, others
 end
 
+-- Whether KEYS[3] has registrations at all, as a flag says that it must.
+local function has_registrations()
+  local count = redis.pcall('HLEN', KEYS[3])
+  return type(count) == 'number' and count > 0
+end
+
+-- The mark of a lock, or false; and whether it is as it was left, all marks with it.
+local function mark_of(lock, id)
+  local marks = redis.pcall('HMGET', KEYS[1], '#', lock)
+  if marks.err or marks[1] ~= id then return false, false end
+  local listed = redis.pcall('ZSCORE', KEYS[2], lock)
+  return marks[2], type(listed) ~= 'table' and (listed == false) == (marks[2] == false)
+end
+
 local function write_mark(lock, token, lease, flag)
   local text = token .. ' ' .. lease
   if flag ~= '' then text = text .. ' ' .. flag end
   redis.call('HSET', KEYS[1], lock, text)
+end
+
+-- Connections may act that cannot be named any more: the state is "opening" until every connection
+-- of the port was ended. That makes the lock whole, so its mark loses its flag.
+local function lose_registrations(lock, token, lease)
+  redis.call('HSET', KEYS[4], 'phase', 'opening')
+  redis.call('DEL', KEYS[3])
+  write_mark(lock, token, lease, '')
 end
 
 -- Holds the token against the mark and raises it. `field`, where given, is the caller's own
@@ -58,11 +84,12 @@ end
 local function enter(field)
   local lock, token, lease = ARGV[1], ARGV[2], ARGV[3]
   local state =
-    redis.call('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest', 'process')
-  if state[1] ~= ARGV[4] or state[2] ~= 'open' then return {'unverified'} end
+    redis.pcall('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest', 'process')
+  if state.err or state[1] ~= ARGV[4] or state[2] ~= 'open' then return {'unverified'} end
   -- Opened by another process: this one may have connections that nobody knows of any more.
   if field and state[6] and state[6] ~= run_id() then return {'unverified'} end
-  local mark = redis.call('HGET', KEYS[1], lock)
+  local mark, is_whole = mark_of(lock, ARGV[4])
+  if not is_whole then return {'unverified'} end
   local held, owner, flag
   local raise = true
   if mark then
@@ -80,6 +107,10 @@ local function enter(field)
   flag = flag or ''
   local lower, others = {}, 0
   if flag == 's' or (raise and flag ~= '') then
+    if not has_registrations() then
+      lose_registrations(lock, held, owner)
+      return {'unverified'}
+    end
     lower, others = registered_below(token)
   elseif flag == 'c' then
     others = 1

@@ -10,6 +10,7 @@
 //! names and kills connections does both on one and the same physical connection, whose process
 //! cannot change under it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -101,28 +102,36 @@ pub(crate) struct Registration {
     pub(crate) locks: Vec<LockName>,
 }
 
-/// Takes a connection out of the registry. It is killed first: bytes that its owner sent may still
-/// wait in Redis' socket, and a connection that is not registered could act on them unseen.
+/// Takes connections out of the registry. They are killed first: bytes that their owners sent may
+/// still wait in Redis' socket, and a connection that is not registered could act on them unseen.
+/// The number of ways to Redis and back does not grow with that of the connections.
 ///
 /// # Errors
-/// A sentence; the registration then stays, which costs a line in Redis and a needless kill later.
+/// A sentence; the registrations then stay, which costs a line each in Redis and a needless kill
+/// later.
 pub(crate) async fn retire(
     wire: &mut dyn Wire,
     scripts: &Scripts,
     keys: &Keys,
-    registration: &Registration,
+    registrations: &[&Registration],
 ) -> Result<(), Failed> {
-    let Registration { run_id, client_id, locks } = registration;
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let info = ask_text(wire, &info).await?;
-    // In another process the id is somebody else's, and the connection ended with its own.
-    if info_field(&info, "run_id") == Some(run_id) {
-        end(wire, &[*client_id], &FailPoints::default()).await?;
+    // In another process an id is another connection's; the registered one ended with its own.
+    let is_of_this = |known: &&&Registration| info_field(&info, "run_id") == Some(&*known.run_id);
+    let ids: Vec<u64> = registrations.iter().filter(is_of_this).map(|r| r.client_id).collect();
+    end(wire, &ids, &FailPoints::default()).await?;
+    let mut gone: BTreeMap<&LockName, Vec<String>> = BTreeMap::new();
+    for Registration { run_id, client_id, locks } in registrations {
+        for lock in locks {
+            gone.entry(lock).or_default().push(format!("{run_id}:{client_id}"));
+        }
     }
-    let field = format!("{run_id}:{client_id}");
-    for lock in locks {
-        ask_strings(wire, &scripts.settle(keys, lock, std::slice::from_ref(&field))).await?;
+    let settle = |(lock, fields): (&&LockName, &Vec<String>)| scripts.settle(keys, lock, fields);
+    let commands: Vec<Cmd> = gone.iter().map(settle).collect();
+    for commands in commands.chunks(IDS_AT_ONCE) {
+        wire.ask_all(commands).await?;
     }
     Ok(())
 }
@@ -143,11 +152,15 @@ pub(crate) async fn end(
             kill
         };
         let (first, rest) = ids.split_at(usize::from(index == 0));
-        wire.ask_all(&first.iter().map(kill).collect::<Vec<_>>()).await?;
-        if index == 0 {
-            fail_points.reached(FailPoint::MidAbort);
+        for (part, is_first) in [(first, true), (rest, false)] {
+            // A wire takes no pipeline without commands.
+            if !part.is_empty() {
+                wire.ask_all(&part.iter().map(kill).collect::<Vec<_>>()).await?;
+            }
+            if is_first && index == 0 {
+                fail_points.reached(FailPoint::MidAbort);
+            }
         }
-        wire.ask_all(&rest.iter().map(kill).collect::<Vec<_>>()).await?;
         await_gone(wire, ids).await?;
     }
     Ok(())
@@ -219,6 +232,8 @@ mod tests {
     struct Scripted {
         replies: Vec<Result<Value, Failed>>,
         asked: Vec<String>,
+        /// Batches that were asked.
+        exchanges: usize,
     }
 
     #[async_trait]
@@ -234,6 +249,32 @@ mod tests {
             self.asked.push(words.join(" "));
             if self.replies.is_empty() { Ok(bulk("")) } else { self.replies.remove(0) }
         }
+
+        /// As a pipeline of the driver.
+        async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+            if commands.is_empty() {
+                return Err("empty command - Client".to_owned());
+            }
+            let mut replies = Vec::new();
+            for command in commands {
+                replies.push(self.ask(command).await?);
+            }
+            self.exchanges += 1;
+            Ok(replies)
+        }
+    }
+
+    impl Scripted {
+        fn new(replies: Vec<Result<Value, Failed>>) -> Self {
+            Self { replies, asked: Vec::new(), exchanges: 0 }
+        }
+    }
+
+    #[tokio::test]
+    async fn one_connection_alone_can_be_ended() {
+        let mut wire = Scripted::new(vec![Ok(Value::Int(1))]);
+        end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
+        assert!(wire.asked.iter().any(|text| text == "CLIENT KILL ID 7"), "{:?}", wire.asked);
     }
 
     fn bulk(text: &str) -> Value {
@@ -245,19 +286,37 @@ mod tests {
         let registration = Registration { run_id: "aa".to_owned(), client_id: 7, locks: vec![] };
         for (run_id, kills) in [("aa", true), ("bb", false)] {
             let info = bulk(&format!("run_id:{run_id}\r\n"));
-            let mut wire = Scripted { replies: vec![Ok(info)], asked: Vec::new() };
+            let mut wire = Scripted::new(vec![Ok(info)]);
             let keys = Keys::new(&Default::default(), "guard");
-            retire(&mut wire, &Scripts::new(), &keys, &registration).await.unwrap();
+            retire(&mut wire, &Scripts::new(), &keys, &[&registration]).await.unwrap();
             let killed = wire.asked.iter().any(|text| text.contains("KILL ID 7"));
             assert_eq!(killed, kills, "{:?}", wire.asked);
         }
     }
 
     #[tokio::test]
+    async fn many_connections_are_retired_in_a_few_exchanges() {
+        let registration = |client_id| Registration {
+            run_id: "aa".to_owned(),
+            client_id,
+            locks: vec![LockName::new(&format!("orders/{}", client_id % 40)).unwrap()],
+        };
+        let registrations: Vec<Registration> = (1..=400).map(registration).collect();
+        let mut wire = Scripted::new(vec![Ok(bulk("run_id:aa\r\n"))]);
+        let all: Vec<&Registration> = registrations.iter().collect();
+        let keys = Keys::new(&Default::default(), "guard");
+        retire(&mut wire, &Scripts::new(), &keys, &all).await.unwrap();
+        let kills = wire.asked.iter().filter(|text| text.starts_with("CLIENT KILL ID")).count();
+        assert_eq!(kills, 400);
+        assert_eq!(wire.asked.iter().filter(|text| text.starts_with("EVALSHA")).count(), 40);
+        assert!(wire.exchanges <= 3, "{} batches for 400 connections", wire.exchanges);
+    }
+
+    #[tokio::test]
     async fn whoever_is_still_listed_is_awaited() {
         let listed = bulk("id=7 addr=127.0.0.1:1\n");
         let replies = vec![Ok(Value::Int(1)), Ok(listed.clone()), Ok(listed), Ok(bulk(""))];
-        let mut wire = Scripted { replies, asked: Vec::new() };
+        let mut wire = Scripted::new(replies);
         end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
         let looks = wire.asked.iter().filter(|text| text.starts_with("CLIENT LIST ID 7")).count();
         assert_eq!(looks, 3);
@@ -267,7 +326,7 @@ mod tests {
     async fn clients_are_found_by_their_whole_name() {
         let lines =
             "id=3 addr=a name=fence:x:port age=1\nid=4 name=fence:x:port2 age=1\nid=5 name= a\n";
-        let mut wire = Scripted { replies: vec![Ok(bulk(lines))], asked: Vec::new() };
+        let mut wire = Scripted::new(vec![Ok(bulk(lines))]);
         assert_eq!(clients_named(&mut wire, "fence:x:port").await, Ok(vec![3]));
     }
 }

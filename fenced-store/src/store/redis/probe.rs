@@ -102,6 +102,7 @@ impl<'a> Probe<'a> {
         let mut command = redis::cmd("HSET");
         command.arg(&self.keys.state).arg("id").arg(STATE).arg("phase").arg("open");
         self.ask(connection.clone(), command).await?;
+        self.ask(connection.clone(), self.keys.stamp(STATE)).await?;
         self.expire(connection).await
     }
 

@@ -3,15 +3,22 @@
 -- run it at any time: it believes the caller in one thing, that the connections named do not exist
 -- any more. It compares no token.
 -- ARGV[5]…  the fields of KEYS[3] that are gone
--- Returns the fields that have to be ended before anything is admitted; none: the lock is settled.
-for i = 5, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+-- Returns the fields that have to be ended before anything is admitted; none: the lock is settled,
+-- or the state is opening, and then every connection is ended.
 local mark = redis.call('HGET', KEYS[1], ARGV[1])
-if not mark then return {} end
-local held, owner, flag = parse(mark)
-if not held then
-  return redis.error_reply('FENCE the mark of lock ' .. ARGV[1] .. ' cannot be read')
+local held, owner, flag
+if mark then
+  held, owner, flag = parse(mark)
+  if not held then
+    return redis.error_reply('FENCE the mark of lock ' .. ARGV[1] .. ' cannot be read')
+  end
+  if flag ~= '' and not has_registrations() then
+    lose_registrations(ARGV[1], held, owner)
+    return {}
+  end
 end
-if flag == '' then return {} end
+for i = 5, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+if not mark or flag == '' then return {} end
 local lower, others = registered_below(held)
 local now = (#lower > 0 and 's') or (others > 0 and 'c') or ''
 if now ~= flag then write_mark(ARGV[1], held, owner, now) end

@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  hash: the state, as in fence.lua
 -- KEYS[2]  the lock server's counter, where it is kept here   KEYS[3]  hash: what it knows of Redis
+-- KEYS[4]  hash: the marks   KEYS[5]  sorted set: their locks
 -- ARGV[1]  the id that the caller knew, empty when it has just started
 -- ARGV[2]  the id of a new state   ARGV[3]  the lease of a floor
 -- ARGV[4]  what becomes of lost marks: "refuse" or "accept"
@@ -9,37 +10,84 @@
 -- ARGV[6]  the run id of this process
 --
 -- A state that the caller knew and that is gone means that Redis was emptied: all marks are lost,
--- and so are the registrations of connections that may still act. The new one is "opening" until
--- somebody has ended every connection of the port; only then can a token be admitted.
+-- and so are the registrations of connections that may still act. Marks that are not as they were
+-- left mean the same: their stamp "#" is gone, there are more or fewer of them than locks, or what is
+-- there is no hash. The new state is "opening" until every connection of the port was ended; only
+-- then can a token be admitted.
 -- A floor makes lost marks harmless: it is above every token that can have been issued before. The
 -- lock server's counter is, once that server has verified this very process: it lifts the counter
 -- where it may have lost something.
 --
--- Returns {id, phase, floor} or {'LOST'}: nothing was written, and an operator must state a floor.
-local state = redis.call('HMGET', KEYS[1], 'id', 'phase', 'floor', 'process')
-if ARGV[5] ~= '' and state[1] then
-  if tonumber(ARGV[5]) > tonumber(state[3] or '0') then
-    redis.call('HSET', KEYS[1], 'phase', 'opening', 'floor', ARGV[5], 'floor_lease', ARGV[3])
-    return {state[1], 'opening', ARGV[5]}
+-- Returns {id, phase, floor}, or {'LOST', highest}: nothing was written, and an operator must state a
+-- floor, above the highest token that the state knows of.
+local state = redis.pcall('HMGET', KEYS[1], 'id', 'phase', 'floor', 'process', 'stamped', 'highest')
+local is_readable = not state.err
+if not is_readable then state = {} end
+
+local function size(command, key)
+  local count = redis.pcall(command, key)
+  return type(count) == 'number' and count or nil
+end
+
+local marks, locks = size('HLEN', KEYS[4]), size('ZCARD', KEYS[5])
+local stamp = marks and redis.call('HGET', KEYS[4], '#') or nil
+if stamp then marks = marks - 1 end
+local is_whole = is_readable and marks ~= nil and marks == locks
+if state[1] then
+  -- A state of version 0.1 has no stamp yet.
+  is_whole = is_whole and (stamp == state[1] or (not state[5] and not stamp))
+else
+  is_whole = is_whole and not stamp
+end
+
+-- Makes exactly the locks of the marks that are there stand beside them.
+local function list_locks()
+  redis.call('DEL', KEYS[5])
+  for _, lock in ipairs(redis.call('HKEYS', KEYS[4])) do
+    if lock ~= '#' then redis.call('ZADD', KEYS[5], 0, lock) end
   end
 end
-if state[1] and state[2] == 'open' and state[4] ~= ARGV[6] then
-  -- It was opened by another process. Where this one was a master before, it may still have
-  -- connections whose registrations were forgotten meanwhile.
-  redis.call('HSET', KEYS[1], 'phase', 'opening')
-  return {state[1], 'opening', state[3] or '0'}
+
+if is_whole and state[1] then
+  if not state[5] then
+    redis.call('HSET', KEYS[4], '#', state[1])
+    redis.call('HSET', KEYS[1], 'stamped', '1')
+  end
+  if ARGV[5] ~= '' and tonumber(ARGV[5]) > tonumber(state[3] or '0') then
+    redis.call('HSET', KEYS[1], 'phase', 'opening', 'floor', ARGV[5], 'floor_lease', ARGV[3])
+    -- One mark may be gone where another lock is: the numbers are right, and the lock is refused.
+    if tonumber(ARGV[5]) > tonumber(state[6] or '0') then list_locks() end
+    return {state[1], 'opening', ARGV[5]}
+  end
+  if state[2] == 'open' and state[4] ~= ARGV[6] then
+    -- It was opened by another process. Where this one was a master before, it may still have
+    -- connections whose registrations were forgotten meanwhile.
+    redis.call('HSET', KEYS[1], 'phase', 'opening')
+    return {state[1], 'opening', state[3] or '0'}
+  end
+  return {state[1], state[2], state[3] or '0'}
 end
-if state[1] then return {state[1], state[2], state[3] or '0'} end
+
+local known, highest = state[3] or '0', state[6] or '0'
 local floor = ARGV[5]
 if floor == '' then
   local counter = redis.call('GET', KEYS[2])
-  if ARGV[1] == '' or ARGV[4] == 'accept' then
-    floor = '0'
+  if ARGV[4] == 'accept' or (is_whole and ARGV[1] == '') then
+    floor, highest = known, '0'
   elseif counter and redis.call('HGET', KEYS[3], 'run_id') == ARGV[6] then
     floor = string.format('%.0f', tonumber(counter) + 1)
   else
-    return {'LOST'}
+    return {'LOST', highest}
   end
 end
-redis.call('HSET', KEYS[1], 'id', ARGV[2], 'phase', 'opening', 'floor', floor, 'floor_lease', ARGV[3], 'highest', '0')
+-- Lost marks were no higher than the highest token that was admitted.
+if tonumber(highest) > 0 and tonumber(floor) <= tonumber(highest) then return {'LOST', highest} end
+if tonumber(known) > tonumber(floor) then floor = known end
+if not is_readable then redis.call('DEL', KEYS[1]) end
+if not marks then redis.call('DEL', KEYS[4]) end
+if marks ~= locks then list_locks() end
+redis.call('HSET', KEYS[4], '#', ARGV[2])
+redis.call(
+  'HSET', KEYS[1], 'id', ARGV[2], 'phase', 'opening', 'floor', floor, 'floor_lease', ARGV[3],
+  'highest', state[6] or '0', 'stamped', '1')
 return {ARGV[2], 'opening', floor}

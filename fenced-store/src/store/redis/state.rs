@@ -74,6 +74,21 @@ pub(super) struct Found {
     pub(super) is_open: bool,
 }
 
+/// Why nothing is admitted; `highest` is the highest token that Redis knows of, 0 for none.
+fn lost(highest: &str) -> String {
+    let beyond = match highest {
+        "0" => String::new(),
+        highest => format!(" ({highest} was admitted here)"),
+    };
+    format!(
+        "Redis has lost marks of this guard, or they are not as they were left (was it emptied, or \
+         did another program write them?), and which tokens were issued before is not known. State \
+         the first token to be admitted: POST /v1/floor {{\"floor\": N}} to this guard, or --floor N \
+         where it does not start, with N above every token that was issued{beyond}; or start the \
+         lock server of this namespace on the same Redis"
+    )
+}
+
 impl GuardState {
     pub(super) fn new(namespace: &Namespace, keys: Keys, lost_marks: LostMarks) -> Self {
         Self {
@@ -156,18 +171,15 @@ impl GuardState {
                 if !id.is_empty() && *found != id {
                     tracing::error!(
                         floor,
-                        "Redis has lost the marks of this guard; nothing below the floor is \
-                         admitted any more"
+                        "Redis has lost marks of this guard; nothing below the floor is admitted \
+                         any more"
                     );
                 }
                 let floor = floor.parse().map_err(|_| format!("the floor {floor} is no number"))?;
                 Ok(Found { id: found.clone(), stated, floor, is_open: phase == "open" })
             }
-            _ => Err("Redis has lost the marks of this guard (was it emptied?), and which tokens \
-                      were issued before is not known. State the first token to be admitted: POST \
-                      /v1/floor {\"floor\": N} to this guard, with N above every token that was \
-                      issued; or start the lock server of this namespace on the same Redis"
-                .to_owned()),
+            [_, highest] => Err(lost(highest)),
+            _ => Err("Redis answered what no script of ours does".to_owned()),
         }
     }
 
@@ -179,9 +191,11 @@ impl GuardState {
         let mut command = redis::cmd("EVAL");
         command
             .arg(include_str!("state.lua"))
-            .arg(3)
+            .arg(5)
             .arg(&self.keys.state)
-            .arg(&self.issuer_keys[..]);
+            .arg(&self.issuer_keys[..])
+            .arg(&self.keys.marks)
+            .arg(&self.keys.locks);
         command.arg(id).arg(ids::random_hex(16)).arg(ids::lease_id().to_string()).arg(lost_marks);
         command.arg(floor.map_or_else(String::new, |floor| floor.to_string())).arg(run_id);
         command

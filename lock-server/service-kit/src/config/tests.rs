@@ -228,3 +228,11 @@ fn the_flags_may_belong_to_a_subcommand() {
     assert!(error.to_string().contains("--port is missing"), "{error}");
     assert_eq!(parse("tool", &env).unwrap_err().exit_code(), USAGE_EXIT_CODE);
 }
+
+#[test]
+fn a_configuration_file_by_the_wrong_variable_is_not_shown() {
+    let (_dir, path) = file("store = \"redis://u:hunter2@host\"");
+    let told = errors("", &env(&[("CONFIG_FILE", &path)]));
+    assert!(told[0].contains("SRV_CONFIG_FILE") && told[0].ends_with("by SRV_CONFIG"), "{told:?}");
+    assert!(!told.concat().contains("hunter2"), "{told:?}");
+}

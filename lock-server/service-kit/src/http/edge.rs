@@ -1,4 +1,4 @@
-//! The one layer around every handler: request id, body limit, metrics, panics.
+//! The one layer around every handler: request id, site of the caller, body limit, metrics, panics.
 //!
 //! It is one future without a box of its own, because every request pays for it.
 
@@ -18,7 +18,7 @@ use fence_protocol::Code;
 use http_body_util::Limited;
 use tower::{Layer, Service};
 
-use super::{HttpOptions, RequestContext, X_REQUEST_ID, request_id};
+use super::{HostNames, HttpOptions, RequestContext, X_REQUEST_ID, request_id};
 use crate::Kit;
 use crate::clock;
 use crate::metrics::{Metrics, RouteCell, method_index};
@@ -28,11 +28,12 @@ use crate::problem::{Reject, Rendered, too_large};
 pub(super) struct EdgeLayer {
     metrics: Metrics,
     options: HttpOptions,
+    names: HostNames,
 }
 
 impl EdgeLayer {
-    pub(super) fn new(kit: &Kit, options: HttpOptions) -> Self {
-        Self { metrics: kit.metrics.clone(), options }
+    pub(super) fn new(kit: &Kit, options: HttpOptions, names: &HostNames) -> Self {
+        Self { metrics: kit.metrics.clone(), options, names: names.clone() }
     }
 }
 
@@ -42,7 +43,8 @@ impl<S> Layer<S> for EdgeLayer {
     /// Called once a route, so every route gets a cell of its own.
     fn layer(&self, inner: S) -> Edge<S> {
         let cell = Arc::new(OnceLock::new());
-        Edge { inner, cell, metrics: self.metrics.clone(), options: self.options }
+        let names = self.names.clone();
+        Edge { inner, cell, metrics: self.metrics.clone(), options: self.options, names }
     }
 }
 
@@ -52,6 +54,7 @@ pub(super) struct Edge<S> {
     cell: Arc<OnceLock<RouteCell>>,
     metrics: Metrics,
     options: HttpOptions,
+    names: HostNames,
 }
 
 impl<S> Service<Request> for Edge<S>
@@ -77,7 +80,9 @@ where
         });
         let context = RequestContext { id: id.clone(), options: self.options };
         request.extensions_mut().insert(context);
-        let running = match limit_body(request, self.options.max_body_bytes) {
+        let checked = self.names.check(&request);
+        let checked = checked.and_then(|()| limit_body(request, self.options.max_body_bytes));
+        let running = match checked {
             Ok(request) => Ok(self.inner.call(request)),
             Err(reject) => Err(Some(reject)),
         };

@@ -40,7 +40,16 @@ pub(super) fn replacement_of(written: &[u8]) -> Option<Replacement> {
         line == "connection: close" || line == "content-length: 0" || line.starts_with("date: ")
     });
     let (reason, detail) = meaning(status)?;
-    plain.then(|| Replacement { bytes: render(status, reason, detail), sent: 0 })
+    let problem = Problem::new(Code::InvalidRequest, detail)
+        .hint("Send a smaller, well-formed request; nothing was changed.");
+    plain.then(|| Replacement { bytes: render(status, reason, problem), sent: 0 })
+}
+
+/// The reply to a head that did not arrive in time, of which hyper knows nothing.
+pub(super) fn late_head() -> Vec<u8> {
+    let problem =
+        Problem::new(Code::RequestTimeout, "the head of the request did not arrive in time");
+    render("408", "Request Timeout", problem)
 }
 
 fn meaning(status: &str) -> Option<(&'static str, &'static str)> {
@@ -55,11 +64,9 @@ fn meaning(status: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn render(status: &str, reason: &str, detail: &str) -> Vec<u8> {
+fn render(status: &str, reason: &str, problem: Problem) -> Vec<u8> {
     let id = ids::request_id();
-    let mut problem = Problem::new(Code::InvalidRequest, detail)
-        .hint("Send a smaller, well-formed request; nothing was changed.")
-        .with("request_id", &id);
+    let mut problem = problem.with("request_id", &id);
     problem.status = status.parse().unwrap_or(problem.status);
     let body = serde_json::to_string(&problem).unwrap_or_default();
     format!(

@@ -19,60 +19,88 @@ use crate::clock;
 pub struct BodyTooSlow {
     /// What had arrived.
     pub received_bytes: u64,
-    /// The time that this many bytes are allowed.
+    /// By how much a sender may be behind the minimum rate.
     pub allowed: Duration,
 }
 
 impl fmt::Display for BodyTooSlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, ms) = (self.received_bytes, self.allowed.as_millis());
-        write!(f, "only {bytes} bytes of the body arrived within {ms} ms")
+        write!(
+            f,
+            "only {bytes} bytes of the body arrived, more than {ms} ms behind the minimum rate"
+        )
     }
 }
 
 impl Error for BodyTooSlow {}
 
-/// A body with a deadline that moves with what has arrived. A body that is there already costs no
-/// timer.
+/// A body whose sender may be behind the minimum rate by the body timeout, at any moment. Bytes that
+/// arrive early earn no more than that, so that a sender cannot send much and then rest for long. Only
+/// the time in which the reader waits counts.
 #[derive(Debug)]
 pub(super) struct TimedBody {
     inner: Incoming,
-    timeout: Duration,
-    bytes_per_sec_min: u32,
+    patience: Patience,
     received_bytes: u64,
-    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    waiting: Option<Waiting>,
+}
+
+/// How long the reader still waits for bytes.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    left: Duration,
+    max: Duration,
+    bytes_per_sec_min: u64,
+}
+
+impl Patience {
+    fn new(options: &ListenOptions) -> Self {
+        let bytes_per_sec_min = u64::from(options.body_bytes_per_sec_min.max(1));
+        Self { left: options.body_timeout, max: options.body_timeout, bytes_per_sec_min }
+    }
+
+    /// `bytes` arrived after the reader had waited for `waited`.
+    fn received(&mut self, bytes: u64, waited: Duration) {
+        let earned = Duration::from_millis(bytes.saturating_mul(1000) / self.bytes_per_sec_min);
+        self.left = self.left.saturating_sub(waited).saturating_add(earned).min(self.max);
+    }
+}
+
+/// One wait for bytes; the timer is kept for the next one.
+#[derive(Debug)]
+struct Waiting {
+    since: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl TimedBody {
     pub(super) fn new(inner: Incoming, options: &ListenOptions) -> Self {
-        Self {
-            inner,
-            timeout: options.body_timeout,
-            bytes_per_sec_min: options.body_bytes_per_sec_min.max(1),
-            received_bytes: 0,
-            waiting: None,
-        }
+        Self { inner, patience: Patience::new(options), received_bytes: 0, waiting: None }
     }
 
-    fn allowed(&self) -> Duration {
-        let earned_ms =
-            self.received_bytes.saturating_mul(1000) / u64::from(self.bytes_per_sec_min);
-        self.timeout.saturating_add(Duration::from_millis(earned_ms))
+    fn received(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let since = self.waiting.as_mut().and_then(|waiting| waiting.since.take());
+        let waited = since.map_or(Duration::ZERO, |since| clock::now().duration_since(since));
+        self.received_bytes = self.received_bytes.saturating_add(bytes);
+        self.patience.received(bytes, waited);
     }
 
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<BodyTooSlow> {
-        let allowed = self.allowed();
-        let (started, sleep) = self
-            .waiting
-            .get_or_insert_with(|| (clock::now(), Box::pin(tokio::time::sleep(allowed))));
-        while sleep.as_mut().poll(cx).is_ready() {
-            let deadline = *started + allowed;
-            if clock::now() >= deadline {
-                return Poll::Ready(BodyTooSlow { received_bytes: self.received_bytes, allowed });
-            }
-            sleep.as_mut().reset(deadline.into());
+        let left = self.patience.left;
+        let waiting = self.waiting.get_or_insert_with(|| Waiting {
+            since: None,
+            timer: Box::pin(tokio::time::sleep(left)),
+        });
+        let deadline = *waiting.since.get_or_insert_with(clock::now) + left;
+        if waiting.timer.deadline() != deadline.into() {
+            waiting.timer.as_mut().reset(deadline.into());
         }
-        Poll::Pending
+        waiting.timer.as_mut().poll(cx).map(|()| BodyTooSlow {
+            received_bytes: self.received_bytes,
+            allowed: self.patience.max,
+        })
     }
 }
 
@@ -87,8 +115,7 @@ impl Body for TimedBody {
         let this = &mut *self;
         match Pin::new(&mut this.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
-                this.received_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+                this.received(frame.data_ref().map_or(0, Bytes::len));
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
@@ -103,5 +130,42 @@ impl Body for TimedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patience() -> Patience {
+        let second = Duration::from_secs(1);
+        Patience { left: 30 * second, max: 30 * second, bytes_per_sec_min: 16 * 1024 }
+    }
+
+    #[test]
+    fn a_sender_at_the_rate_is_never_late() {
+        let mut patience = patience();
+        for _ in 0..10_000 {
+            patience.received(16 * 1024, Duration::from_secs(1));
+        }
+        assert_eq!(patience.left, patience.max);
+    }
+
+    #[test]
+    fn much_at_once_earns_no_long_rest() {
+        let mut patience = patience();
+        patience.received(16 << 20, Duration::ZERO);
+        assert_eq!(patience.left, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_sender_below_the_rate_uses_up_its_time() {
+        let mut patience = patience();
+        for _ in 0..29 {
+            patience.received(1, Duration::from_secs(1));
+        }
+        assert_eq!(patience.left, Duration::from_secs(1));
+        patience.received(0, Duration::from_secs(2));
+        assert_eq!(patience.left, Duration::ZERO);
     }
 }

@@ -6,29 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Shared;
 use super::handler::Handler;
 use super::stream::{Activity, Stream};
+use crate::socket;
 
-/// How long, and for how many bytes, a connection that we close is read on. Closing with unread
-/// bytes resets it, and the client could lose the reply that says why.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1024 * 1024;
-
-/// A dead peer is noticed after 15 s of silence and three unanswered probes 5 s apart.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 3;
+/// A connection that this server closes is read on until its client has been quiet for this long.
+/// Closing with unread bytes resets it, and the client could lose the reply that says why.
+const LINGER_QUIET: Duration = Duration::from_secs(1);
+/// The longest time, and the most bytes, for which it is read on.
+const LINGER_MAX: Duration = Duration::from_secs(10);
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
+const LINGER_READ_BYTES: usize = 16 * 1024;
 
 /// Serves one connection; when shutdown begins, the request in flight is its last.
 pub(super) async fn run(stream: TcpStream, shared: &Shared) {
-    if let Err(error) = tune(&stream) {
-        tracing::debug!(%error, "the options of a socket could not be set");
-    }
+    socket::tune_accepted(&stream);
     let activity = Arc::new(Activity::new());
     let stream = Stream::new(stream, activity.clone(), &shared.options);
     let handler = Handler::new(shared, activity);
@@ -51,7 +47,10 @@ pub(super) async fn run(stream: TcpStream, shared: &Shared) {
     }
     let stream = connection.into_parts().io.into_inner();
     if !stream.peer_closed() && !shared.shutdown.is_cancelled() {
-        linger(stream.into_inner()).await;
+        tokio::select! {
+            () = linger(stream.into_inner()) => {}
+            () = shared.shutdown.cancelled() => {}
+        }
     }
 }
 
@@ -66,28 +65,19 @@ pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
-}
-
 async fn linger(mut stream: TcpStream) {
     let read_on = async {
         stream.shutdown().await?;
-        let mut scrap = [0; 4096];
+        let mut scrap = vec![0; LINGER_READ_BYTES];
         let mut left = LINGER_BYTES;
         while left > 0 {
-            match stream.read(&mut scrap).await? {
-                0 => break,
-                bytes => left = left.saturating_sub(bytes),
+            match tokio::time::timeout(LINGER_QUIET, stream.read(&mut scrap)).await {
+                Err(_) | Ok(Ok(0)) => break,
+                Ok(bytes) => left = left.saturating_sub(bytes?),
             }
         }
         io::Result::Ok(())
     };
     // Whatever comes of it, the connection is closed now.
-    let _ = tokio::time::timeout(LINGER, read_on).await;
+    let _ = tokio::time::timeout(LINGER_MAX, read_on).await;
 }

@@ -63,6 +63,8 @@ pub(super) struct Stream {
     write_timer: Option<Pin<Box<Sleep>>>,
     replacement: Option<automatic::Replacement>,
     peer_closed: bool,
+    /// Some of the head that is awaited has arrived.
+    head_begun: bool,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,7 @@ impl Stream {
             write_timer: None,
             replacement: None,
             peer_closed: false,
+            head_begun: false,
         }
     }
 
@@ -106,7 +109,17 @@ impl Stream {
         let timeout = self.header_timeout;
         let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
         ready!(timer.as_mut().poll(cx));
+        self.refuse_late_head();
         Poll::Ready(Err(timed_out("the head of a request did not arrive in time")))
+    }
+
+    /// Sends 408 to a client that began a head. While a reply before it is not wholly in the socket
+    /// nothing is sent: two writers would mix their bytes.
+    fn refuse_late_head(&mut self) {
+        if self.head_begun && self.write_timer.is_none() && self.replacement.is_none() {
+            // The socket is empty, so it takes this at once; a client that is gone needs none.
+            let _ = self.inner.try_write(&automatic::late_head());
+        }
     }
 
     /// Counts quarters in which the connection rested all the time. The timer runs on while a
@@ -172,10 +185,13 @@ impl AsyncRead for Stream {
         };
         if buf.filled().len() == before {
             this.peer_closed = true;
-        } else if this.activity.phase() == RESTING {
+            return Poll::Ready(result);
+        }
+        if this.activity.phase() == RESTING {
             this.activity.phase.store(HEAD, Ordering::Relaxed);
             this.head_timer = None;
         }
+        this.head_begun = true;
         Poll::Ready(result)
     }
 }

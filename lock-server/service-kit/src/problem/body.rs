@@ -48,31 +48,68 @@ pub(super) fn limits(extensions: &Extensions) -> HttpOptions {
     extensions.get::<RequestContext>().map_or_else(HttpOptions::default, |context| context.options)
 }
 
-pub(crate) fn too_large(limit_bytes: usize) -> Reject {
+/// The refusal of a body that is larger than `limit_bytes`.
+pub fn too_large(limit_bytes: usize) -> Reject {
     let detail = format!("the body is larger than the limit of {limit_bytes} bytes");
     Reject::new(Code::PayloadTooLarge, detail).with("limit_bytes", limit_bytes)
 }
 
-/// The whole body. One that came in one piece, as nearly every one does, is not copied.
-pub(super) async fn read(mut body: Body, limit_bytes: usize) -> Result<Bytes, Reject> {
-    let mut whole = Bytes::new();
-    let mut pieces = BytesMut::new();
-    while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else {
-            break;
-        };
-        let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else {
-            continue;
-        };
-        if whole.len() + pieces.len() + data.len() > limit_bytes {
-            return Err(too_large(limit_bytes));
-        }
-        if whole.is_empty() && pieces.is_empty() {
-            whole = data;
+/// The pieces of a body, put together. One that came in one piece, as nearly every one does, is not
+/// copied.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    whole: Bytes,
+    pieces: BytesMut,
+}
+
+impl Pieces {
+    /// How many bytes have arrived.
+    pub fn len(&self) -> usize {
+        self.whole.len() + self.pieces.len()
+    }
+
+    /// Whether nothing has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds what arrived next.
+    pub fn push(&mut self, data: Bytes) {
+        if self.is_empty() {
+            self.whole = data;
         } else {
-            pieces.extend_from_slice(&std::mem::take(&mut whole));
-            pieces.extend_from_slice(&data);
+            self.pieces.extend_from_slice(&std::mem::take(&mut self.whole));
+            self.pieces.extend_from_slice(&data);
         }
     }
-    Ok(if pieces.is_empty() { whole } else { pieces.freeze() })
+
+    /// Everything that arrived.
+    pub fn finish(self) -> Bytes {
+        if self.pieces.is_empty() { self.whole } else { self.pieces.freeze() }
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+///
+/// # Errors
+/// As [`body_error`].
+pub async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>, Reject> {
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
+        if let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) async fn read(mut body: Body, limit_bytes: usize) -> Result<Bytes, Reject> {
+    let mut pieces = Pieces::default();
+    while let Some(data) = next_bytes(&mut body).await? {
+        if pieces.len() + data.len() > limit_bytes {
+            return Err(too_large(limit_bytes));
+        }
+        pieces.push(data);
+    }
+    Ok(pieces.finish())
 }

@@ -8,6 +8,7 @@ use redis::{
 };
 
 use crate::login::{Password, StoreLogin};
+use crate::socket;
 use crate::tls::{self, TlsOptions};
 
 /// How long a second look at a connection that broke off may wait for each answer.
@@ -99,7 +100,11 @@ impl Access {
 
     /// How to reach and log in to one address.
     pub(super) fn client(&self, host: &str, port: u16) -> Result<Client, RedisError> {
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let tcp = redis::io::tcp::TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(socket::keepalive());
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(socket::STORE_UNACKNOWLEDGED);
         let info = (host, port).into_connection_info()?;
         let info = info.set_redis_settings(self.login.clone()).set_tcp_settings(tcp);
         match &self.tls {

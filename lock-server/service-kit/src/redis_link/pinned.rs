@@ -70,7 +70,14 @@ impl Pinned {
         }
         let mut connection = self.live.connection.clone();
         let replies = connection.send_packed_commands(&pipeline, 0, commands.len());
-        self.link.awaited(&self.live, replies).await
+        let replies = self.link.awaited(&self.live, replies).await?;
+        for reply in &replies {
+            if let Value::ServerError(error) = reply {
+                // The reply stays where it is; an error such as MOVED replaces the connection.
+                self.link.refused(&self.live, &error.clone().into());
+            }
+        }
+        Ok(replies)
     }
 
     /// Asks the sentinels, where there are some, whether for more than half of all the choice is in

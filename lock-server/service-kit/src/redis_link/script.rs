@@ -1,7 +1,7 @@
 //! Lua scripts that Redis runs as one atomic step.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, cmd};
+use redis::{Cmd, RedisError, cmd};
 
 /// A script, known to Redis by the SHA-1 of its text.
 #[derive(Clone, Debug)]
@@ -58,20 +58,26 @@ impl Script {
     }
 }
 
-/// Loads scripts; only a [`Verifier`](super::Verifier) that has approved of the process calls it.
+/// Loads scripts, each with its own time for the reply; only a [`Verifier`](super::Verifier) that has
+/// approved of the process calls it.
 ///
 /// # Errors
-/// A sentence with the script's name where Redis refuses it.
+/// A sentence with the script's name where Redis refuses it or does not reply.
 pub async fn load_scripts(
     connection: &mut MultiplexedConnection,
     scripts: &[&Script],
 ) -> Result<(), String> {
     for script in scripts {
-        let sha1: String =
-            cmd("SCRIPT").arg("LOAD").arg(script.text).query_async(connection).await.map_err(
-                |error| format!("Redis did not take the script {}: {error}", script.name),
-            )?;
+        let loaded = cmd("SCRIPT").arg("LOAD").arg(script.text).query_async(connection).await;
+        let sha1: String = loaded.map_err(|error| {
+            format!("Redis did not take the script {}: {}", script.name, plain(&error))
+        })?;
         debug_assert_eq!(sha1, script.sha1, "{}", script.name);
     }
     Ok(())
+}
+
+/// The text of an error, and of a question that was not answered in time.
+pub fn plain(error: &RedisError) -> String {
+    if error.is_timeout() { "no reply in time".to_owned() } else { error.to_string() }
 }

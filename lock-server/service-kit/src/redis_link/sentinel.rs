@@ -1,5 +1,7 @@
 //! Asking sentinels where the master is.
 
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod votes;
 
 use std::collections::HashMap;
@@ -11,6 +13,8 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value, cmd, from_redis_value};
 
+#[cfg(any(test, fuzzing))]
+pub(super) use self::fuzz::votes as fuzz_votes;
 pub(super) use self::votes::Choice;
 use self::votes::Votes;
 use super::access::Access;

@@ -43,6 +43,8 @@ pub struct SlotRange {
 pub(super) struct SlotOwner {
     seeds: Vec<(String, u16)>,
     slot: u16,
+    /// Key of the slot that an idle connection may read.
+    pub(super) key: Option<Arc<[u8]>>,
     /// How often the nodes were asked. Each time another one is asked first: one that is cut off from
     /// the rest would otherwise go on naming an owner that it no longer is.
     asked: Arc<AtomicUsize>,
@@ -94,7 +96,7 @@ impl ClusterTarget {
     /// Whatever node owns the slot of `key` at the moment of each connection.
     pub fn owner_of(&self, key: &[u8]) -> RedisTarget {
         let (seeds, asked) = (self.seeds.clone(), Arc::default());
-        let owner = SlotOwner { seeds, slot: slot_of(key), asked };
+        let owner = SlotOwner { seeds, slot: slot_of(key), key: None, asked };
         RedisTarget::owner(owner, self.access.clone(), self.shown.clone())
     }
 
@@ -124,9 +126,10 @@ impl fmt::Debug for ClusterTarget {
 }
 
 impl SlotOwner {
-    /// The owner of the slot of another key.
+    /// The owner of the slot of another key, which the login may read.
     pub(super) fn of(&self, key: &[u8]) -> Self {
-        Self { slot: slot_of(key), asked: Arc::default(), ..self.clone() }
+        let (slot, key) = (slot_of(key), Some(key.into()));
+        Self { slot, key, asked: Arc::default(), ..self.clone() }
     }
 
     /// The address of the slot's master, from the first node that answers.
@@ -158,7 +161,7 @@ impl SlotOwner {
     }
 }
 
-fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
+pub(super) fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
     let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
     let (host, port) = range.master.rsplit_once(':')?;
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
@@ -197,7 +200,7 @@ fn refusal(address: &str, error: &RedisError, why: String) -> String {
 
 /// Reads `[[first, last, [host, port, id, …], replica…], …]`. A node that does not know its own
 /// name gives an empty one or nil: it means the host that was asked.
-fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
+pub(super) fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(rows) = reply else { return None };
     rows.into_iter().map(|row| range(row, asked)).collect()
 }
@@ -215,7 +218,8 @@ fn range(row: Value, asked: &str) -> Option<SlotRange> {
     };
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
     let port = u16::try_from(*port).ok()?;
-    (last < SLOTS).then(|| SlotRange { first, last, master: address_text(host, port) })
+    let is_range = first <= last && last < SLOTS;
+    is_range.then(|| SlotRange { first, last, master: address_text(host, port) })
 }
 
 /// The hash slot of a key: CRC16 of what is between the first `{` and the next `}`, where there is
@@ -281,6 +285,8 @@ mod tests {
         assert_eq!(owner(&ranges, 99), Some(("10.0.0.1".to_owned(), 7000)));
         assert_eq!(owner(&ranges, 100), Some(("seed".to_owned(), 7001)));
         assert!(super::ranges(Value::Array(vec![row(0, 16384, Value::Nil)]), "x").is_none());
+        let backwards = row(5, 3, node(text("10.0.0.1"), 7000));
+        assert!(super::ranges(Value::Array(vec![backwards]), "x").is_none());
         assert!(super::ranges(Value::Okay, "x").is_none());
     }
 

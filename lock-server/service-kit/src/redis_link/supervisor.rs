@@ -34,9 +34,9 @@ pub(super) async fn run(link: RedisLink, stop: CancellationToken) {
 }
 
 async fn ping(link: &RedisLink) {
-    // A failed ping takes the link down by itself; a refusal (LOADING, NOAUTH) shows in the next
-    // real command.
-    if let Err(LinkError::Unknown(reason)) = link.call(&redis::cmd("PING")).await {
+    // A failed probe, and MOVED, take the link down by themselves; another refusal (LOADING, NOAUTH)
+    // shows in the next real command.
+    if let Err(LinkError::Unknown(reason)) = link.call(&link.inner.target.probe()).await {
         tracing::debug!(reason, "ping without an answer");
     }
 }

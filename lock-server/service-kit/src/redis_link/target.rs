@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError};
 
 use super::access::{Access, Explained};
 use super::sentinel::{Choice, Sentinels};
@@ -251,8 +251,20 @@ impl RedisTarget {
             Place::One { .. } => false,
             Place::Sentinels(_) => code == "READONLY",
             // A master that lost sight of the others says CLUSTERDOWN for as long as that lasts, and
-            // another may serve its slots by then.
-            Place::Slot(_) => matches!(code, "MOVED" | "CLUSTERDOWN"),
+            // another may serve its slots by then. ASK is not one of them: it leaves the slot where it
+            // is until the move ends, with MOVED.
+            Place::Slot(_) => matches!(code, "MOVED" | "CLUSTERDOWN" | "READONLY"),
+        }
+    }
+
+    /// Command that tries an idle connection. PING is answered by every node of a cluster; a read of a
+    /// key of the slot is refused with MOVED by a node that does not own the slot any more.
+    pub(super) fn probe(&self) -> Cmd {
+        match &self.place {
+            Place::Slot(SlotOwner { key: Some(key), .. }) => {
+                redis::cmd("GET").arg(&key[..]).to_owned()
+            }
+            _ => redis::cmd("PING"),
         }
     }
 

@@ -88,13 +88,41 @@ fn with_port(host: &str, default_port: u16) -> String {
     }
 }
 
-/// A URL with `***` in place of user and password: what errors and logs may show.
+/// What the scheme of a URL with a password begins with.
+const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
+
+/// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,
+/// as `redis:/user:password@host`, hides them as well; other text is left as it is.
 pub fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
+    let Some((before, host)) = url.rsplit_once('@') else {
         return url.to_owned();
     };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}://***@{host}"),
-        None => url.to_owned(),
+    match before.split_once(':') {
+        Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
+        Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
+            format!("{scheme}:***@{host}")
+        }
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_hidden_in_a_malformed_url_too() {
+        for (url, shown) in [
+            ("redis://u:hunter2@host/1", "redis://***@host/1"),
+            ("redis:/u:hunter2@host", "redis:***@host"),
+            ("rediss:u:hunter2@host", "rediss:***@host"),
+            ("redis:/u:hunter2@a,redis://b@c", "redis:***@c"),
+            ("redis-quorum:redis://u:hunter2@a,redis://b", "redis-quorum:***@a,redis://b"),
+            ("http://u:hunter2@host", "http://***@host"),
+            ("orders:{id}:**=@open", "orders:{id}:**=@open"),
+            ("jobs/*=@deny", "jobs/*=@deny"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 }

@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use fence_protocol::LockName;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
-use service_kit::http::{Fold, HttpOptions, RequestId};
+use service_kit::http::{Fold, HostNames, HttpOptions, RequestId};
 use service_kit::listener::{DrainReport, ListenOptions};
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject, body_error};
 use service_kit::{Kit, http, listener, operational_routes};
@@ -108,7 +108,7 @@ pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
     let kit = Kit::new("test-service");
     let (gate, arrived) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
-    let router = http::finish(router, &kit, OPTIONS);
+    let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
     let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = listener::serve(listener, router, options, kit.tasks.clone());
@@ -141,12 +141,14 @@ impl Server {
 }
 
 pub(crate) fn get_request(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
 pub(crate) fn post_request(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
-    format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n{headers}\r\n{body}")
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    )
 }
 
 pub(crate) struct Client {

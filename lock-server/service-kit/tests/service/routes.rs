@@ -8,7 +8,7 @@ use crate::harness::{patient, start};
 async fn a_sane_request_id_is_kept_and_others_are_replaced() {
     let server = start(patient()).await;
     let ask = async |id: &str| {
-        let request = format!("GET /id HTTP/1.1\r\nhost: a\r\nx-request-id: {id}\r\n\r\n");
+        let request = format!("GET /id HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\n\r\n");
         let reply = server.ask(&request).await;
         assert_eq!(reply.header("x-request-id"), Some(reply.body.as_str()), "what handlers see");
         reply.body
@@ -21,7 +21,7 @@ async fn a_sane_request_id_is_kept_and_others_are_replaced() {
     }
     let (one, two) = (server.get("/id").await, server.get("/id").await);
     assert_ne!(one.body, two.body);
-    let request = "GET /none HTTP/1.1\r\nhost: a\r\nx-request-id: mine\r\n\r\n";
+    let request = "GET /none HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n\r\n";
     assert_eq!(server.ask(request).await.problem()["request_id"], "mine");
 }
 
@@ -51,7 +51,7 @@ async fn shutting_down_is_not_ready() {
     let server = start(patient()).await;
     let mut client = server.connect().await;
     // The connection is busy with this one when shutdown begins, so the next is still answered.
-    client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    client.send("GET /wait HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     server.arrived.notified().await;
     let report = server.kit.health.report(server.kit.tasks.is_shutting_down());
     assert!(report.ready);
@@ -71,7 +71,10 @@ async fn requests_are_counted_by_route_and_not_by_path() {
     for path in ["/no", "/such", "/path"] {
         server.get(path).await;
     }
-    server.ask("BREW /hello HTTP/1.1\r\nhost: a\r\n\r\n").await.detail(405, "method-not-allowed");
+    server
+        .ask("BREW /hello HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .detail(405, "method-not-allowed");
     let reply = server.get("/metrics").await;
     let content_type = reply.header("content-type").unwrap();
     assert!(content_type.starts_with("application/openmetrics-text"), "{content_type}");

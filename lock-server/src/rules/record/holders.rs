@@ -160,7 +160,7 @@ impl Closed {
             mode: holder.mode,
             delay_ms: holder.lock_delay_ms,
             granted_at_ms: holder.granted_at_ms,
-            until_ms: now_ms + holder.lock_delay_ms,
+            until_ms: now_ms.saturating_add(holder.lock_delay_ms),
         })
     }
 

@@ -183,7 +183,7 @@ impl StoredClosed {
             mode: self.mode.into(),
             delay_ms: self.lock_delay_ms,
             granted_at_ms: now_ms,
-            until_ms: now_ms + self.lock_delay_ms,
+            until_ms: now_ms.saturating_add(self.lock_delay_ms),
         }
     }
 }
@@ -237,6 +237,17 @@ mod tests {
         assert!(again.contains("\"holders\":["), "{again}");
         let read = Record::from_stored(serde_json::from_str(&again).unwrap(), 100);
         assert_eq!(read, record, "what is written now is read again");
+    }
+
+    /// A file that was changed by hand.
+    #[test]
+    fn a_lock_delay_without_end_is_no_overflow() {
+        let text = format!(
+            r#"{{"closed":[{{"owner":"o","token":9,"lock_delay_ms":{}}}],"ended":[]}}"#,
+            u64::MAX
+        );
+        let record = Record::from_stored(serde_json::from_str(&text).unwrap(), 100);
+        assert_eq!(record.closed[0].until_ms, u64::MAX);
     }
 
     #[test]

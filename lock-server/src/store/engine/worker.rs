@@ -56,7 +56,11 @@ impl<J: Journal> Worker<J> {
     }
 
     fn pause(&self) -> Duration {
-        if self.failed.is_none() && self.machine.has_news() {
+        if self.failed.is_some() {
+            // No turn settles anything any more: what is due stays due.
+            return IDLE;
+        }
+        if self.machine.has_news() {
             return Duration::ZERO;
         }
         let Some(at_ms) = self.machine.next_alarm_ms() else { return IDLE };
@@ -132,8 +136,8 @@ impl<J: Journal> Worker<J> {
     fn acquire(&mut self, now_ms: u64, acquire: Acquire, answer: oneshot::Sender<Heard>) {
         let key = (acquire.lock.clone(), acquire.lease_id);
         match self.machine.acquire(now_ms, acquire) {
-            Reply::Done(result) => self.ready.push(Box::new(move |_, _| {
-                drop(answer.send(Heard { result, others: Vec::new(), shared: true }));
+            Reply::Done(result) => self.ready.push(Box::new(move |_, at_ms| {
+                drop(answer.send(Heard { at_ms, result, others: Vec::new(), shared: true }));
             })),
             Reply::Queued => self.waiting.entry(key).or_default().push(answer),
         }
@@ -144,12 +148,12 @@ impl<J: Journal> Worker<J> {
         // The rules deliver the answer of several under the first of them.
         let key = (first.lock.clone(), first.lease_id);
         match self.machine.acquire_all(now_ms, parts) {
-            Reply::Done(result) => self.ready.push(Box::new(move |_, _| {
+            Reply::Done(result) => self.ready.push(Box::new(move |_, at_ms| {
                 let (result, others) = match result {
                     Ok(mut grants) => (Ok(grants.remove(0)), grants),
                     Err(refusal) => (Err(refusal), Vec::new()),
                 };
-                drop(answer.send(Heard { result, others, shared: true }));
+                drop(answer.send(Heard { at_ms, result, others, shared: true }));
             })),
             Reply::Queued => self.waiting.entry(key).or_default().push(answer),
         }
@@ -202,7 +206,8 @@ impl<J: Journal> Worker<J> {
                 for listener in listeners {
                     let result = delivery.result.clone();
                     let others = delivery.others.iter().map(|(_, grant)| grant.clone()).collect();
-                    heard |= listener.send(Heard { result, others, shared }).is_ok();
+                    let answer = Heard { at_ms: now_ms, result, others, shared };
+                    heard |= listener.send(answer).is_ok();
                 }
                 if granted && !heard {
                     machine.withdraw_all(now_ms, &delivery.locks(), delivery.lease_id);

@@ -9,6 +9,8 @@
 
 mod calls;
 mod client;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod login;
 mod verdict;
 mod watch;

@@ -17,6 +17,8 @@
 
 mod beginning;
 mod ending;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod heartbeat;
 mod record;
 mod terms;

@@ -173,11 +173,11 @@ impl<'a> Proposal<'a> {
         let remaining_ms = remaining_ms.saturating_sub(spent_ms);
         if remaining_ms == 0 {
             self.drop_votes();
-            return Step::Done(Outcome::Failed(StoreError::Unknown(format!(
+            return Step::Done(Outcome::Late(format!(
                 "the nodes took {spent_ms} ms to grant a lease of {} ms: nothing is left of it; \
                  ask for a longer one",
                 self.request.ttl.ms()
-            ))));
+            )));
         }
         let votes = self.ballot.granted();
         let topup = self.topup(token, remaining_ms);

@@ -87,7 +87,8 @@ fn parts(list: &str) -> Vec<&str> {
 }
 
 fn node(part: &str) -> Result<RedisTarget, String> {
-    let shown = without_password(part);
+    // With its scheme, by which a password is found in a malformed part, too.
+    let shown = without_password(&format!("{SCHEME}{part}"));
     if !part.starts_with("redis://") && !part.starts_with("rediss://") {
         return Err(format!(
             "\"{shown}\" is no node of a quorum: each is one Redis of its own, redis://host:port, \
@@ -136,8 +137,12 @@ mod tests {
 
     #[test]
     fn no_error_shows_a_password() {
-        for list in ["redis://u:hunter2@a,redis://b", "redis://u:hunter2@a/x/y,redis://b,redis://c"]
-        {
+        for list in [
+            "redis://u:hunter2@a,redis://b",
+            "redis://u:hunter2@a/x/y,redis://b,redis://c",
+            "u:hunter2@a,redis://b,redis://c",
+            "redis:/u:hunter2@a",
+        ] {
             let error = format!("redis-quorum:{list}").parse::<QuorumUrl>().unwrap_err();
             assert!(!error.contains("hunter2"), "{error}");
         }

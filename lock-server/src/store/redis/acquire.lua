@@ -7,10 +7,12 @@
 --          lease of the owner  [18] the incarnation that asks, or empty
 -- ARGV[19] the session that the lease lives as long as, or empty
 -- ARGV[20] most leases and waiting requests a session  [21] mode  [22] lock-delay, ms
--- ARGV[23] 1 where the caller is told of a grant when replicas have it, 0 where at once
+-- ARGV[23] the highest token that enough replicas are known to have, where a grant is acknowledged only
+--          after they have it; empty where it is acknowledged at once
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  GRANTED token remaining owner mode   this lease is live, now or since an earlier call
+--        UNACKNOWLEDGED token            it lives, and replicas may lack it; nothing changed
 --        LOST reason why                 this id has ended; nothing changed
 --        CONFLICT owner                  this id is another request's; nothing changed
 --        KIND kind                       the lock is in use as another kind; nothing changed
@@ -30,7 +32,10 @@ if known then
   if known.owner ~= owner then
     return reply({ 'CONFLICT', known.owner })
   end
-  confirm(record, known)
+  if not is_unclaimed(known) and is_unacknowledged(known, ARGV[23]) then
+    return reply({ 'UNACKNOWLEDGED', known.token })
+  end
+  claim(record, known, ARGV[23])
   return reply(granted(record, known))
 end
 local reason, why = ended_reason(record, lease)
@@ -106,7 +111,7 @@ if has_room and not is_paused() then
     end
   end
   -- Until it is shown to have arrived, this server may take it back.
-  request.server = ARGV[23] == '1' and me or nil
+  request.server = ARGV[23] ~= '' and me or nil
   return reply(granted(record, grant(record, request)))
 end
 if not waits then

@@ -5,11 +5,12 @@
 --          alive without another word, ms  [16] the incarnation that asks, or empty
 -- ARGV[17] the session that the leases live as long as, or empty  [18] most leases and waiting
 --          requests a session  [19] the lock under which this server knows the waiter
--- ARGV[20] 1 where the caller is told of a grant when replicas have it, 0 where at once
+-- ARGV[20] as ARGV[23] of acquire.lua
 -- ARGV[21...] four a lock, each lock once: name  mode  lock-delay, ms  min_token, 0 for none
 --
 -- Pre:   the lineage is the caller's.
 -- Post:  ALL token remaining owner mode ...   its leases are live, now or since an earlier call
+--        UNACKNOWLEDGED token      they live, and replicas may lack them; nothing changed
 --        QUEUED expires_in paused  it waits, at the end of every queue or at its old places
 --        PART lock ...           that lock refuses, as acquire.lua says; nothing changed
 local lease, owner, session, waits = ARGV[9], ARGV[10], ARGV[17], ARGV[12] ~= '0'
@@ -45,10 +46,19 @@ for _, part in ipairs(parts) do
   missing = missing or (not holder and part) or nil
 end
 if live == #parts then
-  local answer = { 'ALL' }
+  local answer, last = { 'ALL' }, nil
   for _, part in ipairs(parts) do
     local holder = find(part.record, lease)
-    confirm(part.record, holder)
+    if not is_unclaimed(holder) and is_unacknowledged(holder, ARGV[20]) then
+      last = math.max(last or 0, tonumber(holder.token))
+    end
+  end
+  if last then
+    return reply({ 'UNACKNOWLEDGED', int(last) })
+  end
+  for _, part in ipairs(parts) do
+    local holder = find(part.record, lease)
+    claim(part.record, holder, ARGV[20])
     for _, field in ipairs({ holder.token, remaining(holder), owner, part.record.mode }) do
       answer[#answer + 1] = field
     end
@@ -90,7 +100,7 @@ if not blocked and not is_paused() then
   local answer = { 'ALL' }
   for _, part in ipairs(parts) do
     -- Until it is shown to have arrived, this server may take it back.
-    part.server = ARGV[20] == '1' and me or nil
+    part.server = ARGV[20] ~= '' and me or nil
     local holder = grant(part.record, part)
     for _, field in ipairs({ holder.token, remaining(holder), owner, part.record.mode }) do
       answer[#answer + 1] = field

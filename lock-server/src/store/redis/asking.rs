@@ -88,22 +88,35 @@ impl RedisStore {
     pub(super) async fn ask(&self, wish: Wish<'_>, queue: bool) -> Result<Answer, StoreError> {
         let scripts = &self.inner.scripts;
         let lineage = self.grants_in();
-        let answer = match wish {
+        let ask = async |acknowledged: String| match wish {
             Wish::One(request) => {
-                self.run(&scripts.acquire, |command| self.ask_one(command, request, queue)).await?
+                let ask = |command: &mut Cmd| {
+                    self.ask_one(command, request, queue);
+                    command.arg(&acknowledged);
+                };
+                self.run(&scripts.acquire, ask).await
             }
             Wish::All(parts) => {
                 let known_by = wish.sorted().swap_remove(0);
-                let ask = |command: &mut Cmd| self.ask_all(command, parts, &known_by, queue);
-                self.run(&scripts.acquire_all, ask).await?
+                let ask = |command: &mut Cmd| {
+                    self.ask_all(command, parts, (&known_by, &acknowledged), queue);
+                };
+                self.run(&scripts.acquire_all, ask).await
             }
         };
+        let mut answer = ask(self.acknowledged()).await?;
+        if let Answer::Unacknowledged(token) = answer {
+            self.acknowledge(lineage.clone()).await?;
+            answer = ask(token.to_string()).await?;
+        }
         if let Some(lives_ms) = answer.lives_ms() {
             self.inner.time.granted(lives_ms, wish.lock_delay_ms());
         }
         let (lease_id, locks) = (wish.first().lease_id, || wish.locks());
         let answer = answer.of(lease_id, &self.inner.options.limits);
-        self.vouched(lineage, locks, lease_id, answer).await
+        // A waiter does not ask again for what replicas lacked: it lost its place with the grant.
+        let vouched = self.vouched(lineage, locks, lease_id, answer).await;
+        Ok(vouched.unwrap_or_else(Answer::RolledBack))
     }
 
     fn ask_one(&self, command: &mut Cmd, request: &Acquire, queue: bool) {
@@ -123,11 +136,16 @@ impl RedisStore {
             .arg(request.session.map(|id| id.to_string()).unwrap_or_default())
             .arg(limits.session_leases)
             .arg(reply::mode_word(request.mode))
-            .arg(request.lock_delay_ms)
-            .arg(u8::from(self.inner.replicas.is_some()));
+            .arg(request.lock_delay_ms);
     }
 
-    fn ask_all(&self, command: &mut Cmd, parts: &[Acquire], known_by: &LockName, queue: bool) {
+    fn ask_all(
+        &self,
+        command: &mut Cmd,
+        parts: &[Acquire],
+        (known_by, acknowledged): (&LockName, &str),
+        queue: bool,
+    ) {
         let limits = &self.inner.options.limits;
         let first = &parts[0];
         command
@@ -143,7 +161,7 @@ impl RedisStore {
             .arg(first.session.map(|id| id.to_string()).unwrap_or_default())
             .arg(limits.session_leases)
             .arg(known_by.as_str())
-            .arg(u8::from(self.inner.replicas.is_some()));
+            .arg(acknowledged);
         for part in parts {
             command
                 .arg(part.lock.as_str())
@@ -183,8 +201,10 @@ impl RedisStore {
             }
             tokio::select! {
                 wake = place.woken() => match wake {
-                    Wake::Granted { grant, .. } => {
+                    Wake::Granted { grant, at_ms, .. } => {
                         place.settled();
+                        let late_ms = self.inner.clock.monotonic_ms().saturating_sub(at_ms);
+                        let grant = grant.later(late_ms);
                         self.inner.time.granted(grant.remaining_ms, wish.lock_delay_ms());
                         return self.waited(began_ms, Ok(vec![grant]));
                     }
@@ -253,14 +273,13 @@ impl RedisStore {
         &self,
         locks: Vec<LockName>,
         lease_id: LeaseId,
-        grantor: Grantor,
         leaving: Option<Leaving>,
     ) {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
             let _leaving = leaving;
             let withdrawn = store.run(&store.inner.scripts.withdraw, |command| {
-                name_grant(command, &locks, lease_id, grantor);
+                name_locks(command, &locks, lease_id);
             });
             if let Err(error) = withdrawn.await {
                 tracing::debug!(?locks, %lease_id, %error, "a waiter could not be withdrawn");
@@ -269,26 +288,8 @@ impl RedisStore {
     }
 }
 
-/// Whose script handed over what is taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grantor {
-    /// This server's.
-    Here,
-    /// Another server's, which said so. Its word may come late, when the id was granted here in another
-    /// way and its caller was told.
-    Elsewhere,
-}
-
-/// What may be taken back of a request for these locks.
-pub(super) fn name_grant(cmd: &mut Cmd, locks: &[LockName], lease_id: LeaseId, grantor: Grantor) {
-    let (first, others) = (locks.first().map_or("", LockName::as_str), locks.iter().skip(1));
-    cmd.arg(first).arg(lease_id.to_string()).arg(u8::from(grantor == Grantor::Elsewhere));
-    for lock in others {
-        cmd.arg(lock.as_str());
-    }
-}
-
-fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
+/// The locks of a request and its id.
+pub(super) fn name_locks(command: &mut Cmd, locks: &[LockName], lease_id: LeaseId) {
     let mut locks = locks.iter();
     command.arg(locks.next().map_or("", LockName::as_str)).arg(lease_id.to_string());
     for lock in locks {

@@ -9,9 +9,8 @@ use service_kit::health::{Health, Status};
 use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
-use super::asking::Grantor;
 use super::reply::Answer;
-use super::{RedisStore, judge, millis, reply, timekeeper};
+use super::{RedisStore, judge, millis, timekeeper};
 
 /// How often held locks are looked at when nobody waits: expired leases of dead holders are cleared
 /// away, which nobody is in a hurry for.
@@ -67,7 +66,11 @@ async fn listen(store: &RedisStore) {
 async fn listen_once(store: &RedisStore, channel: &str) -> Result<(), String> {
     let target = store.inner.link.target();
     let mut subscription = target.subscribe(store.inner.options.link.connect_timeout).await?;
-    subscription.subscribe(channel).await.map_err(|error| error.to_string())?;
+    let timeout = store.inner.options.link.reply_timeout;
+    match tokio::time::timeout(timeout, subscription.subscribe(channel)).await {
+        Ok(done) => done.map_err(|error| error.to_string())?,
+        Err(_) => return Err(format!("no reply within {} ms", timeout.as_millis())),
+    }
     // What was said before this moment was missed.
     store.inner.waiting.wake_all();
     hear(store, channel, subscription.into_on_message()).await;
@@ -122,15 +125,14 @@ async fn show_alive(store: &RedisStore) {
     let _ = store.inner.link.call(&set).await;
 }
 
-/// A lock, or several at once, was handed to one of our waiters or taken from it.
+/// Has a waiter of this server ask again: perhaps it was granted what it waits for. Any client of Redis can
+/// send such a message, so it changes nothing by itself. What was granted to a waiter that has left ends
+/// when it was not claimed in time.
 fn hear_of(store: &RedisStore, text: &str) {
     let mut fields = text.split('\t');
     let (Some(lock), Some(lease)) = (fields.next(), fields.next()) else { return };
     let (Ok(lock), Ok(lease_id)) = (LockName::new(lock), lease.parse::<LeaseId>()) else { return };
-    let locks = fields.next().map_or_else(|| vec![lock.clone()], reply::locks);
-    store.announce(store.grants_in(), locks, lease_id, Grantor::Elsewhere, move |store, _| {
-        store.inner.waiting.ask_again(&lock, lease_id)
-    });
+    store.inner.waiting.ask_again(&lock, lease_id);
 }
 
 /// Lets leases expire: at the moment the earliest is due where somebody waits.

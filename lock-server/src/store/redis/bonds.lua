@@ -20,11 +20,21 @@ local function make_bonds()
     end
   end
 
+  -- Checks that a session which is not stored any more has ended: one that lived is listed at the time
+  -- when it must be looked at, one that has ended at 0, until all that was bound to it is cleared away.
+  function bonds.has_ended(id)
+    local due = redis.call('ZSCORE', prefix .. 'sessions', id)
+    if not due or tonumber(due) > now - 60000 then
+      redis.call('ZADD', prefix .. 'sessions', 0, id)
+      not_as_left('session ' .. id .. ' is gone')
+    end
+  end
+
   -- The session with this id, or false. Its `expires` is what its leases live by: no lease has a
   -- moment of its own, so that a heartbeat writes this one record.
   function bonds.session_of(id)
     if known[id] == nil then
-      take_in(id, redis.call('GET', prefix .. 'S:' .. id))
+      take_in(id, redis.call('MGET', prefix .. 'S:' .. id)[1])
     end
     return known[id]
   end
@@ -36,6 +46,9 @@ local function make_bonds()
   -- Why a session does not live, as an answer; nil where it does.
   function bonds.no_session(id, session)
     if not session then
+      if redis.call('ZSCORE', prefix .. 'sessions', id) then
+        bonds.has_ended(id)
+      end
       return { 'SESSION', 'unknown', id }
     elseif session.ended ~= '' then
       return { 'SESSION', 'ended', id, session.ended }

@@ -25,6 +25,11 @@
 --                   that was bound to it has been cleared away
 --        pause      until when nobody is granted a lock: see pause.lua
 --
+-- Redis may lose a key that no script has deleted: an operator, an eviction, another program. So what
+-- lives is stored twice, and each script compares: a record has an entry in `held`, a session one in
+-- `sessions`, `held` always has the entry '' (see lineage.lua), and no token is above the counter. What
+-- is missing, or is of another type, was not "never written": see not_as_left.
+--
 -- A script that refuses has changed nothing. Numbers stay below 10^15, exact in a double.
 local prefix, me = ARGV[2], ARGV[4]
 local retention, claim_ms, shared_max = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -36,7 +41,8 @@ local trusted = redis.call('MGET', KEYS[1], prefix .. 'token', prefix .. 'l:' ..
 if trusted[1] ~= ARGV[1] then
   return redis.error_reply('LINEAGE the lineage of this Redis is ' .. (trusted[1] or 'missing'))
 end
-if not trusted[2] or tonumber(trusted[2]) < tonumber(ARGV[3]) then
+if not trusted[2] or not string.match(trusted[2], '^%d+$')
+  or tonumber(trusted[2]) < tonumber(ARGV[3]) then
   return redis.error_reply('LINEAGE the counter fell to ' .. (trusted[2] or 'nothing'))
 end
 local counter = tonumber(trusted[2])
@@ -51,6 +57,14 @@ end
 if now > latest then
   return redis.error_reply('CLOCK the clock of Redis is ' .. int(now - latest)
     .. ' ms ahead of what this server takes for possible')
+end
+
+-- Ends the lineage and the script: what is stored is not what scripts have stored. The next one begins
+-- as after any loss, so that no lock is granted while its lost holder may still rely on it.
+local function not_as_left(what)
+  redis.call('HSET', prefix .. 'meta', 'lost', what)
+  redis.call('DEL', KEYS[1])
+  error(redis.error_reply('LINEAGE ' .. what))
 end
 
 -- Until when nobody is granted a lock, and since when what lived then has its whole time.

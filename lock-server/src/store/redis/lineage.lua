@@ -23,9 +23,23 @@
 --        STALE epoch               it was used in a later epoch already; nothing was changed
 --        EXHAUSTED                 there is no token left above what may have been issued
 --        FORMAT found              what is stored was written in another format; nothing was changed
-local lineage, token = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
-local meta = redis.call('HMGET', KEYS[3], 'run_id', 'replication_id', 'format', 'epoch')
+--
+-- In the meta hash, `lost` is what a script found missing (see common.lua), and `counter` what the
+-- counter was at the last verification. In `held`, the entry '' is always there: an index without it
+-- was lost.
+local INDEX = 99999999999999
+local stored = redis.call('MGET', KEYS[1], KEYS[2])
+local lineage, token = stored[1], stored[2]
+local meta =
+  redis.pcall('HMGET', KEYS[3], 'run_id', 'replication_id', 'format', 'epoch', 'lost', 'counter')
+if meta.err then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[3] .. ' is no hash: no lock server has written it')
+end
+if token and not string.match(token, '^%d+$') then
+  token = false
+end
 local counter = tonumber(token or '0')
+local held = ARGV[12] .. 'held'
 
 if meta[1] and meta[3] ~= ARGV[11] and meta[3] ~= ARGV[16] then
   return { 'FORMAT', meta[3] or '1' }
@@ -33,20 +47,25 @@ end
 -- A master that sentinels leave and choose again, before they made it a replica, is the same process
 -- with the same history, and lacks what the one in between had.
 local epoch, known_epoch = tonumber(ARGV[17]), tonumber(meta[4] or '')
+local is_same = meta[1] == ARGV[1] and meta[2] == ARGV[2]
 local reason
-if not lineage or not token then
-  reason = 'nothing is stored: new, or emptied'
+if is_same and epoch and known_epoch and epoch < known_epoch then
+  return { 'STALE', meta[4] }
+elseif meta[5] then
+  reason = meta[5]
+elseif not lineage or not token then
+  reason = meta[1] and 'the lineage or the counter is gone' or 'nothing is stored: new, or emptied'
 elseif meta[1] ~= ARGV[1] then
   reason = 'the Redis process changed'
 elseif meta[2] ~= ARGV[2] then
   reason = 'the replication history changed'
-elseif epoch and known_epoch and epoch < known_epoch then
-  return { 'STALE', meta[4] }
 elseif epoch and known_epoch and epoch > known_epoch then
   reason = 'the sentinels chose another Redis and this one again'
 elseif meta[3] ~= ARGV[11] then
   -- Servers of that version are told by the new lineage, look again, and find another format.
   reason = 'it was used by a version of lock-server whose grants do not wait'
+elseif counter < tonumber(meta[6] or '0') then
+  reason = 'the counter fell from ' .. meta[6] .. ' to ' .. token
 elseif counter < tonumber(ARGV[3]) then
   reason = 'the counter fell from ' .. ARGV[3] .. ' to ' .. token
 elseif counter < tonumber(ARGV[10]) then
@@ -58,8 +77,15 @@ else
     local lives = in_use(ARGV[12], now, tonumber(ARGV[13]))
     pause(ARGV[12], now, tonumber(ARGV[13]), lives)
   end
-  if epoch and not known_epoch and ARGV[9] ~= 'look' then
-    redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
+  if ARGV[9] ~= 'look' then
+    if epoch and not known_epoch then
+      redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
+    end
+    if not meta[6] then
+      -- Written by a version without this entry.
+      redis.call('ZADD', held, INDEX, '')
+    end
+    redis.call('HSET', KEYS[3], 'counter', token)
   end
   return { 'SAME', lineage, token }
 end
@@ -85,7 +111,12 @@ end
 local value = int(counter)
 redis.call('SET', KEYS[2], value)
 redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'reason', reason,
-  'format', ARGV[11])
+  'format', ARGV[11], 'counter', value)
+redis.call('HDEL', KEYS[3], 'lost')
+if type(redis.pcall('ZADD', held, INDEX, '')) ~= 'number' then
+  redis.call('DEL', held)
+  redis.call('ZADD', held, INDEX, '')
+end
 if epoch then
   redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
 end

@@ -19,7 +19,7 @@ use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 use service_kit::redis_link::{
-    LinkOptions, RedisTarget, Verifier, info_field, load_scripts, text_fields,
+    LinkOptions, RedisTarget, Verifier, info_field, load_scripts, plain, text_fields,
 };
 
 use super::KeyPrefix;
@@ -309,11 +309,12 @@ async fn judge_lineage(
     known: &Known,
     mode: Mode,
 ) -> Result<Verdict, String> {
-    let failed = |error: ::redis::RedisError| match error.code().and_then(elsewhere) {
+    let failed = |step: &str, error: ::redis::RedisError| match error.code().and_then(elsewhere) {
         Some(where_to) => format!("Redis cannot be verified: {where_to}"),
-        None => format!("Redis cannot be verified: {error}"),
+        None => format!("Redis cannot be verified ({step}): {}", plain(&error)),
     };
-    let info: String = ::redis::cmd("INFO").query_async(connection).await.map_err(failed)?;
+    let info = ::redis::cmd("INFO").query_async::<String>(connection).await;
+    let info = info.map_err(|error| failed("INFO", error))?;
     let (run_id, replication_id) = identity(&info, is_cluster)?;
     let keys = ["lineage", "token", "meta", ABSENT].map(|name| format!("{prefix}{name}"));
     let mut command = scripts::lineage().call_once(&keys.each_ref().map(String::as_str));
@@ -323,7 +324,8 @@ async fn judge_lineage(
     command.arg(mode.word()).arg(known.mark).arg(FORMAT).arg(prefix);
     command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" }).arg(&known.lineage);
     command.arg(FORMAT_BEFORE).arg(known.choice.map(|epoch| epoch.to_string()).unwrap_or_default());
-    let value = command.query_async(connection).await.map_err(failed)?;
+    let value = command.query_async(connection).await;
+    let value = value.map_err(|error| failed("its lineage", error))?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["SAME", id, _] => Ok(Verdict::Same { id: (*id).to_owned() }),

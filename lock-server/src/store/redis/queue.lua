@@ -12,9 +12,20 @@ local made_queues
 local function make_queues()
   local queues = {}
 
+  -- The reply to a read of a key of a queue. Where another program has put something else there, the
+  -- queue is lost: waiters ask again when the next lineage begins.
+  local function read(key, lock, answer)
+    if type(answer) == 'table' and answer.err then
+      redis.call('DEL', key)
+      not_as_left('the queue of lock ' .. lock .. ' is gone')
+    end
+    return answer
+  end
+
   -- What an id has asked for that waits, or nil.
   local function waiter_of(lock, lease)
-    local raw = redis.call('HGET', prefix .. 'w:' .. lock, lease)
+    local key = prefix .. 'w:' .. lock
+    local raw = read(key, lock, redis.pcall('HGET', key, lease))
     local server, ttl, minimum, since, mode, delay, group, owner, incarnation, session, metadata =
       string.match(raw or '', '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$')
     return server and {
@@ -72,14 +83,10 @@ local function make_queues()
   end
   queues.leave = leave
 
-  -- Has a waiter's server ask what became of it.
+  -- Has a waiter's server ask what became of it. Anybody may send such a message: it proves nothing.
   local function tell(waiter)
-    local word = waiter.lock .. '\t' .. waiter.lease
-    if waiter.group ~= '' then
-      local name, locks = string.match(waiter.group, '^([^,]*),(.*)$')
-      word = name .. '\t' .. waiter.lease .. '\t' .. locks
-    end
-    redis.call('PUBLISH', prefix .. 'c:' .. waiter.server, word)
+    local name = waiter.group ~= '' and string.match(waiter.group, '^[^,]*') or waiter.lock
+    redis.call('PUBLISH', prefix .. 'c:' .. waiter.server, name .. '\t' .. waiter.lease)
   end
 
   -- Takes an id out of the queue, and of all where it waits with it; tells its server.
@@ -93,7 +100,8 @@ local function make_queues()
   end
 
   local function first_lease(lock)
-    return redis.call('ZRANGE', prefix .. 'q:' .. lock, 0, 0)[1]
+    local key = prefix .. 'q:' .. lock
+    return read(key, lock, redis.pcall('ZRANGE', key, 0, 0))[1]
   end
 
   -- The first of a queue, or nil.
@@ -291,7 +299,7 @@ end
 local function reply(answer)
   hand_over()
   for _, record in pairs(records) do
-    if record.changed then
+    if record.changed or (record.look_at and record.count == 0) then
       save(record)
     elseif record.look_at then
       watch(record)

@@ -50,7 +50,7 @@ impl RawCommands {
         let mut command = self.begin(&self.scripts.acquire, lock, lease_id);
         command.arg(owner).arg(ttl_ms).arg(0).arg(0).arg("");
         command.arg(Limits::default().waiters_per_lock).arg(3_000).arg("").arg("");
-        command.arg("").arg(0).arg("x").arg(0).arg(0).arg(LATEST);
+        command.arg("").arg(0).arg("x").arg(0).arg("").arg(LATEST);
         command
     }
 

@@ -222,6 +222,9 @@ local function expire(record)
   record.changed = record.changed or record.due <= now
   for _, holder in ipairs(list) do
     local session = holder.session ~= '' and bonds().session_of(holder.session)
+    if session == false and holder.session ~= '' then
+      bonds().has_ended(holder.session)
+    end
     if holder.session ~= '' and no_session(holder.session, session) then
       close(record, holder, 'session-ended')
     else
@@ -243,12 +246,28 @@ local function expire(record)
   record.due, record.last = due, last
 end
 
+-- Checks that a lock without a record has none because nothing of it lives: a record outlives the time
+-- in `held` by a minute at least.
+local function never_written(lock)
+  local held = prefix .. 'held'
+  local index = redis.pcall('ZSCORE', held, '')
+  if type(index) ~= 'string' then
+    not_as_left('the index of the locks is gone')
+  end
+  local due = redis.call('ZSCORE', held, lock)
+  if due and tonumber(due) > now - 60000 then
+    redis.call('ZREM', held, lock)
+    not_as_left('the record of lock ' .. lock .. ' is gone')
+  end
+end
+
 local function load(lock, raw)
   local record = {
     lock = lock, waiting = false, kind = '', mode = '', count = 0, closed = 0, bound = 0,
     due = FAR, last = 0, ended = '', list = {}, fresh = not raw, changed = false, at_work = false,
   }
   if not raw then
+    never_written(lock)
     return record
   end
   local waiting, kind, mode, many, at = string.match(raw, '^2\t(w?)\t(%w*)\t(%w*)([^\n]*)()\n')
@@ -269,6 +288,9 @@ local function load(lock, raw)
   while at < stop do
     local to = string.find(raw, '\n', at + 1, true)
     local holder = parse(string.sub(raw, at + 1, to - 1))
+    if tonumber(holder.token) > counter then
+      not_as_left('the counter is below a token of lock ' .. lock)
+    end
     record.count = record.count + 1
     record.list[record.count] = holder
     record.closed = record.closed + (holder.closed and 1 or 0)
@@ -297,7 +319,8 @@ local function record_of(lock, raw)
   local record = records[lock]
   if not record then
     if raw == nil then
-      raw = redis.call('GET', prefix .. 'l:' .. lock)
+      -- MGET takes a key of another type for a missing one, which is found out.
+      raw = redis.call('MGET', prefix .. 'l:' .. lock)[1]
     end
     record = load(lock, raw)
     records[lock] = record
@@ -314,6 +337,10 @@ end
 -- Has the sweep look at the record when something is due there.
 local function watch(record)
   local at = record.unfinished and now or math.min(record.due, record.look_at or FAR)
+  if record.count == 0 then
+    -- Before the record of a lock that only has waiters goes away by itself.
+    at = math.min(at, now + 300000)
+  end
   redis.call('ZADD', prefix .. 'held', int(at), record.lock)
 end
 
@@ -342,7 +369,8 @@ local function save(record)
   end
   local keep_ms = record.waiting and 600000 or retention
   if record.count > 0 then
-    keep_ms = math.max(keep_ms, record.last - now + retention + 60000)
+    local last = math.max(record.last, record.due < FAR and record.due or 0)
+    keep_ms = math.max(keep_ms, last - now + retention + 60000)
   end
   if record.bound > 0 then
     -- It lives as long as a session, whose end clears it away.
@@ -352,7 +380,7 @@ local function save(record)
   else
     redis.call('SET', key, head .. body .. '\n' .. record.ended, 'PX', int(keep_ms))
   end
-  if record.count > 0 or record.unfinished or record.look_at then
+  if record.count > 0 or (record.waiting and (record.unfinished or record.look_at)) then
     watch(record)
   elseif not record.fresh then
     redis.call('ZREM', prefix .. 'held', record.lock)
@@ -388,6 +416,31 @@ local function confirm(record, holder)
     holder.claim, holder.handed = nil, false
     put(record, holder)
   end
+end
+
+-- Whether a live grant may be with too few replicas for any caller to know of it. `known` is the highest
+-- token that the caller knows to be with enough of them; empty where no replicas are waited for.
+local function is_unacknowledged(holder, known)
+  if known == '' or not holder.handed then
+    return false
+  end
+  local stored = tonumber(redis.call('GET', prefix .. 'replicas') or '') or 0
+  return tonumber(holder.token) > math.max(stored, tonumber(known))
+end
+
+-- Whether it was handed over to a waiter of this server, which has not claimed it.
+local function is_unclaimed(holder)
+  return holder.handed == me and holder.claim
+end
+
+-- As confirm, but what is claimed may still be rolled back where replicas are waited for next.
+local function claim(record, holder, known)
+  if known == '' or not is_unclaimed(holder) then
+    return confirm(record, holder)
+  end
+  holder.expires = holder.session == '' and now + holder.ttl or holder.expires
+  holder.claim = nil
+  put(record, holder)
 end
 
 local function remaining(holder)

@@ -21,14 +21,17 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use fence_protocol::{LeaseId, LockName};
-use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier};
+use service_kit::Kit;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::{
+    LinkError, LinkOptions, LinkState, RedisLink, RedisTarget, Script, Verifier,
+};
 use service_kit::tasks::Tasks;
 use tokio::sync::Mutex;
 
-use super::asking::Grantor;
 use super::reply::Answer;
 use super::{RedisStore, asking, millis};
-use crate::store::{Grant, StoreError};
+use crate::store::StoreError;
 
 /// Which replicas must have a grant before its caller is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +52,15 @@ impl Default for ReplicaOptions {
 #[derive(Debug)]
 pub(super) struct Replicas {
     link: RedisLink,
+    health: Health,
     options: ReplicaOptions,
     script: Script,
-    keys: [String; 2],
+    keys: [String; 3],
+    /// The link of the grants, which no WAIT blocks.
+    grants: RedisLink,
+    tasks: Tasks,
+    /// The highest token that is known to be with enough replicas.
+    acknowledged: AtomicU64,
     /// How often it was asked for.
     tickets: AtomicU64,
     last: Mutex<Last>,
@@ -100,20 +109,30 @@ impl Replicas {
         target: &RedisTarget,
         prefix: &str,
         options: ReplicaOptions,
-        link: LinkOptions,
+        (grants, link): (&RedisLink, LinkOptions),
         verifier: Arc<dyn Verifier>,
-        tasks: &Tasks,
+        kit: &Kit,
     ) -> Result<Option<Self>, String> {
         if options.count == 0 {
             return Ok(None);
         }
         let reply_timeout = link.reply_timeout + options.timeout;
         let link = LinkOptions { reply_timeout, ..link };
+        let link = RedisLink::start(target.clone(), link, verifier, &kit.tasks).await?;
+        let (followed, health) = (link.clone(), kit.health.clone());
+        let stop = kit.tasks.shutdown_token();
+        kit.tasks.spawn(async move {
+            stop.run_until_cancelled(follow(&followed, &health)).await;
+        });
         Ok(Some(Self {
-            link: RedisLink::start(target.clone(), link, verifier, tasks).await?,
+            link,
+            health: kit.health.clone(),
             options,
             script: Script::new("replicas.lua", include_str!("replicas.lua")),
-            keys: ["lineage", "replicas"].map(|name| format!("{prefix}{name}")),
+            keys: ["lineage", "replicas", "token"].map(|name| format!("{prefix}{name}")),
+            grants: grants.clone(),
+            tasks: kit.tasks.clone(),
+            acknowledged: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
             last: Mutex::new(Last { covers: 0, lineage: String::new(), outcome: Ok(()) }),
         }))
@@ -132,14 +151,45 @@ impl Replicas {
         }
         let covers = self.tickets.load(Ordering::SeqCst);
         let outcome = self.ask(lineage).await;
+        show(&self.health, &self.link.state(), &outcome);
         *last = Last { covers, lineage: lineage.to_owned(), outcome: outcome.clone() };
         outcome
     }
 
+    /// As [`have`](Self::have), of grants that were made in `lineage`.
+    async fn vouch(&self, lineage: Option<String>) -> Result<(), Shortfall> {
+        match lineage {
+            Some(lineage) => self.have(&lineage).await,
+            None => Err(Shortfall::Unasked("its lineage is over".to_owned())),
+        }
+    }
+
+    fn write(&self, lineage: &str) -> Cmd {
+        let mut write = self.script.call_once(&self.keys.each_ref().map(String::as_str));
+        write.arg(lineage).arg(self.acknowledged());
+        write
+    }
+
+    /// Highest token that is known to be with enough replicas; 0 for none.
+    fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Tokens up to `counter` are with enough replicas. The other servers learn it from Redis, so that
+    /// they need not wait for replicas when such a lease is renewed there.
+    fn acknowledge(&self, lineage: &str, counter: &[u8]) {
+        let counter = std::str::from_utf8(counter).ok().and_then(|text| text.parse().ok());
+        self.acknowledged.fetch_max(counter.unwrap_or(0), Ordering::Relaxed);
+        let (link, write) = (self.grants.clone(), self.write(lineage));
+        self.tasks.spawn(async move {
+            // The next WAIT writes it as well.
+            let _ = link.call(&write).await;
+        });
+    }
+
     async fn ask(&self, lineage: &str) -> Result<(), Shortfall> {
         let within_ms = millis(self.options.timeout);
-        let mut write = self.script.call_once(&self.keys.each_ref().map(String::as_str));
-        write.arg(lineage);
+        let write = self.write(lineage);
         let mut wait = Cmd::new();
         wait.arg("WAIT").arg(self.options.count).arg(within_ms);
         let unasked = |error: LinkError| Shortfall::Unasked(error.to_string());
@@ -147,11 +197,15 @@ impl Replicas {
         let replies = pinned.pipeline(&[write, wait]).await.map_err(unasked)?;
         match replies.as_slice() {
             // Without the write WAIT has waited for something else.
-            [Value::Okay, Value::Int(have)] if *have >= i64::from(self.options.count) => {
+            [Value::BulkString(counter), Value::Int(have)]
+                if *have >= i64::from(self.options.count) =>
+            {
                 let asked = pinned.confirm_master(self.options.timeout).await;
-                asked.map_err(Shortfall::Unconfirmed)
+                asked.map_err(Shortfall::Unconfirmed)?;
+                self.acknowledge(lineage, counter);
+                Ok(())
             }
-            [Value::Okay, Value::Int(have)] => {
+            [Value::BulkString(_), Value::Int(have)] => {
                 Err(Shortfall::Few { have: *have, need: self.options.count, within_ms })
             }
             [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
@@ -160,6 +214,33 @@ impl Replicas {
             other => Err(Shortfall::Unasked(format!("Redis answered {other:?}"))),
         }
     }
+}
+
+/// Shows in `/readyz` whether there is a connection that can wait for the replicas: without one no
+/// grant is acknowledged, however well the other connection works.
+async fn follow(link: &RedisLink, health: &Health) {
+    let mut states = link.watch();
+    loop {
+        let state = states.borrow_and_update().clone();
+        show(health, &state, &Ok(()));
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sets the check of the replicas by the state of their link and the outcome of the last WAIT.
+fn show(health: &Health, state: &LinkState, outcome: &Result<(), Shortfall>) {
+    let status = match (state, outcome) {
+        (LinkState::Down(reason), _) => Status::Failing(format!(
+            "no grant is acknowledged, because replicas cannot be waited for: {reason}"
+        )),
+        (LinkState::Up(_), Err(shortfall)) => {
+            Status::Warn(format!("the last grant was not acknowledged: {shortfall}"))
+        }
+        (LinkState::Up(_), Ok(())) => Status::Ok,
+    };
+    health.set("replicas", status);
 }
 
 impl RedisStore {
@@ -180,18 +261,13 @@ impl RedisStore {
         lineage: Option<String>,
         locks: impl Fn() -> Vec<LockName>,
         lease_id: LeaseId,
-        mut answer: Answer,
+        answer: Answer,
     ) -> Result<Answer, StoreError> {
-        let grants = match &mut answer {
-            Answer::Granted(grant) => std::slice::from_mut(grant),
-            Answer::Several(grants) => grants.as_mut_slice(),
-            _ => return Ok(answer),
-        };
-        let took_ms = self.replicated(lineage, locks, lease_id, Grantor::Here).await?;
-        for grant in grants {
-            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
+        if !matches!(answer, Answer::Granted(_) | Answer::Several(_)) {
+            return Ok(answer);
         }
-        Ok(answer)
+        let took_ms = self.replicated(lineage, locks, lease_id).await?;
+        Ok(answer.later(took_ms))
     }
 
     /// Waits for the replicas; says how long that took, in milliseconds.
@@ -200,19 +276,34 @@ impl RedisStore {
         lineage: Option<String>,
         locks: impl Fn() -> Vec<LockName>,
         lease_id: LeaseId,
-        grantor: Grantor,
     ) -> Result<u64, StoreError> {
         let Some(replicas) = &self.inner.replicas else { return Ok(0) };
         let began_ms = self.inner.clock.monotonic_ms();
-        let known = lineage.ok_or_else(|| Shortfall::Unasked("its lineage is over".to_owned()));
-        let outcome = match known {
-            Ok(lineage) => replicas.have(&lineage).await,
-            Err(shortfall) => Err(shortfall),
-        };
-        match outcome {
+        match replicas.vouch(lineage).await {
             Ok(()) => Ok(self.inner.clock.monotonic_ms().saturating_sub(began_ms) + 1),
-            Err(shortfall) => Err(self.take_back(&shortfall, &locks(), lease_id, grantor).await),
+            Err(shortfall) => Err(self.take_back(&shortfall, &locks(), lease_id).await),
         }
+    }
+
+    /// What a script needs to know of grants that replicas have: the highest token of which this server
+    /// knows it; empty where no replicas are waited for.
+    pub(super) fn acknowledged(&self) -> String {
+        self.inner
+            .replicas
+            .as_ref()
+            .map_or_else(String::new, |known| known.acknowledged().to_string())
+    }
+
+    /// Waits until enough replicas have what another call has granted and may still roll back: no caller
+    /// receives it before.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] where they do not have it in time.
+    pub(super) async fn acknowledge(&self, lineage: Option<String>) -> Result<(), StoreError> {
+        let Some(replicas) = &self.inner.replicas else { return Ok(()) };
+        replicas.vouch(lineage).await.map_err(|shortfall| {
+            StoreError::Unknown(format!("{shortfall}; ask again with the same id"))
+        })
     }
 
     /// Takes back what nobody was told of.
@@ -221,10 +312,9 @@ impl RedisStore {
         shortfall: &Shortfall,
         locks: &[LockName],
         lease_id: LeaseId,
-        grantor: Grantor,
     ) -> StoreError {
         let taken = self.run(&self.inner.scripts.take_back, |command| {
-            asking::name_grant(command, locks, lease_id, grantor);
+            asking::name_locks(command, locks, lease_id);
         });
         // What it hands on may have to be taken back as well.
         match Box::pin(taken).await {
@@ -247,29 +337,23 @@ impl RedisStore {
         lineage: Option<String>,
         locks: Vec<LockName>,
         lease_id: LeaseId,
-        grantor: Grantor,
-        tell: impl FnOnce(&Self, u64) -> bool + Send + 'static,
+        tell: impl FnOnce(&Self) -> bool + Send + 'static,
     ) {
         if self.inner.replicas.is_none() {
-            if !tell(self, 0) {
-                self.withdraw_later(locks, lease_id, grantor, None);
+            if !tell(self) {
+                self.withdraw_later(locks, lease_id, None);
             }
             return;
         }
         let store = self.clone();
         self.inner.tasks.spawn(async move {
-            match store.replicated(lineage, || locks.clone(), lease_id, grantor).await {
-                Ok(took_ms) if tell(&store, took_ms) => {}
-                Ok(_) => store.withdraw_later(locks, lease_id, grantor, None),
+            match store.replicated(lineage, || locks.clone(), lease_id).await {
+                Ok(_) if tell(&store) => {}
+                Ok(_) => store.withdraw_later(locks, lease_id, None),
                 Err(refusal) => store.inner.waiting.refuse(&locks, lease_id, &refusal),
             }
         });
     }
-}
-
-/// A grant that was held back for so long.
-pub(super) fn later(grant: Grant, took_ms: u64) -> Grant {
-    Grant { remaining_ms: grant.remaining_ms.saturating_sub(took_ms), ..grant }
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub(super) enum Answer {
     Limit(u64),
     Exhausted,
     Paused(u64),
+    Unacknowledged(Token),
+    RolledBack(StoreError),
     Next(Option<u64>),
     Shown(Box<Shown>),
 }
@@ -74,6 +76,21 @@ impl Answer {
                 Self::NoSession(StoreError::Limit { what, limit: limits.session_leases as u64 })
             }
             Self::Part(lock, refusal) => Self::Part(lock, Box::new(refusal.of(lease_id, limits))),
+            other => other,
+        }
+    }
+
+    /// The answer `ms` milliseconds after the script ran, as far as it promises a time.
+    pub(super) fn later(self, ms: u64) -> Self {
+        match self {
+            Self::Granted(grant) => Self::Granted(grant.later(ms)),
+            Self::Several(grants) => {
+                Self::Several(grants.into_iter().map(|grant| grant.later(ms)).collect())
+            }
+            Self::Live(mut session) => {
+                session.expires_in_ms = session.expires_in_ms.saturating_sub(ms);
+                Self::Live(session)
+            }
             other => other,
         }
     }
@@ -116,12 +133,17 @@ impl Answer {
             Self::Conflict(owner) => Err(StoreError::IdConflict { owner }),
             Self::OtherKind(kind) => Err(StoreError::OtherKind(kind)),
             Self::Refused { why, holder } => Err(StoreError::TakeoverRefused { holder, why }),
-            Self::NoSession(refusal) => Err(refusal),
+            Self::NoSession(refusal) | Self::RolledBack(refusal) => Err(refusal),
             Self::Limit(limit) => Err(StoreError::Limit { what: "waiters of this lock", limit }),
             Self::Exhausted => Err(StoreError::Exhausted),
             Self::Paused(left_ms) => Err(StoreError::Paused { left_ms }),
             Self::Free => Err(StoreError::Unavailable(
                 "nobody holds the lock; those who asked for it before are about to have it; try again"
+                    .to_owned(),
+            )),
+            // It was asked about once, and another call has granted it anew since.
+            Self::Unacknowledged(_) => Err(StoreError::Unknown(
+                "the grant is not known to be with enough replicas; ask again with the same id"
                     .to_owned(),
             )),
             Self::Part(lock, refusal) => Err(match refusal.into_grant() {
@@ -250,6 +272,7 @@ fn parse(fields: &[&str]) -> Result<Answer, Invalid> {
         ["FREE"] => Ok(Answer::Free),
         ["KEPT"] => Ok(Answer::Kept),
         ["LIMIT"] => Ok(Answer::Limit(0)),
+        ["UNACKNOWLEDGED", token] => Ok(Answer::Unacknowledged(token.parse()?)),
         ["EXHAUSTED"] => Ok(Answer::Exhausted),
         ["PAUSED", left] => Ok(Answer::Paused(number(left)?)),
         ["NEXT", ""] => Ok(Answer::Next(None)),

@@ -6,7 +6,7 @@
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError, RedisResult, Value};
-use service_kit::redis_link::{RedisTarget, Script, text_fields};
+use service_kit::redis_link::{RedisTarget, Script, plain, text_fields};
 
 /// Commands without a key.
 const PLAIN: [&str; 8] =
@@ -107,7 +107,11 @@ impl Needs {
                                    the file of the password with --store-password-file"
                     .to_owned())
             }
-            _ => Err(format!("Redis cannot be asked for the rights of \"{}\": {error}", self.user)),
+            _ => Err(format!(
+                "Redis cannot be asked for the rights of \"{}\": {}",
+                self.user,
+                plain(error)
+            )),
         }
     }
 

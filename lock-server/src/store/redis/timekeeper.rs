@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::{LinkError, RedisLink, Script, text_fields};
+use service_kit::redis_link::{LinkError, RedisLink, Script, plain, text_fields};
 use tokio::sync::Notify;
 
 use super::in_use::InUse;
@@ -75,7 +75,8 @@ impl Wire<'_> {
             Self::Link(link) => link.call(command).await,
             Self::New(connection) => {
                 connection.send_packed_command(command).await.map_err(|error| {
-                    LinkError::Unknown(format!("the clock of Redis cannot be read: {error}"))
+                    let why = plain(&error);
+                    LinkError::Unknown(format!("the clock of Redis cannot be read: {why}"))
                 })
             }
         }

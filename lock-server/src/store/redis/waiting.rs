@@ -7,14 +7,14 @@ use fence_protocol::{LeaseId, LockName};
 use tokio::sync::{Notify, mpsc};
 
 use super::RedisStore;
-use super::asking::Grantor;
 use crate::store::{Grant, StoreError};
 
 /// What a waiter is told.
 #[derive(Clone, Debug)]
 pub(super) enum Wake {
-    /// The lock is yours; `shared` where another caller with the same id was told too.
-    Granted { grant: Grant, shared: bool },
+    /// The lock is yours, with what remained at `at_ms`; `shared` where another caller with the same id
+    /// received it too.
+    Granted { grant: Grant, at_ms: u64, shared: bool },
     /// Something happened: ask again.
     Ask,
     /// The patience of a repeat with the same id was over first, and with it that of all; or what was
@@ -63,9 +63,9 @@ impl Waiting {
     }
 
     /// Passes a grant on to whoever waits under its id; `false` where nobody does.
-    pub(super) fn grant(&self, lock: &LockName, grant: Grant) -> bool {
+    pub(super) fn grant(&self, lock: &LockName, grant: Grant, at_ms: u64) -> bool {
         let lease_id = grant.lease_id;
-        self.tell(lock, lease_id, |shared| Wake::Granted { grant: grant.clone(), shared })
+        self.tell(lock, lease_id, |shared| Wake::Granted { grant: grant.clone(), at_ms, shared })
     }
 
     /// Has whoever waits under this id ask again; `false` where nobody does.
@@ -243,7 +243,7 @@ impl Drop for Place<'_> {
         drop(state);
         let leaving = Leaving { store: self.store.clone(), key };
         let locks = std::mem::take(&mut self.locks);
-        self.store.withdraw_later(locks, self.lease_id, Grantor::Here, Some(leaving));
+        self.store.withdraw_later(locks, self.lease_id, Some(leaving));
     }
 }
 

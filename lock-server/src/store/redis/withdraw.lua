@@ -1,13 +1,11 @@
 -- The waiter behind this id is gone: it leaves its queues, or the grant handed to it is taken back.
 --
--- ARGV[8] lock  [9] lease  [10] 1 where another server told of a hand-over: one that is not claimed yet
---          is all that it can have meant, and what was granted here since then is another's
--- ARGV[11...] the other locks of a request for several
+-- ARGV[8] lock  [9] lease  [10...] the other locks of a request for several
 --
 -- Post:  FREE   it waits at this server no more, and holds nothing; or it holds a grant that arrived
 --               (it was asked for again, or renewed) or that was handed to another server
 local lease, locks = ARGV[9], { ARGV[8] }
-for at = 11, #ARGV do
+for at = 10, #ARGV do
   locks[#locks + 1] = ARGV[at]
 end
 record_of(ARGV[8], trusted[3])
@@ -16,7 +14,7 @@ local unheard, arrived = {}, false
 for _, lock in ipairs(locks) do
   local record = record_of(lock)
   local holder = find(record, lease)
-  if holder and holder.handed == me and (ARGV[10] ~= '1' or holder.claim) then
+  if holder and holder.handed == me then
     unheard[#unheard + 1] = { record, holder }
   end
   arrived = arrived or (holder and not holder.handed)

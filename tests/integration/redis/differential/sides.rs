@@ -44,7 +44,7 @@ impl Side {
             ended_retention_ms: 3_600_000,
             ..Limits::default()
         };
-        let options = StoreOptions { limits, ..StoreOptions::default() };
+        let options = StoreOptions { limits, ..fence_tests::store_options::patient() };
         let mut servers = Vec::new();
         for url in urls {
             let (url, kit) = (url.parse().unwrap(), Kit::new(what));

@@ -96,6 +96,74 @@ async fn the_queue_is_served_when_the_pause_is_over() {
     assert_eq!(group.await.unwrap().unwrap().len(), 2);
 }
 
+/// More than one sweep looks at.
+const LOCKS: usize = 100;
+const LISTED: &str = "{fence:default}:held";
+
+/// Has a request wait for each lock, all of them in one pause. Gives the end of the pause.
+async fn wait_in_a_pause(redis: &Redis, store: &Store) -> u64 {
+    // Longer and longer, for a machine that is busy.
+    for seconds in [1, 4, 16] {
+        let value = pause_of(redis, seconds * 1_000).await;
+        let _: () = redis.run(&["SET", "{fence:default}:pause", &value]).await;
+        let (end, _) = pause(redis).await;
+        let waiting: Vec<Waiting> = (0..LOCKS)
+            .map(|at| {
+                let (own, asked) = (store.clone(), request(&format!("l/{at}"), 60_000, 600_000));
+                tokio::spawn(async move { own.acquire(asked).await })
+            })
+            .collect();
+        let at_end = end.to_string();
+        let in_time = until("the waiters", || async {
+            let listed: usize = redis.run(&["ZCOUNT", LISTED, &at_end, &at_end]).await;
+            let is_over = pause(redis).await.1 >= end;
+            (listed == LOCKS || is_over).then_some(listed == LOCKS)
+        })
+        .await;
+        if in_time {
+            return end;
+        }
+        waiting.iter().for_each(Waiting::abort);
+    }
+    panic!("{LOCKS} requests do not come within 16 s");
+}
+
+/// How many scripts Redis has run.
+async fn scripts_run(redis: &Redis) -> u64 {
+    let stats: String = redis.run(&["INFO", "commandstats"]).await;
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Locks that are held, and waited for since the pause, are due when it is over. Looked at once they are
+/// not due any more: the sweep neither spins nor looks at them alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_due_at_the_end_of_a_pause_does_not_stay_due() {
+    const ROUNDS: u64 = 3;
+    /// In each round the server is asked three times, and sweeps a few times.
+    const SCRIPTS_A_ROUND_MAX: u64 = 40;
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    for at in 0..LOCKS {
+        hold(&store, request(&format!("l/{at}"), 600_000, 0)).await;
+    }
+    let end = wait_in_a_pause(&redis, &store).await.to_string();
+    until_true("the locks to be due at another time", || async {
+        redis.run::<usize>(&["ZCOUNT", LISTED, "-inf", &end]).await == 0
+    })
+    .await;
+    let before = scripts_run(&redis).await;
+    for round in 0..ROUNDS {
+        // The holder is dead: the sweep hands the lock on.
+        let lock = format!("short/{round}");
+        hold(&store, request(&lock, 300, 0)).await;
+        let next = store.acquire(request(&lock, 100, 600_000));
+        fence_tests::wait::soon("the grant", next).await.unwrap();
+    }
+    let run = scripts_run(&redis).await - before;
+    assert!(run <= ROUNDS * SCRIPTS_A_ROUND_MAX, "{run} scripts in {ROUNDS} rounds");
+}
+
 /// A takeover that waits in the pause is one when the pause is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_takeover_waits_for_the_end_of_the_pause() {

@@ -53,7 +53,7 @@ async fn a_connected_master_stays_in_use_without_sentinels() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_cut_off_is_replaced() {
     let group = WholeGroup::start().await;
-    let server = server(&group, &["--after-loss", "grant", "--store-timeout", "500ms"]).await;
+    let server = server(&group, &["--after-loss", "grant", "--store-timeout", "3s"]).await;
     let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     let old = group.master().await.unwrap();

@@ -82,6 +82,11 @@ async fn a_mark_on_the_other_side_is_not_missed() {
         assert!(reply.is_error("TRYAGAIN") || reply.is_error("FENCED"), "{words:?}: {reply:?}");
     }
     assert!(cluster.move_key(slot, from, to, Some(key)).await);
+    let sets: Vec<String> = cluster.node(from).run(&["KEYS", "*:marks:all"]).await;
+    assert_eq!(sets.len(), 1, "{sets:?}");
+    let reply = late.call(&["SET", key, "late"]).await;
+    assert!(reply.is_error("TRYAGAIN"), "the set of marks is still here: {reply:?}");
+    assert!(cluster.move_key(slot, from, to, Some(&sets[0])).await);
     // All of it is over there: the node that takes the slot over runs the script.
     late.call(&["SET", key, "late"]).await.expect_error("FENCED");
     assert_eq!(client.call(&["SET", key, "newer"]).await, Resp::simple("OK"));

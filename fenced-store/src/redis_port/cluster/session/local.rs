@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use fence_protocol::LockName;
 
 use super::super::super::commands::Local;
-use super::super::super::refusal::Refusal;
+use super::super::super::refusal::{Refusal, quoted};
 use super::super::super::resp::request::Command;
 use super::super::super::resp::{Protocol, encode};
 use super::super::super::tokens::{self, HeldTokens};
@@ -39,6 +39,7 @@ impl State {
             }),
             Local::Reset => {
                 self.tokens = HeldTokens::default();
+                self.is_known = false;
                 self.protocol = Protocol::Resp2;
                 self.name = Bytes::new();
                 encode::simple(out, "RESET");
@@ -67,6 +68,7 @@ impl State {
             _ => return Err(line("ERR syntax error")),
         };
         let tokens = HeldTokens::genuine(credential, &port.guard.access)?;
+        self.is_known = true;
         self.tokens = HeldTokens::default().with(tokens)?;
         Ok(())
     }
@@ -90,14 +92,17 @@ impl State {
                 name = Some(command.arg(at + 1));
                 at += 2;
             } else {
-                let option = option.escape_ascii();
+                let option = quoted(option);
                 return Err(Refusal::Line(format!("ERR Syntax error in HELLO option '{option}'")));
             }
         }
         if let Some(name) = name {
             self.set_name(name)?;
         }
-        self.tokens = tokens.unwrap_or_else(|| self.tokens.clone());
+        if let Some(tokens) = tokens {
+            self.is_known = true;
+            self.tokens = tokens;
+        }
         self.protocol = protocol;
         Ok(())
     }
@@ -142,6 +147,7 @@ impl State {
         match (&word[..], command.len()) {
             (b"SET", 3) => self.told(out, |state| {
                 let tokens = HeldTokens::genuine(command.arg(2), &port.guard.access)?;
+                state.is_known = true;
                 state.tokens = state.tokens.with(tokens)?;
                 Ok(())
             }),
@@ -176,7 +182,10 @@ impl State {
         let tokens = HeldTokens::genuine(command.arg(1), &port.guard.access)
             .and_then(|tokens| self.tokens.with(tokens));
         match tokens {
-            Ok(tokens) => self.answer_under(port, inner, &tokens, out).await,
+            Ok(tokens) => {
+                self.is_known = true;
+                self.answer_under(port, inner, &tokens, out).await
+            }
             Err(refusal) => {
                 encode::error(out, &refusal.not_applied());
                 Next::Serve

@@ -53,7 +53,24 @@ REPLCONF a
 SORT a BY w_*
 SORT a GET x*->f
 SORT_RO a GET *
-CLIENT TRACKING ON REDIRECT 1";
+CLIENT TRACKING ON REDIRECT 1
+CLIENT TRACKING ON BCAST
+CLIENT TRACKING ON BCAST PREFIX a PREFIX {fe
+CLIENT TRACKING ON PREFIX {fence:default}: BCAST
+SUBSCRIBE news {fence:default}:c:1
+subscribe app1:{fence:default}:c:1
+SSUBSCRIBE {fence:default}:c:1
+PSUBSCRIBE *
+PSUBSCRIBE news.* {fence:*
+PSUBSCRIBE __key*
+SUBSCRIBE __keyspace@0__:{fence:default}:token
+PUBLISH {fence:default}:c:1 x
+SPUBLISH {fence:default}:c:1 x
+PUBSUB CHANNELS
+PUBSUB CHANNELS *
+PUBSUB NUMSUB a {fence:default}:c:1
+PUBSUB SHARDNUMSUB {fence:default}:c:1
+GET app1:{fence:default}:l:a";
 
 fn handling(table: &CommandTable, line: &str) -> (Handling, Touches) {
     let (plan, _) = plan_line(table, line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -82,6 +99,11 @@ fn everything_else_travels_as_it_has_to() {
         ("PUBLISH c m", (H::Shared, Touches::Nothing)),
         ("SPUBLISH c m", (H::Shared, Touches::Nothing)),
         ("SSUBSCRIBE c", (H::Subscribe, Touches::Nothing)),
+        ("PSUBSCRIBE news.* __keyspace@0__:orders:*", (H::Subscribe, Touches::Nothing)),
+        ("SUBSCRIBE __keyevent@0__:expired", (H::Subscribe, Touches::Keyspace)),
+        ("PSUBSCRIBE __keyevent@0__:*", (H::Subscribe, Touches::Keyspace)),
+        ("PUBSUB CHANNELS news.*", (H::Shared, Touches::Nothing)),
+        ("PUBSUB NUMSUB", (H::Shared, Touches::Nothing)),
         ("PUNSUBSCRIBE", (H::Unsubscribe, Touches::Nothing)),
         ("KEYS *", (H::Shared, Touches::Keyspace)),
         ("SCAN 0", (H::Shared, Touches::Keyspace)),

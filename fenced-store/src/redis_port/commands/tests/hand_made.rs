@@ -142,6 +142,56 @@ fn what_redis_says_beats_the_list() {
     }
 }
 
+/// A script's user may run what Redis' ACL finds the keys of, whatever version says it.
+#[test]
+fn scripts_may_run_what_tells_its_keys_by_position_or_count() {
+    let good = || spec("RW", index(1), range(0, 1, 0));
+    let counted = || spec("RW", index(1), keynum(0, 1, 1));
+    let keyword =
+        || typed("keyword", map(&[("keyword", text("STORE")), ("startfrom", Value::Int(6))]));
+    let behind_keyword = || spec("OW", keyword(), range(0, 1, 0));
+    let incomplete = || spec("RW incomplete", index(1), range(0, 1, 0));
+    let unknown = || spec("RW", typed("unknown", map(&[])), range(0, 1, 0));
+    let no_key = || spec("not_key", index(1), range(0, 1, 0));
+    let plain = |name, specs| command(name, "write", specs, vec![]);
+    let table = table(vec![
+        plain("get", vec![good()]),
+        plain("set", vec![behind_keyword()]),
+        plain("lmpop", vec![counted()]),
+        plain("new", vec![good(), counted()]),
+        plain("newstore", vec![good(), behind_keyword()]),
+        plain("newpartly", vec![good(), incomplete()]),
+        plain("newunknown", vec![unknown()]),
+        plain("newkeyless", vec![]),
+        plain("newchannel", vec![no_key()]),
+        // Listed by the policy, and here a module's.
+        command("waitaof", "module readonly", vec![good()], vec![]),
+        command("hget", "module readonly", vec![good()], vec![]),
+        command("m.set", "module write", vec![good()], vec![]),
+        // What no key spec can be right for.
+        plain("georadius", vec![good(), behind_keyword()]),
+        plain("xreadgroup", vec![behind_keyword()]),
+        plain("sort", vec![good()]),
+        command("scan", "readonly", vec![], vec![]),
+        command("publish", "pubsub", vec![], vec![]),
+        command("pubsub", "", vec![], vec![command("pubsub|channels", "pubsub", vec![], vec![])]),
+        command("config", "", vec![], vec![command("config|get", "admin", vec![], vec![])]),
+        command(
+            "xgroup",
+            "",
+            vec![],
+            vec![command("xgroup|create", "write", vec![good()], vec![])],
+        ),
+        command("object", "", vec![], vec![command("object|new", "module", vec![good()], vec![])]),
+    ]);
+    let allowed = ["+get", "+lmpop", "+new", "+publish", "+select", "+xgroup|create"];
+    assert_eq!(*table.script_rules(), allowed);
+    for line in ["HGET a", "M.SET a", "WAITAOF a", "OBJECT NEW a"] {
+        let error = keys_of(&table, line).expect_err(line);
+        assert!(error.contains("belongs to a module"), "{line}: {error}");
+    }
+}
+
 #[test]
 fn replies_that_are_none_are_refused() {
     let deep = command("a", "", vec![], vec![command("a|b", "", vec![], vec![Value::Nil])]);

@@ -3,7 +3,7 @@
 use fence_protocol::{Owner, Ttl};
 use service_kit::clock::ManualClock;
 
-use super::super::NoJournal;
+use super::super::{Engine, NoJournal};
 use super::*;
 use crate::store::Limits;
 
@@ -118,4 +118,47 @@ fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
     }
     assert!(!health.is_ready());
     assert!(health.report(false).text().contains("no space left on device"));
+}
+
+/// After its journal failed the thread waits for requests alone, whatever is due in memory.
+#[test]
+fn a_thread_whose_journal_failed_rests() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let machine = Machine::new(0, Limits::default());
+    let mut worker = Worker::new(machine, NoJournal, clock.clone(), Health::new());
+    let (answer, _held) = oneshot::channel();
+    worker.apply(0, Request::Acquire(ask(0), answer));
+    worker.fail("the disk is full".to_owned());
+    clock.advance(2 * Ttl::DEFAULT.ms());
+    assert!(
+        worker.machine.next_alarm_ms().is_some_and(|at_ms| at_ms <= worker.clock.monotonic_ms())
+    );
+    assert_eq!(worker.pause(), IDLE);
+}
+
+/// Makes the clock go on while it writes.
+struct Slow(Arc<ManualClock>);
+
+impl Journal for Slow {
+    fn commit(&mut self, machine: &mut Machine) -> Result<(), String> {
+        drop(machine.take_changes());
+        drop(machine.take_session_changes());
+        self.0.advance(300);
+        Ok(())
+    }
+}
+
+/// What is promised of a lease's time is what remains after the commit.
+#[tokio::test]
+async fn the_time_of_a_commit_is_not_promised() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let machine = Machine::new(0, Limits::default());
+    let engine = Engine::start(machine, Slow(clock.clone()), clock, Health::new()).unwrap();
+    let (request, most) = (ask(0), Ttl::DEFAULT.ms() - 300);
+    let granted = engine.acquire(request.clone()).await.unwrap();
+    assert_eq!(granted.remaining_ms, most);
+    let renewed = engine.renew(request.lock.clone(), request.lease_id, None).await.unwrap();
+    assert!(renewed.remaining_ms <= most, "{renewed:?}");
+    let several = engine.acquire_all(vec![Acquire { lock: LockName::new("b").unwrap(), ..ask(0) }]);
+    assert_eq!(several.await.unwrap()[0].remaining_ms, most);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 
 use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, State};
@@ -28,6 +29,8 @@ pub(in super::super) enum Outcome {
     },
     /// It will never be granted.
     Refused(StoreError),
+    /// A majority has voted for it, and its time was over before that was known; why.
+    Late(String),
     /// The nodes could not be asked: [`StoreError::Unavailable`] or [`StoreError::Unknown`].
     Failed(StoreError),
 }
@@ -75,7 +78,8 @@ impl Queues {
                 let told = head.map_or(0, |head| answer(head.listeners, &Err(refusal)));
                 (Next::Ask, told)
             }
-            Outcome::Failed(error) => queue.failed(error, now_ms),
+            Outcome::Late(why) => queue.late(why, now_ms),
+            Outcome::Failed(error) => queue.failed(error.to_string(), error, now_ms),
         };
         state.waiting -= told;
         queue.entries.retain(|entry| !entry.listeners.is_empty());
@@ -143,9 +147,20 @@ impl Queue {
         Next::Wait(backoff_ms)
     }
 
-    fn failed(&mut self, error: StoreError, now_ms: u64) -> (Next, usize) {
+    /// The lease has ended. A request that still waits is proposed again: its caller knows of no grant.
+    fn late(&mut self, why: String, now_ms: u64) -> (Next, usize) {
+        self.holder = None;
+        if let Some(head) = self.entries.front_mut() {
+            head.waited = true;
+        }
+        let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
+        self.failed(why, expired, now_ms)
+    }
+
+    /// The first entry's callers that do not wait get `error`; the others wait on, or get what `why` says.
+    fn failed(&mut self, why: String, error: StoreError, now_ms: u64) -> (Next, usize) {
         let mut told = 0;
-        self.trouble = Some(error.to_string());
+        self.trouble = Some(why.clone());
         if let Some(head) = self.entries.front_mut() {
             head.unsure |= matches!(error, StoreError::Unknown(_));
             let stays = |listener: &Listener| head.waited && listener.patient;
@@ -153,7 +168,7 @@ impl Queue {
             head.listeners = stay;
             told += answer(leave, &Err(error.clone()));
         }
-        let trouble = StoreError::Unavailable(error.to_string());
+        let trouble = StoreError::Unavailable(why);
         self.refuse_impatient(now_ms, Some(&trouble));
         (Next::Wait(TROUBLE_MS), told)
     }

@@ -1,6 +1,8 @@
+use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Token, Ttl};
 use service_kit::ids;
 
+use super::telling::LastWord;
 use super::*;
 use crate::store::Mode;
 
@@ -114,4 +116,25 @@ fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<Told> {
         unsure: false,
     });
     told
+}
+
+/// The lease was over before this server knew of it: a request that waits is proposed again, one that does
+/// not is lost.
+#[test]
+fn a_grant_that_came_too_late_is_lost_and_keeps_no_waiter_away() {
+    let mut queue = Queue::default();
+    let (first, mut waiting) = enter(&mut queue, true);
+    let (_, mut other) = enter(&mut queue, false);
+    let queues = proposing(queue);
+    let late = || Outcome::Late("the nodes took 7 ms".to_owned());
+    assert!(matches!(tell(&queues, first, late()), Next::Wait(_)));
+    assert!(waiting.try_recv().is_err(), "it waits on");
+    let Ok(Err(StoreError::Unavailable(why))) = other.try_recv() else { panic!("not refused") };
+    assert!(why.contains("7 ms"), "{why}");
+    // Its wait is over: the next answer is its last.
+    assert!(queues.head(&lock()).is_some());
+    assert!(matches!(queues.state().last_word(&lock(), 0, NOW_MS), LastWord::Soon));
+    tell(&queues, first, late());
+    let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
+    assert!(matches!(waiting.try_recv(), Ok(Err(error)) if error == expired));
 }

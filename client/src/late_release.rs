@@ -1,0 +1,125 @@
+//! Work that ended in time, and whose release arrived at the server only after the lease had expired.
+
+use std::fmt;
+
+use fence_protocol::Code;
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::wire::session::SessionEndReason;
+
+use crate::clock::{self, Moment};
+use crate::trust::Trust;
+use crate::{Error, ErrorKind, LostReason};
+
+/// The end of the work under a lease or a session, as this side knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkEnd {
+    /// Until when the lease was trusted at the end of its work; `None` where it was lost by then.
+    deadline: Option<Moment>,
+}
+
+impl WorkEnd {
+    /// The work ends now.
+    pub(crate) fn now(trust: &Trust) -> Self {
+        let is_live = trust.lost(clock::reading()).is_none();
+        Self { deadline: is_live.then(|| trust.window().deadline()) }
+    }
+
+    /// The work has ended with a lease that was lost.
+    pub(crate) fn too_late() -> Self {
+        Self { deadline: None }
+    }
+
+    /// The result of a release, where the refusal of one that was under way for too long is no error:
+    /// the work had ended before. `what` names the lease in the log.
+    pub(crate) fn judge<T>(
+        self,
+        result: Result<T, Error>,
+        what: &impl fmt::Display,
+        released: impl FnOnce() -> T,
+    ) -> Result<T, Error> {
+        match result {
+            Err(error) if self.is_before(&error, clock::now()) => {
+                tracing::warn!(%what, %error, "the lease expired before its release arrived; its work had ended in time");
+                Ok(released())
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the lease ended by the passing of its time, and only after its work. A refusal that
+    /// arrives before the deadline has another cause (a stepped clock, a server that lost its memory),
+    /// and the work may have overlapped with that of another holder.
+    fn is_before(self, refusal: &Error, now: Moment) -> bool {
+        let ErrorKind::LeaseLost { reason: LostReason::Ended(reason) } = *refusal.kind() else {
+            return false;
+        };
+        let has_expired = match reason {
+            EndReason::Expired => true,
+            EndReason::SessionEnded => session_expired(refusal),
+            EndReason::Superseded | EndReason::Released | EndReason::Revoked => false,
+        };
+        has_expired && self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+/// Whether the session ended by the passing of its time. The refusal of a lease does not say that; the
+/// end of the session does.
+fn session_expired(refusal: &Error) -> bool {
+    let Some(problem) = refusal.problem() else {
+        return false;
+    };
+    match problem.code {
+        Code::LeaseLost => true,
+        Code::SessionEnded => matches!(
+            problem.extension("reason"),
+            Some(SessionEndReason::Expired | SessionEndReason::Blocked)
+        ),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::Problem;
+
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_ms(ms)
+    }
+
+    fn refused(code: Code, reason: &str) -> Error {
+        Error::from_problem(Problem::new(code, "x").with("reason", reason), None)
+    }
+
+    #[test]
+    fn only_an_expiry_after_the_deadline_is_later_than_the_work() {
+        let end = WorkEnd { deadline: Some(at(2_400)) };
+        for (code, reason) in [
+            (Code::LeaseLost, "expired"),
+            (Code::LeaseLost, "session-ended"),
+            (Code::SessionEnded, "expired"),
+            (Code::SessionEnded, "blocked"),
+        ] {
+            let refusal = refused(code, reason);
+            assert!(end.is_before(&refusal, at(2_400)), "{reason}");
+            assert!(!end.is_before(&refusal, at(2_399)), "{reason}: no clock explains that");
+            assert!(!WorkEnd::too_late().is_before(&refusal, at(2_400)), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_others_ended_may_have_ended_before_the_work() {
+        let end = WorkEnd { deadline: Some(at(0)) };
+        for (code, reason) in [
+            (Code::LeaseLost, "revoked"),
+            (Code::LeaseLost, "superseded"),
+            (Code::LeaseLost, "released"),
+            (Code::SessionEnded, "ended"),
+            (Code::SessionUnknown, "expired"),
+            (Code::StoreUnavailable, "expired"),
+        ] {
+            assert!(!end.is_before(&refused(code, reason), at(9_000)), "{code} {reason}");
+        }
+    }
+}

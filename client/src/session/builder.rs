@@ -1,0 +1,236 @@
+//! A session that is about to begin.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::wire::session::{SessionReply, SessionRequest};
+use fence_protocol::{SessionId, Ttl};
+use tokio::runtime::Handle;
+
+use super::Session;
+use super::heartbeat;
+use super::state::State;
+use crate::acquire::DEFAULT_PATIENCE;
+use crate::clock::{self, Moment};
+use crate::limits::{Hold, Limits};
+use crate::locks::CALL_TIMEOUT;
+use crate::timing::{self, Window};
+use crate::transport::Effect;
+use crate::trust::Trust;
+use crate::{Client, Error, ErrorKind, ids, tasks};
+
+/// A session that is about to begin; see [`Client::session`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent before `begin`"]
+pub struct SessionBuilder {
+    client: Client,
+    ttl: Duration,
+    patience: Duration,
+    metadata: Option<serde_json::Value>,
+    limits: Limits,
+    limits_wait: bool,
+}
+
+impl SessionBuilder {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            ttl: Ttl::DEFAULT.duration(),
+            patience: DEFAULT_PATIENCE,
+            metadata: None,
+            limits: Limits::default(),
+            limits_wait: false,
+        }
+    }
+
+    /// Progress and the longest hold count from [`Session::start_limits`] on, and not from the begin
+    /// of the session: for a session that first waits for its locks.
+    pub fn limits_wait(self) -> Self {
+        Self { limits_wait: true, ..self }
+    }
+
+    /// How long the session lives without a heartbeat: 15 s by default, at most a day. It is trusted
+    /// here for 0.8 of that, and a heartbeat is sent every third of it.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// For how long a server that cannot be reached is tried again: 5 s by default.
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Anything that people who look at the session should see.
+    pub fn metadata(self, metadata: serde_json::Value) -> Self {
+        Self { metadata: Some(metadata), ..self }
+    }
+
+    /// The work has to report within this time, again and again: see [`Session::report_progress`].
+    /// Where it does not, the session is lost, as by
+    /// [`LockRequest::progress_within`](crate::LockRequest::progress_within).
+    pub fn progress_within(mut self, limit: Duration) -> Self {
+        self.limits.progress_within = Some(limit);
+        self
+    }
+
+    /// The longest time for which the session may live, heartbeats and all. Then it is lost.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.limits.max_hold = Some(limit);
+        self
+    }
+
+    /// How long before the session will be lost [`Session::warnings`] tells. Must be less than the
+    /// other limits.
+    pub fn warn_before(mut self, time: Duration) -> Self {
+        self.limits.warn_before = Some(time);
+        self
+    }
+
+    /// Begins the session; must be called on a runtime. Its owner is the client's.
+    ///
+    /// A lost reply and a server that is not available are repeated with the same session id, so
+    /// that there is never more than one session. A session that is over before the reply arrives is
+    /// begun again while the patience lasts.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not take,
+    /// [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
+    /// the server cannot be reached, does not answer, or answers too late for the time to live.
+    ///
+    /// # Cancel safety
+    /// A session that was begun by a future that was dropped is ended in the background.
+    pub async fn begin(self) -> Result<Session, Error> {
+        self.limits.check()?;
+        let ttl = Ttl::try_from(self.ttl)?;
+        let (reply, window) = self.obtain(ttl).await?;
+        let first = if self.limits_wait { Limits::default() } else { self.limits };
+        let hold = Hold::new(first, clock::reading());
+        let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
+        let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
+        let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
+        Ok(Session {
+            client: self.client,
+            state,
+            limits: self.limits,
+            runtime: Handle::current(),
+            heartbeat: Some(tasks::spawn_until_dropped(heartbeat)),
+            ended: false,
+        })
+    }
+
+    /// A session at the server, and for how long it may be trusted: for some time, in any case.
+    async fn obtain(&self, ttl: Ttl) -> Result<(SessionReply, Window), Error> {
+        let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let give_up_at = clock::now().plus_ms(patience_ms);
+        for attempt in 1.. {
+            let request = SessionRequest {
+                ttl_ms: ttl,
+                owner: self.client.owner().clone(),
+                session_id: Some(ids::session_id()),
+                metadata: self.metadata.clone(),
+            };
+            let mut claim = Claim::new(&self.client, request.session_id);
+            let patience = give_up_at.since(clock::now());
+            let begun = self.client.sessions().begin(&request, patience).await;
+            let (sent_at, reply) = begun.inspect_err(|error| claim.learn(error))?;
+            let window = window_of(sent_at, &reply, ttl);
+            let obtained = if window.is_worn(clock::now()) {
+                confirm(&self.client, reply, ttl, give_up_at).await?
+            } else {
+                Some((reply, window))
+            };
+            // Nothing is left to end: it is the caller's now, or the server has ended it.
+            claim.session = None;
+            if let Some(obtained) = obtained {
+                return Ok(obtained);
+            }
+            pause(attempt, give_up_at, ttl).await?;
+        }
+        unreachable!("the loop has no end but its returns")
+    }
+}
+
+/// A server that answers with more time than was asked for is not believed.
+fn window_of(sent_at: Moment, reply: &SessionReply, ttl: Ttl) -> Window {
+    Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()))
+}
+
+/// Sends heartbeats until one is answered in time to be trusted; `None` where the session has ended.
+async fn confirm(
+    client: &Client,
+    begun: SessionReply,
+    ttl: Ttl,
+    give_up_at: Moment,
+) -> Result<Option<(SessionReply, Window)>, Error> {
+    let timeout = CALL_TIMEOUT.min(ttl.duration() * 2);
+    loop {
+        let sent_at = clock::now();
+        match client.sessions().heartbeat_once(begun.session_id, timeout).await {
+            Ok(reply) => {
+                let window = window_of(sent_at, &reply, ttl);
+                if window.is_live(clock::now()) {
+                    return Ok(Some((reply, window)));
+                }
+            }
+            Err(failure) if heartbeat::is_over(&failure) => return Ok(None),
+            Err(failure) => {
+                let error = failure.into_error("begin a session", Effect::Changes);
+                let is_passing =
+                    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+                if !is_passing || clock::now() >= give_up_at {
+                    return Err(error);
+                }
+            }
+        }
+        pause(1, give_up_at, ttl).await?;
+    }
+}
+
+/// Waits before the next attempt; the error where the patience is over.
+async fn pause(attempt: u32, give_up_at: Moment, ttl: Ttl) -> Result<(), Error> {
+    let pause = timing::pause(attempt, ids::random());
+    if clock::now() >= give_up_at {
+        let message = format!(
+            "begin a session: replies take too long for a time to live of {ttl}; retry, or ask for a \
+             longer time to live"
+        );
+        return Err(Error::new(ErrorKind::Unavailable, message));
+    }
+    tokio::time::sleep(pause).await;
+    Ok(())
+}
+
+/// A session that the server may have begun. Dropping it ends the session in the background, so that
+/// a begin that failed or was dropped leaves none behind until its time to live is over.
+struct Claim<'a> {
+    client: &'a Client,
+    session: Option<SessionId>,
+    runtime: Handle,
+}
+
+impl<'a> Claim<'a> {
+    fn new(client: &'a Client, session: Option<SessionId>) -> Self {
+        Self { client, session, runtime: Handle::current() }
+    }
+
+    /// The request failed so; only one whose outcome is unknown can have begun the session.
+    fn learn(&mut self, error: &Error) {
+        if *error.kind() != ErrorKind::OutcomeUnknown {
+            self.session = None;
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let Some(session) = self.session else {
+            return;
+        };
+        let sessions = self.client.sessions().clone();
+        self.client.background().spawn_on(&self.runtime, async move {
+            if let Err(error) = sessions.end(session).await {
+                tracing::debug!(%session, %error, "a session that was not delivered was not ended");
+            }
+        });
+    }
+}

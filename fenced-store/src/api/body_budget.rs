@@ -1,0 +1,230 @@
+//! The memory that all bodies may take together.
+//!
+//! What has arrived counts, not what was announced, so that a sender that announces much and sends
+//! slowly takes nothing from the others. Small bodies have a share of their own and never wait for a
+//! large one. Bodies that were begun come first: a large one is let in only while there is room for
+//! all of it, and of those that need more when nothing is left, one waits and the others are refused,
+//! which frees what it waits for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::Code;
+use service_kit::problem::Reject;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// The grain in which memory is counted, in bytes.
+const UNIT_BYTES: usize = 4096;
+/// A body of at most this many bytes is small.
+const SMALL_BYTES: usize = 64 * 1024;
+/// How long a body waits for memory.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The memory for bodies. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct BodyBudget {
+    small: Arc<Pool>,
+    large: Arc<Pool>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    units: Arc<Semaphore>,
+    /// Taken by the one body that holds memory and waits for more.
+    turn: Semaphore,
+    freed: Notify,
+}
+
+impl Pool {
+    fn new(bytes: usize) -> Arc<Self> {
+        let units = Arc::new(Semaphore::new(units(bytes) as usize));
+        Arc::new(Self { units, turn: Semaphore::new(1), freed: Notify::new() })
+    }
+
+    /// Waits until there is room for `bytes`, and takes none of it.
+    async fn room(&self, bytes: usize) {
+        loop {
+            let freed = self.freed.notified();
+            if self.units.available_permits() >= units(bytes) as usize {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    async fn take(&self, units: u32, is_begun: bool) -> Result<OwnedSemaphorePermit, Reject> {
+        if let Ok(taken) = Arc::clone(&self.units).try_acquire_many_owned(units) {
+            return Ok(taken);
+        }
+        let turn = if is_begun { Some(self.turn.try_acquire()) } else { None };
+        if matches!(turn, Some(Err(_))) {
+            return Err(exhausted());
+        }
+        let taken = Arc::clone(&self.units).acquire_many_owned(units);
+        let taken = tokio::time::timeout(WAIT, taken).await.ok().and_then(Result::ok);
+        taken.ok_or_else(exhausted)
+    }
+}
+
+impl BodyBudget {
+    /// `bytes` for all bodies, of which a quarter is for small ones. A body of `max_object_bytes`
+    /// always fits.
+    pub(super) fn new(bytes: usize, max_object_bytes: usize) -> Self {
+        let small = (bytes / 4).max(SMALL_BYTES);
+        let large = bytes.saturating_sub(small).max(max_object_bytes);
+        Self { small: Pool::new(small), large: Pool::new(large) }
+    }
+
+    /// Begins a body of a stated size, or of an unknown one.
+    ///
+    /// # Errors
+    /// 429 where there is no room for it in good time.
+    pub(super) async fn begin(&self, stated_bytes: Option<usize>) -> Result<Memory, Reject> {
+        let is_large = stated_bytes.is_some_and(|bytes| bytes > SMALL_BYTES);
+        if let Some(bytes) = stated_bytes.filter(|_| is_large) {
+            let room = tokio::time::timeout(WAIT, self.large.room(bytes)).await;
+            room.map_err(|_| exhausted())?;
+        }
+        Ok(Memory { budget: self.clone(), is_large, held: None })
+    }
+}
+
+/// The memory of one body, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Memory {
+    budget: BodyBudget,
+    is_large: bool,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Memory {
+    /// Takes what is missing for `bytes` of the body. A body of unknown size that is no longer small
+    /// moves to the share of the large ones.
+    ///
+    /// # Errors
+    /// 429 where there is none in good time.
+    pub(super) async fn cover(&mut self, bytes: usize) -> Result<(), Reject> {
+        if !self.is_large && bytes > SMALL_BYTES {
+            let is_begun = self.held.is_some();
+            let moved = self.budget.large.take(units(bytes), is_begun).await?;
+            self.give_back();
+            self.held = Some(moved);
+            self.is_large = true;
+            return Ok(());
+        }
+        let held_units = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held_units = u32::try_from(held_units).unwrap_or(u32::MAX);
+        let missing = units(bytes).saturating_sub(held_units);
+        if missing == 0 {
+            return Ok(());
+        }
+        let more = self.pool().take(missing, self.held.is_some()).await?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            None => self.held = Some(more),
+        }
+        Ok(())
+    }
+
+    fn pool(&self) -> &Pool {
+        if self.is_large { &self.budget.large } else { &self.budget.small }
+    }
+
+    fn give_back(&mut self) {
+        drop(self.held.take());
+        self.pool().freed.notify_waiters();
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX >> 4)
+}
+
+fn exhausted() -> Reject {
+    let detail = "too many bodies are being received or sent at the same time";
+    Reject::new(Code::LimitReached, detail).retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// 4 MiB, of which 1 MiB is for small bodies.
+    fn budget() -> BodyBudget {
+        BodyBudget::new(4 * MIB, MIB)
+    }
+
+    #[tokio::test]
+    async fn what_was_announced_takes_nothing() {
+        let budget = budget();
+        let mut begun = Vec::new();
+        for _ in 0..200 {
+            let mut memory = budget.begin(Some(MIB)).await.unwrap();
+            memory.cover(1).await.unwrap();
+            begun.push(memory);
+        }
+        let mut whole = budget.begin(Some(MIB)).await.unwrap();
+        whole.cover(MIB).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn small_bodies_pass_full_large_ones() {
+        let budget = budget();
+        let mut full = Vec::new();
+        for _ in 0..3 {
+            let mut memory = budget.begin(Some(MIB)).await.unwrap();
+            memory.cover(MIB).await.unwrap();
+            full.push(memory);
+        }
+        let mut unknown = budget.begin(None).await.unwrap();
+        unknown.cover(SMALL_BYTES).await.unwrap();
+        // It outgrows the share of the small ones, and there is no other memory.
+        assert!(unknown.cover(MIB).now_or_never().is_none(), "it waits");
+        assert!(budget.begin(Some(MIB)).now_or_never().is_none(), "it waits");
+        for _ in 0..10 {
+            let mut small = budget.begin(Some(100)).await.unwrap();
+            small.cover(100).await.unwrap();
+        }
+        full.pop();
+        assert!(budget.begin(Some(MIB)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn one_waits_for_more_and_the_others_make_room() {
+        let budget = budget();
+        let mut begun = Vec::new();
+        for _ in 0..6 {
+            let mut memory = budget.begin(None).await.unwrap();
+            memory.cover(MIB / 2).await.unwrap();
+            begun.push(memory);
+        }
+        let mut second = begun.pop().unwrap();
+        let mut first = begun.pop().unwrap();
+        let waits = async { first.cover(MIB).await };
+        let refused = async {
+            tokio::task::yield_now().await;
+            let outcome = second.cover(MIB).await;
+            drop(second);
+            outcome
+        };
+        let (waited, refused) = tokio::join!(waits, refused);
+        assert!(waited.is_ok() && refused.is_err(), "{waited:?} {refused:?}");
+    }
+
+    #[tokio::test]
+    async fn one_object_of_the_largest_size_always_fits() {
+        let budget = BodyBudget::new(1, MIB);
+        budget.begin(Some(MIB)).await.unwrap().cover(MIB).await.unwrap();
+        budget.begin(Some(10)).await.unwrap().cover(10).await.unwrap();
+    }
+}

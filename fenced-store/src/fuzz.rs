@@ -1,0 +1,68 @@
+//! Fuzz targets: functions that take any bytes and panic where a parser breaks a promise.
+//!
+//! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
+
+use crate::fail_points::FailAt;
+use crate::proxy::UpstreamUrl;
+use crate::redis_port::fuzz as redis_port;
+use crate::report::ReportUrl;
+use crate::store::StoreUrl;
+
+/// A target and its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("resp-requests", redis_port::requests),
+    ("resp-replies", redis_port::replies),
+    ("commands", redis_port::commands),
+    ("cluster-replies", redis_port::cluster_replies),
+    ("rules", crate::rules::fuzz::rules),
+    ("guard-records", crate::store::fuzz::records),
+    ("guard-settings", settings),
+];
+
+/// Stands for a password; it must not be in what a log shows.
+const PASSWORD: &str = "hunter2";
+
+/// Settings, one a line. What is read is written as it can be read again, and no password is shown.
+fn settings(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    for line in text.lines() {
+        let store = line.parse::<StoreUrl>();
+        let report = line.parse::<ReportUrl>();
+        let upstream = line.parse::<UpstreamUrl>();
+        let is_url = ["redis", "http"].iter().any(|scheme| line.starts_with(scheme));
+        let before = line.rsplit_once('@').map_or("", |(before, _)| before);
+        if is_url && before.contains(&format!(":{PASSWORD}")) && line.matches(PASSWORD).count() == 1
+        {
+            let store_text = store.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+            let report = report.as_ref().err();
+            let upstream = upstream.as_ref().err();
+            let shown = format!("{store_text} {store:?} {report:?} {upstream:?}");
+            assert!(!shown.contains(PASSWORD), "{line}: {shown}");
+        }
+        if let Ok(report) = report {
+            assert_eq!(report.to_string().parse().as_ref(), Ok(&report), "{line}");
+        }
+        if let Ok(upstream) = upstream {
+            assert_eq!(upstream.to_string().parse().as_ref(), Ok(&upstream), "{line}");
+        }
+        let _ = line.parse::<FailAt>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    /// Inputs a target in the short run.
+    const ROUNDS: u32 = 10_000;
+
+    #[test]
+    fn every_target_holds_in_a_short_run() {
+        for (name, target) in TARGETS {
+            fence_fuzz::short_run(name, *target, ROUNDS);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Ways in which a request can name another resource than its path does.
+//!
+//! The guard checks the lock of the path. An upstream that takes a second resource from the method,
+//! from a header or from a query parameter would read or write it without its lock, so such requests
+//! are refused. What a body names is invisible to the guard: rules deny those paths.
+
+use std::borrow::Cow;
+
+use fence_protocol::Code;
+use http::Method;
+use percent_encoding::percent_decode_str;
+use service_kit::problem::Reject;
+
+/// Methods that concern the resource of the path alone. Those of WebDAV that name a second one (COPY,
+/// MOVE, BIND, REBIND, MERGE, …) are not among them, nor are unknown methods.
+const METHODS: [&str; 12] = [
+    "GET",
+    "HEAD",
+    "OPTIONS",
+    "PUT",
+    "POST",
+    "PATCH",
+    "DELETE",
+    "MKCOL",
+    "PROPFIND",
+    "PROPPATCH",
+    "LOCK",
+    "UNLOCK",
+];
+
+/// Whole names of headers.
+const NAMES: [&str; 17] = [
+    "content-location",
+    "destination",
+    "destination-account",
+    "if",
+    "overwrite",
+    "x-forwarded-path",
+    "x-forwarded-prefix",
+    "x-forwarded-uri",
+    "x-forwarded-url",
+    "x-http-method",
+    "x-original-path",
+    "x-original-uri",
+    "x-original-url",
+    "x-request-uri",
+    "x-script-name",
+    "x-symlink-target-account",
+    "script-name",
+];
+
+/// Parts of names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
+/// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
+const PARTS: [&str; 13] = [
+    "copy-from",
+    "copy-source",
+    "method-override",
+    "move-source",
+    "object-manifest",
+    "path-override",
+    "override-url",
+    "rename-source",
+    "reproxy-url",
+    "rewrite",
+    "send-file",
+    "sendfile",
+    "symlink-target",
+];
+
+/// Whether a header or query parameter of this name, in lower case, can name another resource or
+/// method than the request line.
+pub(super) fn is_one(name: &str) -> bool {
+    NAMES.contains(&name)
+        || name.starts_with("x-accel-")
+        || PARTS.iter().any(|part| name.contains(part))
+}
+
+/// Refuses methods that can concern another resource than that of the path.
+///
+/// # Errors
+/// 405, naming the method.
+pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
+    if METHODS.contains(&method.as_str()) {
+        return Ok(());
+    }
+    let detail = format!(
+        "the proxy does not pass on {method}: it takes methods that concern one resource alone"
+    );
+    let hint = format!(
+        "Use one of {}; read and write the two resources of a COPY or MOVE with the token of each.",
+        METHODS.join(", ")
+    );
+    Err(Reject::new(Code::MethodNotAllowed, detail).hint(hint))
+}
+
+/// Refuses query parameters that mirror such a header, as object stores take them in signed URLs,
+/// and `_method`.
+///
+/// # Errors
+/// 400, naming the parameter.
+pub(super) fn check_query(query: Option<&str>) -> Result<(), Reject> {
+    let parameters = query.unwrap_or_default().split(['&', ';']);
+    for parameter in parameters {
+        let name = parameter.split('=').next().unwrap_or_default();
+        let name = decoded(name).to_ascii_lowercase().replace('_', "-");
+        // Short words such as "if" and "destination" are an application's own parameters.
+        if name == "-method" || (name.starts_with("x-") && is_one(&name)) {
+            let detail = format!(
+                "query parameter {name} is refused: it can name another resource or method than the \
+                 request line, and the guard checks the lock of that one"
+            );
+            return Err(Reject::new(Code::InvalidRequest, detail));
+        }
+    }
+    Ok(())
+}
+
+fn decoded(text: &str) -> Cow<'_, str> {
+    percent_decode_str(text).decode_utf8_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_names_are_recognised() {
+        for name in [
+            "destination",
+            "x-original-url",
+            "x-rewrite-url",
+            "x-amz-copy-source",
+            "x-amz-copy-source-if-match",
+            "x-amz-rename-source",
+            "x-ms-copy-source",
+            "x-ms-rename-source",
+            "x-goog-copy-source",
+            "x-copy-from",
+            "x-object-manifest",
+            "x-http-method-override",
+            "x-method-override",
+            "x-accel-redirect",
+            "x-sendfile",
+            "x-lighttpd-send-file",
+            "x-forwarded-prefix",
+            "content-location",
+            "if",
+        ] {
+            assert!(is_one(name), "{name}");
+        }
+        for name in [
+            "accept",
+            "authorization",
+            "if-match",
+            "if-none-match",
+            "range",
+            "x-forwarded-for",
+            "x-amz-date",
+            "x-amz-meta-colour",
+            "x-request-id",
+            "origin",
+            "cookie",
+        ] {
+            assert!(!is_one(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn methods_of_one_resource_pass() {
+        for (method, passes) in [
+            ("PUT", true),
+            ("PROPFIND", true),
+            ("MOVE", false),
+            ("COPY", false),
+            ("BIND", false),
+            ("TRACE", false),
+            ("CONNECT", false),
+            ("PUBLISH", false),
+            ("put", false),
+        ] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(check_method(&method).is_ok(), passes, "{method}");
+        }
+    }
+
+    #[test]
+    fn parameters_that_mirror_a_header_are_refused() {
+        for bad in [
+            "X-Amz-Copy-Source=%2Fother",
+            "a=1&x%2damz%2Dcopy-source=b",
+            "a;x_amz_copy_source=b",
+            "_method=DELETE",
+        ] {
+            assert!(check_query(Some(bad)).is_err(), "{bad}");
+        }
+        for good in ["", "part=1&if=2", "destination=paris", "X-Amz-Date=1&X-Amz-Signature=2"] {
+            assert!(check_query(Some(good)).is_ok(), "{good}");
+        }
+        assert!(check_query(None).is_ok());
+    }
+}

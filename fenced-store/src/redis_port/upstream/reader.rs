@@ -1,0 +1,202 @@
+//! What Redis sends: cut into replies and messages, and handed on as it comes.
+
+use std::io;
+use std::rc::Rc;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+
+use super::barrier::Seen;
+use super::{State, Upstream, Waiting};
+use crate::redis_port::out::Out;
+use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
+use crate::redis_port::resp::reply::ReplyScanner;
+
+/// What one read takes at most.
+const READ: usize = 64 * 1024;
+
+impl Upstream {
+    pub(super) async fn read_loop(&self, mut reader: OwnedReadHalf) {
+        let mut replies = Replies::new();
+        let why = loop {
+            replies.buf.reserve(READ / 4);
+            tokio::select! {
+                biased;
+                read = self.read(&mut reader, &mut replies.buf) => match read {
+                    Ok(0) => break "Redis closed it".to_owned(),
+                    Ok(_) => self.reads.set(self.reads.get() + 1),
+                    Err(error) => break error.to_string(),
+                },
+                () = self.closing.notified() => break "closed".to_owned(),
+            }
+            if let Err(why) = self.distribute(&mut replies) {
+                break why;
+            }
+            for outbox in replies.flush.drain(..) {
+                outbox.flush_and_wake();
+            }
+        };
+        if let Some(is_message) = replies.cut {
+            self.cut_off(is_message);
+        }
+        self.break_off(&why);
+    }
+
+    /// Reads once the owner has room for what it is sent.
+    async fn read(&self, reader: &mut OwnedReadHalf, buf: &mut BytesMut) -> io::Result<usize> {
+        if let Some(owner) = &self.owner {
+            while owner.unread() > HIGH_WATER && owner.end().is_none() {
+                owner.drained.notified().await;
+            }
+        }
+        reader.read_buf(buf).await
+    }
+
+    /// A client that received a part of what will never be whole must be disconnected.
+    fn cut_off(&self, is_message: bool) {
+        let state = self.state.borrow();
+        match state.waiting.front() {
+            Some(Waiting::Reply { instead: Some(_), .. }) if !is_message => {}
+            Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
+            Some(Waiting::Probe) if !is_message => {}
+            _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
+        }
+    }
+
+    /// Hands on what was read.
+    fn distribute(&self, replies: &mut Replies) -> Result<(), String> {
+        while !replies.buf.is_empty() {
+            if self.is_broken() {
+                return Err("closed".to_owned());
+            }
+            let scan = replies.scanner.scan(&replies.buf).map_err(|error| error.to_string())?;
+            if scan.consumed == 0 {
+                return Ok(());
+            }
+            let is_message = replies.scanner.kind() == b'>';
+            let begins = replies.cut.is_none();
+            replies.cut = (!scan.done).then_some(is_message);
+            let piece = Piece { len: scan.consumed, begins, ends: scan.done, is_message };
+            self.hand_on(replies, piece)?;
+        }
+        Ok(())
+    }
+
+    fn hand_on(&self, replies: &mut Replies, piece: Piece) -> Result<(), String> {
+        let state = &mut *self.state.borrow_mut();
+        match (state.waiting.front(), &self.owner) {
+            (Some(Waiting::Barrier), Some(owner)) => {
+                if Self::meets_barrier(state, owner, replies, piece) {
+                    state.waiting.pop_front();
+                    owner.done();
+                    replies.will_flush(owner);
+                }
+                Ok(())
+            }
+            (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
+                match instead {
+                    None => replies.deliver(outbox, piece),
+                    Some(_) if !piece.ends => replies.buf.advance(piece.len),
+                    Some(bytes) => {
+                        replies.buf.advance(piece.len);
+                        outbox.copy(bytes, true);
+                        replies.will_flush(outbox);
+                    }
+                }
+                if piece.ends
+                    && let Some(Waiting::Reply { outbox, .. }) = state.waiting.pop_front()
+                {
+                    outbox.done();
+                }
+                Ok(())
+            }
+            (Some(Waiting::Probe), _) if !piece.is_message => {
+                replies.buf.advance(piece.len);
+                if piece.ends {
+                    state.waiting.pop_front();
+                }
+                Ok(())
+            }
+            (_, Some(owner)) if piece.is_message || state.subscribed => {
+                replies.deliver(owner, piece);
+                Ok(())
+            }
+            (_, None) if piece.is_message => {
+                replies.buf.advance(piece.len);
+                Ok(())
+            }
+            // Redis says why it is about to close the connection, or speaks without being asked.
+            _ => Err(format!(
+                "Redis said {} without being asked",
+                replies.buf[..piece.len.min(200)].escape_ascii()
+            )),
+        }
+    }
+
+    /// Hands on a reply to a subscription; `true` where it is the end of them.
+    fn meets_barrier(
+        state: &mut State,
+        owner: &Rc<Outbox>,
+        replies: &mut Replies,
+        piece: Piece,
+    ) -> bool {
+        match state.barrier.sees(&replies.buf[..piece.len], piece.begins, piece.ends) {
+            Seen::Held => replies.buf.advance(piece.len),
+            Seen::Passed(held) => {
+                if !held.is_empty() {
+                    owner.copy(&held, false);
+                }
+                replies.deliver(owner, piece);
+            }
+            Seen::Reached { subscribed } => {
+                replies.buf.advance(piece.len);
+                state.subscribed = subscribed;
+                state.barriers -= 1;
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A part of a reply, or all of it, at the beginning of what was read.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    len: usize,
+    begins: bool,
+    ends: bool,
+    /// A push of RESP3.
+    is_message: bool,
+}
+
+/// What was read and not yet handed on.
+struct Replies {
+    buf: BytesMut,
+    scanner: ReplyScanner,
+    flush: Vec<Rc<Outbox>>,
+    /// A part was handed on of something that is not whole yet; whether it is a message.
+    cut: Option<bool>,
+}
+
+impl Replies {
+    fn new() -> Self {
+        Self { buf: BytesMut::new(), scanner: ReplyScanner::new(), flush: Vec::new(), cut: None }
+    }
+
+    fn deliver(&mut self, outbox: &Rc<Outbox>, piece: Piece) {
+        if Out::is_large(piece.len) {
+            outbox.give(self.buf.split_to(piece.len).freeze(), piece.ends);
+        } else {
+            outbox.copy(&self.buf[..piece.len], piece.ends);
+            self.buf.advance(piece.len);
+        }
+        self.will_flush(outbox);
+    }
+
+    fn will_flush(&mut self, outbox: &Rc<Outbox>) {
+        if outbox.mark_for_flush() {
+            self.flush.push(Rc::clone(outbox));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Options of TCP sockets, so that a peer that is gone without a word is noticed.
+//!
+//! A cable that is pulled, or a firewall that forgets a connection, resets nothing. By itself the
+//! kernel notices after two hours on an idle connection, and after a quarter of an hour where
+//! something was sent.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+/// Silence after which an idle peer is probed.
+const PROBE_AFTER: Duration = Duration::from_secs(15);
+/// Time between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Unanswered probes after which the peer is gone: 30 s of silence in all.
+const PROBES: u32 = 3;
+/// How long a store may leave sent bytes unacknowledged.
+pub(crate) const STORE_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How long a client may do so. It is also how long a client may take nothing while bytes wait for it.
+const CLIENT_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+
+/// Probes of an idle connection.
+pub(crate) fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL).with_retries(PROBES)
+}
+
+/// Sets the options of a connection that a client made: `TCP_NODELAY` and limits on silence.
+pub fn tune_accepted(stream: &TcpStream) {
+    tune(stream, CLIENT_UNACKNOWLEDGED);
+}
+
+/// Sets the options of a connection that was made to a store: `TCP_NODELAY` and limits on silence.
+pub fn tune_to_store(stream: &TcpStream) {
+    tune(stream, STORE_UNACKNOWLEDGED);
+}
+
+fn tune(stream: &TcpStream, unacknowledged: Duration) {
+    if let Err(error) = try_tune(stream, unacknowledged) {
+        // The connection works without them.
+        tracing::debug!(%error, "the options of a socket could not be set");
+    }
+}
+
+fn try_tune(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive())?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(unacknowledged))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = unacknowledged;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn both_kinds_of_silence_are_limited() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let made = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        tune_accepted(&accepted);
+        tune_to_store(&made);
+        for stream in [&accepted, &made] {
+            assert!(SockRef::from(stream).keepalive().unwrap() && stream.nodelay().unwrap());
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let limit = |stream| SockRef::from(stream).tcp_user_timeout().unwrap();
+            assert_eq!(limit(&accepted), Some(CLIENT_UNACKNOWLEDGED));
+            assert_eq!(limit(&made), Some(STORE_UNACKNOWLEDGED));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Fuzz targets: functions that take any bytes and panic where a parser breaks a promise.
+//!
+//! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
+
+use fence_protocol::LockName;
+use redis::Value;
+
+use crate::config::LockDelay;
+use crate::events::{self, EventId};
+use crate::guards::{GuardUrl, SealMode, Unsealed};
+use crate::prefixes::{Prefixed, Prefixes};
+use crate::rules::fuzz as rules;
+use crate::store::StoreUrl;
+use crate::store::etcd::{EtcdTarget, fuzz as etcd};
+use crate::store::quorum::replies;
+use crate::store::redis::{KeyPrefix, fuzz as redis_store};
+
+/// A target and its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("lock-journal", journal),
+    ("lock-etcd", etcd_replies),
+    ("lock-replies", script_replies),
+    ("lock-settings", settings),
+];
+
+/// Stands for a password; it must not be in what a log shows.
+const PASSWORD: &str = "hunter2";
+
+fn journal(input: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(input) {
+        rules::journal(text);
+    }
+}
+
+fn etcd_replies(input: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(input) {
+        etcd::replies(text);
+    }
+}
+
+/// Replies of scripts, one after the other: those of one Redis, of a quorum's nodes, and entries of
+/// the stream of events.
+fn script_replies(input: &[u8]) {
+    let Ok(value) = redis::parse_redis_value(input) else { return };
+    redis_store::replies(&value);
+    events::fuzz::entries(&value);
+    let Value::Array(nodes) = value else { return };
+    let mut said = Vec::new();
+    for node in nodes.into_iter().take(5) {
+        said.extend(replies::read_reply(node.clone()));
+        let _ = replies::read_member(node.clone());
+        let _ = replies::read_look(node.clone());
+        let _ = replies::read_names(node.clone());
+        if let Ok(Ok(seen)) = replies::read_seen(node) {
+            assert!(serde_json::to_string(&seen.ended).is_ok());
+        }
+    }
+    rules::round(&said);
+}
+
+/// Settings, one a line. What is read has one meaning, and no password is shown.
+fn settings(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let mut delays = Vec::new();
+    for line in text.lines() {
+        let store = line.parse::<StoreUrl>();
+        hides_password(line, &format!("{store:?}"));
+        match store {
+            Ok(StoreUrl::Quorum(url)) => assert!([3, 5].contains(&url.targets().len())),
+            Ok(StoreUrl::Etcd(url)) => {
+                assert_eq!(url.to_string().parse::<EtcdTarget>().as_ref(), Ok(&url), "{line}");
+                assert!(url.endpoints().all(|endpoint| endpoint.parse::<http::Uri>().is_ok()));
+            }
+            _ => {}
+        }
+        let guard = line.parse::<GuardUrl>();
+        hides_password(line, guard.as_ref().err().map_or("", String::as_str));
+        if let Ok(guard) = guard {
+            assert_eq!(guard.to_string().parse::<GuardUrl>().as_ref(), Ok(&guard), "{line}");
+        }
+        let _ = line.parse::<Prefixed<SealMode>>();
+        let _ = line.parse::<Unsealed>();
+        delays.extend(line.parse::<Prefixed<LockDelay>>());
+        if let Ok(prefix) = line.parse::<KeyPrefix>() {
+            assert!(prefix.to_string() == line && !line.contains(['{', '}', '*']));
+        }
+        if let Ok(id) = line.parse::<EventId>() {
+            assert_eq!(id.to_string().parse::<EventId>(), Ok(id));
+        }
+    }
+    if let Ok(delays) = Prefixes::new(delays)
+        && let Ok(lock) = LockName::new("orders/42")
+    {
+        let _ = delays.of(&lock);
+    }
+}
+
+/// A password before the last `@` of a URL is not shown, not even where the URL is malformed.
+fn hides_password(text: &str, shown: &str) {
+    let is_url = ["redis", "etcd", "http"].iter().any(|scheme| text.starts_with(scheme));
+    let is_once = text.matches(PASSWORD).count() == 1;
+    let before = text.rsplit_once('@').map_or("", |(before, _)| before);
+    if is_url && is_once && before.contains(&format!(":{PASSWORD}")) {
+        assert!(!shown.contains(PASSWORD), "{text}: {shown}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    /// Inputs a target in the short run.
+    const ROUNDS: u32 = 10_000;
+
+    #[test]
+    fn every_target_holds_in_a_short_run() {
+        for (name, target) in TARGETS {
+            fence_fuzz::short_run(name, *target, ROUNDS);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Options of a store in tests: limits that a busy machine keeps.
+
+use lock_server::store::StoreOptions;
+use service_kit::redis_link::LinkOptions;
+
+use crate::wait::PATIENCE;
+
+/// Options for a test in which no server, node or network fails: whatever is behind the store has as long as
+/// the test itself waits.
+pub fn patient() -> StoreOptions {
+    StoreOptions { link: patient_link(), ..StoreOptions::default() }
+}
+
+/// The connections of [`patient`].
+pub fn patient_link() -> LinkOptions {
+    LinkOptions { connect_timeout: PATIENCE, reply_timeout: PATIENCE, ..LinkOptions::default() }
+}
