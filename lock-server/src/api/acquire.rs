@@ -39,6 +39,7 @@ pub(super) async fn acquire(
     let (caller, owner) =
         within_session(&service, caller, request.session_id, request.owner).await?;
     let request = AcquireRequest { owner, ..request };
+    let session = request.session_id;
     let acquire = check(&service, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
@@ -56,7 +57,7 @@ pub(super) async fn acquire(
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
-    let result = sealed::one(&service, &lock, result).await;
+    let result = sealed::one(&service, &lock, session, result).await;
     // Whoever is told that the outcome is unknown has no id to ask again with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {

@@ -50,7 +50,7 @@ pub(super) async fn acquire_all(
         let detail = "this server is shutting down; the request left the queues of its locks";
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
-    let result = sealed::all(&service, &locks, result).await;
+    let result = sealed::all(&service, &locks, session, result).await;
     // Whoever is told that the outcome is unknown has no id to ask again with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {

@@ -1,7 +1,7 @@
 //! Between a grant and its reply: `--seal` may want the guards to know first.
 
-use fence_protocol::LockName;
 use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LockName, SessionId};
 use service_kit::problem::Reject;
 
 use super::Service;
@@ -53,23 +53,25 @@ impl Refused {
 pub(super) async fn one(
     service: &Service,
     lock: &LockName,
+    session: Option<SessionId>,
     result: Result<Grant, StoreError>,
 ) -> Result<Grant, Refused> {
     let grant = result.map_err(Refused::Store)?;
     let grant = service.seals.after_grant(lock, grant).await.map_err(Refused::Unsealed)?;
-    if is_over(&grant) { Err(Refused::Store(expired())) } else { Ok(grant) }
+    if is_over(&grant, session) { Err(Refused::Store(expired())) } else { Ok(grant) }
 }
 
 /// The grants of one step, once their client may be told of them; none of them otherwise.
 pub(super) async fn all(
     service: &Service,
     locks: &[LockName],
+    session: Option<SessionId>,
     result: Result<Vec<Grant>, StoreError>,
 ) -> Result<Vec<Grant>, Refused> {
     let grants = result.map_err(Refused::Store)?;
     let mut grants: Vec<_> = locks.iter().cloned().zip(grants).collect();
     service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
-    match grants.iter().find(|(_, grant)| is_over(grant)) {
+    match grants.iter().find(|(_, grant)| is_over(grant, session)) {
         None => Ok(grants.into_iter().map(|(_, grant)| grant).collect()),
         Some((lock, _)) => {
             let refusal = Box::new(expired());
@@ -78,9 +80,10 @@ pub(super) async fn all(
     }
 }
 
-/// Whether the time of a lease was over before its client could be sent the reply.
-fn is_over(grant: &Grant) -> bool {
-    grant.remaining_ms == 0
+/// Whether the time of a lease was over before its client could be sent the reply. A lease of a session
+/// has no time of its own: a heartbeat may have extended it since.
+fn is_over(grant: &Grant, session: Option<SessionId>) -> bool {
+    session.is_none() && grant.remaining_ms == 0
 }
 
 fn expired() -> StoreError {
