@@ -288,7 +288,7 @@ impl Supervisor<'_> {
                 let is_past = lost.is_some() && clock::now() >= killed_at.plus_ms(LAST_MS_MAX);
                 is_past || !self.job.has_live_members()
             }
-            _ => !self.job.has_members(),
+            _ => !self.job.has_live_members(),
         }
     }
 

@@ -117,6 +117,20 @@ if type(redis.pcall('ZADD', held, INDEX, '')) ~= 'number' then
   redis.call('DEL', held)
   redis.call('ZADD', held, INDEX, '')
 end
+if meta[5] then
+  -- What was lost together ends one lineage and not one each: the pause that begins covers all of it.
+  local since = int(time_ms() - 60000)
+  for list, record in pairs({ held = 'l:', sessions = 'S:' }) do
+    local index = ARGV[12] .. list
+    local listed = redis.pcall('ZRANGEBYSCORE', index, '(' .. since, '+inf')
+    for _, name in ipairs(listed.err and {} or listed) do
+      if name ~= '' and not redis.call('MGET', ARGV[12] .. record .. name)[1] then
+        -- A session that has ended is listed at 0 until what was bound to it is cleared away.
+        redis.call(unpack(list == 'held' and { 'ZREM', index, name } or { 'ZADD', index, 0, name }))
+      end
+    end
+  end
+end
 if epoch then
   redis.call('HSET', KEYS[3], 'epoch', ARGV[17])
 end

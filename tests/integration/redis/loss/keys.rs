@@ -61,6 +61,31 @@ async fn a_lost_record_or_index_of_a_live_lease_frees_no_lock() {
     }
 }
 
+/// Records that were lost together pause grants once, however late each is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_lost_records_begin_one_lineage() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let session = store.create_session(new_session(60_000)).await.unwrap().session_id;
+    let locks = ["a", "b", "c", "d"];
+    for lock in locks {
+        store.acquire(request(lock, 60_000, 0)).await.unwrap();
+    }
+    let bound = Acquire { session: Some(session), ..request("bound", 60_000, 0) };
+    store.acquire(bound).await.unwrap();
+    for lock in locks {
+        let _: u64 = redis.run(&["DEL", &format!("{{fence:default}}:l:{lock}")]).await;
+    }
+    let _: u64 = redis.run(&["DEL", &format!("{{fence:default}}:S:{session}")]).await;
+    let mut lineages = std::collections::BTreeSet::new();
+    for lock in locks.into_iter().chain(["bound"]) {
+        store.acquire(request(lock, 60_000, 0)).await.unwrap_err();
+        let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
+        lineages.insert(lineage);
+    }
+    assert_eq!(lineages.len(), 1, "{lineages:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_session_frees_no_lock() {
     let cases: [(&str, &[&[&str]]); 3] = [
