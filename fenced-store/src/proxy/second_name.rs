@@ -29,7 +29,7 @@ const METHODS: [&str; 12] = [
 ];
 
 /// Whole names of headers.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 13] = [
     "content-location",
     "destination",
     "destination-account",
@@ -40,10 +40,6 @@ const NAMES: [&str; 17] = [
     "x-forwarded-uri",
     "x-forwarded-url",
     "x-http-method",
-    "x-original-path",
-    "x-original-uri",
-    "x-original-url",
-    "x-request-uri",
     "x-script-name",
     "x-symlink-target-account",
     "script-name",
@@ -51,15 +47,19 @@ const NAMES: [&str; 17] = [
 
 /// Parts of names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 17] = [
     "copy-from",
     "copy-source",
     "method-override",
     "move-source",
     "object-manifest",
+    "original-path",
+    "original-uri",
+    "original-url",
     "path-override",
     "override-url",
     "rename-source",
+    "request-uri",
     "reproxy-url",
     "rewrite",
     "send-file",

@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 /// What every buffer may hold without a part of the budget, in bytes.
 pub(super) const FREE: usize = 64 * 1024;
 
+/// So many bytes are progress.
+const STEP: usize = 16 * 1024;
+
 /// The bytes that are held for clients beyond [`FREE`] a buffer.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -70,13 +73,15 @@ pub(super) struct Charge {
     budget: Arc<Budget>,
     /// Where it stands in the books; nowhere while it holds nothing.
     turn: Option<u64>,
+    /// Bytes since its last turn.
+    moved: usize,
     evicted: Arc<Notify>,
 }
 
 impl Charge {
     /// `evicted` is notified when another buffer takes this one's place.
     pub(super) fn new(budget: &Arc<Budget>, evicted: &Arc<Notify>) -> Self {
-        Self { budget: Arc::clone(budget), turn: None, evicted: Arc::clone(evicted) }
+        Self { budget: Arc::clone(budget), turn: None, moved: 0, evicted: Arc::clone(evicted) }
     }
 
     /// The buffer is of this size now; `false` where it may not be, or was evicted.
@@ -111,9 +116,15 @@ impl Charge {
         self.turn.is_some_and(|turn| books.holders.contains_key(&turn))
     }
 
-    /// Something of the buffer was received from its client, or read by it.
-    pub(super) fn progress(&mut self) {
+    /// So many bytes of the buffer were received from its client, or read by it. Single bytes are no
+    /// progress beside a client that sends at full speed.
+    pub(super) fn progress(&mut self, bytes: usize) {
+        self.moved += bytes;
         let Some(turn) = self.turn else { return };
+        if self.moved < STEP {
+            return;
+        }
+        self.moved = 0;
         let books = &mut *self.budget.books();
         if turn != books.last_turn
             && let Some(holder) = books.holders.remove(&turn)
@@ -193,7 +204,8 @@ mod tests {
         let budget = Budget::new(1000, 1000);
         let mut charges: Vec<Charge> = (0..10).map(|_| charge(&budget)).collect();
         assert!(charges.iter_mut().all(|charge| charge.set(FREE + 100)));
-        charges[0].progress();
+        charges[1].progress(STEP - 1);
+        charges[0].progress(STEP);
         let mut newest = charge(&budget);
         assert!(newest.set(FREE + 150));
         let evicted: Vec<bool> = charges.iter().map(Charge::is_evicted).collect();

@@ -291,7 +291,7 @@ impl Client {
             }
             read = self.reader.read_buf(&mut self.buf), if reads => match read {
                 Ok(0) | Err(_) => Next::Close,
-                Ok(_) => self.charged(),
+                Ok(bytes) => self.charged(bytes),
             },
             () = stop.cancelled() => {
                 self.settled().await;

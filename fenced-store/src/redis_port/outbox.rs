@@ -250,8 +250,8 @@ impl Outbox {
         if written.is_err() {
             inner.end.get_or_insert(End::Gone);
         }
-        if written.is_ok() && inner.out.len() < before {
-            inner.charge.progress();
+        if written.is_ok() {
+            inner.charge.progress(before.saturating_sub(inner.out.len()));
         }
         self.settle(inner);
         if inner.out.len() < HIGH_WATER || written.is_err() {

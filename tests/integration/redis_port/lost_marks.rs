@@ -139,13 +139,20 @@ async fn a_state_without_a_stamp_is_taken_over_with_its_marks() {
 /// Without its registrations a connection cannot be named; all of the port are ended instead.
 #[tokio::test]
 async fn a_connection_whose_registration_is_gone_is_ended_all_the_same() {
-    for damage in [&["DEL", CONNS][..], &["SET", CONNS, "x"]] {
+    for (damage, again) in
+        [(&["DEL", CONNS][..], false), (&["DEL", CONNS], true), (&["SET", CONNS, "x"], false)]
+    {
         let redis = Redis::start().await;
         let guard = port(&setup(&redis.url())).await;
         let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
         let mut late = RespClient::fenced(&guard.address, &old.credential).await;
         assert_eq!(late.call(&["SET", &old.key("a"), "old"]).await, Resp::simple("OK"));
         let _: redis::Value = redis.run(damage).await;
+        if again {
+            // Another connection of the same token does not stand in for those that are not known.
+            let mut other = RespClient::connect(&guard.address).await;
+            let _ = other.try_call(&["HELLO", "3", "AUTH", "fence", &old.credential]).await;
+        }
         let mut next = RespClient::fenced(&guard.address, &new.credential).await;
         assert_eq!(next.call(&["SET", &new.key("a"), "new"]).await, Resp::simple("OK"));
         if let Ok(reply) = late.try_call(&["SET", &old.key("a"), "late"]).await {

@@ -12,6 +12,10 @@ use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::{Client, Next, Own, keys_of};
 
+/// The refusal of a script to a client that has presented no token, where every key needs one.
+const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
+                                  nothing else while it runs; AUTH with a fencing credential first";
+
 /// Whether it is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
@@ -61,6 +65,9 @@ impl Client {
             && !self.passes(command.command(), &denied)
         {
             return self.refuse(&denied.into());
+        }
+        if plan.handling == Handling::Script && self.is_stranger() {
+            return self.refuse(&Refusal::Line(SCRIPT_OF_STRANGER.to_owned()));
         }
         self.observe_stale();
         match self.forward(command, plan).await {
@@ -125,7 +132,10 @@ impl Client {
             }
             Handling::Unwatch => {
                 self.connected().await?;
-                self.watches_nothing();
+                // In a transaction Redis only queues it, and a WATCH fails EXEC all the same.
+                if self.transaction.is_none() {
+                    self.watches_nothing();
+                }
             }
             Handling::Multi => return self.begin_transaction(command).await,
             Handling::Exec | Handling::Discard => {

@@ -65,8 +65,9 @@ impl Client {
         }
     }
 
-    pub(super) fn charged(&mut self) -> Next {
-        self.charge.progress();
+    /// Counts so many bytes that were received.
+    pub(super) fn charged(&mut self, bytes: usize) -> Next {
+        self.charge.progress(bytes);
         if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
     }
 

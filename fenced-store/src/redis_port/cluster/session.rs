@@ -158,8 +158,8 @@ impl Session {
                 () = stop.cancelled() => return,
                 read = self.stream.read_buf(&mut buf) => match read {
                     Ok(0) | Err(_) => return,
-                    Ok(_) => {
-                        self.charge.progress();
+                    Ok(bytes) => {
+                        self.charge.progress(bytes);
                         let fits = self.charge.set(buf.len() + parser.held_bytes());
                         (!fits).then(|| BUFFERS_FULL.to_owned())
                     }

@@ -106,11 +106,11 @@ local function enter(field)
   if tonumber(token) < tonumber(state[3] or '0') then return {'stale', state[3], state[4]} end
   flag = flag or ''
   local lower, others = {}, 0
+  if flag ~= '' and not has_registrations() then
+    lose_registrations(lock, held, owner)
+    return {'unverified'}
+  end
   if flag == 's' or (raise and flag ~= '') then
-    if not has_registrations() then
-      lose_registrations(lock, held, owner)
-      return {'unverified'}
-    end
     lower, others = registered_below(token)
   elseif flag == 'c' then
     others = 1

@@ -69,7 +69,8 @@ if is_whole and state[1] then
 end
 
 local known, highest = state[3] or '0', state[6] or '0'
-local floor = ARGV[5]
+-- A floor that is too low says nothing; the counter may.
+local floor = tonumber(ARGV[5] ~= '' and ARGV[5] or '0') > tonumber(highest) and ARGV[5] or ''
 if floor == '' then
   local counter = redis.call('GET', KEYS[2])
   if ARGV[4] == 'accept' or (is_whole and ARGV[1] == '') then
@@ -85,7 +86,7 @@ if tonumber(highest) > 0 and tonumber(floor) <= tonumber(highest) then return {'
 if tonumber(known) > tonumber(floor) then floor = known end
 if not is_readable then redis.call('DEL', KEYS[1]) end
 if not marks then redis.call('DEL', KEYS[4]) end
-if marks ~= locks then list_locks() end
+if not locks or marks ~= locks then list_locks() end
 redis.call('HSET', KEYS[4], '#', ARGV[2])
 redis.call(
   'HSET', KEYS[1], 'id', ARGV[2], 'phase', 'opening', 'floor', floor, 'floor_lease', ARGV[3],

@@ -70,7 +70,8 @@ impl HostNames {
         if headers.len() > headers.keys_len() {
             check_single(headers)?;
         }
-        let Some(host) = host(request)? else { return Ok(()) };
+        // Without a host no page is this server's own.
+        let Some(host) = host(request)? else { return check_origin(headers, "") };
         if !self.contains(host) {
             let detail = format!("the host \"{}\" is none of this server's", shown(host));
             return Err(Reject::new(Code::MisdirectedRequest, detail));
