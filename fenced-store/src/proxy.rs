@@ -7,7 +7,7 @@
 //!
 //! What else is relied on: safe methods (GET, HEAD, OPTIONS) change nothing, and a complete final
 //! answer other than 202, 502 and 504 means that the upstream is done with the request. The path
-//! names the one resource that a request concerns: [`second_name`] refuses the known ways around it.
+//! names the one resource that a request concerns: `second_name` refuses the known ways around it.
 
 use std::sync::Arc;
 
