@@ -232,7 +232,10 @@ fn the_flags_may_belong_to_a_subcommand() {
 #[test]
 fn a_configuration_file_by_the_wrong_variable_is_not_shown() {
     let (_dir, path) = file("store = \"redis://u:hunter2@host\"");
-    let told = errors("", &env(&[("CONFIG_FILE", &path)]));
-    assert!(told[0].contains("SRV_CONFIG_FILE") && told[0].ends_with("by SRV_CONFIG"), "{told:?}");
-    assert!(!told.concat().contains("hunter2"), "{told:?}");
+    let found = errors("", &env(&[("CONFIG_FILE", &path)]));
+    assert!(
+        found[0].contains("SRV_CONFIG_FILE") && found[0].ends_with("by SRV_CONFIG"),
+        "{found:?}"
+    );
+    assert!(!found.concat().contains("hunter2"), "{found:?}");
 }

@@ -6,8 +6,8 @@ use super::entries;
 
 /// Reads a reply as that of a read and as that of a range.
 pub(crate) fn entries(value: &Value) {
-    for told in entries::of_read(value.clone()).into_iter().chain(entries::of_range(value.clone()))
+    for entry in entries::of_read(value.clone()).into_iter().chain(entries::of_range(value.clone()))
     {
-        assert!(told.event.is_none() || told.id.to_string().parse() == Ok(told.id));
+        assert!(entry.event.is_none() || entry.id.to_string().parse() == Ok(entry.id));
     }
 }
