@@ -139,12 +139,18 @@ impl RedisCluster {
 
     /// Whether a node says that it owns a slot.
     pub async fn claims(&self, index: usize, slot: u16) -> bool {
-        let node = &self.nodes[index];
-        let Ok(Value::Array(rows)) = node.redis.try_run(&["CLUSTER", "SLOTS"]).await else {
+        self.names(index, slot, index).await
+    }
+
+    /// Whether a node says that `owner` owns a slot. A new master knows that it was chosen a moment
+    /// before the others do, and they send clients to the old one until then.
+    pub async fn names(&self, index: usize, slot: u16, owner: usize) -> bool {
+        let Ok(Value::Array(rows)) = self.nodes[index].redis.try_run(&["CLUSTER", "SLOTS"]).await
+        else {
             return false;
         };
-        let owner = rows.into_iter().find_map(|row| owner_in(row, slot));
-        owner.is_some_and(|id| id == node.id)
+        let named = rows.into_iter().find_map(|row| owner_in(row, slot));
+        named.is_some_and(|id| id == self.nodes[owner].id)
     }
 
     /// Waits until a node is the replica of another, and in step with it.

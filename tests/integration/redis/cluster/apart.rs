@@ -40,6 +40,10 @@ async fn a_node_that_does_not_know_yet_grants_beside_the_new_one() {
     cluster.cut_off(old);
     let first = here.locks().grant("a", 60_000).await;
     takes_over(&cluster, new).await;
+    for other in &others {
+        let is_known = || cluster.names(*other, slot(), new);
+        until_true("the others to know the new master", is_known).await;
+    }
 
     let url = cluster.url_of(&[others[0], others[1], new]);
     let there = Setup::lock_server(&url).args(GRANT).start().await;
