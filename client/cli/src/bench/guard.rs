@@ -4,7 +4,7 @@ use fence_client::BearerToken;
 use serde::Deserialize;
 
 use super::load::{self, Client};
-use super::report::{Report, Side};
+use super::report::{Report, Row, Side};
 use super::server::Server;
 use super::{Load, http, redis};
 use crate::exit::{Failure, code};
@@ -12,6 +12,9 @@ use crate::output::Output;
 
 /// What an object holds.
 const VALUE: [u8; 100] = [b'x'; 100];
+
+/// Namespace of servers of the benchmark's own.
+const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
 /// Fenced writes of 100 bytes, each followed by a fenced read; with --redis, the Redis port
 ///
@@ -60,8 +63,8 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let own = match (&args.server, &args.store) {
         (Some(_), Some(_)) => None,
         _ => Some((
-            Server::start("lock-server", None).await?,
-            Server::start("fenced-store", None).await?,
+            Server::start("lock-server", "embedded:", &NAMESPACE).await?,
+            Server::start("fenced-store", "embedded:", &NAMESPACE).await?,
         )),
     };
     let (locks, guard) = match &own {
@@ -80,7 +83,8 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     for _ in 0..args.load.rounds {
         side.add(load::run(&mut writers, args.load.time()).await?);
     }
-    let report = Report::new("pairs of fenced write and read", args.load, side, None);
+    let row = Row::new("fenced write + read", args.load.clients(), None, &side);
+    let report = Report::new(args.load, vec![row]);
     args.output.print(&report, Report::table)?;
     Ok(code::OK)
 }

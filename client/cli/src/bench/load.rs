@@ -18,6 +18,8 @@ pub(super) struct Measured {
     pub(super) took: Duration,
     /// How long each took, in microseconds.
     pub(super) latency: Histogram<u64>,
+    /// CPU time that processes used meanwhile, by their names.
+    pub(super) cpu: Vec<(&'static str, Duration)>,
 }
 
 impl Measured {
@@ -32,6 +34,11 @@ impl Measured {
 pub(super) trait Client {
     /// Does the measured thing for the `number`th time.
     fn once(&mut self, number: u64) -> impl Future<Output = Result<(), String>>;
+
+    /// Latency of what [`once`](Self::once) did last, where that is not how long all of it took.
+    fn latency(&self, all: Duration) -> Option<Duration> {
+        Some(all)
+    }
 }
 
 /// Who asks: the bearer token in the file of `--auth-file`.
@@ -46,16 +53,16 @@ pub(super) async fn run<C: Client>(clients: &mut [C], time: Duration) -> Result<
     let began = now();
     let results = join_all(clients.iter_mut().map(|client| one(client, time))).await;
     let took = began.elapsed();
-    let mut measured = Measured { done: 0, took, latency: histogram()? };
+    let mut measured = Measured { done: 0, took, latency: histogram()?, cpu: Vec::new() };
     for result in results {
-        let latency = result?;
-        measured.done += latency.len();
+        let (done, latency) = result?;
+        measured.done += done;
         measured.latency.add(&latency).map_err(|error| Failure::internal(error.to_string()))?;
     }
     Ok(measured)
 }
 
-async fn one<C: Client>(client: &mut C, time: Duration) -> Result<Histogram<u64>, Failure> {
+async fn one<C: Client>(client: &mut C, time: Duration) -> Result<(u64, Histogram<u64>), Failure> {
     let mut latency = histogram()?;
     let began = now();
     let mut before = began;
@@ -63,16 +70,18 @@ async fn one<C: Client>(client: &mut C, time: Duration) -> Result<Histogram<u64>
     while before.duration_since(began) < time {
         client.once(number).await.map_err(|error| Failure::new(code::UNAVAILABLE, error))?;
         let after = now();
-        let micros = u64::try_from(after.duration_since(before).as_micros()).unwrap_or(u64::MAX);
-        latency.saturating_record(micros.max(1));
+        if let Some(took) = client.latency(after.duration_since(before)) {
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            latency.saturating_record(micros.max(1));
+        }
         before = after;
         number += 1;
     }
-    Ok(latency)
+    Ok((number, latency))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark is about real microseconds")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 

@@ -12,6 +12,7 @@ use service_kit::signals;
 use self::client::{Pipe, Work};
 use self::grid::{Cell, Grid};
 use self::peers::Peers;
+pub(super) use self::peers::plain_address;
 use super::Load;
 use super::load;
 use super::report::Side;

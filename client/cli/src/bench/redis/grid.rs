@@ -41,7 +41,7 @@ impl Cell {
     pub(super) fn new(work: Work, clients: u16, sides: &[Side]) -> Self {
         let sides = sides
             .iter()
-            .map(|side| Column { figures: side.figures(), ratio: side.ratio(&sides[0]) })
+            .map(|side| Column { figures: side.figures(), ratio: side.ratio(&sides[0]).median })
             .collect();
         let Work { verb: command, value_bytes, pipeline } = work;
         Self { command, value_bytes, pipeline, clients, sides }

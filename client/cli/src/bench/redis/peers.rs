@@ -58,14 +58,14 @@ impl Peers {
             say(&format!("NOT MEASURED: {NO_TWEMPROXY}"));
         }
         let of_namespace = ["--namespace", &namespace];
-        let locks = Server::start_with("lock-server", None, &of_namespace).await?;
+        let locks = Server::start("lock-server", "embedded:", &of_namespace).await?;
         let rules = [
             format!("--rule={namespace}/fenced/**={namespace}/fenced"),
             format!("--rule={namespace}/opened/**=@open"),
         ];
         let guard_args =
             ["--namespace", &namespace, "--redis-listen=127.0.0.1:0", &rules[0], &rules[1]];
-        let guard = Server::start_with("fenced-store", Some(url), &guard_args).await?;
+        let guard = Server::start("fenced-store", url, &guard_args).await?;
         let port = guard.port.clone().unwrap_or_default();
         let credential = credential(&locks.url, &format!("{namespace}/fenced")).await?;
         let guard_at = port.trim_start_matches("redis://").to_owned();
@@ -115,7 +115,7 @@ impl Peers {
 }
 
 /// `HOST:PORT` of a Redis that takes connections as they come.
-fn plain_address(url: &str) -> Result<String, Failure> {
+pub(in crate::bench) fn plain_address(url: &str) -> Result<String, Failure> {
     let rest = url.strip_prefix("redis://").unwrap_or_default().trim_end_matches('/');
     if rest.is_empty() || rest.contains(['@', '/', '?', ',']) {
         return Err(Failure::usage(
