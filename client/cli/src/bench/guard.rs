@@ -3,8 +3,8 @@
 use fence_client::BearerToken;
 use serde::Deserialize;
 
-use super::load::{self, Client};
-use super::report::{Report, Row, Side};
+use super::load::{self, Client, Counted, Side};
+use super::report::{Report, Row};
 use super::server::Server;
 use super::{Load, http, redis};
 use crate::exit::{Failure, code};
@@ -79,12 +79,14 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
         let writer = Writer::open(locks, guard, auth.as_ref(), number).await;
         writers.push(writer.map_err(|error| Failure::new(code::UNAVAILABLE, error))?);
     }
-    let mut side = Side::new("fenced-store");
-    for _ in 0..args.load.rounds {
-        side.add(load::run(&mut writers, args.load.time()).await?);
-    }
-    let row = Row::new("fenced write + read", args.load.clients(), None, &side);
-    let report = Report::new(args.load, vec![row]);
+    let counted: Vec<Counted> =
+        own.iter().map(|(_, guard)| ("fenced-store", guard.pid())).collect();
+    let (rounds, time) = (args.load.rounds, args.load.time());
+    let name = "fenced-store".to_owned();
+    let side = Side { name, clients: &mut writers, counted: &counted };
+    let measured = load::compare(rounds, time, vec![side]).await?;
+    let mut report = Report::new(rounds, time);
+    report.rows.push(Row::new("fenced write + read", args.load.clients(), &measured));
     args.output.print(&report, Report::table)?;
     Ok(code::OK)
 }

@@ -8,30 +8,24 @@ use fence_client::BearerToken;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 
+use super::cpu;
 use crate::exit::{Failure, code};
 
-/// What one measurement gave.
-pub(super) struct Measured {
-    /// How many things were done.
-    pub(super) done: u64,
-    /// How long it took.
-    pub(super) took: Duration,
-    /// How long each took, in microseconds.
-    pub(super) latency: Histogram<u64>,
-    /// CPU time that processes used meanwhile, by their names.
-    pub(super) cpu: Vec<(&'static str, Duration)>,
-}
+/// Name of the load generator among the processes whose CPU time is counted.
+pub(super) const LOAD_GENERATOR: &str = "load";
+/// Before each measurement a side runs uncounted for this part of the time.
+const WARM_UP_PART: u32 = 10;
 
-impl Measured {
-    pub(super) fn per_sec(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let done = self.done as f64;
-        done / self.took.as_secs_f64()
-    }
-}
+/// A process whose CPU time is counted: its name and its id.
+pub(super) type Counted = (&'static str, u32);
 
 /// One client of a benchmark.
 pub(super) trait Client {
+    /// Things that [`once`](Self::once) does.
+    fn weight(&self) -> u64 {
+        1
+    }
+
     /// Does the measured thing for the `number`th time.
     fn once(&mut self, number: u64) -> impl Future<Output = Result<(), String>>;
 
@@ -41,15 +35,64 @@ pub(super) trait Client {
     }
 }
 
-/// Who asks: the bearer token in the file of `--auth-file`.
+/// One side of a comparison.
+pub(super) struct Side<'a, C> {
+    pub(super) name: String,
+    pub(super) clients: &'a mut [C],
+    pub(super) counted: &'a [Counted],
+}
+
+/// What one measurement gave.
+pub(super) struct Measured {
+    /// How many things were done.
+    pub(super) done: u64,
+    pub(super) took: Duration,
+    /// Latencies in microseconds.
+    pub(super) latency: Histogram<u64>,
+    /// CPU time that processes used meanwhile, by their names.
+    pub(super) cpu: Vec<(&'static str, Duration)>,
+}
+
+/// Bearer token in the file of `--auth-file`.
 pub(super) fn auth(file: Option<&Path>) -> Result<Option<BearerToken>, Failure> {
     Ok(file.map(BearerToken::from_file).transpose()?)
 }
 
-/// Runs every client for `time`.
-///
-/// All run in this task, so that the load costs as little of the machine as it can.
-pub(super) async fn run<C: Client>(clients: &mut [C], time: Duration) -> Result<Measured, Failure> {
+/// Measures the sides in turns, and returns the rounds of each by its name. Each round begins with
+/// another side, so that none has a turn of its own.
+pub(super) async fn compare<C: Client>(
+    rounds: u8,
+    time: Duration,
+    mut sides: Vec<Side<'_, C>>,
+) -> Result<Vec<(String, Vec<Measured>)>, Failure> {
+    let mut measured: Vec<_> = sides.iter().map(|side| (side.name.clone(), Vec::new())).collect();
+    for round in 0..usize::from(rounds) {
+        for turn in 0..sides.len() {
+            let at = (round + turn) % sides.len();
+            let Side { clients, counted, .. } = &mut sides[at];
+            run(clients, time / WARM_UP_PART).await?;
+            let own = [(LOAD_GENERATOR, std::process::id())];
+            let before = cpu_times(counted.iter().chain(&own));
+            let mut outcome = run(clients, time).await?;
+            let after = cpu_times(counted.iter().chain(&own));
+            let used = before.iter().zip(after).map(|((_, before), (name, after))| {
+                Some((name, after?.saturating_sub((*before)?)))
+            });
+            outcome.cpu = used.flatten().collect();
+            measured[at].1.push(outcome);
+        }
+    }
+    Ok(measured)
+}
+
+fn cpu_times<'a>(
+    processes: impl Iterator<Item = &'a Counted>,
+) -> Vec<(&'static str, Option<Duration>)> {
+    processes.map(|(name, pid)| (*name, cpu::used(*pid))).collect()
+}
+
+/// Runs every client for `time`, all of them in this task, so that the load costs little.
+async fn run<C: Client>(clients: &mut [C], time: Duration) -> Result<Measured, Failure> {
     let began = now();
     let results = join_all(clients.iter_mut().map(|client| one(client, time))).await;
     let took = began.elapsed();
@@ -77,7 +120,7 @@ async fn one<C: Client>(client: &mut C, time: Duration) -> Result<(u64, Histogra
         before = after;
         number += 1;
     }
-    Ok((number, latency))
+    Ok((number * client.weight(), latency))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark is about real microseconds")]

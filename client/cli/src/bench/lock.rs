@@ -10,11 +10,11 @@ use std::path::PathBuf;
 
 use service_kit::signals;
 
-use self::clients::{Target, Work, Worker};
-use self::peers::{ALWAYS, Counted, EVERY_SECOND, Etcd, Peer, Redis};
-use super::load::{self, Measured};
-use super::report::{LOAD_GENERATOR, Report, Row, Side};
-use super::{Load, cpu};
+use self::clients::{REDLOCK, Target, Work, Worker};
+use self::peers::{ALWAYS, EVERY_SECOND, Etcd, Peer, Redis};
+use super::Load;
+use super::load::{self, Counted, Side};
+use super::report::{Report, Row};
 use crate::exit::{Failure, code};
 use crate::output::{Output, say};
 
@@ -22,8 +22,6 @@ use crate::output::{Output, say};
 const CLIENTS: [u16; 3] = [1, 16, 64];
 /// The same of one lock that all of them want.
 const CONTENDERS: u16 = 16;
-/// Before each measurement a side runs uncounted for this part of the time.
-const WARM_UP_PART: u32 = 10;
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 
@@ -72,18 +70,18 @@ pub(super) struct Args {
 }
 
 pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
-    let mut bench =
-        Bench { load: args.load, report: Report::new(args.load, Vec::new()), failed: None };
+    let report = Report::new(args.load.rounds, args.load.time());
+    let mut bench = Bench { load: args.load, report, failed: None };
     let mut redis = match args.redis.as_deref() {
         None if args.server.is_some() => None,
-        None | Some("own") => bench.started("redis", Redis::start(EVERY_SECOND).await),
+        None | Some("own") => bench.check("redis", Redis::start(EVERY_SECOND).await),
         Some(url) => Some(Redis::given(url).await?),
     };
     tokio::select! {
         () = measure(&mut bench, &args, redis.as_mut()) => {}
         () = signals::terminated() => {
             let interrupted = Failure::new(code::SIGNAL_BASE + INTERRUPT, "the benchmark was interrupted");
-            bench.failed.get_or_insert(interrupted);
+            bench.failed = Some(interrupted);
         }
     }
     if let Some(redis) = redis {
@@ -93,23 +91,26 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     bench.failed.map_or(Ok(code::OK), Err)
 }
 
-/// Measures every row that was asked for. One that fails is left out, and the others are measured.
-async fn measure(bench: &mut Bench, args: &Args, mut redis: Option<&mut Redis>) {
+/// Measures every row that was asked for. What fails is left out, and the rest is measured.
+async fn measure(bench: &mut Bench, args: &Args, redis: Option<&mut Redis>) {
     if let Some(url) = &args.server {
         let measured = running(bench, args, url, redis).await;
-        return bench.check("the server", measured);
+        bench.check("the server", measured);
+        return;
     }
-    let measured = on_redis(bench, redis.as_deref_mut()).await;
-    bench.check("redis and memory", measured);
+    if let Some(redis) = redis {
+        let measured = on_redis(bench, redis).await;
+        bench.check("redis and memory", measured);
+        if args.quorum {
+            let measured = on_quorum(bench, redis).await;
+            bench.check("quorum", measured);
+        }
+    }
     let measured = durable(bench).await;
     bench.check("appendfsync always and embedded", measured);
     if args.etcd {
         let measured = on_etcd(bench).await;
         bench.check("etcd", measured);
-    }
-    if args.quorum {
-        let measured = on_quorum(bench, redis).await;
-        bench.check("quorum", measured);
     }
     if let Some(leases) = args.large {
         let measured = large::measure(bench, leases).await;
@@ -117,88 +118,76 @@ async fn measure(bench: &mut Bench, args: &Args, mut redis: Option<&mut Redis>) 
     }
 }
 
-/// A server that is running.
+/// A server that is running, beside raw Redis where one was given.
 async fn running(
     bench: &mut Bench,
     args: &Args,
     url: &str,
-    mut redis: Option<&mut Redis>,
+    redis: Option<&mut Redis>,
 ) -> Result<(), Failure> {
     let auth = load::auth(args.auth_file.as_deref())?;
     let target = Target::Http { urls: vec![url.to_owned()], auth };
     let server = Peer::of("the server", target, Vec::new());
-    let raw = redis.as_deref_mut().map(|redis| redis.raw("raw Redis")).transpose()?;
-    bench.distinct("running server", raw.as_ref(), &server).await?;
-    let baton = redis.map(Redis::baton).transpose()?;
-    bench.contended("running server", baton.as_ref(), &server).await
+    let Some(redis) = redis else {
+        bench.distinct("running server", &[&server]).await?;
+        return bench.contended("running server", &[&server]).await;
+    };
+    bench.distinct("running server", &[&redis.raw()?, &server]).await?;
+    bench.contended("running server", &[&redis.baton()?, &server]).await
 }
 
 /// Leases in Redis, and in memory beside a handler on that Redis.
-async fn on_redis(bench: &mut Bench, redis: Option<&mut Redis>) -> Result<(), Failure> {
-    let memory = Peer::alone("lock-server, memory", "memory:").await?;
-    let Some(redis) = redis else {
-        bench.distinct("memory", None, &memory).await?;
-        return bench.contended("memory", None, &memory).await;
-    };
-    let (raw, baton) = (redis.raw("raw Redis")?, redis.baton()?);
-    let served = redis.lock_servers("lock-server, redis", 1, &[]).await?;
-    bench.distinct("redis", Some(&raw), &served).await?;
-    bench.contended("redis", Some(&baton), &served).await?;
+async fn on_redis(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {
+    let server = redis.lock_servers("lock-server", 1, &[]).await?;
+    bench.distinct("redis", &[&redis.raw()?, &server]).await?;
+    bench.contended("redis", &[&redis.baton()?, &server]).await?;
     let quiet = redis.lock_servers("--event-history 0", 1, &["--event-history", "0"]).await?;
-    let clients = bench.most_clients();
-    bench.compare("redis, events", clients, Work::Distinct, Some(&quiet), &served).await?;
+    let most = bench.load.clients();
+    bench.compare("redis, events", most, Work::Distinct, &[&quiet, &server]).await?;
     quiet.end().await;
-    served.end().await;
+    server.end().await;
 
-    let two = redis.lock_servers("two lock-servers, redis", 2, &[]).await?;
-    bench.contended("redis, two servers in turns", Some(&baton), &two).await?;
+    let two = redis.lock_servers("two lock-servers", 2, &[]).await?;
+    bench.contended("redis, two servers in turns", &[&redis.baton()?, &two]).await?;
     two.end().await;
 
+    let memory = Peer::lock_server("lock-server", "memory:", Vec::new()).await?;
     let handler = redis.thin_handler().await?;
-    bench.distinct("memory", Some(&handler), &memory).await?;
-    bench.contended("memory", Some(&baton), &memory).await
+    bench.distinct("memory", &[&handler, &memory]).await?;
+    bench.contended("memory", &[&redis.baton()?, &memory]).await
 }
 
 /// Leases on disk before they are acknowledged.
 async fn durable(bench: &mut Bench) -> Result<(), Failure> {
-    let embedded = Peer::alone("lock-server, embedded", "embedded:").await?;
-    let Some(mut redis) = bench.started("redis, always", Redis::start(ALWAYS).await) else {
-        bench.distinct("embedded", None, &embedded).await?;
-        return bench.contended("embedded", None, &embedded).await;
-    };
-    let (raw, baton) = (redis.raw("raw Redis, always")?, redis.baton()?);
-    let served = redis.lock_servers("lock-server, redis, always", 1, &[]).await?;
-    bench.distinct("redis, appendfsync always", Some(&raw), &served).await?;
-    served.end().await;
-    bench.distinct("embedded", Some(&raw), &embedded).await?;
-    bench.contended("embedded", Some(&baton), &embedded).await?;
-    redis.end().await
+    let mut redis = Redis::start(ALWAYS).await?;
+    let server = redis.lock_servers("lock-server", 1, &[]).await?;
+    bench.distinct("redis, appendfsync always", &[&redis.raw()?, &server]).await?;
+    server.end().await;
+    let embedded = Peer::lock_server("lock-server", "embedded:", Vec::new()).await?;
+    bench.distinct("embedded, beside appendfsync always", &[&redis.raw()?, &embedded]).await?;
+    bench.contended("embedded", &[&redis.baton()?, &embedded]).await
 }
 
 async fn on_etcd(bench: &mut Bench) -> Result<(), Failure> {
-    let Some(etcd) = bench.started("etcd", Etcd::start().await) else { return Ok(()) };
-    let (own, served) = (etcd.own_lock(), etcd.lock_server().await?);
-    bench.distinct("etcd", Some(&own), &served).await?;
-    bench.contended("etcd", Some(&own), &served).await
+    let etcd = Etcd::start().await?;
+    let (own, server) = (etcd.own_lock(), etcd.lock_server().await?);
+    bench.distinct("etcd", &[&own, &server]).await?;
+    bench.contended("etcd", &[&own, &server]).await
 }
 
-async fn on_quorum(bench: &mut Bench, redis: Option<&mut Redis>) -> Result<(), Failure> {
+async fn on_quorum(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        match bench.started("quorum", Redis::start(EVERY_SECOND).await) {
-            Some(node) => nodes.push(node),
-            None => return Ok(()),
-        }
+        nodes.push(Redis::start(EVERY_SECOND).await?);
     }
     let urls: Vec<String> = nodes.iter().map(|node| node.url().to_owned()).collect();
     let counted: Vec<Counted> = nodes.iter().flat_map(Redis::counted).collect();
     let store = format!("redis-quorum:{}", urls.join(","));
-    let redlock = Peer::of("Redlock without a token", Target::Redlock { urls }, counted.clone());
-    let served =
-        Peer::lock_servers("lock-server, quorum", 1, &store, "bench", &[], counted).await?;
-    bench.distinct("quorum of three", Some(&redlock), &served).await?;
-    let baton = redis.map(Redis::baton).transpose()?;
-    bench.contended("quorum of three", baton.as_ref(), &served).await
+    let target = Target::Redis { urls, prefix: String::new(), commands: REDLOCK };
+    let redlock = Peer::of("Redlock without a token", target, counted.clone());
+    let server = Peer::lock_server("lock-server", &store, counted).await?;
+    bench.distinct("quorum of three", &[&redlock, &server]).await?;
+    bench.contended("quorum of three", &[&redis.baton()?, &server]).await
 }
 
 /// Rows so far.
@@ -210,99 +199,56 @@ struct Bench {
 }
 
 impl Bench {
-    fn most_clients(&self) -> u16 {
-        self.load.clients()
-    }
-
-    /// A peer, or a word on why its rows are left out. What is not installed is no failure.
-    fn started<T>(&mut self, what: &str, started: Result<T, Failure>) -> Option<T> {
+    /// The outcome, or a word on why rows are left out.
+    fn check<T>(&mut self, what: &str, outcome: Result<T, Failure>) -> Option<T> {
         let missing = |failure: Failure| {
             let missing = format!("{what}: {failure}");
             say(&format!("NOT MEASURED: {missing}"));
             self.report.missing.push(missing);
-        };
-        started.map_err(missing).ok()
-    }
-
-    fn check(&mut self, what: &str, measured: Result<(), Failure>) {
-        if let Err(failure) = measured {
-            say(&format!("NOT MEASURED: the rest of {what}: {failure}"));
-            self.report.missing.push(format!("the rest of {what}: {failure}"));
             self.failed.get_or_insert(failure);
-        }
+        };
+        outcome.map_err(missing).ok()
     }
 
-    /// Rows of locks that only one client wants.
-    async fn distinct(
-        &mut self,
-        store: &str,
-        base: Option<&Peer>,
-        server: &Peer,
-    ) -> Result<(), Failure> {
+    /// Rows of locks that only one client wants; the first peer is the base.
+    async fn distinct(&mut self, store: &str, peers: &[&Peer]) -> Result<(), Failure> {
         for clients in self.load.clients.map_or(CLIENTS.to_vec(), |clients| vec![clients]) {
-            self.compare(store, clients, Work::Distinct, base, server).await?;
+            self.compare(store, clients, Work::Distinct, peers).await?;
         }
         Ok(())
     }
 
     /// The row of one lock that all clients want.
-    async fn contended(
-        &mut self,
-        store: &str,
-        base: Option<&Peer>,
-        server: &Peer,
-    ) -> Result<(), Failure> {
+    async fn contended(&mut self, store: &str, peers: &[&Peer]) -> Result<(), Failure> {
         let what = format!("{store}, one contended lock");
         let clients = self.load.clients.unwrap_or(CONTENDERS);
-        self.compare(&what, clients, Work::Contended, base, server).await
+        self.compare(&what, clients, Work::Contended, peers).await
     }
 
-    /// Measures a row.
     async fn compare(
         &mut self,
         what: &str,
         clients: u16,
         work: Work,
-        base: Option<&Peer>,
-        server: &Peer,
+        peers: &[&Peer],
     ) -> Result<(), Failure> {
-        let open = async |peer: &Peer| {
-            let workers = Worker::open(&peer.target, work, clients).await;
-            workers
-                .map_err(|error| Failure::new(code::UNAVAILABLE, format!("{}: {error}", peer.name)))
-        };
-        let mut sides = Vec::new();
-        for peer in base.into_iter().chain([server]) {
-            sides.push((peer, open(peer).await?, Side::new(&peer.name)));
+        let mut workers = Vec::new();
+        for peer in peers {
+            let opened = Worker::open(&peer.target, work, clients).await;
+            workers.push(opened.map_err(|error| {
+                Failure::new(code::UNAVAILABLE, format!("{}: {error}", peer.name))
+            })?);
         }
-        for _ in 0..self.load.rounds {
-            for (peer, workers, side) in &mut sides {
-                side.add(self.round(peer, workers).await?);
-            }
-        }
-        let mut sides = sides.into_iter().map(|(_, _, side)| side);
-        let (Some(first), second) = (sides.next(), sides.next()) else { return Ok(()) };
-        let row = match second {
-            Some(server) => Row::new(what, clients, Some(&first), &server),
-            None => Row::new(what, clients, None, &first),
-        };
+        let sides = peers.iter().zip(&mut workers).map(|(peer, workers)| Side {
+            name: peer.name.clone(),
+            clients: workers,
+            counted: &peer.counted,
+        });
+        let (rounds, time) = (self.load.rounds, self.load.time());
+        let measured = load::compare(rounds, time, sides.collect()).await?;
+        let row = Row::new(what, clients, &measured);
         say(row.text().trim_end());
         self.report.rows.push(row);
         Ok(())
-    }
-
-    async fn round(&self, peer: &Peer, workers: &mut [Worker]) -> Result<Measured, Failure> {
-        let time = self.load.time();
-        load::run(workers, time / WARM_UP_PART).await?;
-        let own = (LOAD_GENERATOR, std::process::id());
-        let processes = || peer.counted.iter().chain([&own]);
-        let before: Vec<_> = processes().map(|(_, pid)| cpu::used(*pid)).collect();
-        let mut measured = load::run(workers, time).await?;
-        for ((name, pid), before) in processes().zip(before) {
-            if let (Some(before), Some(after)) = (before, cpu::used(*pid)) {
-                measured.cpu.push((name, after.saturating_sub(before)));
-            }
-        }
-        Ok(measured)
     }
 }

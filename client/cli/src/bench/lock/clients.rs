@@ -18,13 +18,24 @@ pub(super) const ACQUIRE: &str = "if redis.call('SET',KEYS[1],ARGV[1],'NX','PX',
 pub(super) const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then \
                                   return redis.call('DEL',KEYS[1]) else return 0 end";
 
+/// Commands that acquire and release, with what is filled in: `$ACQUIRE` and `$RELEASE` are digests
+/// of the scripts. All nodes receive a command at once, and a majority must do what it says.
+pub(super) type Commands = [&'static str; 2];
+/// The two least scripts.
+pub(super) const SCRIPTS: Commands =
+    ["EVALSHA $ACQUIRE 2 $LOCK $TOKENS $HOLDER 30000", "EVALSHA $RELEASE 1 $LOCK $HOLDER"];
+/// The same value on a majority of several Redis, as the libraries do it.
+pub(super) const REDLOCK: Commands =
+    ["SET $LOCK $HOLDER NX PX 30000", "EVALSHA $RELEASE 1 $LOCK $HOLDER"];
+/// A list with one element that is taken and put back: the floor of a hand-over.
+pub(super) const BATON: Commands = ["BLPOP $LOCK 0", "RPUSH $LOCK baton"];
+
 /// Lock names that each client takes in turn.
 const NAMES: u64 = 100;
-/// Long enough that nothing expires while it is measured.
-const TTL_MS: u64 = 30_000;
-const WAIT_MS: u64 = 60_000;
 /// The lock that all clients want.
 const CONTENDED: &str = "bench/contended";
+/// How long a client of a lock server waits for it.
+const WAIT_MS: u32 = 60_000;
 
 const HEADERS: &str = "content-type: application/json\r\n";
 
@@ -33,12 +44,8 @@ const HEADERS: &str = "content-type: application/json\r\n";
 pub(super) enum Target {
     /// The HTTP API, of one server or of several that the clients are spread over.
     Http { urls: Vec<String>, auth: Option<BearerToken> },
-    /// The two least scripts, sent straight to Redis; keys begin with the prefix.
-    Scripts { url: String, prefix: String },
-    /// A list with one element that clients take with BLPOP and put back: the floor of a hand-over.
-    Baton { url: String, prefix: String },
-    /// The same value set on a majority of several Redis.
-    Redlock { urls: Vec<String> },
+    /// Commands for one Redis or for several; their keys begin with the prefix.
+    Redis { urls: Vec<String>, prefix: String, commands: Commands },
     /// etcd's own lock, at `HOST:PORT`.
     Etcd { at: String },
 }
@@ -60,7 +67,7 @@ pub(super) struct Worker {
     locker: Locker,
     work: Work,
     number: u16,
-    /// When the lock was last released, by any client of the row.
+    /// When the lock was last released, by any client of the side.
     released: Rc<Cell<Option<Instant>>>,
     latency: Option<Duration>,
 }
@@ -68,23 +75,15 @@ pub(super) struct Worker {
 impl Worker {
     /// Connects `count` clients.
     pub(super) async fn open(target: &Target, work: Work, count: u16) -> Result<Vec<Self>, String> {
-        if let Target::Baton { url, prefix } = target {
-            let mut redis = resp::Connection::open(url).await?;
-            let list = format!("{prefix}{CONTENDED}");
-            redis.call(&[b"DEL", list.as_bytes()]).await?;
-            redis.call(&[b"RPUSH", list.as_bytes(), b"baton"]).await?;
-        }
         let released = Rc::default();
         let mut workers = Vec::new();
         for number in 0..count {
             let locker = Locker::open(target, number).await?;
-            workers.push(Self {
-                locker,
-                work,
-                number,
-                released: Rc::clone(&released),
-                latency: None,
-            });
+            let released = Rc::clone(&released);
+            workers.push(Self { locker, work, number, released, latency: None });
+        }
+        if let (Target::Redis { commands: BATON, .. }, [first, ..]) = (target, &mut workers[..]) {
+            first.locker.release(CONTENDED, "").await?;
         }
         Ok(workers)
     }
@@ -95,13 +94,13 @@ impl Client for Worker {
         let lease = ids::lease_id().to_string();
         if self.work == Work::Contended {
             if number == 0 {
-                // That of the round before.
+                // What is there is of the round before.
                 self.released.set(None);
             }
             self.locker.acquire(CONTENDED, &lease, WAIT_MS).await?;
             let now = load::now();
-            self.latency =
-                self.released.replace(Some(now)).map(|before| now.duration_since(before));
+            let before = self.released.replace(Some(now));
+            self.latency = before.map(|before| now.duration_since(before));
             return self.locker.release(CONTENDED, &lease).await;
         }
         let lock = format!("bench/{}/{}", self.number, number % NAMES);
@@ -122,74 +121,51 @@ impl Client for Worker {
 /// A connection over which locks are taken, one at a time.
 enum Locker {
     Http(http::Connection),
-    Scripts { redis: resp::Connection, prefix: String, tokens: String, scripts: [Vec<u8>; 2] },
-    Baton { redis: resp::Connection, prefix: String },
-    Redlock { nodes: Vec<resp::Connection>, release: Vec<u8> },
+    Redis { nodes: Vec<resp::Connection>, prefix: String, commands: [Vec<String>; 2] },
     Etcd(Box<EtcdLock>),
 }
 
 impl Locker {
     async fn open(target: &Target, number: u16) -> Result<Self, String> {
-        Ok(match target {
+        match target {
             Target::Http { urls, auth } => {
                 let url = &urls[usize::from(number) % urls.len()];
-                Self::Http(http::Connection::open(url, auth.as_ref()).await?)
+                Ok(Self::Http(http::Connection::open(url, auth.as_ref()).await?))
             }
-            Target::Scripts { url, prefix } => {
-                let mut redis = resp::Connection::open(url).await?;
-                let scripts = [load(&mut redis, ACQUIRE).await?, load(&mut redis, RELEASE).await?];
-                let tokens = format!("{prefix}tokens");
-                Self::Scripts { redis, prefix: prefix.clone(), tokens, scripts }
-            }
-            Target::Baton { url, prefix } => {
-                Self::Baton { redis: resp::Connection::open(url).await?, prefix: prefix.clone() }
-            }
-            Target::Redlock { urls } => {
-                let mut nodes = Vec::new();
-                let mut release = Vec::new();
+            Target::Redis { urls, prefix, commands } => {
+                let (mut nodes, mut scripts) = (Vec::new(), [String::new(), String::new()]);
                 for url in urls {
                     let mut node = resp::Connection::open(url).await?;
-                    release = load(&mut node, RELEASE).await?;
+                    scripts = [load(&mut node, ACQUIRE).await?, load(&mut node, RELEASE).await?];
                     nodes.push(node);
                 }
-                Self::Redlock { nodes, release }
+                let words = |command: &str| {
+                    let words = command.split(' ').map(|word| match word {
+                        "$ACQUIRE" => scripts[0].clone(),
+                        "$RELEASE" => scripts[1].clone(),
+                        "$TOKENS" => format!("{prefix}tokens"),
+                        word => word.to_owned(),
+                    });
+                    words.collect()
+                };
+                Ok(Self::Redis { nodes, prefix: prefix.clone(), commands: commands.map(words) })
             }
-            Target::Etcd { at } => Self::Etcd(Box::new(EtcdLock::open(at).await?)),
-        })
+            Target::Etcd { at } => Ok(Self::Etcd(Box::new(EtcdLock::open(at).await?))),
+        }
     }
 
     /// Takes the lock. A lock server lets it wait for `wait_ms`; etcd and the baton always wait.
-    async fn acquire(&mut self, lock: &str, lease: &str, wait_ms: u64) -> Result<(), String> {
-        let ttl = TTL_MS.to_string();
+    async fn acquire(&mut self, lock: &str, lease: &str, wait_ms: u32) -> Result<(), String> {
         match self {
             Self::Http(connection) => {
                 let body = format!(
-                    "{{\"ttl_ms\":{TTL_MS},\"wait_ms\":{wait_ms},\"owner\":\"bench\",\
+                    "{{\"ttl_ms\":30000,\"wait_ms\":{wait_ms},\"owner\":\"bench\",\
                      \"lease_id\":\"{lease}\"}}"
                 );
                 post(connection, lock, "acquire", &body).await
             }
-            Self::Scripts { redis, prefix, tokens, scripts } => {
-                let key = format!("{prefix}{lock}");
-                let call: [&[u8]; 7] = [
-                    b"EVALSHA",
-                    &scripts[0],
-                    b"2",
-                    key.as_bytes(),
-                    tokens.as_bytes(),
-                    lease.as_bytes(),
-                    ttl.as_bytes(),
-                ];
-                changed(redis.call(&call).await?, lock)
-            }
-            Self::Baton { redis, prefix } => {
-                let list = format!("{prefix}{lock}");
-                redis.call(&[b"BLPOP", list.as_bytes(), b"0"]).await.map(drop)
-            }
-            Self::Redlock { nodes, .. } => {
-                let set: [&[u8]; 6] =
-                    [b"SET", lock.as_bytes(), lease.as_bytes(), b"NX", b"PX", ttl.as_bytes()];
-                vote(nodes, &set, b"+OK\r\n", lock).await
+            Self::Redis { nodes, prefix, commands } => {
+                vote(nodes, &commands[0], &format!("{prefix}{lock}"), lease).await
             }
             Self::Etcd(etcd) => etcd.lock(lock).await,
         }
@@ -198,23 +174,10 @@ impl Locker {
     async fn release(&mut self, lock: &str, lease: &str) -> Result<(), String> {
         match self {
             Self::Http(connection) => {
-                let body = format!("{{\"lease_id\":\"{lease}\"}}");
-                post(connection, lock, "release", &body).await
+                post(connection, lock, "release", &format!("{{\"lease_id\":\"{lease}\"}}")).await
             }
-            Self::Scripts { redis, prefix, scripts, .. } => {
-                let key = format!("{prefix}{lock}");
-                let call: [&[u8]; 5] =
-                    [b"EVALSHA", &scripts[1], b"1", key.as_bytes(), lease.as_bytes()];
-                changed(redis.call(&call).await?, lock)
-            }
-            Self::Baton { redis, prefix } => {
-                let list = format!("{prefix}{lock}");
-                redis.call(&[b"RPUSH", list.as_bytes(), b"baton"]).await.map(drop)
-            }
-            Self::Redlock { nodes, release } => {
-                let call: [&[u8]; 5] =
-                    [b"EVALSHA", release, b"1", lock.as_bytes(), lease.as_bytes()];
-                vote(nodes, &call, b":1\r\n", lock).await
+            Self::Redis { nodes, prefix, commands } => {
+                vote(nodes, &commands[1], &format!("{prefix}{lock}"), lease).await
             }
             Self::Etcd(etcd) => etcd.unlock().await,
         }
@@ -235,30 +198,32 @@ async fn post(
 }
 
 /// Loads a script; its digest.
-async fn load(redis: &mut resp::Connection, script: &str) -> Result<Vec<u8>, String> {
+async fn load(redis: &mut resp::Connection, script: &str) -> Result<String, String> {
     let reply = redis.call(&[b"SCRIPT", b"LOAD", script.as_bytes()]).await?;
-    let digest = reply.strip_prefix(b"$40\r\n").and_then(|rest| rest.strip_suffix(b"\r\n"));
-    digest.map(<[u8]>::to_vec).ok_or_else(|| "Redis did not reply with a digest".to_owned())
+    let digest = reply.get(5..45).and_then(|digest| std::str::from_utf8(digest).ok());
+    digest.map(str::to_owned).ok_or_else(|| "Redis did not reply with a digest".to_owned())
 }
 
-/// A script that changed nothing measures something else.
-fn changed(reply: &[u8], lock: &str) -> Result<(), String> {
-    if reply == b":0\r\n" { Err(format!("{lock} is in use by another")) } else { Ok(()) }
-}
-
-/// Sends a command to every node at once; a majority must reply what is expected.
+/// Sends a command to every node at once; a majority must have done it.
 async fn vote(
     nodes: &mut [resp::Connection],
-    command: &[&[u8]],
-    expected: &[u8],
+    command: &[String],
     lock: &str,
+    lease: &str,
 ) -> Result<(), String> {
+    let filled_in = command.iter().map(|word| match word.as_str() {
+        "$LOCK" => lock.as_bytes(),
+        "$HOLDER" => lease.as_bytes(),
+        word => word.as_bytes(),
+    });
+    let filled_in: Vec<&[u8]> = filled_in.collect();
     for node in &mut *nodes {
-        node.send(command).await?;
+        node.send(&filled_in).await?;
     }
     let mut votes = 0;
     for node in &mut *nodes {
-        votes += usize::from(node.reply().await? == expected);
+        // A script that changed nothing, and a SET that found a value.
+        votes += usize::from(!matches!(node.reply().await?, b":0\r\n" | b"$-1\r\n"));
     }
-    if votes * 2 > nodes.len() { Ok(()) } else { Err(format!("{lock} has {votes} votes")) }
+    if votes * 2 > nodes.len() { Ok(()) } else { Err(format!("{lock}: {votes} votes")) }
 }

@@ -7,23 +7,25 @@ use tokio::net::TcpStream;
 /// How long the lease of a client lives, in seconds: longer than a benchmark.
 const TTL_SEC: u64 = 3_600;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The largest window of a connection, so that it need never be opened further.
-const WINDOW: u32 = 0x7fff_ffff - 65_535;
+/// What a connection begins with: the preface, SETTINGS that change nothing, and the largest window
+/// for replies, so that it need never be opened further.
+const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+                       \0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
 
+// Kinds of frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-/// Flag of DATA and HEADERS.
+// Flags of frames: the second is of SETTINGS and PING, the last of HEADERS.
 const END_STREAM: u8 = 1;
-/// Flag of HEADERS.
-const END_HEADERS: u8 = 4;
-/// Flag of SETTINGS and PING.
 const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Bytes before a message: whether it is compressed, and its length.
+const ENVELOPE: usize = 5;
 
 /// A client with a connection and an etcd lease of its own.
 pub(super) struct EtcdLock {
@@ -49,16 +51,13 @@ impl EtcdLock {
             stream,
             authority: at.to_owned(),
             next_stream: 1,
-            out: PREFACE.to_vec(),
+            out: BEGIN.to_vec(),
             received: Vec::with_capacity(4096),
             read: 0,
             lease: 0,
             key: Vec::new(),
         };
-        frame(&mut client.out, SETTINGS, 0, 0, b"");
-        frame(&mut client.out, WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes());
-        let mut request = Vec::new();
-        number_field(&mut request, 1, TTL_SEC);
+        let request = number_field(1, TTL_SEC);
         let granted = client.call("/etcdserverpb.Lease/LeaseGrant", &request).await?;
         client.lease = field(&granted, 2).ok_or("a grant without an id")?.0;
         Ok(client)
@@ -66,18 +65,14 @@ impl EtcdLock {
 
     /// Waits until this client holds the lock.
     pub(super) async fn lock(&mut self, name: &str) -> Result<(), String> {
-        let mut request = Vec::new();
-        bytes_field(&mut request, 1, name.as_bytes());
-        number_field(&mut request, 2, self.lease);
+        let request = [bytes_field(1, name.as_bytes()), number_field(2, self.lease)].concat();
         let locked = self.call("/v3lockpb.Lock/Lock", &request).await?;
         self.key = field(&locked, 2).ok_or("a lock without a key")?.1.to_vec();
         Ok(())
     }
 
     pub(super) async fn unlock(&mut self) -> Result<(), String> {
-        let mut request = Vec::new();
-        bytes_field(&mut request, 1, &self.key);
-        self.call("/v3lockpb.Lock/Unlock", &request).await.map(drop)
+        self.call("/v3lockpb.Lock/Unlock", &bytes_field(1, &self.key)).await.map(drop)
     }
 
     /// Sends a request and returns the message of the reply. Where etcd refuses there is no message:
@@ -137,9 +132,6 @@ impl EtcdLock {
     }
 }
 
-/// Bytes before a message: whether it is compressed, and its length.
-const ENVELOPE: usize = 5;
-
 fn enveloped(message: &[u8]) -> Vec<u8> {
     let mut out = vec![0];
     out.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -159,37 +151,38 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
 fn headers(path: &str, authority: &str) -> Vec<u8> {
     // `:method: POST` and `:scheme: http`.
     let mut out = vec![0x83, 0x86];
-    let text = |out: &mut Vec<u8>, name: &[u8], value: &str| {
+    // `:path`, `:authority` and `content-type` by their numbers, 4, 1 and 31; `te` by its name.
+    let literals: [(&[u8], &str); 4] = [
+        (&[4], path),
+        (&[1], authority),
+        (&[15, 16], "application/grpc"),
+        (&[0, 2, b't', b'e'], "trailers"),
+    ];
+    for (name, value) in literals {
         out.extend_from_slice(name);
         // None of them is as long as 127 bytes, where the length would take a second byte.
         out.push(u8::try_from(value.len()).unwrap_or(0));
         out.extend_from_slice(value.as_bytes());
-    };
-    // `:path`, `:authority` and `content-type` by their numbers, 4, 1 and 31; `te` by its name.
-    text(&mut out, &[4], path);
-    text(&mut out, &[1], authority);
-    text(&mut out, &[15, 16], "application/grpc");
-    text(&mut out, &[0, 2, b't', b'e'], "trailers");
+    }
     out
 }
 
-fn varint(out: &mut Vec<u8>, mut value: u64) {
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
     }
     out.push((value & 0x7f) as u8);
+    out
 }
 
-fn number_field(out: &mut Vec<u8>, field: u64, value: u64) {
-    varint(out, field << 3);
-    varint(out, value);
+fn number_field(field: u64, value: u64) -> Vec<u8> {
+    [varint(field << 3), varint(value)].concat()
 }
 
-fn bytes_field(out: &mut Vec<u8>, field: u64, value: &[u8]) {
-    varint(out, field << 3 | 2);
-    varint(out, value.len() as u64);
-    out.extend_from_slice(value);
+fn bytes_field(field: u64, value: &[u8]) -> Vec<u8> {
+    [varint(field << 3 | 2), varint(value.len() as u64), value.to_vec()].concat()
 }
 
 /// A field of a message: its number or its length, and its bytes.
@@ -226,16 +219,22 @@ mod tests {
 
     #[test]
     fn fields_are_found_behind_others() {
-        let mut message = Vec::new();
-        bytes_field(&mut message, 1, &[0x12; 200]);
-        bytes_field(&mut message, 2, b"bench/1/7");
-        number_field(&mut message, 3, u64::MAX);
+        let (other, name) = (bytes_field(1, &[0x12; 200]), bytes_field(2, b"bench/1/7"));
+        let message = [other, name, number_field(3, u64::MAX)].concat();
         assert_eq!(field(&message, 2), Some((9, &b"bench/1/7"[..])));
         assert_eq!(field(&message, 3), Some((u64::MAX, &b""[..])));
         assert_eq!(field(&message, 4), None);
         for cut in 0..message.len() {
             assert_eq!(field(&message[..cut], 3), None, "{cut}");
         }
+    }
+
+    #[test]
+    fn a_connection_begins_with_two_frames() {
+        let mut frames = Vec::new();
+        frame(&mut frames, SETTINGS, 0, 0, b"");
+        frame(&mut frames, 8, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes());
+        assert_eq!(BEGIN.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Some(&frames[..]));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Many live leases, and many waiters: what one more of them costs.
 
+use fence_client::ids;
 use serde::Deserialize;
 
 use super::Bench;
 use super::clients::Work;
 use super::peers::{EVERY_SECOND, Peer, Redis};
 use crate::bench::http::Connection;
-use crate::bench::report::Fact;
 use crate::bench::{cpu, load, resp};
 use crate::demo::process::{LOOK_AGAIN, PATIENCE};
 use crate::exit::{Failure, code};
@@ -16,8 +16,8 @@ use crate::output::say;
 const FEW: u32 = 1_000;
 /// Locks of one request, the most that a server takes.
 const LOCKS_A_REQUEST: u32 = 64;
-/// Connections over which leases are acquired.
-const FILLERS: u32 = 16;
+/// Connections of the load that is not measured.
+const SENDERS: u32 = 16;
 /// Waiters of one lock.
 const QUEUE: u32 = 100;
 /// Clients beside the waiters.
@@ -29,18 +29,14 @@ const WAIT_MS: u32 = 300_000;
 const HEADERS: &str = "content-type: application/json\r\n";
 
 pub(super) async fn measure(bench: &mut Bench, leases: u32) -> Result<(), Failure> {
-    let start = async || Redis::start(EVERY_SECOND).await;
-    let (Some(mut small), Some(mut large)) =
-        (bench.started("many leases", start().await), bench.started("many leases", start().await))
-    else {
-        return Ok(());
-    };
+    let (mut small, mut large) =
+        (Redis::start(EVERY_SECOND).await?, Redis::start(EVERY_SECOND).await?);
     let few = small.lock_servers(&format!("{FEW} live leases"), 1, &[]).await?;
     let many = large.lock_servers(&format!("{leases} live leases"), 1, &[]).await?;
     fill(&few, FEW).await?;
     let used = fill(&many, leases).await?;
     bench.fact("memory of a live lease, lock-server", used / f64::from(leases));
-    bench.compare("redis, acquire alone", 1, Work::Acquire, Some(&few), &many).await?;
+    bench.compare("redis, acquire alone", 1, Work::Acquire, &[&few, &many]).await?;
     many.end().await;
     large.end().await?;
     few.end().await;
@@ -48,22 +44,38 @@ pub(super) async fn measure(bench: &mut Bench, leases: u32) -> Result<(), Failur
     idle_locks(bench, &mut small, (leases / 10).max(1)).await
 }
 
-/// Acquires `count` locks that nobody releases; by how many bytes the server grew.
-async fn fill(server: &Peer, count: u32) -> Result<f64, Failure> {
-    say(&format!("acquiring {count} locks"));
-    let before = resident(server);
-    let filler = async |first: u32| -> Result<(), String> {
-        let mut connection = Connection::open(server.url(), None).await?;
-        for from in (first * LOCKS_A_REQUEST..count).step_by((FILLERS * LOCKS_A_REQUEST) as usize) {
-            let numbers = from..count.min(from + LOCKS_A_REQUEST);
-            let locks: Vec<_> = numbers.map(|at| format!("{{\"lock\":\"live/{at}\"}}")).collect();
-            let body = format!("{{\"ttl_ms\":{TTL_MS},\"locks\":[{}]}}", locks.join(","));
-            expect_200(connection.send("POST", "/v1/acquire", HEADERS, body.as_bytes()).await?)?;
+/// Sends the requests of the numbers below `count` over several connections at once. A request is a
+/// path and a body.
+async fn send_all(
+    url: &str,
+    count: u32,
+    requests: impl Fn(u32) -> Vec<(String, String)>,
+) -> Result<(), Failure> {
+    let sender = async |first: u32| -> Result<(), String> {
+        let mut connection = Connection::open(url, None).await?;
+        for number in (first..count).step_by(SENDERS as usize) {
+            for (path, body) in requests(number) {
+                expect_200(connection.send("POST", &path, HEADERS, body.as_bytes()).await?)?;
+            }
         }
         Ok(())
     };
-    let filled = futures_util::future::try_join_all((0..FILLERS).map(filler)).await;
-    filled.map_err(unavailable)?;
+    let sent = futures_util::future::try_join_all((0..SENDERS).map(sender)).await;
+    sent.map(drop).map_err(unavailable)
+}
+
+/// Acquires `count` locks that are not released; by how many bytes the server grew.
+async fn fill(server: &Peer, count: u32) -> Result<f64, Failure> {
+    say(&format!("acquiring {count} locks"));
+    let before = resident(server);
+    let request = |number: u32| {
+        let from = number * LOCKS_A_REQUEST;
+        let numbers = from..count.min(from + LOCKS_A_REQUEST);
+        let locks: Vec<_> = numbers.map(|at| format!("{{\"lock\":\"live/{at}\"}}")).collect();
+        let body = format!("{{\"ttl_ms\":{TTL_MS},\"locks\":[{}]}}", locks.join(","));
+        vec![("/v1/acquire".to_owned(), body)]
+    };
+    send_all(server.url(), count.div_ceil(LOCKS_A_REQUEST), request).await?;
     Ok(resident(server) - before)
 }
 
@@ -78,7 +90,7 @@ async fn waiters(bench: &mut Bench, redis: &mut Redis, count: u32) -> Result<(),
     let before = resident(&with);
     let waiting = wait(with.url(), count).await.map_err(unavailable)?;
     bench.fact("memory of a waiter, lock-server", (resident(&with) - before) / f64::from(count));
-    bench.compare("redis, beside waiters", OTHERS, Work::Distinct, Some(&without), &with).await?;
+    bench.compare("redis, beside waiters", OTHERS, Work::Distinct, &[&without, &with]).await?;
     drop(waiting);
     Ok(())
 }
@@ -143,29 +155,21 @@ async fn idle_locks(bench: &mut Bench, redis: &mut Redis, count: u32) -> Result<
     let args = ["--event-history", "0", "--ended-retention", "1s"];
     let server = redis.lock_servers("idle locks", 1, &args).await?;
     say(&format!("acquiring and releasing {count} locks"));
-    let user = async |first: u32| -> Result<(), String> {
-        let mut connection = Connection::open(server.url(), None).await?;
-        for number in (first..count).step_by(FILLERS as usize) {
-            let body = format!("{{\"lease_id\":\"{}\"}}", fence_client::ids::lease_id());
-            for verb in ["acquire", "release"] {
-                let path = format!("/v1/locks/idle%2F{number}/{verb}");
-                expect_200(connection.send("POST", &path, HEADERS, body.as_bytes()).await?)?;
-            }
-        }
-        Ok(())
+    let requests = |number: u32| {
+        let body = format!("{{\"lease_id\":\"{}\"}}", ids::lease_id());
+        let path = |verb| format!("/v1/locks/idle%2F{number}/{verb}");
+        vec![(path("acquire"), body.clone()), (path("release"), body)]
     };
-    let left_behind = async {
-        let mut control = resp::Connection::open(redis.url()).await?;
-        let before = (number_of(&mut control, KEYS).await?, number_of(&mut control, MEMORY).await?);
-        futures_util::future::try_join_all((0..FILLERS).map(user)).await?;
-        let began = load::now();
-        while number_of(&mut control, KEYS).await? > before.0 && began.elapsed() < PATIENCE {
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-        Ok((number_of(&mut control, MEMORY).await? - before.1) / f64::from(count))
-    };
-    let bytes = left_behind.await.map_err(unavailable)?;
-    bench.fact("memory of an idle lock, Redis", bytes);
+    let mut control = resp::Connection::open(redis.url()).await.map_err(unavailable)?;
+    let keys = number_of(&mut control, KEYS).await?;
+    let memory = number_of(&mut control, MEMORY).await?;
+    send_all(server.url(), count, requests).await?;
+    let began = load::now();
+    while number_of(&mut control, KEYS).await? > keys && began.elapsed() < PATIENCE {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    let left_behind = number_of(&mut control, MEMORY).await? - memory;
+    bench.fact("memory of an idle lock, Redis", left_behind / f64::from(count));
     Ok(())
 }
 
@@ -174,10 +178,12 @@ type Question = (&'static [&'static [u8]], &'static str);
 const KEYS: Question = (&[b"DBSIZE"], ":");
 const MEMORY: Question = (&[b"INFO", b"memory"], "used_memory:");
 
-async fn number_of(redis: &mut resp::Connection, (ask, before): Question) -> Result<f64, String> {
-    let reply = String::from_utf8_lossy(redis.call(ask).await?).into_owned();
+async fn number_of(redis: &mut resp::Connection, question: Question) -> Result<f64, Failure> {
+    let (command, before) = question;
+    let reply = redis.call(command).await.map_err(unavailable)?;
+    let reply = String::from_utf8_lossy(reply);
     let number = reply.lines().find_map(|line| line.strip_prefix(before)?.parse().ok());
-    number.ok_or_else(|| format!("no {before} in {reply:?}"))
+    number.ok_or_else(|| unavailable(format!("no {before} in {reply:?}")))
 }
 
 /// Lets this process, and the servers that it starts, open as many files as it may.
@@ -193,8 +199,8 @@ fn unavailable(error: String) -> Failure {
 }
 
 impl Bench {
-    fn fact(&mut self, what: &str, bytes: f64) {
+    fn fact(&mut self, what: &'static str, bytes: f64) {
         say(&format!("{what}: {bytes:.0} bytes"));
-        self.report.facts.push(Fact { what: what.to_owned(), bytes });
+        self.report.bytes.insert(what, bytes);
     }
 }

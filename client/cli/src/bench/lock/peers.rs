@@ -1,11 +1,10 @@
 //! What is measured beside each other, and the processes that it takes.
 
-use std::path::Path;
-
 use tempfile::TempDir;
 
-use super::clients::Target;
+use super::clients::{BATON, Commands, SCRIPTS, Target};
 use crate::bench::http;
+use crate::bench::load::Counted;
 use crate::bench::redis::plain_address;
 use crate::bench::server::Server;
 use crate::demo::backing::Backing;
@@ -17,9 +16,6 @@ use crate::exit::{Failure, code};
 pub(super) const EVERY_SECOND: &[&str] = &["--appendonly", "yes", "--appendfsync", "everysec"];
 /// Settings of a Redis that keeps all that it acknowledged.
 pub(super) const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
-
-/// A process whose CPU time is counted.
-pub(super) type Counted = (&'static str, u32);
 
 /// A Redis of the benchmark's own, or one that was given.
 pub(super) struct Redis {
@@ -50,7 +46,7 @@ impl Redis {
     }
 
     /// A namespace of its own, so that servers do not see each other.
-    pub(super) fn namespace(&mut self) -> Result<String, Failure> {
+    fn namespace(&mut self) -> Result<String, Failure> {
         let backing = self.backing()?;
         let namespace = backing.namespace().to_owned();
         self.backings.push(backing);
@@ -67,16 +63,18 @@ impl Redis {
     }
 
     /// Raw Redis with the two least scripts.
-    pub(super) fn raw(&mut self, name: &str) -> Result<Peer, Failure> {
-        let prefix = format!("{}/", self.namespace()?);
-        let target = Target::Scripts { url: self.url.clone(), prefix };
-        Ok(Peer::of(name, target, self.counted()))
+    pub(super) fn raw(&mut self) -> Result<Peer, Failure> {
+        self.commands("raw Redis", SCRIPTS)
     }
 
     pub(super) fn baton(&mut self) -> Result<Peer, Failure> {
+        self.commands("BLPOP baton", BATON)
+    }
+
+    fn commands(&mut self, name: &str, commands: Commands) -> Result<Peer, Failure> {
         let prefix = format!("{}/", self.namespace()?);
-        let target = Target::Baton { url: self.url.clone(), prefix };
-        Ok(Peer::of("BLPOP baton", target, self.counted()))
+        let target = Target::Redis { urls: vec![self.url.clone()], prefix, commands };
+        Ok(Peer::of(name, target, self.counted()))
     }
 
     /// The thin handler around the two scripts.
@@ -95,7 +93,8 @@ impl Redis {
         args: &[&str],
     ) -> Result<Peer, Failure> {
         let namespace = self.namespace()?;
-        Peer::lock_servers(name, count, &self.url, &namespace, args, self.counted()).await
+        let args = [&["--namespace", &namespace], args].concat();
+        Peer::lock_servers(name, count, &self.url, &args, self.counted()).await
     }
 
     /// Ends it, or deletes what was written where it was given.
@@ -137,26 +136,27 @@ impl Peer {
         Self { name: name.to_owned(), target, counted, servers }
     }
 
-    /// Starts lock servers on `store`; `behind` is what the store runs in.
-    pub(super) async fn lock_servers(
+    async fn lock_servers(
         name: &str,
         count: usize,
         store: &str,
-        namespace: &str,
         args: &[&str],
         behind: Vec<Counted>,
     ) -> Result<Self, Failure> {
-        let args = [&["--namespace", namespace], args].concat();
         let mut servers = Vec::new();
         for _ in 0..count {
-            servers.push(Server::start("lock-server", store, &args).await?);
+            servers.push(Server::start("lock-server", store, args).await?);
         }
         Ok(Self::served(name, "lock-server", servers, behind))
     }
 
-    /// A lock server that keeps leases in its own process.
-    pub(super) async fn alone(name: &str, store: &str) -> Result<Self, Failure> {
-        Self::lock_servers(name, 1, store, "bench", &[], Vec::new()).await
+    /// A lock server on a store of its own, and the processes `behind` it.
+    pub(super) async fn lock_server(
+        name: &str,
+        store: &str,
+        behind: Vec<Counted>,
+    ) -> Result<Self, Failure> {
+        Self::lock_servers(name, 1, store, &["--namespace", "bench"], behind).await
     }
 
     /// URL of its first server.
@@ -190,23 +190,19 @@ impl Etcd {
         let folder = tempfile::Builder::new().prefix("fence-bench-").tempdir().map_err(broken)?;
         let at = format!("127.0.0.1:{}", free_port().map_err(broken)?);
         let peer = format!("http://127.0.0.1:{}", free_port().map_err(broken)?);
-        let process = Self::launch(&program, folder.path(), &at, &peer)?;
-        let serves = async || Ok(is_healthy(&at).await.then_some(()));
-        awaited("an etcd that serves", serves).await?;
-        Ok(Self { at, process, _folder: folder })
-    }
-
-    fn launch(program: &Path, folder: &Path, at: &str, peer: &str) -> Result<Process, Failure> {
         let args = [
             "--name=bench".to_owned(),
-            format!("--data-dir={}", folder.join("data").display()),
+            format!("--data-dir={}", folder.path().join("data").display()),
             format!("--listen-client-urls=http://{at}"),
             format!("--advertise-client-urls=http://{at}"),
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=bench={peer}"),
         ];
-        Process::start_other("etcd", program, &args, folder)
+        let process = Process::start_other("etcd", &program, &args, folder.path())?;
+        let serves = async || Ok(is_healthy(&at).await.then_some(()));
+        awaited("an etcd that serves", serves).await?;
+        Ok(Self { at, process, _folder: folder })
     }
 
     /// etcd's own lock.
@@ -215,8 +211,7 @@ impl Etcd {
     }
 
     pub(super) async fn lock_server(&self) -> Result<Peer, Failure> {
-        let url = format!("etcd://{}", self.at);
-        Peer::lock_servers("lock-server, etcd", 1, &url, "bench", &[], self.counted()).await
+        Peer::lock_server("lock-server", &format!("etcd://{}", self.at), self.counted()).await
     }
 
     fn counted(&self) -> Vec<Counted> {

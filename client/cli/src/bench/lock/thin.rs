@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use redis::Script;
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use service_kit::tasks::Tasks;
@@ -34,8 +35,8 @@ pub(crate) struct Args {
 
 struct Handler {
     redis: MultiplexedConnection,
-    acquire: redis::Script,
-    release: redis::Script,
+    acquire: Script,
+    release: Script,
     prefix: String,
     tokens: String,
 }
@@ -56,76 +57,47 @@ struct Reply {
 
 /// Serves until it is killed, in the runtime that a program gets where it chooses none.
 pub(crate) fn start(args: Args) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::internal(format!("the runtime does not start: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::internal(error.to_string()))?;
     runtime.block_on(serve(args))
 }
 
-async fn serve(args: Args) -> Result<(), Failure> {
+async fn serve(Args { redis, prefix }: Args) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
-    let target = args.redis.parse().map_err(|error| Failure::usage(format!("{error}")))?;
-    let handler = Handler {
-        redis: connect(&target).await?,
-        acquire: redis::Script::new(ACQUIRE),
-        release: redis::Script::new(RELEASE),
-        tokens: format!("{}tokens", args.prefix),
-        prefix: args.prefix,
-    };
-    let router = Router::new()
-        .route("/v1/locks/{lock}/acquire", post(acquire))
-        .route("/v1/locks/{lock}/release", post(release))
-        .with_state(Arc::new(handler));
+    let target = redis.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    let redis = connect(&target).await?;
+    let (acquire, release) = (Script::new(ACQUIRE), Script::new(RELEASE));
+    let tokens = format!("{prefix}tokens");
+    let handler = Arc::new(Handler { redis, acquire, release, prefix, tokens });
+    let route = post(handle);
+    let router = Router::new().route("/v1/locks/{lock}/{verb}", route).with_state(handler);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
     let addr = listener.local_addr().map_err(failed)?;
     emit(format!("bench-handler listening on http://{addr}\n").as_bytes())?;
     let tasks = Tasks::new();
-    let mut http = http1::Builder::new();
-    http.header_read_timeout(None);
     loop {
         let (stream, _) = listener.accept().await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         let service = TowerToHyperService::new(router.clone());
-        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         tasks.spawn(async move {
-            // A client that leaves in the middle of a request ends its own row.
+            // A client that leaves in the middle of a request has failed itself.
             let _ = connection.await;
         });
     }
 }
 
-async fn acquire(
+async fn handle(
     State(handler): State<Arc<Handler>>,
-    Path(lock): Path<String>,
-    Json(request): Json<Request>,
+    Path((lock, verb)): Path<(String, String)>,
+    Json(Request { lease_id, ttl_ms }): Json<Request>,
 ) -> Result<Json<Reply>, StatusCode> {
-    let mut call = handler.acquire.key(format!("{}{lock}", handler.prefix));
-    call.key(&handler.tokens).arg(&request.lease_id).arg(request.ttl_ms);
-    reply(&handler, &call, lock, request.lease_id, StatusCode::LOCKED).await
-}
-
-async fn release(
-    State(handler): State<Arc<Handler>>,
-    Path(lock): Path<String>,
-    Json(request): Json<Request>,
-) -> Result<Json<Reply>, StatusCode> {
-    let mut call = handler.release.key(format!("{}{lock}", handler.prefix));
-    call.arg(&request.lease_id);
-    reply(&handler, &call, lock, request.lease_id, StatusCode::GONE).await
-}
-
-/// Reply with what the script returns, which is 0 where it `refused`.
-async fn reply(
-    handler: &Handler,
-    call: &redis::ScriptInvocation<'_>,
-    lock: String,
-    lease_id: String,
-    refused: StatusCode,
-) -> Result<Json<Reply>, StatusCode> {
-    let returned = call.invoke_async(&mut handler.redis.clone()).await;
-    match returned.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)? {
-        0 => Err(refused),
-        token => Ok(Json(Reply { lock, lease_id, token })),
+    let script = if verb == "acquire" { &handler.acquire } else { &handler.release };
+    let mut call = script.key(format!("{}{lock}", handler.prefix));
+    call.key(&handler.tokens).arg(&lease_id).arg(ttl_ms);
+    match call.invoke_async(&mut handler.redis.clone()).await {
+        Ok(0) => Err(StatusCode::CONFLICT),
+        Ok(token) => Ok(Json(Reply { lock, lease_id, token })),
+        Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
     }
 }

@@ -1,6 +1,8 @@
 //! A client that sends commands made beforehand and counts replies: it costs the machine little, and
 //! the same for every side.
 
+use std::fmt;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -21,6 +23,16 @@ pub(super) struct Work {
     pub(super) verb: &'static str,
     pub(super) value_bytes: usize,
     pub(super) pipeline: u8,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = match self.value_bytes {
+            bytes if bytes >= 1024 && bytes % 1024 == 0 => format!("{} KiB", bytes / 1024),
+            bytes => format!("{bytes} B"),
+        };
+        write!(f, "{} {size}, P{}", self.verb, self.pipeline)
+    }
 }
 
 /// A connection with its batches.
@@ -75,6 +87,10 @@ impl Pipe {
 }
 
 impl Client for Pipe {
+    fn weight(&self) -> u64 {
+        u64::from(self.replies)
+    }
+
     async fn once(&mut self, number: u64) -> Result<(), String> {
         let count = self.batches.len().max(1) as u64;
         let at = usize::try_from(number % count).unwrap_or(0);

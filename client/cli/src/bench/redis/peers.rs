@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::bench::http;
+use crate::bench::load::Counted;
 use crate::bench::server::Server;
 use crate::demo::backing::Backing;
 use crate::demo::own_redis::{OwnRedis, find, free_port};
@@ -38,6 +39,7 @@ pub(super) struct Column {
     pub(super) credential: Option<String>,
     /// What its keys begin with; as long for each side.
     pub(super) prefix: String,
+    pub(super) counted: Vec<Counted>,
 }
 
 impl Peers {
@@ -77,18 +79,23 @@ impl Peers {
     pub(super) fn columns(&self) -> Vec<Column> {
         let namespace = self.backing.namespace();
         let (fenced, opened) = (format!("{namespace}/fenced/"), format!("{namespace}/opened/"));
-        let column = |name, at: &str, credential: Option<&String>, prefix: &str| Column {
+        let redis = self.own_redis.as_ref().map(|redis| ("redis", redis.pid()));
+        let column = |name, at: &str, prefix: &str, proxy: Option<Counted>| Column {
             name,
             at: at.to_owned(),
-            credential: credential.cloned(),
+            credential: None,
             prefix: prefix.to_owned(),
+            counted: redis.into_iter().chain(proxy).collect(),
         };
-        let mut columns = vec![column("direct", &self.redis, None, &fenced)];
+        let mut columns = vec![column("direct", &self.redis, &fenced, None)];
         if let Some(twemproxy) = &self.twemproxy {
-            columns.push(column("twemproxy", &twemproxy.at, None, &fenced));
+            let process = ("twemproxy", twemproxy.process.pid());
+            columns.push(column("twemproxy", &twemproxy.at, &fenced, Some(process)));
         }
-        columns.push(column("guard, token", &self.guard, Some(&self.credential), &fenced));
-        columns.push(column("guard, open keys", &self.guard, None, &opened));
+        let process = Some(("fenced-store", self.servers[1].pid()));
+        let with_token = column("guard, token", &self.guard, &fenced, process);
+        columns.push(Column { credential: Some(self.credential.clone()), ..with_token });
+        columns.push(column("guard, open keys", &self.guard, &opened, process));
         columns
     }
 
