@@ -28,7 +28,7 @@ const INTERRUPT: u8 = 2;
 /// Lock servers, beside raw Redis, a thin HTTP handler, etcd's own lock and Redlock
 ///
 /// A base is the least that its store can do for a lock with a token: raw Redis runs two scripts of
-/// three calls, one connection a client. Each round measures the base and then the server; the ratio
+/// two calls each, one connection a client. Each round measures the base and then the server; the ratio
 /// is the median of the rounds' own ratios. docs/reference/performance.md describes every row.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -56,7 +56,8 @@ pub(super) struct Args {
     /// Measure a quorum of three Redis too, beside Redlock on them
     #[arg(long)]
     quorum: bool,
-    /// Measure so many live leases beside a thousand, and a hundredth of it as waiters
+    /// Measure so many live leases beside a thousand, a hundredth of it as waiters, and a tenth as
+    /// idle locks
     #[arg(long, value_name = "LEASES", num_args = 0..=1, default_missing_value = "1000000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     large: Option<u32>,
