@@ -9,6 +9,7 @@ mod body;
 mod connection;
 mod handler;
 mod stream;
+mod threads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::tasks::Tasks;
 
 pub use bind::{BindError, bind, check_loopback};
 pub use body::BodyTooSlow;
+pub use threads::HttpThreads;
 
 /// What hyper may hold of a body in each direction of a connection, so that ten thousand of them
 /// fit into memory.
@@ -92,12 +94,24 @@ struct Shared {
     cut: CancellationToken,
 }
 
-/// Serves connections until `tasks` begins to shut down, then finishes what is in flight.
+/// Serves connections on the caller's runtime; otherwise as [`serve_on`].
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ListenOptions,
+    tasks: Tasks,
+) -> DrainReport {
+    serve_on(&HttpThreads::default(), listener, router, options, tasks).await
+}
+
+/// Serves connections on `threads` until `tasks` begins to shut down, then finishes what is in flight.
+/// Connections are accepted on the caller's runtime.
 ///
 /// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
 /// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections
 /// go on until shutdown.
-pub async fn serve(
+pub async fn serve_on(
+    threads: &HttpThreads,
     listener: TcpListener,
     router: Router,
     options: ListenOptions,
@@ -115,7 +129,7 @@ pub async fn serve(
     tokio::select! {
         biased;
         () = shared.shutdown.cancelled() => {}
-        () = accept_all(&listener, &slots, &shared, &tasks) => {}
+        () = accept_all(threads, &listener, &slots, &shared, &tasks) => {}
     }
     drop(listener);
     drain(&slots, max_connections, &shared).await
@@ -135,6 +149,7 @@ fn http_builder(options: &ListenOptions) -> http1::Builder {
 
 /// Accepts for ever; at the limit of connections it waits for one to end before it accepts.
 async fn accept_all(
+    threads: &HttpThreads,
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
     shared: &Arc<Shared>,
@@ -152,11 +167,7 @@ async fn accept_all(
         };
         let stream = accept(listener).await;
         full &= slots.available_permits() == 0;
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            connection::run(stream, &shared).await;
-            drop(slot);
-        });
+        threads.serve(stream, slot, shared.clone(), tasks);
     }
 }
 

@@ -17,19 +17,46 @@ use tokio_util::task::TaskTracker;
 pub struct Tasks {
     tracker: TaskTracker,
     shutdown: CancellationToken,
+    /// The runtime that these were made on; `None` where they were made outside of one.
+    home: Option<Handle>,
 }
 
 impl Tasks {
-    /// No tasks, and no shutdown yet.
+    /// No tasks, and no shutdown yet. Tasks run on the current runtime, wherever they are spawned from;
+    /// made outside of a runtime, on that of the caller of [`spawn`](Self::spawn).
     pub fn new() -> Self {
-        Self::default()
+        Self { home: Handle::try_current().ok(), ..Self::default() }
     }
 
-    /// Spawns a tracked task on the current runtime. It runs on when the handle is dropped.
+    /// Spawns a tracked task on the runtime of [`Tasks::new`]. It continues when the handle is dropped.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, where [`Tasks::new`] was called outside of one too.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        match &self.home {
+            Some(home) => self.spawn_on(home, task),
+            None => self.spawn_here(task),
+        }
+    }
+
+    /// Spawns a tracked task on `runtime`.
+    pub fn spawn_on<F>(&self, runtime: &Handle, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.tracker.spawn_on(task, runtime)
+    }
+
+    /// Spawns a tracked task on the current runtime, whose timers and sockets it may hold.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    pub fn spawn_here<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -37,8 +64,9 @@ impl Tasks {
         self.tracker.spawn(task)
     }
 
-    /// Runs `work` in the caller's task for as long as the caller awaits it, and in a tracked task from the
-    /// moment that the caller drops the returned future. It costs no task where no caller leaves.
+    /// Runs `work` in the caller's task for as long as the caller awaits it, and in a tracked task of the
+    /// same runtime from the moment that the caller drops the returned future. It costs no task where no
+    /// caller leaves.
     ///
     /// Such tasks have no bound of their own: `work` must have a time limit.
     ///
@@ -59,7 +87,10 @@ impl Tasks {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        self.tracker.spawn_blocking(work)
+        match &self.home {
+            Some(home) => self.tracker.spawn_blocking_on(work, home),
+            None => self.tracker.spawn_blocking(work),
+        }
     }
 
     /// Cancelled when shutdown begins.
@@ -80,6 +111,11 @@ impl Tasks {
     /// How many tasks are running.
     pub fn running(&self) -> usize {
         self.tracker.len()
+    }
+
+    /// Returns when every task has ended, once [`drained`](Self::drained) was called. Cancel-safe.
+    pub async fn ended(&self) {
+        self.tracker.wait().await;
     }
 
     /// Waits until every task has ended; `false` when some still run at the deadline. It does not
@@ -127,7 +163,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
             && let Some(work) = self.work.take()
             && Handle::try_current().is_ok()
         {
-            self.tasks.spawn(work);
+            self.tasks.spawn_here(work);
         }
     }
 }
