@@ -140,9 +140,10 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
-    /// How many threads serve HTTP, at most 256. A connection stays on one of them.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = http_threads)]
-    pub http_threads: NonZeroUsize,
+    /// How many threads serve HTTP, at most 256; one for each core, at most 8, unless said otherwise.
+    /// A connection stays on one of them.
+    #[arg(long, value_name = "N", value_parser = http_threads)]
+    pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
@@ -265,7 +266,7 @@ impl Config {
                 lock_delays,
                 access,
                 events: self.events(),
-                http_threads: self.http_threads,
+                http_threads: self.http_threads.unwrap_or_else(HttpThreads::default_count),
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
             }),

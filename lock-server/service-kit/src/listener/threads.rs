@@ -28,6 +28,13 @@ pub struct HttpThreads {
 impl HttpThreads {
     /// The largest number of threads.
     pub const MAX: usize = 256;
+    const DEFAULT_MAX: usize = 8;
+
+    /// The number of cores, at most 8: no store keeps up with more threads than that.
+    pub fn default_count() -> NonZeroUsize {
+        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        NonZeroUsize::new(cores.get().min(Self::DEFAULT_MAX)).unwrap_or(NonZeroUsize::MIN)
+    }
 
     /// Starts the threads, named `http-0`, `http-1` and so on; at most [`Self::MAX`].
     ///
