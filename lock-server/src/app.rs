@@ -4,9 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use service_kit::health::Status;
-use service_kit::http::{Fold, HttpOptions};
+use service_kit::http::{ApiRouter, Fold, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
 use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
@@ -49,7 +48,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct App {
     /// The API with its operational routes, complete: it can be driven in process.
-    pub router: Router,
+    pub router: ApiRouter,
     listen: SocketAddr,
     options: ListenOptions,
     threads: HttpThreads,

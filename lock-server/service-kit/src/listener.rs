@@ -14,13 +14,13 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::http::ApiRouter;
 use crate::tasks::Tasks;
 
 pub use bind::{BindError, bind, check_loopback};
@@ -87,7 +87,7 @@ pub struct DrainReport {
 
 /// What all connections of a listener share.
 struct Shared {
-    router: Router,
+    router: ApiRouter,
     options: ListenOptions,
     http: http1::Builder,
     shutdown: CancellationToken,
@@ -97,7 +97,7 @@ struct Shared {
 /// Serves connections on the caller's runtime; otherwise as [`serve_on`].
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    router: impl Into<ApiRouter>,
     options: ListenOptions,
     tasks: Tasks,
 ) -> DrainReport {
@@ -113,14 +113,14 @@ pub async fn serve(
 pub async fn serve_on(
     threads: &HttpThreads,
     listener: TcpListener,
-    router: Router,
+    router: impl Into<ApiRouter>,
     options: ListenOptions,
     tasks: Tasks,
 ) -> DrainReport {
     let max_connections = options.max_connections.clamp(1, Semaphore::MAX_PERMITS >> 8);
     let slots = Arc::new(Semaphore::new(max_connections));
     let shared = Arc::new(Shared {
-        router,
+        router: router.into(),
         options,
         http: http_builder(&options),
         shutdown: tasks.shutdown_token(),

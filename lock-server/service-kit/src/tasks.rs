@@ -72,11 +72,19 @@ impl Tasks {
     ///
     /// # Cancel safety
     /// Dropping the returned future cancels nothing once it was polled.
-    pub fn finish<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Finish<T> {
-        Finish { work: Some(Box::pin(work)), is_started: false, tasks: self.clone() }
+    pub fn finish<F>(&self, work: F) -> Finish<Pin<Box<F>>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.finish_unpin(Box::pin(work))
+    }
+
+    /// As [`finish`](Self::finish), without a box for work that needs none.
+    pub fn finish_unpin<F>(&self, work: F) -> Finish<F>
+    where
+        F: Future<Output: Send> + Unpin + Send + 'static,
+    {
+        Finish { work: Some(work), progress: Progress::New, tasks: self.clone() }
     }
 
     /// Runs `work` on the runtime's threads for blocking work, tracked too.
@@ -128,38 +136,64 @@ impl Tasks {
 
 /// Work that is completed whether or not its caller stays; see [`Tasks::finish`].
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Finish<T: Send + 'static> {
+pub struct Finish<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
     /// `None` once it is complete.
-    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    is_started: bool,
+    work: Option<F>,
+    progress: Progress,
     tasks: Tasks,
 }
 
-impl<T: Send + 'static> fmt::Debug for Finish<T> {
+/// How far the work of a [`Finish`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It was never polled.
+    New,
+    /// It is being polled. It keeps this value if the poll panics, and must not be polled again.
+    Polled,
+    /// It was polled and waits.
+    Pending,
+}
+
+impl<F> fmt::Debug for Finish<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Finish").field("is_started", &self.is_started).finish_non_exhaustive()
+        f.debug_struct("Finish").field("progress", &self.progress).finish_non_exhaustive()
     }
 }
 
-impl<T: Send + 'static> Future for Finish<T> {
-    type Output = T;
+impl<F> Future for Finish<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
+    type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        self.is_started = true;
-        // Taken out, so that work that panics is not polled a second time.
-        let Some(mut work) = self.work.take() else { return Poll::Pending };
-        let polled = work.as_mut().poll(cx);
-        if polled.is_pending() {
-            self.work = Some(work);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let Some(work) = this.work.as_mut().filter(|_| this.progress != Progress::Polled) else {
+            return Poll::Pending;
+        };
+        this.progress = Progress::Polled;
+        let polled = Pin::new(work).poll(cx);
+        match &polled {
+            Poll::Ready(_) => this.work = None,
+            Poll::Pending => this.progress = Progress::Pending,
         }
         polled
     }
 }
 
-impl<T: Send + 'static> Drop for Finish<T> {
+impl<F> Drop for Finish<F>
+where
+    F: Future<Output: Send> + Unpin + Send + 'static,
+{
     fn drop(&mut self) {
         // Without a runtime the process ends.
-        if self.is_started
+        if self.progress == Progress::Pending
             && let Some(work) = self.work.take()
             && Handle::try_current().is_ok()
         {
