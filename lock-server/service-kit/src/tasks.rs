@@ -235,6 +235,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn work_that_panicked_is_not_polled_again() {
+        let tasks = Tasks::new();
+        let mut polls = 0;
+        let mut work = tasks.finish_unpin(std::future::poll_fn(move |_| -> Poll<()> {
+            polls += 1;
+            panic!("poll {polls}")
+        }));
+        let poll = |work: &mut Finish<_>| {
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            let poll = || Pin::new(work).poll(&mut cx);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
+        };
+        assert!(poll(&mut work).is_err());
+        assert!(poll(&mut work).is_ok_and(|polled| polled.is_pending()));
+        drop(work);
+        assert_eq!(tasks.running(), 0);
+    }
+
+    #[test]
+    fn tasks_run_where_they_were_made() {
+        let runtime = |name: &str| {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
+        };
+        let (home, other) = (runtime("home"), runtime("other"));
+        let tasks = home.block_on(async { Tasks::new() });
+        let name = || std::thread::current().name().map(str::to_owned);
+        other.block_on(async {
+            assert_eq!(tasks.spawn(async move { name() }).await.unwrap().unwrap(), "home");
+            assert_eq!(tasks.spawn_here(async move { name() }).await.unwrap().unwrap(), "other");
+            assert!(tasks.drained(Duration::from_secs(30)).await);
+        });
+    }
+
+    #[tokio::test]
     async fn drained_waits_for_tasks_and_says_when_it_gave_up() {
         let tasks = Tasks::new();
         let token = tasks.shutdown_token();
