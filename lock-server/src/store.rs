@@ -15,6 +15,8 @@ pub mod embedded;
 mod engine;
 pub mod etcd;
 mod guarantee;
+#[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
+mod log;
 mod loss;
 pub mod memory;
 mod open;

@@ -1,0 +1,1 @@
+//! Fuzz target: the bytes of a file.
