@@ -12,6 +12,7 @@ use crate::prefixes::{Prefixed, Prefixes};
 use crate::rules::fuzz as rules;
 use crate::store::StoreUrl;
 use crate::store::etcd::{EtcdTarget, fuzz as etcd};
+use crate::store::log::fuzz as log;
 use crate::store::quorum::replies;
 use crate::store::redis::{KeyPrefix, fuzz as redis_store};
 
@@ -21,6 +22,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target.
 pub const TARGETS: &[Target] = &[
     ("lock-journal", journal),
+    ("lock-log", log::segment),
     ("lock-etcd", etcd_replies),
     ("lock-replies", script_replies),
     ("lock-settings", settings),

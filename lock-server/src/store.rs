@@ -16,7 +16,7 @@ mod engine;
 pub mod etcd;
 mod guarantee;
 #[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
-mod log;
+pub(crate) mod log;
 mod loss;
 pub mod memory;
 mod open;

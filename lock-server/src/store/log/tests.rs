@@ -5,6 +5,7 @@ mod crashes;
 mod damage;
 mod faults;
 mod kill;
+mod rates;
 mod sim_disk;
 
 use std::collections::BTreeMap;
