@@ -165,8 +165,13 @@ pub(super) fn replay_segment(
         let at = reader.offset();
         let Some(Frame { sequence, payload }) = reader.next_frame()? else { break };
         let problem = if sequence != next_sequence {
+            let lost = if last_frame.is_none() {
+                "the end of the file before this"
+            } else {
+                "what stood between"
+            };
             format!(
-                "frame {sequence} is here in place of {next_sequence}: frames before it are missing"
+                "frame {sequence} is here in place of {next_sequence}: {lost} is damaged or gone"
             )
         } else if apply(entries, payload).is_none() {
             format!("frame {sequence} is malformed")

@@ -12,6 +12,8 @@ use super::reader::as_u64;
 use super::segment::{AppendFault, Segment};
 use super::{AppendError, Change};
 
+/// Memory of a batch that waits, beside its changes.
+const TICKET_BYTES: usize = 64;
 /// A buffer that grew beyond this is not kept for the next frame.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
@@ -61,7 +63,8 @@ impl Queue {
         if let Some(reason) = &group.poisoned {
             return Err(AppendError::Poisoned(reason.clone()));
         }
-        if group.frame.len() - FRAME_BYTES + bytes > self.bytes_max {
+        let waiting = group.frame.len() - FRAME_BYTES + group.tickets.len() * TICKET_BYTES;
+        if waiting + bytes > self.bytes_max {
             return Err(AppendError::Busy);
         }
         for (key, value) in batch {
@@ -176,6 +179,15 @@ impl Writer {
         if let Some(spare) = self.exchange.swap(full) {
             self.active = spare;
         }
+    }
+}
+
+impl Drop for Writer {
+    /// Also after a panic: batches that nothing will write must not wait.
+    fn drop(&mut self) {
+        let mut group = self.queue.lock();
+        group.poisoned.get_or_insert_with(|| "the writer stopped".into());
+        group.tickets.clear();
     }
 }
 

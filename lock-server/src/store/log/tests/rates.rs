@@ -10,8 +10,8 @@ use tempfile::tempdir;
 
 use super::*;
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(1_000);
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(250);
 const VALUE_BYTES: usize = 300;
 /// Names in use, so that the log is much longer than what lives.
 const NAMES: u64 = 1_000;
@@ -152,4 +152,45 @@ fn rates() {
             .unwrap();
         }
     }
+}
+
+/// Longest waits for an append while snapshots of many live entries are made.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::disallowed_methods, reason = "a measurement")]
+fn pauses() {
+    const LIVE: u64 = 100_000;
+    const SECONDS: u64 = 15;
+    let mut out = std::io::stdout();
+    let folder = tempdir().unwrap();
+    let (log, _) = Log::open(folder.path(), LogOptions::default()).unwrap();
+    let value = Bytes::from(vec![7; VALUE_BYTES]);
+    let change = |n: u64| (Bytes::from(format!("orders/{}", n % LIVE)), Some(value.clone()));
+    for n in 0..LIVE / 100 {
+        commit(&log, &(0..100).map(|i| change(n * 100 + i)).collect::<Vec<_>>());
+    }
+    let (start, mut times) = (std::time::Instant::now(), Vec::new());
+    while start.elapsed().as_secs() < SECONDS {
+        let n = times.len() as u64 * 64;
+        let batch: Vec<_> = (0..64).map(|i| change(n + i)).collect();
+        let before = std::time::Instant::now();
+        commit(&log, &batch);
+        times.push(before.elapsed().as_micros());
+    }
+    let batches = times.len();
+    times.sort_unstable();
+    let at = |per_mille: usize| times[batches * per_mille / 1_000];
+    let (p50, p99, p999, max) = (at(500), at(990), at(999), times[batches - 1]);
+    writeln!(out, "{batches} batches of 64, us: p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
+        .unwrap();
+    drop(log);
+    let before = std::time::Instant::now();
+    let (_log, restored) = Log::open(folder.path(), LogOptions::default()).unwrap();
+    let (live, ms) = (restored.entries.len(), before.elapsed().as_millis());
+    writeln!(
+        out,
+        "opened with {live} live entries in {ms} ms: {:?}",
+        Folder::new(folder.path()).list()
+    )
+    .unwrap();
 }
