@@ -69,9 +69,11 @@ pub(super) fn recover(disk: &dyn Disk, options: &LogOptions) -> Result<Recovered
             closed.push(ClosedSegment { index, end, next_sequence });
         }
     }
-    // Segments are made before they are needed; those that are not needed yet are made again.
+    // Segments are made before they are needed; those that are not needed yet are made again. One
+    // after the other, so that a crash leaves no gap between segments.
     for name in found.leftovers.iter().chain(unused.iter().rev()) {
-        disk.remove(name).map_err(|error| FolderError::of_io(&disk.path(name), &error))?;
+        let removed = disk.remove(name).and_then(|()| disk.sync_folder());
+        removed.map_err(|error| FolderError::of_io(&disk.path(name), &error))?;
     }
     let active = match last {
         Some((index, segment)) => reopen(disk, index, segment, options)?,

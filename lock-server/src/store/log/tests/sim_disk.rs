@@ -43,12 +43,34 @@ struct Content {
 
 type Names = BTreeMap<String, usize>;
 
+/// A change of the folder that the next sync of it makes durable.
+#[derive(Clone, Debug)]
+enum NameChange {
+    Insert(String, usize),
+    Move(String, String, usize),
+    Remove(String),
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut Names) {
+        match self {
+            Self::Insert(name, id) => drop(names.insert(name.clone(), *id)),
+            Self::Move(from, to, id) => {
+                names.remove(from);
+                names.insert(to.clone(), *id);
+            }
+            Self::Remove(name) => drop(names.remove(name)),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     contents: Vec<Content>,
     names: Names,
-    /// The durable names, and those after each later change.
-    histories: Vec<Names>,
+    durable_names: Names,
+    /// What changed since the folder was synced; a crash leaves any part of it.
+    name_changes: Vec<NameChange>,
     operations: u64,
     /// From this operation on, all fail: the machine lost its power.
     crash_at: Option<u64>,
@@ -84,13 +106,16 @@ impl SimDisk {
     /// The disk after a loss of power: of what was not synced, any part is there.
     pub(super) fn after_crash(&self, numbers: &mut Numbers) -> Self {
         let state = self.0.lock().unwrap();
-        let mut histories = state.histories.clone();
-        histories.push(state.names.clone());
-        let names =
-            histories.swap_remove(usize::try_from(numbers.below(histories.len() as u64)).unwrap());
+        let mut names = state.durable_names.clone();
+        for change in &state.name_changes {
+            if numbers.below(2) == 0 {
+                change.apply(&mut names);
+            }
+        }
         let contents = state.contents.iter().map(|content| content.after_crash(numbers)).collect();
-        let histories = vec![names.clone()];
-        Self(Arc::new(Mutex::new(State { contents, names, histories, ..State::default() })))
+        let durable_names = names.clone();
+        let state = State { contents, names, durable_names, ..State::default() };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// The disk as another process of the same machine sees it.
@@ -130,13 +155,9 @@ impl State {
         Ok(())
     }
 
-    /// Changes the names; durable with the next sync of the folder.
-    fn change_names(&mut self, change: impl FnOnce(&mut Names)) {
-        if self.histories.is_empty() {
-            self.histories.push(Names::new());
-        }
-        change(&mut self.names);
-        self.histories.push(self.names.clone());
+    fn change_names(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        self.name_changes.push(change);
     }
 }
 
@@ -200,9 +221,7 @@ impl Disk for SimDisk {
         let id = self.act(Op::Create, name, |state| {
             let id = state.contents.len();
             state.contents.push(Content::default());
-            state.change_names(|names| {
-                names.insert(name.to_owned(), id);
-            });
+            state.change_names(NameChange::Insert(name.to_owned(), id));
             Ok(id)
         })?;
         Ok(Box::new(SimFile { disk: self.clone(), id, name: name.to_owned() }))
@@ -210,27 +229,23 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.act(Op::Rename, to, |state| {
-            state.change_names(|names| {
-                if let Some(id) = names.remove(from) {
-                    names.insert(to.to_owned(), id);
-                }
-            });
+            let id = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+            state.change_names(NameChange::Move(from.to_owned(), to.to_owned(), id));
             Ok(())
         })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.act(Op::Remove, name, |state| {
-            state.change_names(|names| {
-                names.remove(name);
-            });
+            state.change_names(NameChange::Remove(name.to_owned()));
             Ok(())
         })
     }
 
     fn sync_folder(&self) -> io::Result<()> {
         self.act(Op::SyncFolder, "", |state| {
-            state.histories = vec![state.names.clone()];
+            state.name_changes.clear();
+            state.durable_names = state.names.clone();
             Ok(())
         })
     }
