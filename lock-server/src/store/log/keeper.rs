@@ -12,7 +12,7 @@ use service_kit::data_file::FolderError;
 
 use super::LogOptions;
 use super::disk::Disk;
-use super::format::{self, END, FRAME_BYTES, Header, Kind, SnapshotEnd};
+use super::format::{self, END, FRAME_BYTES, HEADER_BYTES, Header, Kind, SnapshotEnd};
 use super::names;
 use super::reader::{self, Entries, as_u64};
 use super::segment::{Segment, random_salt};
@@ -109,16 +109,16 @@ impl Keeper {
     /// Works until [`Exchange::stop`].
     pub(super) fn run(mut self) {
         let mut failed = false;
-        while let Some(needs_spare) = self.wait(failed) {
-            failed = needs_spare && !self.prepare();
+        while self.wait(failed) {
+            failed = !self.prepare();
             if self.is_snapshot_due() {
                 failed |= !self.compact();
             }
         }
     }
 
-    /// Waits for work; `None` means stop, else the value says whether a spare is needed.
-    fn wait(&mut self, failed: bool) -> Option<bool> {
+    /// Waits for work; returns `false` once the keeper is to stop.
+    fn wait(&mut self, failed: bool) -> bool {
         let exchange = self.exchange.clone();
         let mut desk = exchange.desk();
         if failed && !desk.is_stopped {
@@ -127,18 +127,21 @@ impl Keeper {
         }
         loop {
             if desk.is_stopped {
-                return None;
+                return false;
             }
             self.closed.append(&mut desk.closed);
-            let needs_spare = desk.spare.is_none();
-            if needs_spare || self.is_snapshot_due() {
-                return Some(needs_spare);
+            if desk.spare.is_none() || self.is_snapshot_due() {
+                return true;
             }
             desk = exchange.changed.wait(desk).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
+    /// Makes the next segment if the last one that was made is in use. Returns whether there is one.
     fn prepare(&mut self) -> bool {
+        if self.exchange.desk().spare.is_some() {
+            return true;
+        }
         match Segment::create(&*self.disk, self.next_index, self.options.segment_bytes) {
             Ok(spare) => {
                 self.next_index += 1;
@@ -180,14 +183,18 @@ impl Keeper {
     }
 
     /// Replaces the snapshot and the closed segments by a new snapshot.
-    fn replace(&self) -> Result<Snapshot, FolderError> {
-        let disk = &*self.disk;
+    ///
+    /// The writer may fill several segments meanwhile, so the next one is made whenever it is needed.
+    fn replace(&mut self) -> Result<Snapshot, FolderError> {
+        let disk = &*self.disk.clone();
         let mut entries = Entries::new();
         if self.snapshot.index > 0 {
             reader::load_snapshot(disk, self.snapshot.index, &mut entries)?;
         }
         let mut last = self.snapshot;
-        for segment in &self.closed {
+        let mut prepared = true;
+        for segment in self.closed.clone() {
+            prepared = prepared && self.prepare();
             let read =
                 reader::replay_segment(disk, segment.index, last.next_sequence, &mut entries)?;
             if (read.end, read.next_sequence) != (segment.end, segment.next_sequence) {
@@ -198,7 +205,10 @@ impl Keeper {
                 Snapshot { index: segment.index, bytes: 0, next_sequence: segment.next_sequence };
         }
         let io_error = |error| FolderError::of_io(&disk.path(""), &error);
-        let bytes = write_snapshot(disk, last.index, last.next_sequence - 1, &entries);
+        let header = Header { kind: Kind::Snapshot, index: last.index, salt: random_salt() };
+        let bytes = write_snapshot(disk, &header, last.next_sequence - 1, &entries, || {
+            prepared = prepared && self.prepare();
+        });
         last.bytes = bytes.map_err(io_error)?;
         for name in self.replaced() {
             // What cannot be removed now is removed when the folder is opened.
@@ -217,21 +227,21 @@ impl Keeper {
     }
 }
 
-/// Writes a snapshot and gives it its name once it is durable. Returns its length.
+/// Writes a snapshot and gives it its name once it is durable. Returns its length. `between` runs
+/// after each frame.
 fn write_snapshot(
     disk: &dyn Disk,
-    index: u64,
+    header: &Header,
     sequence: u64,
     entries: &Entries,
+    mut between: impl FnMut(),
 ) -> std::io::Result<u64> {
-    let unfinished = names::unfinished(Kind::Snapshot, index);
+    let unfinished = names::unfinished(Kind::Snapshot, header.index);
     let file = disk.create(&unfinished)?;
-    let salt = random_salt();
-    let header = Header { kind: Kind::Snapshot, index, salt }.encode();
-    file.write_at(&header, 0)?;
-    let (mut end, mut synced) = (as_u64(header.len()), 0);
+    file.write_at(&header.encode(), 0)?;
+    let (mut end, mut synced) = (as_u64(HEADER_BYTES), 0);
     let mut write = |frame: &mut Vec<u8>, sequence: u64| -> std::io::Result<()> {
-        format::seal_frame(frame, salt, sequence);
+        format::seal_frame(frame, header.salt, sequence);
         file.write_at(frame, end)?;
         end += as_u64(frame.len());
         frame.truncate(FRAME_BYTES);
@@ -239,6 +249,7 @@ fn write_snapshot(
             synced = end;
             file.sync_data()?;
         }
+        between();
         Ok(())
     };
     let mut frame = vec![0; FRAME_BYTES];
@@ -255,7 +266,7 @@ fn write_snapshot(
     frame.extend_from_slice(&last.encode());
     write(&mut frame, END)?;
     file.sync_data()?;
-    disk.rename(&unfinished, &names::of(Kind::Snapshot, index))?;
+    disk.rename(&unfinished, &names::of(Kind::Snapshot, header.index))?;
     disk.sync_folder()?;
     Ok(end)
 }

@@ -78,6 +78,11 @@ impl Queue {
         Ok(durable)
     }
 
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().tickets.len()
+    }
+
     /// Lets the writer stop once nothing waits.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;

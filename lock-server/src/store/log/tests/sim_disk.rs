@@ -98,6 +98,11 @@ impl SimDisk {
         self.0.lock().unwrap().faults.push(fault);
     }
 
+    /// Holds up every operation until the value is dropped.
+    pub(super) fn pause(&self) -> impl Drop + use<'_> {
+        self.0.lock().unwrap()
+    }
+
     /// The operation during which the power was lost, with the name of the file.
     pub(super) fn crashed_in(&self) -> Option<(Op, String)> {
         self.0.lock().unwrap().crashed_in.clone()
