@@ -2,17 +2,18 @@
 //!
 //! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
 
-use fence_protocol::LockName;
+use fence_protocol::{LockName, SessionId, Token};
+use lease::{Limits, Machine, Record, Session, StoredRecord, StoredSession};
 use redis::Value;
 
 use crate::config::LockDelay;
 use crate::events::{self, EventId};
 use crate::guards::{GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
-use crate::rules::fuzz as rules;
 use crate::store::StoreUrl;
 use crate::store::etcd::{EtcdTarget, fuzz as etcd};
 use crate::store::quorum::replies;
+use crate::store::quorum::rules::fuzz as rules;
 use crate::store::redis::{KeyPrefix, fuzz as redis_store};
 
 /// A target and its name.
@@ -29,10 +30,37 @@ pub const TARGETS: &[Target] = &[
 /// Stands for a password; it must not be in what a log shows.
 const PASSWORD: &str = "hunter2";
 
+/// A day in milliseconds: everything that a journal may hold is over after it.
+const LATER_MS: u64 = 24 * 3_600_000;
+
+/// A record or a session in the journal. What is read is written so that it is read again as the
+/// same, and a machine that took it over passes its time without a panic.
 fn journal(input: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(input) {
-        rules::journal(text);
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let now_ms = 1_000;
+    let Ok(lock) = LockName::new("orders/42") else { return };
+    let mut machine = Machine::new(0, Limits::default());
+    if let Ok(stored) = serde_json::from_str::<StoredSession>(text) {
+        let session = Session::from_stored(stored, now_ms);
+        let Ok(again) = serde_json::to_string(&session.to_stored()) else { panic!("{session:?}") };
+        let read = serde_json::from_str(&again).map(|stored| Session::from_stored(stored, now_ms));
+        assert!(read.is_ok_and(|read| read == session), "{again}");
+        machine.restore_session(SessionId::MAX, session);
     }
+    if let Ok(stored) = serde_json::from_str::<StoredRecord>(text) {
+        let record = Record::from_stored(stored, now_ms);
+        let Ok(again) = serde_json::to_string(&record.to_stored()) else { panic!("{record:?}") };
+        let read = serde_json::from_str(&again).map(|stored| Record::from_stored(stored, now_ms));
+        assert!(read.is_ok_and(|read| read == record), "{again}");
+        let highest = record.highest_token();
+        machine.restore(now_ms, lock, record);
+        assert!(machine.counter() >= highest && machine.counter() <= Token::MAX);
+    }
+    for at_ms in [now_ms, now_ms + 1, now_ms + LATER_MS, u64::MAX / 2] {
+        machine.tick(at_ms);
+    }
+    drop(machine.take_changes());
+    drop(machine.take_session_changes());
 }
 
 fn etcd_replies(input: &[u8]) {

@@ -32,8 +32,8 @@ pub(crate) use self::after_grant::{NotSealed, Seals};
 pub use self::revoke::Unsealed;
 pub(crate) use self::sealer::Sealer;
 pub use self::url::GuardUrl;
-use crate::rules::tokens;
 use crate::store::LockStore;
+use lease::tokens;
 
 /// How many guards may be named.
 pub const GUARDS_MAX: usize = 16;

@@ -4,7 +4,7 @@
 use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
 use fence_tests::ports;
 use fence_tests::servers::{DataDir, Setup};
-use lock_server::rules::tokens;
+use lease::tokens;
 use serde_json::json;
 use service_kit::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;

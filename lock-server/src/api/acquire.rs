@@ -13,8 +13,8 @@ use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
 use super::{Service, error, sessions};
 use crate::counters::Operation;
-use crate::rules::tokens;
 use crate::store::{Acquire, Mode, Takeover};
+use lease::tokens;
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;

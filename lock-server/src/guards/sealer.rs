@@ -16,8 +16,8 @@ use service_kit::metrics::Metrics;
 
 use super::seal::{self, Standing};
 use super::{GuardUrl, http};
-use crate::rules::tokens;
 use crate::signer::Signer;
+use lease::tokens;
 
 /// Why guards are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::engine::Engine;
 use super::{
     Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
 };
-use crate::rules::Machine;
+use lease::Machine;
 
 /// The file in the data folder.
 const FILE: &str = "locks.redb";

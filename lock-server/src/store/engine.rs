@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use self::worker::Worker;
 use super::{Acquire, Grant, ListQuery, Revoke, StoreError};
-use crate::rules::Machine;
+use lease::Machine;
 
 /// How many requests may wait for the thread; more are refused, not queued.
 const INBOX: usize = 16_384;

@@ -16,7 +16,7 @@ use super::engine::{Engine, NoJournal};
 use super::{
     Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
 };
-use crate::rules::{Machine, tokens};
+use lease::{Machine, tokens};
 
 /// The `memory:` store.
 #[derive(Debug)]

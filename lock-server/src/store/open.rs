@@ -20,7 +20,7 @@ use super::redis::replicas::ReplicaOptions;
 use super::redis::{KeyPrefix, RedisOptions, RedisStore};
 use super::{Limits, LockStore, LossOptions};
 use crate::guards::{GuardUrl, Guards};
-use crate::rules::tokens;
+use lease::tokens;
 
 /// The value of `--store`.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Leases in a quorum of independent Redis nodes: 3 or 5, of which one or two may fail.
 //!
 //! A grant is a majority of votes for the same lease and token; the rules are in
-//! [`crate::rules::quorum`], the nodes' part of them in `quorum/*.lua`. This module asks the nodes
+//! [`crate::store::quorum::rules`], the nodes' part of them in `quorum/*.lua`. This module asks the nodes
 //! (`round`), proposes (`propose`), keeps who waits here in order (`queue`, `acquire`), and keeps the
 //! nodes one quorum (`membership`, `plan`). Any number of lock servers may use the same nodes.
 
@@ -19,6 +19,7 @@ mod queue;
 mod refused;
 pub mod replies;
 mod round;
+pub mod rules;
 pub mod scripts;
 mod shown;
 mod url;
@@ -47,7 +48,7 @@ use self::verify::{NodeVerifier, Runs};
 use super::redis::KeyPrefix;
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use crate::guards::Guards;
-use crate::rules::quorum::{BUCKETS, Members, majority};
+use crate::store::quorum::rules::{BUCKETS, Members, majority};
 
 pub use self::init::init_fresh;
 pub use self::url::QuorumUrl;

@@ -3,12 +3,10 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use fence_protocol::wire::session::{
-    SessionEndReason, SessionEndedReply, SessionPage, SessionReply,
-};
-use fence_protocol::{Owner, SessionId, Ttl};
+use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
+use fence_protocol::{Owner, SessionId};
 
-use super::StoreError;
+use super::{NewSession, StoreError};
 
 /// The sessions of a store.
 ///
@@ -70,61 +68,4 @@ pub trait SessionStore: Send + Sync + fmt::Debug + 'static {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<SessionPage, StoreError>;
-}
-
-/// A session to begin.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewSession {
-    /// Its id.
-    pub session_id: SessionId,
-    /// Who.
-    pub owner: Owner,
-    /// How long it lives without a heartbeat.
-    pub ttl: Ttl,
-    /// A JSON text for people.
-    pub metadata: Option<String>,
-    /// Whose it is by the access file; the store keeps it, and judges nobody by it.
-    pub principal: Option<String>,
-}
-
-/// What a session does not allow.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("session {session_id}: {why}")]
-pub struct SessionRefusal {
-    /// The session.
-    pub session_id: SessionId,
-    /// Why.
-    pub why: NoSession,
-}
-
-/// Why a session does not serve.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum NoSession {
-    /// Nothing is known of it: it never was, or it ended longer ago than is remembered.
-    #[error("it is not known")]
-    Unknown,
-    /// It has ended.
-    #[error("it has ended: {}", .0.as_str())]
-    Ended(SessionEndReason),
-    /// It is blocked.
-    #[error("it is blocked ({reason}) and ends in {ends_in_ms} ms")]
-    Blocked {
-        /// Why.
-        reason: Owner,
-        /// When it ends, in milliseconds from now.
-        ends_in_ms: u64,
-    },
-    /// It belongs to another owner.
-    #[error("it belongs to {0}")]
-    OtherOwner(Owner),
-    /// A lease that is bound to it has no time to live of its own.
-    #[error("a lease that is bound to it has no time to live of its own")]
-    Bound,
-}
-
-impl NoSession {
-    /// As the refusal of a store.
-    pub fn of(self, session_id: SessionId) -> StoreError {
-        StoreError::Session(SessionRefusal { session_id, why: self })
-    }
 }

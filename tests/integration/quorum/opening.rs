@@ -93,7 +93,7 @@ async fn a_new_quorum_begins_when_all_its_nodes_answer() {
     until_said(&kit, "a new quorum begins when all").await;
     nodes.node_mut(1).start_again().await;
     // Nobody can tell new nodes from emptied ones: tokens begin above the clock floor.
-    let floor = lock_server::rules::tokens::EPOCH_2025_MS;
+    let floor = lease::tokens::EPOCH_2025_MS;
     assert!(token_of(&store, "a").await.get() > floor);
     until_all_vote(&kit).await;
     // From now on a majority is enough, also for a server that starts.

@@ -6,7 +6,7 @@ use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
-use lock_server::rules::tokens;
+use lease::tokens;
 use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
 use service_kit::clock::{Clock as _, SystemClock};

@@ -7,8 +7,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTran
 use service_kit::clock::Clock;
 use service_kit::data_file::{self, Cause, FolderError};
 
-use crate::rules::{Machine, Record, Session, StoredRecord, StoredSession};
 use crate::store::engine::Journal;
+use lease::{Machine, Record, Session, StoredRecord, StoredSession};
 
 /// Lock name → the record's stored part, as JSON.
 const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
@@ -170,8 +170,8 @@ mod tests {
     use service_kit::clock::ManualClock;
 
     use super::*;
-    use crate::rules::Reply;
     use crate::store::{Acquire, Limits};
+    use lease::Reply;
 
     fn ask(lock: &LockName, lease_id: LeaseId) -> Acquire {
         Acquire::new(lock.clone(), lease_id, Owner::new("me").unwrap(), Ttl::DEFAULT)

@@ -11,8 +11,8 @@ use service_kit::health::{Health, Status};
 use tokio::sync::oneshot;
 
 use super::{Answer, Asked, Heard, Journal, Ready, Request};
-use crate::rules::{Machine, Reply, tokens};
 use crate::store::{Acquire, StoreError};
+use lease::{Machine, Reply, tokens};
 
 /// How many requests share one journal write at most.
 const BATCH: usize = 4_096;

@@ -22,8 +22,8 @@ use super::values::{self, FORMAT, Meta};
 use super::wire::{Header, Status};
 use super::{store_error, values::written};
 use crate::guards::Guards;
-use crate::rules::tokens;
 use crate::store::StoreError;
+use lease::tokens;
 
 mod known;
 

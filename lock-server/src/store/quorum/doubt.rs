@@ -1,8 +1,8 @@
 //! What a question that takes several rounds may have done so far.
 
-use crate::rules::quorum::NodeReply;
-use crate::rules::quorum::tally::{Heard, Round};
 use crate::store::StoreError;
+use crate::store::quorum::rules::NodeReply;
+use crate::store::quorum::rules::tally::{Heard, Round};
 
 /// Whether any round of a question may have been obeyed by a node. What one has left at a node is not
 /// gone because a later one, in another view, left nothing.
@@ -72,7 +72,7 @@ mod tests {
     use fence_protocol::{Owner, Token};
 
     use super::*;
-    use crate::rules::quorum::{Members, Refusal};
+    use crate::store::quorum::rules::{Members, Refusal};
 
     const NOTHING: Heard = Heard::Replied(NodeReply::Nothing { p: 9 });
 

@@ -11,7 +11,7 @@ use super::QuorumStore;
 use super::nodes::Node;
 use super::replies::read_names;
 use super::round::{reasons_text, say};
-use crate::rules::quorum::{Addressee, majority};
+use crate::store::quorum::rules::{Addressee, majority};
 use crate::store::{ListQuery, StoreError};
 
 /// How many keys a node looks at in one step of a scan.
@@ -112,7 +112,7 @@ impl QuorumStore {
 mod tests {
     use fence_protocol::Namespace;
 
-    use crate::rules::quorum::view::{Addressee, View};
+    use crate::store::quorum::rules::view::{Addressee, View};
     use crate::store::quorum::scripts::{Keys, Scripts};
     use crate::store::redis::KeyPrefix;
 

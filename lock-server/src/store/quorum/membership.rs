@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use super::counters::Counters;
 use super::nodes::Node;
 use super::plan::{Plan, Standing};
-use crate::rules::quorum::view::View;
-use crate::rules::quorum::{Addressee, Members, NodeId, majority};
+use crate::store::quorum::rules::view::View;
+use crate::store::quorum::rules::{Addressee, Members, NodeId, majority};
 
 use self::attempts::Attempts;
 pub(super) use self::drive::Driver;

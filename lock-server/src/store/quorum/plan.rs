@@ -10,8 +10,8 @@ mod returning;
 
 use std::collections::BTreeMap;
 
-use crate::rules::quorum::view::{Look, Meta, State, View};
-use crate::rules::quorum::{Members, NodeId, majority};
+use crate::store::quorum::rules::view::{Look, Meta, State, View};
+use crate::store::quorum::rules::{Members, NodeId, majority};
 
 /// What is known of one node.
 #[derive(Clone, Debug, Default)]

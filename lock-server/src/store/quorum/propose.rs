@@ -15,11 +15,11 @@ use super::nodes::budget;
 use super::queue::{Delivery, Granted, Holder, Outcome};
 use super::round::Asked;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
-use crate::rules::quorum::node::TopUp;
-use crate::rules::quorum::tally::{Decision, Round};
-use crate::rules::quorum::{NodeReply, Vote, bucket_of};
-use crate::rules::tokens;
+use crate::store::quorum::rules::node::TopUp;
+use crate::store::quorum::rules::tally::{Decision, Round};
+use crate::store::quorum::rules::{NodeReply, Vote, bucket_of};
 use crate::store::{Acquire, Grant, StoreError};
+use lease::tokens;
 
 /// How many rounds a proposal has: each answers the one before, and duels are rare.
 const ROUNDS_MAX: u32 = 12;

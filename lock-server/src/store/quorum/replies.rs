@@ -5,8 +5,8 @@ use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{Invalid, LockName, Owner};
 use service_kit::redis_link::text_fields;
 
-use crate::rules::quorum::view::{Accepted, Look, MemberReply, Meta, State, View};
-use crate::rules::quorum::{Bucket, NodeReply, Refusal, Seen, SeenLease};
+use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, State, View};
+use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
 
 /// What a node said cannot be read: it is another version, or no node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

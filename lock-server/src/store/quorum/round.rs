@@ -9,9 +9,9 @@ use super::membership::of_node;
 use super::nodes::{Node, Replies, Silence, ask};
 use super::replies::read_reply;
 use super::{Current, QuorumStore};
-use crate::rules::quorum::tally::{Heard, Round};
-use crate::rules::quorum::{Addressee, NodeReply, Refusal, bucket_of};
 use crate::store::StoreError;
+use crate::store::quorum::rules::tally::{Heard, Round};
+use crate::store::quorum::rules::{Addressee, NodeReply, Refusal, bucket_of};
 
 /// A question that has its answer, and the answers that may still come.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl QuorumStore {
     /// # Errors
     /// [`StoreError::Exhausted`].
     pub(super) fn token_above(known: u64, wish: Option<Token>) -> Result<Token, StoreError> {
-        crate::rules::tokens::next(known, wish).ok_or(StoreError::Exhausted)
+        lease::tokens::next(known, wish).ok_or(StoreError::Exhausted)
     }
 }
 

@@ -13,7 +13,7 @@ use super::membership::of_node;
 use super::nodes::{Silence, ask};
 use super::replies::read_seen;
 use super::round::{reasons_text, say};
-use crate::rules::quorum::{ENDED_MAX, Seen, SeenLease, bucket_of, majority};
+use crate::store::quorum::rules::{ENDED_MAX, Seen, SeenLease, bucket_of, majority};
 use crate::store::{Acquire, StoreError};
 
 /// How long is waited for the last nodes, so that what is shown is complete.

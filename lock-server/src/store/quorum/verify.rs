@@ -15,8 +15,8 @@ use super::nodes::Notes;
 use super::plan::copies;
 use super::replies::{read_look, read_member};
 use super::scripts::Scripts;
-use crate::rules::quorum::NodeId;
-use crate::rules::quorum::view::{FORMAT, Look, MemberReply, Meta, State};
+use crate::store::quorum::rules::NodeId;
+use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, State};
 use crate::store::redis::judge::{Version, oldest_version};
 
 /// Verifies one node.
@@ -166,7 +166,7 @@ impl NodeVerifier {
 pub(super) fn fell(look: &Look, meta: &Meta, before: &[u64]) -> bool {
     before.iter().enumerate().any(|(bucket, seen)| {
         let bucket = u8::try_from(bucket).unwrap_or(u8::MAX);
-        let p = look.p.get(&crate::rules::quorum::Bucket::new(bucket)).copied().unwrap_or(0);
+        let p = look.p.get(&crate::store::quorum::rules::Bucket::new(bucket)).copied().unwrap_or(0);
         p.max(meta.floor) < *seen
     })
 }

@@ -29,7 +29,7 @@ use super::rights::Needs;
 use super::scripts::{self, Scripts};
 use super::timekeeper::{Timekeeper, Wire};
 use crate::guards::{self, Guards};
-use crate::rules::tokens;
+use lease::tokens;
 
 /// A lineage that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use fence_tests::redis_server::Redis;
-use lock_server::rules::quorum::view::{Addressee, View};
 use lock_server::store::quorum::replies::{
     read_look, read_member, read_names, read_reply, read_seen,
 };
+use lock_server::store::quorum::rules::view::{Addressee, View};
 use lock_server::store::quorum::scripts::{Keys, Scripts};
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};

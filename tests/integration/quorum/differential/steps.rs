@@ -3,9 +3,9 @@
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use fence_tests::seed::Seed;
-use lock_server::rules::quorum::node::{Node, TopUp};
-use lock_server::rules::quorum::view::{Accepted, Addressee, MemberReply, View};
-use lock_server::rules::quorum::{
+use lock_server::store::quorum::rules::node::{Node, TopUp};
+use lock_server::store::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
+use lock_server::store::quorum::rules::{
     Bucket, End, Members, NodeId, NodeReply, Refusal, Renew, Vote, bucket_of,
 };
 use lock_server::store::quorum::scripts::{Init, Rejoin};

@@ -4,9 +4,9 @@ use std::hash::{Hash, Hasher};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
-use lock_server::rules::quorum::node::Node;
-use lock_server::rules::quorum::tally::{Decision, Heard, RenewDecision, Round};
-use lock_server::rules::quorum::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
+use lock_server::store::quorum::rules::node::Node;
+use lock_server::store::quorum::rules::tally::{Decision, Heard, RenewDecision, Round};
+use lock_server::store::quorum::rules::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
 
 /// What a proposer is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

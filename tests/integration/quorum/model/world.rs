@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lock_server::rules::quorum::node::Node;
-use lock_server::rules::quorum::tally::Heard;
-use lock_server::rules::quorum::view::{Accepted, MemberReply, View};
-use lock_server::rules::quorum::{Addressee, Bucket, Members, NodeId};
+use lock_server::store::quorum::rules::node::Node;
+use lock_server::store::quorum::rules::tally::Heard;
+use lock_server::store::quorum::rules::view::{Accepted, MemberReply, View};
+use lock_server::store::quorum::rules::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
 use super::bounds::{Bounds, Recovery, Step};

@@ -8,8 +8,8 @@ use service_kit::clock::ManualClock;
 use tempfile::TempDir;
 
 use super::*;
-use crate::rules::Reply;
 use crate::store::{Acquire, Grant, Limits, NewSession, NoSession, StoreError, Takeover};
+use lease::Reply;
 
 const HELD: &str = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff";
 const RELEASED: &str = "7f9619ff-8b86-4d01-b42d-00cf4fc964ff";

@@ -14,15 +14,15 @@ use tokio_util::sync::CancellationToken;
 use super::returning::Return;
 use super::{Membership, lines};
 use crate::guards::Guards;
-use crate::rules::quorum::view::{Look, MemberReply, View};
-use crate::rules::quorum::{Members, NodeId};
-use crate::rules::tokens;
 use crate::store::quorum::nodes::Node;
 use crate::store::quorum::plan::{Action, Known, plan};
 use crate::store::quorum::replies::{read_look, read_member};
+use crate::store::quorum::rules::view::{Look, MemberReply, View};
+use crate::store::quorum::rules::{Members, NodeId};
 use crate::store::quorum::scripts::{Init, Scripts};
 use crate::store::quorum::verify::fell;
 use crate::store::redis::judge;
+use lease::tokens;
 
 /// How often the nodes are looked at when nothing seems to happen.
 const CALM: Duration = Duration::from_secs(1);
@@ -268,6 +268,8 @@ impl Driver {
     }
 }
 
-pub(super) fn metas(known: &[Known]) -> impl Iterator<Item = &crate::rules::quorum::view::Meta> {
+pub(super) fn metas(
+    known: &[Known],
+) -> impl Iterator<Item = &crate::store::quorum::rules::view::Meta> {
     known.iter().filter_map(|known| known.found.as_ref()?.0.meta.as_ref())
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::drive::{BUSY, Done, Driver, metas};
-use crate::rules::quorum::view::{Accepted, Look, MemberReply, View};
-use crate::rules::quorum::{NodeId, majority};
 use crate::store::quorum::nodes::Node;
 use crate::store::quorum::plan::Known;
 use crate::store::quorum::random_below;
+use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, View};
+use crate::store::quorum::rules::{NodeId, majority};
 use crate::store::quorum::scripts::Rejoin;
 use crate::store::quorum::verify::new_id;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Group, Plan, Standing};
-use crate::rules::quorum::NodeId;
+use crate::store::quorum::rules::NodeId;
 
 impl Group<'_> {
     /// Nodes with one id have one memory, so that one of them has lost its own, and nobody can tell

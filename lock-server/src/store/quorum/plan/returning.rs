@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Action, Group, Plan};
-use crate::rules::quorum::view::View;
-use crate::rules::quorum::{Members, NodeId, majority};
+use crate::store::quorum::rules::view::View;
+use crate::store::quorum::rules::{Members, NodeId, majority};
 
 impl Group<'_> {
     /// Those who forgot come back under a new view.

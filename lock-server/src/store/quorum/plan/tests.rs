@@ -1,5 +1,5 @@
 use super::*;
-use crate::rules::quorum::view::{FORMAT, Meta};
+use crate::store::quorum::rules::view::{FORMAT, Meta};
 
 const CLUSTER: &str = "q1";
 

@@ -7,8 +7,8 @@ use fence_protocol::{LeaseId, LockName};
 use service_kit::ids;
 
 use super::super::Current;
-use crate::rules::quorum::tally::{Heard, Round};
-use crate::rules::quorum::{NodeReply, Vote, majority};
+use crate::store::quorum::rules::tally::{Heard, Round};
+use crate::store::quorum::rules::{NodeReply, Vote, majority};
 
 /// The votes that a proposal asks for.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ mod tests {
     use fence_protocol::{Owner, Token};
 
     use super::*;
-    use crate::rules::quorum::{Bucket, Members, Refusal};
+    use crate::store::quorum::rules::{Bucket, Members, Refusal};
 
     const ACCEPTED: Heard = Heard::Replied(NodeReply::Accepted { p: 7, remaining_ms: 1_000 });
 

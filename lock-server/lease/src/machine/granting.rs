@@ -1,0 +1,187 @@
+//! One lock is asked for: it is granted, or the request waits, or it is refused.
+
+use fence_protocol::{LockName, Token};
+
+use super::answers::known_answer;
+use super::{Alarm, Machine, Reply, limit};
+use crate::record::{Holder, Record, Waiter};
+use crate::takeover::{Verdict, verdict};
+use crate::tokens;
+use crate::{Acquire, Grant, StoreError};
+
+/// How a grant comes about.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// In the answer to its own request, which waited for so long before.
+    Answered { waited_ms: u64 },
+    /// In the turn of its queue: nobody knows yet whether it arrives.
+    Handed { waited_ms: u64 },
+}
+
+impl Way {
+    pub(super) const AT_ONCE: Self = Self::Answered { waited_ms: 0 };
+}
+
+impl Machine {
+    /// Grants, queues or refuses. See [`LockStore::acquire`](Machine::acquire).
+    pub fn acquire(&mut self, now_ms: u64, request: Acquire) -> Reply {
+        self.tick(now_ms);
+        let lock = request.lock.clone();
+        if let Err(refusal) = self.check_room(&lock) {
+            return Reply::Done(Err(refusal));
+        }
+        let mut record = self.take_out(&lock).unwrap_or_default();
+        let reply = self.acquire_in(now_ms, &lock, &mut record, request);
+        self.put_back(lock, record);
+        self.pass_on(now_ms);
+        reply
+    }
+
+    /// Whether there is a record of the lock, or room for one.
+    pub(super) fn check_room(&self, lock: &LockName) -> Result<(), StoreError> {
+        let most = self.limits.locks;
+        if self.records.len() < most || self.records.contains_key(lock) {
+            return Ok(());
+        }
+        Err(limit("locks held or remembered", most))
+    }
+
+    fn acquire_in(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+    ) -> Reply {
+        if let Some(known) = known_answer(&self.sessions, now_ms, record, &request) {
+            return Reply::Done(known);
+        }
+        let place = record.position(request.lease_id);
+        if let Some(refusal) = place.and_then(|place| other_request(&record.queue[place], &request))
+        {
+            return Reply::Done(Err(refusal));
+        }
+        let kind = record.kind().filter(|kind| *kind != request.mode.kind());
+        if let Some(kind) = kind.filter(|_| place.is_none()) {
+            return Reply::Done(Err(StoreError::OtherKind(kind)));
+        }
+        if let Err(refusal) = self.check_session(now_ms, &request, 1) {
+            return Reply::Done(Err(refusal));
+        }
+        match verdict(record, &request) {
+            Verdict::Supersede(lease_id) => {
+                return Reply::Done(self.supersede(now_ms, lock, record, lease_id, request));
+            }
+            Verdict::Refuse(holder, why) => {
+                let holder = self.info(now_ms, holder);
+                return Reply::Done(Err(StoreError::TakeoverRefused { holder, why }));
+            }
+            Verdict::Ordinary => {}
+        }
+        if let Some(place) = place {
+            return self.wait_longer(now_ms, lock, record, place, request.wait_ms);
+        }
+        if record.is_open_to(request.mode, &self.limits) {
+            return Reply::Done(self.grant(now_ms, lock, record, request, Way::AT_ONCE));
+        }
+        if request.wait_ms == 0 {
+            return Reply::Done(Err(self.held(now_ms, record)));
+        }
+        self.enqueue(now_ms, lock, record, request)
+    }
+
+    fn enqueue(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+    ) -> Reply {
+        if record.queue.len() >= self.limits.waiters_per_lock {
+            return Reply::Done(Err(limit("waiters of this lock", self.limits.waiters_per_lock)));
+        }
+        if self.waiters >= self.limits.waiters {
+            return Reply::Done(Err(limit("waiters of this server", self.limits.waiters)));
+        }
+        let until_ms = now_ms + request.wait_ms;
+        self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
+        self.stand(record, Waiter { request, group: None, since_ms: now_ms, until_ms });
+        Reply::Queued
+    }
+
+    /// Puts a waiter at the end of the queue.
+    pub(super) fn stand(&mut self, record: &mut Record, waiter: Waiter) {
+        self.waiters += 1;
+        if let Some(id) = waiter.request.session {
+            self.sessions.wait(id, &waiter.request.lock, waiter.request.lease_id);
+        }
+        record.queue.push_back(waiter);
+    }
+
+    /// The same id again: it keeps its place and gets the new patience.
+    fn wait_longer(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        place: usize,
+        wait_ms: u64,
+    ) -> Reply {
+        let waiter = &mut record.queue[place];
+        let alarm = Alarm::Waiter(waiter.request.lease_id);
+        self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
+        waiter.until_ms = now_ms + wait_ms;
+        self.alarms.insert((waiter.until_ms, lock.clone(), alarm));
+        Reply::Queued
+    }
+
+    pub(super) fn grant(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        request: Acquire,
+        way: Way,
+    ) -> Result<Grant, StoreError> {
+        let token: Token =
+            tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
+        debug_assert!(record.admits(request.mode, &self.limits), "{lock}: no place for a grant");
+        self.counter = token.get();
+        let session = request.session.and_then(|id| self.sessions.get(id));
+        let ttl = session.map_or(request.ttl, |session| session.ttl);
+        let until_ms = session.and_then(|session| session.lives(now_ms).ok());
+        if let Some(id) = request.session {
+            self.sessions.hold(id, lock, request.lease_id);
+        }
+        let (waited_ms, handed) = match way {
+            Way::Answered { waited_ms } => (waited_ms, false),
+            Way::Handed { waited_ms } => (waited_ms, true),
+        };
+        let holder = Holder {
+            lease_id: request.lease_id,
+            token,
+            owner: request.owner,
+            mode: request.mode,
+            session: request.session,
+            incarnation: request.incarnation,
+            ttl,
+            metadata: request.metadata,
+            lock_delay_ms: request.lock_delay_ms,
+            granted_at_ms: now_ms,
+            expires_at_ms: until_ms.unwrap_or(now_ms + ttl.ms()),
+            renewals: 0,
+            handed,
+        };
+        let grant = holder.grant(now_ms, waited_ms);
+        record.holders.push(holder);
+        self.dirty.insert(lock.clone());
+        Ok(grant)
+    }
+}
+
+/// Why a request is not the one that waits under its id: that is another owner's, or asks for
+/// several locks.
+fn other_request(waiter: &Waiter, request: &Acquire) -> Option<StoreError> {
+    let same = waiter.request.owner == request.owner && waiter.group.is_none();
+    (!same).then(|| StoreError::IdConflict { owner: waiter.request.owner.clone() })
+}

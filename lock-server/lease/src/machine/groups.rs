@@ -1,0 +1,315 @@
+//! Several locks in one step, or none of them.
+//!
+//! A request that cannot have all of its locks takes its place in all of their queues at once, the
+//! free ones too, and is granted in the step in which it is at the front of every queue and admitted
+//! by every lock. All places of a request are taken in one step, so any two requests stand in the
+//! same order wherever they meet: the oldest request that waits is behind nobody, and is granted when
+//! those who hold its locks are done. No circle of waiting can form.
+
+use std::collections::BTreeSet;
+
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{EndReason, LOCKS_PER_ACQUIRE_MAX};
+
+use super::answers::known_answer;
+use super::granting::Way;
+use super::leaving::Left;
+use super::{Alarm, Delivery, Machine, Reply, limit};
+use crate::record::{GroupId, Record, Waiter};
+use crate::tokens;
+use crate::{Acquire, Grant, Mode, StoreError};
+
+/// A request that waits in the queue of each of its locks.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Its locks in the order of the request: at least one.
+    pub(super) parts: Vec<(LockName, Mode)>,
+}
+
+impl Group {
+    /// The lock under which its answer is delivered.
+    pub(super) fn first_lock(&self) -> &LockName {
+        &self.parts[0].0
+    }
+
+    fn is_for(&self, parts: &[Acquire]) -> bool {
+        self.parts.iter().map(|(lock, _)| lock).eq(parts.iter().map(|part| &part.lock))
+    }
+}
+
+impl Machine {
+    /// Grants all of the locks, queues the request at all of them, or refuses. See
+    /// [`LockStore::acquire_all`](Machine::acquire_all).
+    pub fn acquire_all(&mut self, now_ms: u64, parts: Vec<Acquire>) -> Reply<Vec<Grant>> {
+        self.tick(now_ms);
+        let reply = self.try_all(now_ms, parts);
+        self.pass_on(now_ms);
+        reply.unwrap_or_else(|refusal| Reply::Done(Err(refusal)))
+    }
+
+    fn try_all(
+        &mut self,
+        now_ms: u64,
+        parts: Vec<Acquire>,
+    ) -> Result<Reply<Vec<Grant>>, StoreError> {
+        let Some(first) = parts.first() else { return Ok(Reply::Done(Ok(Vec::new()))) };
+        let wait_ms = first.wait_ms;
+        check_shape(&parts)?;
+        if let Some(grants) = self.held_already(now_ms, &parts)? {
+            return Ok(Reply::Done(Ok(grants)));
+        }
+        let waits = self.waits_already(&parts)?;
+        if waits.is_none() {
+            self.check_kinds(&parts)?;
+        }
+        self.check_session(now_ms, first, parts.len()).map_err(|why| part(&first.lock, why))?;
+        if let Some(group) = waits {
+            self.group_waits_longer(group, now_ms + wait_ms);
+            return Ok(Reply::Queued);
+        }
+        self.check_rooms(&parts)?;
+        let wishes: Vec<_> = parts.iter().map(|part| (part.lock.clone(), part.mode)).collect();
+        match self.first_taken(&wishes) {
+            None => {
+                let grants = self.grant_all(now_ms, parts, Way::AT_ONCE)?;
+                Ok(Reply::Done(Ok(grants.into_iter().map(|(_, grant)| grant).collect())))
+            }
+            Some(lock) if wait_ms == 0 => {
+                let record = self.records.get(&lock);
+                let held = record.map_or(StoreError::NotHeld, |record| self.held(now_ms, record));
+                Err(part(&lock, held))
+            }
+            Some(_) => self.enqueue_all(now_ms, parts, wishes),
+        }
+    }
+
+    /// The grants of an id that holds all of the locks; `None` where it holds none of them.
+    ///
+    /// An id that holds some of them held all of them once, and one has ended so long ago that
+    /// nobody remembers it: granting that one anew would be a second grant for one id.
+    fn held_already(
+        &mut self,
+        now_ms: u64,
+        parts: &[Acquire],
+    ) -> Result<Option<Vec<Grant>>, StoreError> {
+        let (mut held, mut missing) = (0, None);
+        for wish in parts {
+            let record = self.records.get(&wish.lock);
+            if let Some(ended) = record.and_then(|record| record.ended(wish.lease_id)) {
+                return Err(part(&wish.lock, ended.lost()));
+            }
+            match record.and_then(|record| record.holders.get(wish.lease_id)) {
+                Some(holder) if holder.owner != wish.owner => {
+                    let owner = holder.owner.clone();
+                    return Err(part(&wish.lock, StoreError::IdConflict { owner }));
+                }
+                Some(_) => held += 1,
+                None => missing = missing.or(Some(&wish.lock)),
+            }
+        }
+        match missing {
+            Some(_) if held == 0 => return Ok(None),
+            Some(lock) => {
+                let reason = EndReason::Superseded;
+                return Err(part(lock, StoreError::Lost { reason, why: None }));
+            }
+            None => {}
+        }
+        let grant = |wish: &Acquire| {
+            known_answer(&self.sessions, now_ms, self.records.get_mut(&wish.lock)?, wish)
+        };
+        parts.iter().filter_map(grant).collect::<Result<Vec<_>, _>>().map(Some)
+    }
+
+    /// The group that waits under this id, where it is the same request.
+    fn waits_already(&self, parts: &[Acquire]) -> Result<Option<GroupId>, StoreError> {
+        let waiter = parts.iter().find_map(|wish| {
+            let record = self.records.get(&wish.lock)?;
+            Some((wish, &record.queue[record.position(wish.lease_id)?]))
+        });
+        let Some((wish, waiter)) = waiter else { return Ok(None) };
+        let same = |id: &GroupId| {
+            let group = self.groups.get(id);
+            waiter.request.owner == wish.owner && group.is_some_and(|group| group.is_for(parts))
+        };
+        match waiter.group.filter(same) {
+            Some(group) => Ok(Some(group)),
+            None => {
+                let owner = waiter.request.owner.clone();
+                Err(part(&wish.lock, StoreError::IdConflict { owner }))
+            }
+        }
+    }
+
+    fn group_waits_longer(&mut self, id: GroupId, until_ms: u64) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let is_it = |waiter: &&mut Waiter| waiter.group == Some(id);
+        for (lock, _) in &group.parts {
+            let Some(record) = self.records.get_mut(lock) else { continue };
+            let Some(waiter) = record.queue.iter_mut().find(is_it) else { continue };
+            if lock == group.first_lock() {
+                let alarm = Alarm::Waiter(waiter.request.lease_id);
+                self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
+                self.alarms.insert((until_ms, lock.clone(), alarm));
+            }
+            waiter.until_ms = until_ms;
+        }
+    }
+
+    fn check_kinds(&self, parts: &[Acquire]) -> Result<(), StoreError> {
+        for wish in parts {
+            let kind = self.records.get(&wish.lock).and_then(Record::kind);
+            if let Some(kind) = kind.filter(|kind| *kind != wish.mode.kind()) {
+                return Err(part(&wish.lock, StoreError::OtherKind(kind)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_rooms(&self, parts: &[Acquire]) -> Result<(), StoreError> {
+        let room = self.limits.locks.saturating_sub(self.records.len());
+        let mut new = parts.iter().filter(|wish| !self.records.contains_key(&wish.lock));
+        match new.nth(room) {
+            None => Ok(()),
+            Some(wish) => {
+                Err(part(&wish.lock, limit("locks held or remembered", self.limits.locks)))
+            }
+        }
+    }
+
+    /// The first lock that a request would have to wait for.
+    pub(super) fn first_taken(&self, wishes: &[(LockName, Mode)]) -> Option<LockName> {
+        let open = |lock: &LockName, mode: Mode| {
+            self.records.get(lock).is_none_or(|record| record.is_open_to(mode, &self.limits))
+        };
+        wishes.iter().find(|(lock, mode)| !open(lock, *mode)).map(|(lock, _)| lock.clone())
+    }
+
+    /// A token for each lock, rising in the order of the request, or nothing at all.
+    fn grant_all(
+        &mut self,
+        now_ms: u64,
+        parts: Vec<Acquire>,
+        way: Way,
+    ) -> Result<Vec<(LockName, Grant)>, StoreError> {
+        let mut counter = self.counter;
+        for wish in &parts {
+            let token = tokens::next(counter, wish.min_token);
+            counter = token.ok_or_else(|| part(&wish.lock, StoreError::Exhausted))?.get();
+        }
+        let mut grants = Vec::with_capacity(parts.len());
+        for wish in parts {
+            let lock = wish.lock.clone();
+            let mut record = self.take_out(&lock).unwrap_or_default();
+            let granted = self.grant(now_ms, &lock, &mut record, wish, way);
+            self.put_back(lock.clone(), record);
+            grants.push((lock, granted?));
+        }
+        Ok(grants)
+    }
+
+    fn enqueue_all(
+        &mut self,
+        now_ms: u64,
+        parts: Vec<Acquire>,
+        wishes: Vec<(LockName, Mode)>,
+    ) -> Result<Reply<Vec<Grant>>, StoreError> {
+        let most = self.limits.waiters_per_lock;
+        let full = |lock: &LockName| {
+            self.records.get(lock).is_some_and(|record| record.queue.len() >= most)
+        };
+        if let Some((lock, _)) = wishes.iter().find(|(lock, _)| full(lock)) {
+            return Err(part(lock, limit("waiters of this lock", most)));
+        }
+        let (first, lease_id) = (parts[0].lock.clone(), parts[0].lease_id);
+        if self.waiters + parts.len() > self.limits.waiters {
+            return Err(part(&first, limit("waiters of this server", self.limits.waiters)));
+        }
+        self.last_group += 1;
+        let group = Some(self.last_group);
+        let until_ms = now_ms + parts[0].wait_ms;
+        self.groups.insert(self.last_group, Group { parts: wishes });
+        self.alarms.insert((until_ms, first, Alarm::Waiter(lease_id)));
+        for request in parts {
+            let lock = request.lock.clone();
+            let mut record = self.take_out(&lock).unwrap_or_default();
+            self.stand(&mut record, Waiter { request, group, since_ms: now_ms, until_ms });
+            self.put_back(lock, record);
+        }
+        Ok(Reply::Queued)
+    }
+
+    /// The first lock that a group waits for: it is not the first there, or not admitted. `None`
+    /// where it can be served.
+    pub(super) fn waits_for(&self, id: GroupId) -> Option<&LockName> {
+        let waits = |lock: &LockName, mode: Mode| {
+            self.records.get(lock).is_some_and(|record| {
+                let first = record.queue.front().is_some_and(|front| front.group == Some(id));
+                !first || !record.admits(mode, &self.limits)
+            })
+        };
+        let parts = &self.groups.get(&id)?.parts;
+        parts.iter().find(|(lock, mode)| waits(lock, *mode)).map(|(lock, _)| lock)
+    }
+
+    /// The record of the first lock that a group waits for.
+    pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
+        self.records.get(self.waits_for(id)?)
+    }
+
+    /// Takes a group out of every queue that it still stands in.
+    pub(super) fn disband(&mut self, id: GroupId) -> Option<Group> {
+        let group = self.groups.remove(&id)?;
+        for (lock, _) in &group.parts {
+            let record = self.records.get(lock);
+            let is_it = |waiter: &Waiter| waiter.group == Some(id);
+            if let Some(place) = record.and_then(|record| record.queue.iter().position(is_it)) {
+                self.leave_place(lock, place);
+            }
+        }
+        Some(group)
+    }
+
+    /// Grants a group all of its locks where nothing is in its way any more.
+    pub(super) fn serve_group(&mut self, now_ms: u64, id: GroupId) {
+        if self.waits_at(id).is_some() {
+            return;
+        }
+        let Some(group) = self.groups.remove(&id) else { return };
+        // Whoever stands behind it is looked at when its own grants are made.
+        let places = group.parts.iter().filter_map(|(lock, _)| self.leave_place(lock, 0));
+        let waiters: Vec<Waiter> = places.collect();
+        let Some(first) = waiters.first().cloned() else { return };
+        let lock = group.first_lock().clone();
+        if let Err(refusal) = self.check_session(now_ms, &first.request, waiters.len()) {
+            self.tell(&lock, &Left { waiter: first, group: Some(group) }, refusal);
+            return;
+        }
+        let waited_ms = now_ms.saturating_sub(first.since_ms);
+        let requests = waiters.into_iter().map(|waiter| waiter.request).collect();
+        let granted = self.grant_all(now_ms, requests, Way::Handed { waited_ms });
+        let (result, others) = match granted {
+            Ok(mut grants) => (Ok(grants.remove(0).1), grants),
+            Err(refusal) => (Err(refusal), Vec::new()),
+        };
+        let lease_id = first.request.lease_id;
+        self.deliveries.push(Delivery { lock, lease_id, result, others });
+    }
+}
+
+/// One lock of several refuses.
+fn part(lock: &LockName, refusal: StoreError) -> StoreError {
+    StoreError::Part { lock: lock.clone(), refusal: Box::new(refusal) }
+}
+
+/// A lock that is asked for twice would wait for itself.
+fn check_shape(parts: &[Acquire]) -> Result<(), StoreError> {
+    if parts.len() > LOCKS_PER_ACQUIRE_MAX {
+        return Err(limit("locks in one request", LOCKS_PER_ACQUIRE_MAX));
+    }
+    let mut seen = BTreeSet::new();
+    match parts.iter().find(|wish| !seen.insert(&wish.lock)) {
+        None => Ok(()),
+        Some(wish) => Err(part(&wish.lock, StoreError::IdConflict { owner: wish.owner.clone() })),
+    }
+}

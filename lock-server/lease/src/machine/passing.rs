@@ -1,0 +1,58 @@
+//! A lock passes on to those who wait, in the step that made room for them.
+
+use fence_protocol::LockName;
+
+use super::Machine;
+use super::granting::Way;
+use crate::record::{Record, Waiter};
+
+impl Machine {
+    /// Serves the queues that this step has made room in, until nobody can be served any more. Every
+    /// step ends with it.
+    pub(super) fn pass_on(&mut self, now_ms: u64) {
+        while let Some(lock) = self.passing.pop() {
+            self.serve(now_ms, lock.clone());
+            debug_assert!(self.is_served(&lock) || self.passing.contains(&lock), "{lock}: idle");
+        }
+    }
+
+    fn serve(&mut self, now_ms: u64, lock: LockName) {
+        let Some(mut record) = self.take_out(&lock) else { return };
+        while record.may_pass_on(&self.limits) {
+            let Some(waiter) = record.queue.pop_front_if(|front| front.group.is_none()) else {
+                break;
+            };
+            self.hand(now_ms, &lock, &mut record, waiter);
+        }
+        let front = record.queue.front().filter(|_| record.may_pass_on(&self.limits));
+        let group = front.and_then(|front| front.group);
+        self.keep(lock, record);
+        if let Some(group) = group {
+            self.serve_group(now_ms, group);
+        }
+    }
+
+    /// Hands the lock to a waiter that has left the queue for it.
+    fn hand(&mut self, now_ms: u64, lock: &LockName, record: &mut Record, waiter: Waiter) {
+        self.forget_waiter(lock, &waiter);
+        let lease_id = waiter.request.lease_id;
+        let result = match self.check_session(now_ms, &waiter.request, 1) {
+            Err(refusal) => Err(refusal),
+            Ok(()) => {
+                let waited_ms = now_ms.saturating_sub(waiter.since_ms);
+                self.grant(now_ms, lock, record, waiter.request, Way::Handed { waited_ms })
+            }
+        };
+        self.deliver(lock, lease_id, result);
+    }
+
+    /// Whether nobody waits who could be served: what is true after every step.
+    pub(super) fn is_served(&self, lock: &LockName) -> bool {
+        let Some(record) = self.records.get(lock) else { return true };
+        let Some(front) = record.queue.front() else { return true };
+        match front.group {
+            None => !record.admits(front.request.mode, &self.limits),
+            Some(group) => self.waits_at(group).is_some(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What can be read of the locks.
+
+use std::ops::Bound;
+
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::{LockLine, LockPage, LockReply};
+
+use super::Machine;
+use crate::ListQuery;
+use crate::record::Record;
+
+impl Machine {
+    /// Holder, queue and history of one lock.
+    pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
+        self.tick(now_ms);
+        let Some(record) = self.records.get_mut(lock) else {
+            return Record::default().reply(lock, now_ms);
+        };
+        for holder in record.holders.iter_mut() {
+            self.sessions.refresh(now_ms, holder);
+        }
+        record.reply(lock, now_ms)
+    }
+
+    /// A page of locks that are held, or closed for a while.
+    pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
+        self.tick(now_ms);
+        let from = match &query.after {
+            Some(after) if after.as_str() >= query.prefix.as_str() => {
+                Bound::Excluded(after.as_str())
+            }
+            _ => Bound::Included(query.prefix.as_str()),
+        };
+        let mut lines = self
+            .records
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
+            .filter_map(|(lock, record)| {
+                let held = record.holders.first().map(|holder| self.info(now_ms, holder));
+                let holder = held.or_else(|| Some(record.closed.first()?.info(now_ms)))?;
+                Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
+            });
+        let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();
+        let more = lines.next().is_some();
+        let next_after = locks.last().filter(|_| more).map(|line| line.lock.clone());
+        LockPage { locks, next_after }
+    }
+}

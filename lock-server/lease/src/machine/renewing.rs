@@ -1,0 +1,64 @@
+//! Live leases get their time again.
+
+use fence_protocol::{LeaseId, LockName, Ttl};
+
+use super::{Alarm, Machine};
+use crate::{Grant, NoSession, StoreError};
+
+impl Machine {
+    /// Replaces what remains of a live lease; of one that is bound to a session it tells only what
+    /// remains.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`]; [`StoreError::Session`] where a bound lease is to get another time.
+    pub fn renew(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        lease_id: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError> {
+        self.tick(now_ms);
+        let Some(record) = self.records.get_mut(lock) else {
+            return Err(self.gone_from(lock, lease_id));
+        };
+        let before = record.next_ms();
+        let Some(holder) = record.holders.get_mut(lease_id) else {
+            return Err(self.gone_from(lock, lease_id));
+        };
+        if let Some(id) = holder.session {
+            if ttl.is_some() {
+                return Err(NoSession::Bound.of(id));
+            }
+            self.sessions.refresh(now_ms, holder);
+            holder.renewals += 1;
+            holder.handed = false;
+            return Ok(holder.grant(now_ms, 0));
+        }
+        let ttl = ttl.unwrap_or(holder.ttl);
+        if ttl != holder.ttl {
+            // A restart gives a lease its full time again, so only a new time to live is news to
+            // the journal: a plain renewal costs no write.
+            holder.ttl = ttl;
+            self.dirty.insert(lock.clone());
+        }
+        holder.expires_at_ms = now_ms + ttl.ms();
+        holder.renewals += 1;
+        holder.handed = false;
+        let grant = holder.grant(now_ms, 0);
+        let after = record.next_ms();
+        if before != after {
+            self.move_alarm(lock, before, after);
+        }
+        Ok(grant)
+    }
+
+    fn move_alarm(&mut self, lock: &LockName, before: Option<u64>, after: Option<u64>) {
+        if let Some(at_ms) = before {
+            self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
+        }
+        if let Some(at_ms) = after {
+            self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Sessions begin, are renewed and end; leases are bound to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::wire::session::{
+    SessionEndReason, SessionEndedReply, SessionPage, SessionReply,
+};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId};
+
+use super::{Machine, limit};
+use crate::record::Holder;
+use crate::session::{Session, State};
+use crate::{Acquire, NewSession, NoSession, StoreError};
+
+/// The sessions of a namespace.
+///
+/// Invariant: a live lease that names a session is in that session's `held`, and a waiter in its
+/// `waits`; both go when the lease or the waiter does.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    all: BTreeMap<SessionId, Session>,
+    alarms: BTreeSet<(u64, SessionId)>,
+    dirty: BTreeSet<SessionId>,
+}
+
+impl Sessions {
+    pub(super) fn next_alarm_ms(&self) -> Option<u64> {
+        self.alarms.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    pub(super) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.all.get(&id)
+    }
+
+    fn put(&mut self, id: SessionId, session: Session, retention_ms: u64) {
+        self.alarms.insert((session.alarm_ms(retention_ms), id));
+        self.all.insert(id, session);
+    }
+
+    fn take(&mut self, id: SessionId, retention_ms: u64) -> Option<Session> {
+        let session = self.all.remove(&id)?;
+        self.alarms.remove(&(session.alarm_ms(retention_ms), id));
+        Some(session)
+    }
+
+    pub(super) fn hold(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+        if let Some(session) = self.all.get_mut(&id) {
+            session.held.insert((lock.clone(), lease_id));
+        }
+    }
+
+    pub(super) fn let_go(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+        if let Some(session) = self.all.get_mut(&id) {
+            session.held.remove(&(lock.clone(), lease_id));
+        }
+    }
+
+    /// Until when a bound lease lives; `None` for one that is not bound.
+    pub(super) fn until_ms(&self, now_ms: u64, holder: &Holder) -> Option<u64> {
+        self.get(holder.session?)?.lives(now_ms).ok()
+    }
+
+    /// A bound lease lives until its session says.
+    pub(super) fn refresh(&self, now_ms: u64, holder: &mut Holder) {
+        if let Some(until_ms) = self.until_ms(now_ms, holder) {
+            holder.expires_at_ms = until_ms;
+        }
+    }
+
+    pub(super) fn wait(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+        if let Some(session) = self.all.get_mut(&id) {
+            session.waits.insert((lock.clone(), lease_id));
+        }
+    }
+
+    pub(super) fn wait_no_more(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+        if let Some(session) = self.all.get_mut(&id) {
+            session.waits.remove(&(lock.clone(), lease_id));
+        }
+    }
+}
+
+impl Machine {
+    /// Takes a session over from a journal; sessions come before locks.
+    pub fn restore_session(&mut self, id: SessionId, session: Session) {
+        self.sessions.put(id, session, self.limits.ended_retention_ms);
+    }
+
+    /// The sessions whose stored part changed since the last call; `None` means forget it.
+    pub fn take_session_changes(&mut self) -> Vec<(SessionId, Option<&Session>)> {
+        let dirty = std::mem::take(&mut self.sessions.dirty);
+        dirty.into_iter().map(|id| (id, self.sessions.all.get(&id))).collect()
+    }
+
+    /// Begins a session. See [`SessionStore`](crate::SessionStore).
+    ///
+    /// # Errors
+    /// [`StoreError::Session`], [`StoreError::Limit`].
+    pub fn create_session(
+        &mut self,
+        now_ms: u64,
+        new: NewSession,
+    ) -> Result<SessionReply, StoreError> {
+        let id = new.session_id;
+        self.tick(now_ms);
+        if let Some(session) = self.sessions.get(id) {
+            session.lives(now_ms).map_err(|why| why.of(id))?;
+            if session.owner != new.owner {
+                return Err(NoSession::OtherOwner(session.owner.clone()).of(id));
+            }
+            return Ok(session.reply(id, now_ms, false));
+        }
+        if self.sessions.all.len() >= self.limits.sessions {
+            return Err(limit("sessions live or remembered", self.limits.sessions));
+        }
+        let session = Session::begin(new, now_ms);
+        let reply = session.reply(id, now_ms, false);
+        self.sessions.put(id, session, self.limits.ended_retention_ms);
+        self.sessions.dirty.insert(id);
+        Ok(reply)
+    }
+
+    /// Gives the session, and so its leases, its time again. Costs the same for any number of them.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`].
+    pub fn heartbeat(&mut self, now_ms: u64, id: SessionId) -> Result<SessionReply, StoreError> {
+        self.known_session(now_ms, id)?.serves(now_ms).map_err(|why| why.of(id))?;
+        let retention_ms = self.limits.ended_retention_ms;
+        let mut session =
+            self.sessions.take(id, retention_ms).ok_or_else(|| NoSession::Unknown.of(id))?;
+        session.state = State::Until(now_ms + session.ttl.ms());
+        session.heartbeats += 1;
+        let reply = session.reply(id, now_ms, false);
+        // A restart gives a session its full time again: a heartbeat is no news to the journal.
+        self.sessions.put(id, session, retention_ms);
+        Ok(reply)
+    }
+
+    /// Ends the session and what is bound to it.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`].
+    pub fn end_session(
+        &mut self,
+        now_ms: u64,
+        id: SessionId,
+    ) -> Result<SessionEndedReply, StoreError> {
+        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
+        let reason = SessionEndReason::Ended;
+        let lease_count = self.close_session(now_ms, id, reason);
+        self.pass_on(now_ms);
+        Ok(SessionEndedReply { session_id: id, reason, lease_count })
+    }
+
+    /// Refuses heartbeats and new leases; what is held lives until the session's time has passed.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`].
+    pub fn block_session(
+        &mut self,
+        now_ms: u64,
+        id: SessionId,
+        reason: Owner,
+    ) -> Result<SessionReply, StoreError> {
+        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
+        let session = self.sessions.all.get_mut(&id).ok_or_else(|| NoSession::Unknown.of(id))?;
+        session.blocked.get_or_insert(reason);
+        self.sessions.dirty.insert(id);
+        self.refuse_waiters(now_ms, id);
+        self.pass_on(now_ms);
+        self.show_session(now_ms, id)
+    }
+
+    /// One session with its leases.
+    ///
+    /// # Errors
+    /// [`StoreError::Session`].
+    pub fn show_session(&mut self, now_ms: u64, id: SessionId) -> Result<SessionReply, StoreError> {
+        let session = self.known_session(now_ms, id)?;
+        session.lives(now_ms).map_err(|why| why.of(id))?;
+        Ok(session.reply(id, now_ms, true))
+    }
+
+    /// A page of live sessions.
+    pub fn list_sessions(
+        &mut self,
+        now_ms: u64,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> SessionPage {
+        self.tick(now_ms);
+        let behind = |id: &SessionId| after.is_none_or(|after| *id > after);
+        let mut live = self
+            .sessions
+            .all
+            .iter()
+            .filter(|(id, session)| behind(id) && session.lives(now_ms).is_ok())
+            .map(|(id, session)| session.reply(*id, now_ms, false));
+        let sessions: Vec<SessionReply> = live.by_ref().take(limit).collect();
+        let more = live.next().is_some();
+        let next_after = sessions.last().filter(|_| more).map(|last| last.session_id);
+        SessionPage { sessions, next_after }
+    }
+
+    fn known_session(&mut self, now_ms: u64, id: SessionId) -> Result<&Session, StoreError> {
+        self.tick(now_ms);
+        self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))
+    }
+
+    /// Whether the session of a request may be given so many more leases, which are not bound to it
+    /// yet.
+    ///
+    /// It settles nothing: a lock that is handed over would otherwise end sessions one inside the
+    /// other.
+    pub(super) fn check_session(
+        &self,
+        now_ms: u64,
+        request: &Acquire,
+        places: usize,
+    ) -> Result<(), StoreError> {
+        let Some(id) = request.session else { return Ok(()) };
+        let most = self.limits.session_leases;
+        let session = self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))?;
+        session.serves(now_ms).map_err(|why| why.of(id))?;
+        if session.owner != request.owner {
+            return Err(NoSession::OtherOwner(session.owner.clone()).of(id));
+        }
+        if session.bonds() + places > most
+            && !session.waits.contains(&(request.lock.clone(), request.lease_id))
+        {
+            return Err(limit("leases of this session", most));
+        }
+        Ok(())
+    }
+
+    /// Lets a session end whose time has passed, and forgets one that ended long ago.
+    fn settle_session(&mut self, now_ms: u64, id: SessionId) {
+        let retention_ms = self.limits.ended_retention_ms;
+        let Some(session) = self.sessions.get(id) else { return };
+        if session.alarm_ms(retention_ms) > now_ms {
+            return;
+        }
+        if matches!(session.state, State::Until(_)) {
+            self.close_session(now_ms, id, session.natural_end());
+        } else {
+            self.sessions.take(id, retention_ms);
+            self.sessions.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn tick_sessions(&mut self, now_ms: u64) {
+        while let Some((at_ms, id)) = self.sessions.alarms.first().copied() {
+            if at_ms > now_ms {
+                return;
+            }
+            self.settle_session(now_ms, id);
+        }
+    }
+
+    /// Ends a session: first its waiters, so that none of them is granted, then its leases.
+    fn close_session(&mut self, now_ms: u64, id: SessionId, reason: SessionEndReason) -> usize {
+        let retention_ms = self.limits.ended_retention_ms;
+        let Some(mut session) = self.sessions.take(id, retention_ms) else { return 0 };
+        let bonds = session.bonds();
+        session.state = State::Ended(reason, now_ms);
+        let held = std::mem::take(&mut session.held);
+        self.sessions.put(id, session, retention_ms);
+        self.sessions.dirty.insert(id);
+        self.refuse_waiters(now_ms, id);
+        for (lock, lease_id) in held {
+            let Some(mut record) = self.take_out(&lock) else { continue };
+            // Nobody asked: the ended lease is in the record.
+            let _ = self.close(now_ms, &lock, &mut record, lease_id, EndReason::SessionEnded, None);
+            self.put_back(lock, record);
+        }
+        bonds
+    }
+
+    /// Takes the requests of a session out of their queues, and tells them why.
+    fn refuse_waiters(&mut self, now_ms: u64, id: SessionId) {
+        let Some(session) = self.sessions.all.get_mut(&id) else { return };
+        let waits = std::mem::take(&mut session.waits);
+        let Err(why) = session.serves(now_ms) else { return };
+        for (lock, lease_id) in waits {
+            // One of a group leaves with the first of them.
+            if let Some(left) = self.leave(&lock, lease_id) {
+                self.tell(&lock, &left, why.clone().of(id));
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Records are brought up to date before anybody acts on them.
+
+use fence_protocol::LockName;
+use fence_protocol::wire::lock::EndReason;
+
+use super::{Alarm, Machine};
+use crate::record::Record;
+
+impl Machine {
+    /// The record's alarm rang: leases end whose time has passed, closed places open, and a record
+    /// with nothing to remember goes away. Leases that are bound to a session end with that.
+    pub(super) fn settle(&mut self, now_ms: u64, lock: LockName) {
+        let Some(mut record) = self.take_out(&lock) else { return };
+        self.dirty.insert(lock.clone());
+        if record.is_idle() {
+            record.ended.clear();
+        }
+        // Before the leases: a lease that ends now leaves a place that stays closed from now on.
+        record.closed.retain(|closed| closed.until_ms > now_ms);
+        while let Some(lease_id) = record.due(now_ms) {
+            // It is live, so it ends.
+            let _ = self.close(now_ms, &lock, &mut record, lease_id, EndReason::Expired, None);
+        }
+        self.put_back(lock, record);
+    }
+
+    /// Takes a record out to change it, with its alarm.
+    pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Record> {
+        let record = self.records.remove(lock)?;
+        if let Some(at_ms) = self.alarm_ms(&record) {
+            self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
+        }
+        Some(record)
+    }
+
+    /// Puts a record back that may have changed. Where its first waiter may be served now,
+    /// [`pass_on`](Self::pass_on) will.
+    pub(super) fn put_back(&mut self, lock: LockName, record: Record) {
+        if record.may_pass_on(&self.limits) {
+            self.passing.push(lock.clone());
+        }
+        self.keep(lock, record);
+    }
+
+    /// Puts a record back whose queue was just served.
+    pub(super) fn keep(&mut self, lock: LockName, record: Record) {
+        let at_ms = self.alarm_ms(&record);
+        if let Some(at_ms) = at_ms {
+            self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
+        }
+        if at_ms.is_some() || !record.is_idle() {
+            self.records.insert(lock, record);
+        }
+    }
+
+    /// When the next lease or lock-delay ends or, without any, when there is nothing left to
+    /// remember; `None` where there is nothing at all, or a session's or a group's time is what
+    /// counts.
+    fn alarm_ms(&self, record: &Record) -> Option<u64> {
+        if record.is_idle() {
+            return record.idle_until_ms(self.limits.ended_retention_ms);
+        }
+        record.next_ms()
+    }
+}

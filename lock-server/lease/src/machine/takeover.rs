@@ -1,0 +1,38 @@
+//! One lease takes the place of another of the same owner.
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, LockName};
+
+use super::Machine;
+use super::granting::Way;
+use crate::record::Record;
+use crate::tokens;
+use crate::{Acquire, Grant, StoreError};
+
+impl Machine {
+    /// Ends the live lease and grants the request in one step; those who wait go on waiting.
+    ///
+    /// # Errors
+    /// [`StoreError::Exhausted`], after which nothing has changed.
+    pub(super) fn supersede(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        superseded: LeaseId,
+        request: Acquire,
+    ) -> Result<Grant, StoreError> {
+        tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
+        self.close(now_ms, lock, record, superseded, EndReason::Superseded, None);
+        let lease_id = request.lease_id;
+        let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
+        let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));
+        let result = self.grant(now_ms, lock, record, request, Way::Answered { waited_ms });
+        if let Some(waiter) = waiter {
+            // An earlier call with this id waits still: it has the grant too.
+            self.forget_waiter(lock, &waiter);
+            self.deliver(lock, lease_id, result.clone());
+        }
+        result
+    }
+}

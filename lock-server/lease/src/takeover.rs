@@ -1,0 +1,63 @@
+//! Who may take a lock over from whom: only an owner from itself.
+
+use fence_protocol::wire::lock::EndReason;
+use fence_protocol::{LeaseId, Owner};
+
+use super::record::{Holder, Record};
+use crate::{Acquire, Mode, NoTakeover, Takeover};
+
+/// What an acquire may do to the live lease, which has another id than it asks for.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict<'a> {
+    /// Nothing: it is granted, waits or is refused like any other.
+    Ordinary,
+    /// End this lease and be granted in the same step, before everybody who waits.
+    Supersede(LeaseId),
+    /// It asked for what is not its own.
+    Refuse(&'a Holder, NoTakeover),
+}
+
+/// Judges an acquire against the record.
+///
+/// Incarnations have no order: that one of them was taken over is what tells the earlier from the
+/// later. So two processes that run under one name by mistake do not take the lock from each other
+/// in turns, and a request of a dead process that arrives late does not take it from the living.
+pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> {
+    // What is shared, or closed by a lock-delay, passes on as it does for everybody.
+    let holder = record.exclusive().filter(|_| request.mode == Mode::Exclusive);
+    let Some(holder) = holder else { return Verdict::Ordinary };
+    let same_owner = holder.owner == request.owner;
+    match request.takeover {
+        Takeover::Never => Verdict::Ordinary,
+        Takeover::Of(lease_id) if holder.lease_id != lease_id => Verdict::Ordinary,
+        Takeover::Of(_) if same_owner => Verdict::Supersede(holder.lease_id),
+        Takeover::Of(_) => Verdict::Refuse(holder, NoTakeover::OtherOwner),
+        Takeover::EarlierSelf if !same_owner => {
+            unless_it_waits(holder, request, NoTakeover::OtherOwner)
+        }
+        Takeover::EarlierSelf if was_taken_over(record, request) => {
+            Verdict::Refuse(holder, NoTakeover::WasTakenOver)
+        }
+        Takeover::EarlierSelf if holder.incarnation.is_none() || request.incarnation.is_none() => {
+            unless_it_waits(holder, request, NoTakeover::NoIncarnation)
+        }
+        // One life of a process has two requests under way: the second waits for the first.
+        Takeover::EarlierSelf if holder.incarnation == request.incarnation => Verdict::Ordinary,
+        Takeover::EarlierSelf => Verdict::Supersede(holder.lease_id),
+    }
+}
+
+/// Whoever is willing to wait gets in line instead.
+fn unless_it_waits<'a>(holder: &'a Holder, request: &Acquire, why: NoTakeover) -> Verdict<'a> {
+    if request.wait_ms > 0 { Verdict::Ordinary } else { Verdict::Refuse(holder, why) }
+}
+
+fn was_taken_over(record: &Record, request: &Acquire) -> bool {
+    let same = |theirs: &Option<Owner>, mine: &Owner| theirs.as_ref() == Some(mine);
+    let Some(mine) = &request.incarnation else { return false };
+    record.ended.iter().any(|ended| {
+        ended.reason == EndReason::Superseded
+            && same(&ended.owner, &request.owner)
+            && same(&ended.incarnation, mine)
+    })
+}

@@ -1,0 +1,314 @@
+//! The rules of a quorum of independent nodes: pure, without I/O, clock or runtime.
+//!
+//! [`node`] is one node as a state machine: what the node's scripts do, in Rust. [`tally`] is what a
+//! proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. The model checker
+//! runs all three; the store runs the latter two over real nodes, and a test holds the scripts
+//! against the first, step by step.
+//!
+//! Why tokens are unique and rise: a node accepts a token at most once (`t` above everything that it
+//! accepted before in the lock's bucket), any two majorities share a node, and a node that lost its
+//! memory comes back only under a new view, in which nothing that it may have forgotten can still
+//! reach a majority.
+
+use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
+use fence_protocol::{LeaseId, LockName, Owner, Token};
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+pub mod node;
+pub mod tally;
+pub mod view;
+
+pub use view::{Addressee, Members, NodeId};
+
+/// How many buckets the locks of a namespace are divided into; each has a counter of its own.
+pub const BUCKETS: u16 = 256;
+
+/// How many ended ids a lock remembers.
+pub const ENDED_MAX: usize = 8;
+
+/// Locks that share a counter: their tokens rise together, so that two of them may have to ask
+/// again because of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket(u8);
+
+impl Bucket {
+    /// The bucket with a number.
+    pub fn new(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// The number, below [`BUCKETS`].
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// The bucket of a lock: FNV-1a over its name, folded. All servers must agree on it for ever, so it
+/// is part of the stored format.
+pub fn bucket_of(lock: &LockName) -> Bucket {
+    let hash = lock.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    Bucket(hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte))
+}
+
+/// How many of `n` nodes are a majority.
+pub fn majority(n: usize) -> usize {
+    n / 2 + 1
+}
+
+/// How many of `n` nodes may be missing.
+pub fn faults(n: usize) -> usize {
+    n - majority(n)
+}
+
+/// What a proposer asks a node to accept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Vote {
+    /// The lock.
+    pub lock: LockName,
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// The id of the grant.
+    pub lease: LeaseId,
+    /// The token that is proposed for it.
+    pub token: Token,
+    /// How long the lease lives from the moment at which the node accepts it, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who asks.
+    pub owner: Owner,
+    /// What people who look at the lock should see: a JSON text, or empty.
+    pub metadata: String,
+    /// Which attempt asks: every request of a client is another one, also where it repeats a lease
+    /// id. Not empty, and without control characters. Until another attempt asks for the lease, or
+    /// renews it, the one that got this vote may put another token in its place, or take it back with
+    /// [`End::Drop`]: nobody else can have counted it.
+    pub attempt: String,
+    /// Tokens of this lease that can never reach a majority: more than `f` nodes are above each and
+    /// do not hold it. A vote for one of them may be replaced, whoever got it.
+    pub dead: Vec<Token>,
+    /// For how long ended ids are remembered, in milliseconds.
+    pub retention_ms: u64,
+}
+
+/// A renewal at one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Renew {
+    /// The lock.
+    pub lock: LockName,
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// The lease.
+    pub lease: LeaseId,
+    /// How long it lives from now, in milliseconds; `None` for its own time to live.
+    pub ttl_ms: Option<u64>,
+    /// Which lock server asks.
+    pub by: String,
+    /// Its renewals in their order: one that comes after a later one of the same server, as from a
+    /// connection that was given up, says how the lease is, and does not take the later time away.
+    pub order: u64,
+    /// For how long ended ids are remembered, in milliseconds.
+    pub retention_ms: u64,
+}
+
+/// How a lease is ended at one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// For good: the id is remembered, also where it was not live.
+    For {
+        /// How.
+        reason: EndReason,
+        /// What was said about it.
+        why: Option<Owner>,
+    },
+    /// The votes that one attempt got are taken back, and nothing is remembered. A lease that another
+    /// attempt has asked for since, or that was renewed, stays.
+    Drop {
+        /// The attempt.
+        attempt: String,
+    },
+}
+
+/// Why a node does not take part; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// It belongs to no quorum: it is new, or its memory is gone.
+    NoMember,
+    /// It belongs to another quorum.
+    Other {
+        /// Which.
+        cluster: String,
+        /// Of how many nodes.
+        n: usize,
+    },
+    /// It does not vote (yet).
+    NotReady,
+    /// The caller's view is not the node's.
+    View {
+        /// The node's view.
+        view: u64,
+        /// Who belongs to it.
+        members: Members,
+    },
+    /// It is another node than the one that is meant, or its memory is a copy of another's.
+    Stranger {
+        /// Whose memory it has.
+        node: NodeId,
+    },
+}
+
+/// What a node answers about a lock.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeReply {
+    /// It does not take part.
+    Refused(Refusal),
+    /// Vote, top-up: the lease is live here with the token that was proposed.
+    Accepted {
+        /// The highest token that the node has accepted in the bucket.
+        p: u64,
+        /// What remains of the lease here, in milliseconds.
+        remaining_ms: u64,
+    },
+    /// Vote, top-up: the lease is live here with another token.
+    Yours {
+        /// That token.
+        token: Token,
+        /// What remains of the lease here, in milliseconds.
+        remaining_ms: u64,
+        /// The highest token that the node has accepted in the bucket.
+        p: u64,
+    },
+    /// Vote, top-up: the id belongs to a request of somebody else.
+    Conflict {
+        /// Whose.
+        owner: Owner,
+    },
+    /// Vote, renew, top-up, end: the id had ended before; it is never accepted again.
+    Ended {
+        /// How.
+        reason: EndReason,
+        /// What was said about it.
+        why: Option<Owner>,
+    },
+    /// Vote, renew, top-up: another lease is live here.
+    Held {
+        /// Which.
+        lease: LeaseId,
+        /// Who has it.
+        holder: HolderInfo,
+        /// The highest token that the node has accepted in the bucket.
+        p: u64,
+    },
+    /// Vote, raise: the token is not above everything that the node has accepted in the bucket.
+    Low {
+        /// The highest token that it has accepted.
+        p: u64,
+    },
+    /// Renew: the lease is live here and has its new time.
+    Renewed {
+        /// Its token.
+        token: Token,
+        /// Who holds it.
+        owner: Owner,
+        /// The time to live that it has from now on, in milliseconds.
+        ttl_ms: u64,
+        /// What remains of it here, in milliseconds.
+        remaining_ms: u64,
+        /// The metadata that it was acquired with; a top-up carries it.
+        metadata: String,
+    },
+    /// Renew, end: nothing is known of the lease here, and nobody holds the lock. Top-up: never.
+    Nothing {
+        /// The highest token that the node has accepted in the bucket.
+        p: u64,
+    },
+    /// End: it was live here and is not any more.
+    EndedNow {
+        /// Its token.
+        token: Token,
+        /// Who held it.
+        owner: Owner,
+    },
+    /// Drop: nothing is live here that only that attempt knows of; nothing was changed.
+    Kept,
+    /// Raise, lift: every token from now on is above this one.
+    Raised {
+        /// The highest token that counts as accepted in the bucket, or everywhere.
+        p: u64,
+    },
+}
+
+/// What a node knows of a lock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// The highest token that it has accepted in the bucket.
+    pub p: u64,
+    /// The live lease.
+    pub live: Option<SeenLease>,
+    /// What has ended, newest first.
+    pub ended: Vec<EndedLease>,
+}
+
+/// A live lease at a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenLease {
+    /// The id of the grant.
+    pub lease: LeaseId,
+    /// Who, with which token, for how long.
+    pub info: HolderInfo,
+    /// The time to live that a renewal restores, in milliseconds.
+    pub ttl_ms: u64,
+    /// How often it was renewed here.
+    pub renewals: u64,
+    /// A JSON text, or empty.
+    pub metadata: String,
+}
+
+impl NodeReply {
+    /// The highest token that the node says it has accepted, where it says so.
+    pub fn p(&self) -> Option<u64> {
+        match self {
+            Self::Accepted { p, .. }
+            | Self::Yours { p, .. }
+            | Self::Held { p, .. }
+            | Self::Low { p }
+            | Self::Nothing { p }
+            | Self::Raised { p } => Some(*p),
+            Self::Refused(_)
+            | Self::Conflict { .. }
+            | Self::Ended { .. }
+            | Self::Renewed { .. }
+            | Self::EndedNow { .. }
+            | Self::Kept => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod walk;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hash is stored knowledge: another one would let two servers use two counters for a lock.
+    #[test]
+    fn buckets_are_fixed_for_ever() {
+        let number = |name: &str| bucket_of(&LockName::new(name).unwrap()).number();
+        let known = ["a", "b", "orders/42", "a/b/c"].map(number);
+        assert_eq!(known, EXPECTED);
+    }
+
+    #[test]
+    fn names_spread_over_the_buckets() {
+        let mut counts = [0_usize; BUCKETS as usize];
+        for at in 0..25_600 {
+            let name = LockName::new(&format!("orders/{at}")).unwrap();
+            counts[usize::from(bucket_of(&name).number())] += 1;
+        }
+        assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
+    }
+
+    const EXPECTED: [u8; 4] = [187, 140, 114, 89];
+}

@@ -1,0 +1,185 @@
+//! How a node comes into a quorum, into newer views, and back.
+
+use super::Node;
+use crate::store::quorum::rules::view::{Accepted, FORMAT, MemberReply, Meta, State, View};
+use crate::store::quorum::rules::{NodeId, Refusal};
+
+impl Meta {
+    pub(super) fn other_view(&self) -> Refusal {
+        Refusal::View { view: self.view.view, members: self.view.members.clone() }
+    }
+
+    fn stranger(&self) -> MemberReply {
+        MemberReply::Stranger(Some(self.node.clone()))
+    }
+
+    /// Whether it belongs to the quorum of `view`.
+    fn same_quorum(&self, view: &View) -> Result<(), Refusal> {
+        if self.view.cluster.is_empty() {
+            Err(Refusal::NoMember)
+        } else if (&self.view.cluster, self.view.n) != (&view.cluster, view.n) {
+            Err(Refusal::Other { cluster: self.view.cluster.clone(), n: self.view.n })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Into a newer view, or why not.
+    fn move_to(&mut self, view: &View, may: &[State]) -> Option<MemberReply> {
+        if let Err(refusal) = self.same_quorum(view) {
+            return Some(MemberReply::Refused(refusal));
+        } else if !may.contains(&self.state) {
+            return Some(MemberReply::Refused(Refusal::NotReady));
+        }
+        let (now, then) = (self.view.view, view.view);
+        if now > then || (now == then && self.view.members != view.members) {
+            return Some(MemberReply::Refused(self.other_view()));
+        } else if !view.members.contains(&self.node) {
+            return Some(self.stranger());
+        }
+        self.view.clone_from(view);
+        None
+    }
+}
+
+impl Node {
+    /// `init.lua`
+    pub fn init(&mut self, view: &View, node: &NodeId, run_id: &str, floor: u64) -> MemberReply {
+        let Some(meta) = &mut self.meta else { return MemberReply::Known };
+        let in_doubt = meta.state == State::Doubt;
+        if in_doubt && meta.view.cluster.is_empty() && meta.node == *node && meta.run_id == run_id {
+            meta.view.clone_from(view);
+            meta.state = State::New;
+            meta.floor = floor;
+            return MemberReply::Done;
+        }
+        match !in_doubt && meta.view == *view && meta.node == *node {
+            true => MemberReply::Done,
+            false => MemberReply::Known,
+        }
+    }
+
+    /// `doubt.lua`
+    pub fn doubt(&mut self, run_id: &str, seen: Option<&NodeId>, fresh: &NodeId) -> MemberReply {
+        if let Some(meta) = &self.meta
+            && meta.state == State::Doubt
+            && meta.run_id == run_id
+        {
+            return MemberReply::Doubted(meta.node.clone());
+        }
+        let own = self.meta.as_ref().map(|meta| &meta.node);
+        if own != seen {
+            return MemberReply::Stranger(own.cloned());
+        }
+        let meta = self.meta.get_or_insert_with(|| Meta {
+            format: FORMAT,
+            view: View::default(),
+            node: fresh.clone(),
+            state: State::Doubt,
+            run_id: String::new(),
+            floor: 0,
+            ready_at_ms: 0,
+            covered_ms: 0,
+        });
+        meta.state = State::Doubt;
+        run_id.clone_into(&mut meta.run_id);
+        meta.node = fresh.clone();
+        MemberReply::Doubted(fresh.clone())
+    }
+
+    /// `adopt.lua`
+    pub fn adopt(&mut self, old_run_id: &str, run_id: &str) -> MemberReply {
+        let Some(meta) = &mut self.meta else {
+            return MemberReply::Refused(Refusal::NoMember);
+        };
+        if meta.run_id == old_run_id {
+            run_id.clone_into(&mut meta.run_id);
+        } else if meta.run_id != run_id {
+            return MemberReply::OtherRun(meta.run_id.clone());
+        }
+        MemberReply::Done
+    }
+
+    /// `bump.lua`
+    pub fn bump(&mut self, now_ms: u64, view: &View) -> MemberReply {
+        let Some(meta) = &mut self.meta else {
+            return MemberReply::Refused(Refusal::NoMember);
+        };
+        if let Some(refusal) = meta.move_to(view, &[State::Ready]) {
+            return refusal;
+        }
+        MemberReply::Bumped(Accepted {
+            floor: meta.floor,
+            p: self.p.clone(),
+            wait_ms: meta.covered_ms.saturating_sub(now_ms),
+        })
+    }
+
+    /// `advance.lua`
+    pub fn advance(&mut self, view: &View) -> MemberReply {
+        let Some(meta) = &mut self.meta else {
+            return MemberReply::Refused(Refusal::NoMember);
+        };
+        let may = [State::Ready, State::Joining, State::New];
+        meta.move_to(view, &may).unwrap_or(MemberReply::Done)
+    }
+
+    /// `rejoin.lua`
+    pub fn rejoin(
+        &mut self,
+        now_ms: u64,
+        view: &View,
+        node: &NodeId,
+        run_id: &str,
+        accepted: &Accepted,
+    ) -> MemberReply {
+        let Some(meta) = &mut self.meta else {
+            return MemberReply::Refused(Refusal::NoMember);
+        };
+        match meta.same_quorum(view) {
+            Ok(()) | Err(Refusal::NoMember) => {}
+            Err(refusal) => return MemberReply::Refused(refusal),
+        }
+        if meta.node != *node {
+            return meta.stranger();
+        } else if meta.state != State::Doubt {
+            return match meta.view == *view {
+                true => MemberReply::Done,
+                false => MemberReply::Refused(meta.other_view()),
+            };
+        } else if meta.run_id != run_id {
+            return MemberReply::OtherRun(meta.run_id.clone());
+        } else if meta.view.view >= view.view {
+            return MemberReply::Refused(meta.other_view());
+        }
+        meta.view.clone_from(view);
+        meta.state = State::Joining;
+        meta.floor = meta.floor.max(accepted.floor);
+        meta.ready_at_ms = meta.covered_ms.max(now_ms + accepted.wait_ms);
+        for (bucket, p) in &accepted.p {
+            let known = self.p.entry(*bucket).or_default();
+            *known = (*known).max(*p);
+        }
+        MemberReply::Done
+    }
+
+    /// `ready.lua`
+    pub fn ready(&mut self, now_ms: u64, view: &View, node: &NodeId) -> MemberReply {
+        let Some(meta) = &mut self.meta else {
+            return MemberReply::Refused(Refusal::NoMember);
+        };
+        if let Err(refusal) = meta.same_quorum(view) {
+            return MemberReply::Refused(refusal);
+        } else if meta.node != *node {
+            return meta.stranger();
+        } else if meta.state == State::Doubt {
+            return MemberReply::Refused(Refusal::NotReady);
+        } else if meta.view != *view {
+            return MemberReply::Refused(meta.other_view());
+        } else if meta.state != State::Ready && now_ms < meta.ready_at_ms {
+            return MemberReply::Wait(meta.ready_at_ms - now_ms);
+        }
+        meta.state = State::Ready;
+        MemberReply::Done
+    }
+}
