@@ -19,6 +19,7 @@ mod loss;
 pub mod memory;
 mod open;
 pub mod quorum;
+pub mod records;
 pub mod redis;
 mod returned;
 mod session;

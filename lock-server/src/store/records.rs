@@ -1,0 +1,207 @@
+//! What an engine has to offer: it keeps records and commits changes to them.
+//!
+//! An engine does not know what a lock is. It keeps values under keys, each with a version, takes
+//! tokens from one counter, and commits groups of writes, each group under the condition that nothing
+//! that it was decided on has changed. The rules (package `lease`) decide, and the
+//! driver stands between the two.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use fence_protocol::{LockName, SessionId, Token};
+use tokio::sync::mpsc;
+
+use super::{ListQuery, StoreError};
+
+mod memory;
+
+pub use memory::MemoryRecords;
+
+/// What a record is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A lock. Its items are the requests in its queue.
+    Lock(LockName),
+    /// A session. Its items are the leases that are bound to it.
+    Session(SessionId),
+}
+
+/// A number that is given to one write of one record and to no other: the server that wrote it and a
+/// count. [`ABSENT`](Self::ABSENT) stands for no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// No record.
+    pub const ABSENT: Self = Self(0);
+}
+
+/// One process that serves a namespace, for as long as it runs. Zero is nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerId(pub u32);
+
+/// The name of an item of a record; items are read in the order of their names.
+pub type ItemName = String;
+
+/// A record as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Which.
+    pub key: Key,
+    /// The version; [`Version::ABSENT`] where there is no record.
+    pub version: Version,
+    /// The counter's value before the tokens that the value names as new; see [`Write::value`].
+    pub base: u64,
+    /// What was written; empty where there is no record.
+    pub value: Vec<u8>,
+    /// The items in the order of their names; of a session none, see [`RecordStore::items`].
+    pub items: Vec<(ItemName, Vec<u8>)>,
+    /// By how much the moments in the value are to be moved to be moments of this server's clock, in
+    /// milliseconds; 0 where the engine has a clock for all servers.
+    pub shift_ms: i64,
+}
+
+impl Snapshot {
+    /// No record.
+    pub fn absent(key: Key) -> Self {
+        let (value, items) = (Vec::new(), Vec::new());
+        Self { key, version: Version::ABSENT, base: 0, value, items, shift_ms: 0 }
+    }
+}
+
+/// Changes that are committed in one call to the engine: one round trip, one fsync.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Each is committed or refused by itself.
+    pub groups: Vec<Group>,
+    /// The counter's value that the groups were decided on. The engine's counter is there or above.
+    pub counter: u64,
+    /// How many tokens are taken. They follow the engine's counter as it is now.
+    pub tokens: u64,
+}
+
+/// Writes that happen together or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What was decided on: the group is refused where a record has another version by now. Every
+    /// record that is written is among them.
+    pub reads: Vec<(Key, Version)>,
+    /// The group is refused before this moment of the engine's clock: the decision took something
+    /// for over. 0 for no bound.
+    pub not_before_ms: u64,
+    /// The group is refused from this moment on: the decision took something for live.
+    /// [`u64::MAX`] for no bound.
+    pub before_ms: u64,
+    /// What is written.
+    pub writes: Vec<Write>,
+    /// Other servers that are notified once the group is committed, and of what.
+    pub notify: Vec<(ServerId, Key)>,
+}
+
+/// A change of one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Which record.
+    pub key: Key,
+    /// The new value; `None` removes the record with its items, an empty change keeps it.
+    pub change: Change,
+    /// Items that are added, replaced or (`None`) removed.
+    pub items: Vec<(ItemName, Option<Vec<u8>>)>,
+}
+
+/// What becomes of a record's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It stays, and so does its version.
+    Keep,
+    /// It is replaced.
+    Put {
+        /// The version of this write.
+        version: Version,
+        /// The bytes. A token that this batch takes stands in it as its distance from the counter
+        /// before the batch; the engine stores that counter beside the value, as
+        /// [`Snapshot::base`].
+        value: Vec<u8>,
+        /// After so many milliseconds nothing in it matters any more, and the engine may forget the
+        /// record; `None` where that is not known.
+        lives_ms: Option<u64>,
+    },
+    /// The record goes, with its items.
+    Remove,
+}
+
+/// The outcome of a [`Batch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The counter before the tokens of this batch: the first of them is one above.
+    pub base: u64,
+    /// The engine's time at the commit, in milliseconds; `None` where it has no clock of its own.
+    pub now_ms: Option<u64>,
+    /// Of each group in order: committed, or the records as they stand where it was refused.
+    pub groups: Vec<Result<(), Vec<Snapshot>>>,
+}
+
+/// A message that something may have changed. It may be lost, repeated, late or forged: its receiver
+/// reads the record, and does nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wakeup {
+    /// One record.
+    Record(Key),
+    /// Messages were lost, for example with a connection.
+    All,
+}
+
+/// An engine.
+///
+/// # Errors
+/// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
+/// where it may or may not have been done, and [`StoreError::Paused`] where the engine lets no lease
+/// begin now.
+#[async_trait]
+pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
+    /// What it is, for logs and `/readyz?verbose`.
+    fn name(&self) -> &'static str;
+
+    /// Whether this process is the only one that writes here. Its memory is then the truth, nothing
+    /// is read after the start, and a renewal or a place in a queue is not written.
+    fn is_alone(&self) -> bool;
+
+    /// The engine's time, as far as it is known, in milliseconds: never ahead of it.
+    fn now_ms(&self) -> u64;
+
+    /// The records as they stand, in the order of the keys; with the counter.
+    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError>;
+
+    /// The items of one record whose names come after `after`, at most `limit`.
+    async fn items(
+        &self,
+        key: &Key,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError>;
+
+    /// Commits each group whose reads are as they were, in order, and takes the tokens.
+    ///
+    /// # Errors
+    /// As above, for the whole batch; [`StoreError::Exhausted`] where the tokens are used up.
+    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError>;
+
+    /// Locks with a record, in the order of their names, and whether there are more.
+    async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError>;
+
+    /// Sessions with a record, in the order of their ids, and whether there are more.
+    async fn sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<(Vec<SessionId>, bool), StoreError>;
+
+    /// Lets the next token be above `mark`, which a guard has seen.
+    async fn lift(&self, mark: Token) -> Result<(), StoreError>;
+
+    /// Says that this server lives for another `liveness_ms`, and returns every server that does.
+    async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError>;
+
+    /// What other servers notify this one of. Called once.
+    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup>;
+}
