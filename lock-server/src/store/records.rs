@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::{ListQuery, StoreError};
 
 mod memory;
+pub mod redis;
 
 pub use memory::MemoryRecords;
 
@@ -78,6 +79,10 @@ pub struct Batch {
     pub counter: u64,
     /// How many tokens are taken. They follow the engine's counter as it is now.
     pub tokens: u64,
+    /// No lease that the groups begin or prolong lives longer than this, its lock-delay included, in
+    /// milliseconds; 0 where they do neither. After a loss of memory an engine that may have other
+    /// servers lets no lease begin for that long.
+    pub lives_ms: u64,
 }
 
 /// Writes that happen together or not at all.
@@ -155,8 +160,9 @@ pub enum Wakeup {
 ///
 /// # Errors
 /// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
-/// where it may or may not have been done, and [`StoreError::Paused`] where the engine lets no lease
-/// begin now.
+/// where it may or may not have been done. Of a batch of groups that takes tokens it is
+/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what takes no
+/// token can be committed by itself.
 #[async_trait]
 pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// What it is, for logs and `/readyz?verbose`.

@@ -4,7 +4,7 @@
 //! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters (`waiting`).
 
 mod asking;
-mod background;
+pub(in crate::store) mod background;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod in_use;

@@ -213,6 +213,10 @@ impl RecordStore for MemoryRecords {
     }
 
     fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "wake-ups of one server, which reads them at once"
+        )]
         let (sender, receiver) = mpsc::unbounded_channel();
         self.state().servers.entry(server).or_default().1 = Some(sender);
         receiver
