@@ -227,9 +227,10 @@ impl RedisRecords {
     async fn commit_batch(&self, batch: &Batch, told_ms: u64) -> Result<Committed, StoreError> {
         let (inner, commit) = (&*self.inner, Commit::new(batch)?);
         let sent_ms = inner.time.monotonic_ms();
+        // A lineage that lost it has to begin anew, so the verification has to know it too.
+        self.saw(batch.counter);
         let reply = self.run(|lineage| {
-            let seen = self.seen().max(batch.counter);
-            commit.command(&inner.scripts.commit, &inner.keys, lineage, seen, told_ms)
+            commit.command(&inner.scripts.commit, &inner.keys, lineage, self.seen(), told_ms)
         });
         let committed = commit.read(reply.await.map_err(refused)?)?;
         inner.time.saw(committed.now_ms.unwrap_or(0), sent_ms);

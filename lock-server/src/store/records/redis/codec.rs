@@ -56,11 +56,11 @@ impl<'b> Commit<'b> {
         seen: u64,
         told_ms: u64,
     ) -> Cmd {
-        let mut all: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
+        let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
         let fixed =
             [&keys.lineage, &keys.token, &keys.paused_until, &keys.lives_until, &keys.absent];
-        all.splice(0..0, fixed.map(Clone::clone));
-        let mut command = script.call_bytes(all.iter().map(String::as_bytes));
+        let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
+        let mut command = script.call_bytes(all.into_iter());
         command.arg(lineage).arg(seen).arg(self.batch.tokens).arg(told_ms).arg(self.locks);
         for group in &self.batch.groups {
             self.group(&mut command, group, keys);

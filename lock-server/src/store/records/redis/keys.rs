@@ -53,7 +53,10 @@ impl Keys {
     /// Where a record stands; its items stand at the same name with `#` behind it, which is in no name
     /// of a lock.
     pub(super) fn record(&self, key: &Key) -> String {
-        format!("{}{}", self.prefix, message(key))
+        match key {
+            Key::Lock(lock) => [&self.prefix, LOCK, lock.as_str()].concat(),
+            Key::Session(id) => format!("{}{SESSION}{id}", self.prefix),
+        }
     }
 
     /// The channel of a server.
