@@ -272,7 +272,7 @@ async fn records_at(url: &str) -> record_store::Servers {
             namespace: namespace.parse().unwrap(),
             key_prefix: KeyPrefix::default(),
             link: options().link,
-            after_loss: AfterLoss::Grant,
+            loss: options().loss,
         };
         let kit = Kit::new("conformance");
         let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();

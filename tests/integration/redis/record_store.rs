@@ -1,5 +1,6 @@
 //! `RecordStore` on a Redis that loses its memory, or has something else in it.
 
+mod clock;
 mod damage;
 mod formats;
 mod rights;
@@ -7,7 +8,7 @@ mod rights;
 use std::sync::Arc;
 
 use fence_tests::conformance::record_store::{
-    Store, batch, group, lock, must_put, put, put_for, read, remove, take, write,
+    Store, batch, group, keep, lock, must_put, names, put, put_for, read, remove, take, write,
 };
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::until;
@@ -15,7 +16,7 @@ use lock_server::guards::Guards;
 use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::store::records::{Batch, ServerId, Snapshot, Version};
 use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{AfterLoss, StoreError, StoreUrl};
+use lock_server::store::{AfterLoss, LossOptions, StoreError, StoreUrl};
 use service_kit::Kit;
 
 async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> {
@@ -24,7 +25,7 @@ async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> 
         namespace: fence_protocol::Namespace::default(),
         key_prefix: KeyPrefix::default(),
         link: fence_tests::store_options::patient().link,
-        after_loss,
+        loss: LossOptions { after_loss, ..LossOptions::default() },
     };
     let kit = Kit::new("records");
     let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
@@ -152,6 +153,23 @@ async fn a_counter_below_what_was_seen_is_noticed_by_each_server() {
     assert!(take(&one, 1).await.unwrap().base > seen);
 }
 
+/// By every script of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lineage_that_is_gone_is_noticed_whatever_is_asked() {
+    let redis = Redis::start().await;
+    let one = server_with(&redis, AfterLoss::Grant).await;
+    for at in 0..4 {
+        let _: u64 = redis.run(&["DEL", "{fence:default}:lineage"]).await;
+        match at {
+            0 => drop(take(&one, 0).await.unwrap()),
+            1 => drop(read(&one, &lock("a")).await),
+            2 => drop(one.items(&lock("a"), None, 1).await.unwrap()),
+            _ => drop(one.beat(ServerId(1), 1_000).await.unwrap()),
+        }
+        assert_eq!(redis.run::<u64>(&["EXISTS", "{fence:default}:lineage"]).await, 1, "{at}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_of_idle_locks() {
     let redis = Redis::start().await;
@@ -160,6 +178,10 @@ async fn nothing_is_left_of_idle_locks() {
     let mut first = put_for(&key, "x", Some(200));
     first.items.push(("i".to_owned(), Some(vec![1])));
     let groups = vec![group(&[(&key, Version::ABSENT)], vec![first])];
+    // Another one had its items before it was known for how long.
+    let later = must_put(&one, Version::ABSENT, put(&lock("later"), "x")).await;
+    write(&one, later, keep(&lock("later"), &[("i", Some("1"))])).await.unwrap();
+    must_put(&one, later, put_for(&lock("later"), "x", Some(200))).await;
     one.commit(Batch { groups, tokens: 1, lives_ms: 100, ..Batch::default() }).await.unwrap();
     one.beat(ServerId(1), 100).await.unwrap();
     until("all of it to be gone", async || {

@@ -6,8 +6,9 @@
 //! Redis, is raised in coarse steps by the commits, and is known to every server by its own commits and by
 //! [`beat`](RecordStore::beat).
 //!
-//! A jump of the clock of Redis is not covered here: leases end by it.
+//! Every commit names the latest time that Redis can show, and is refused under a later one: see `clock.rs`.
 
+mod clock;
 mod codec;
 mod keys;
 mod lineage;
@@ -27,7 +28,8 @@ use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Sc
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
-use self::codec::Commit;
+use self::clock::Jumps;
+use self::codec::{Commit, Known};
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
@@ -35,11 +37,15 @@ use self::time::StoreTime;
 use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
 use crate::guards::Guards;
 use crate::store::redis::refusals::store_error;
-use crate::store::redis::{KeyPrefix, background};
-use crate::store::{AfterLoss, ListQuery, StoreError};
+use crate::store::redis::{KeyPrefix, background, millis};
+use crate::store::{ListQuery, LossOptions, StoreError};
 
 /// How many records are read in one call.
 const READ_MAX: usize = 1_000;
+
+/// How often the clock of Redis is looked at for one script. More than once where the script is long on
+/// its way, and longer from time to time.
+const LOOKS: u32 = 4;
 
 /// Commands on the keys of a namespace, all of them in scripts.
 const COMMANDS: [&str; 19] = [
@@ -73,8 +79,8 @@ pub struct RedisRecordsOptions {
     pub key_prefix: KeyPrefix,
     /// Connection behaviour.
     pub link: LinkOptions,
-    /// What becomes of grants when leases may have been lost.
-    pub after_loss: AfterLoss,
+    /// What becomes of grants when leases may have been lost, or cut short.
+    pub loss: LossOptions,
 }
 
 /// Records in Redis. Cheap to clone.
@@ -91,6 +97,7 @@ struct Inner {
     time: Arc<StoreTime>,
     keys: Keys,
     counter_seen: Arc<AtomicU64>,
+    jumps: Jumps,
     tasks: Tasks,
 }
 
@@ -138,8 +145,9 @@ impl RedisRecords {
         let keys = Keys::of(&options.key_prefix, &options.namespace);
         let target = target.in_slot_of(keys.prefix().as_bytes());
         let (scripts, counter_seen) = (Arc::new(Scripts::new()), Arc::new(AtomicU64::new(0)));
-        let time = Arc::new(StoreTime::new(kit.clock.clone()));
-        let (known, loss) = ((&counter_seen, &time), (options.after_loss, guards));
+        let time =
+            Arc::new(StoreTime::new(kit.clock.clone(), millis(options.loss.clock_jump_limit)));
+        let (known, loss) = ((&counter_seen, &time), (options.loss.after_loss, guards));
         let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, kit);
         let lineage = Arc::new(lineage);
         let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
@@ -154,9 +162,12 @@ impl RedisRecords {
             time,
             keys,
             counter_seen,
+            jumps: Jumps::new(options.loss.clock_pause, kit),
             tasks: kit.tasks.clone(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let records = Self { inner: Arc::new(inner) };
+        records.settle("", 0).await.map_err(|error| error.to_string())?;
+        Ok(records)
     }
 
     /// The lineage in force.
@@ -164,20 +175,31 @@ impl RedisRecords {
         self.inner.lineage.current()
     }
 
-    /// Runs a script. One that refuses because of the lineage has changed nothing, so it is sent again
-    /// after a new verification, once.
-    async fn run(&self, command: impl Fn(&str) -> Cmd + Send + Sync) -> Result<Value, LinkError> {
-        let mut was_verified = false;
+    /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so it is
+    /// sent again: once after a new verification, a few times after a look at the clock. What was long on
+    /// its way has that much longer.
+    async fn run(
+        &self,
+        command: impl Fn(&str, u64) -> Cmd + Send + Sync,
+    ) -> Result<Value, LinkError> {
+        let (mut was_verified, mut looked, mut slow_ms) = (false, 0, 0);
         loop {
-            let generation = self.inner.link.generation();
+            let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
             let lineage = self.lineage().ok_or_else(|| {
                 LinkError::Down("the lineage of Redis is not verified yet".to_owned())
             })?;
-            match self.inner.link.call(&command(&lineage)).await {
+            let sent_ms = self.inner.time.monotonic_ms();
+            let latest_ms = self.inner.time.latest_ms().saturating_add(slow_ms);
+            match self.inner.link.call(&command(&lineage, latest_ms)).await {
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !was_verified => {
                     tracing::warn!(message, "Redis is not as it was left; verifying it again");
                     was_verified = true;
                     self.inner.link.verify_again(generation).await?;
+                }
+                Err(LinkError::Server { code, .. }) if code == "CLOCK" && looked < LOOKS => {
+                    looked += 1;
+                    slow_ms = self.inner.time.monotonic_ms().saturating_sub(sent_ms);
+                    self.settle_after(looks).await?;
                 }
                 outcome => return outcome,
             }
@@ -186,13 +208,7 @@ impl RedisRecords {
 
     /// As [`run`](Self::run), for a script that changes nothing.
     async fn look(&self, command: impl Fn(&str) -> Cmd + Send + Sync) -> Result<Value, StoreError> {
-        self.run(command).await.map_err(|error| match error {
-            LinkError::Unknown(reason) => StoreError::Unavailable(reason),
-            error => match refused(error) {
-                StoreError::Unknown(reason) => StoreError::Unavailable(reason),
-                error => error,
-            },
-        })
+        self.run(|lineage, _| command(lineage)).await.map_err(nothing_done)
     }
 
     fn seen(&self) -> u64 {
@@ -229,8 +245,9 @@ impl RedisRecords {
         let sent_ms = inner.time.monotonic_ms();
         // A lineage that lost it has to begin anew, so the verification has to know it too.
         self.saw(batch.counter);
-        let reply = self.run(|lineage| {
-            commit.command(&inner.scripts.commit, &inner.keys, lineage, self.seen(), told_ms)
+        let reply = self.run(|lineage, latest_ms| {
+            let known = Known { seen: self.seen(), told_ms, latest_ms };
+            commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
         let committed = commit.read(reply.await.map_err(refused)?)?;
         inner.time.saw(committed.now_ms.unwrap_or(0), sent_ms);
@@ -252,6 +269,14 @@ fn refused(error: LinkError) -> StoreError {
             _ => store_error(LinkError::Server { code, message }),
         },
         error => store_error(error),
+    }
+}
+
+/// As [`refused`], for a script that was to change nothing.
+fn nothing_done(error: LinkError) -> StoreError {
+    match refused(error) {
+        StoreError::Unknown(reason) => StoreError::Unavailable(reason),
+        error => error,
     }
 }
 
@@ -302,7 +327,7 @@ impl RecordStore for RedisRecords {
         let lives_ms = batch.lives_ms;
         let told_ms = self.inner.time.promise(lives_ms);
         let committed = self.commit_batch(&batch, told_ms).await;
-        self.inner.time.promised(lives_ms, committed.is_ok());
+        self.inner.time.promised(lives_ms, committed.as_ref().map(|_| ()));
         committed
     }
 
@@ -326,18 +351,8 @@ impl RecordStore for RedisRecords {
     }
 
     async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError> {
-        let (inner, sent_ms) = (&*self.inner, self.inner.time.monotonic_ms());
-        let keys = &inner.keys;
-        let all =
-            [&keys.lineage, &keys.servers, &keys.paused_until, &keys.lives_until, &keys.absent];
-        let reply = self.look(|lineage| {
-            let mut command = inner.scripts.beat.call(&all.map(String::as_str));
-            command.arg(lineage).arg(server.0).arg(liveness_ms).arg(inner.time.own_lives_ms());
-            command
-        });
-        let (now_ms, lives_ms, servers) = codec::beat(reply.await?)?;
-        inner.time.saw(now_ms, sent_ms);
-        inner.time.others_live(lives_ms);
+        let name = server.0.to_string();
+        let servers = self.settle(&name, liveness_ms).await.map_err(nothing_done)?;
         let mut servers: Vec<ServerId> = servers.into_iter().map(ServerId).collect();
         servers.sort_unstable();
         Ok(servers)

@@ -47,8 +47,15 @@ async fn items_of_another_kind_are_an_error() {
     let key = lock("a");
     let mut first = put(&key, "x");
     first.items.push(("i".to_owned(), Some(vec![1])));
-    let first = must_put(&one, Version::ABSENT, first).await;
+    must_put(&one, Version::ABSENT, first).await;
     let items = "{fence:default}:lock:a#";
+    // Items whose record is gone do not come back.
+    let _: redis::Value = redis.run(&["DEL", "{fence:default}:lock:a"]).await;
+    assert_eq!(one.items(&key, None, 9).await.unwrap(), []);
+    let first = must_put(&one, Version::ABSENT, put(&key, "x")).await;
+    assert_eq!(read(&one, &key).await.items, []);
+    write(&one, first, keep(&key, &[("j", Some("1"))])).await.unwrap();
+    assert_eq!(names(&read(&one, &key).await.items), ["j"]);
     let _: redis::Value = redis.run(&["DEL", items]).await;
     // Items that are gone are none.
     assert_eq!(read(&one, &key).await.items, []);

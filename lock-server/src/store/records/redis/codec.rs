@@ -18,6 +18,17 @@ const NUL: char = '\0';
 /// The latest time to live that Redis is given, ms; some thousand years.
 const PX_MAX: u64 = 100_000_000_000_000;
 
+/// What the sender of a batch knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// The highest counter.
+    pub(super) seen: u64,
+    /// For how long a lease may live that Redis is not told of yet; 0 for none.
+    pub(super) told_ms: u64,
+    /// The latest time that Redis can show.
+    pub(super) latest_ms: u64,
+}
+
 /// A [`Batch`] whose form was checked, to be sent in any lineage.
 pub(super) struct Commit<'b> {
     batch: &'b Batch,
@@ -47,21 +58,14 @@ impl<'b> Commit<'b> {
         Ok(Self { batch, keys, locks, places })
     }
 
-    /// The command in a lineage; `told_ms` is how long a lease may live that Redis is not told of yet.
-    pub(super) fn command(
-        &self,
-        script: &Script,
-        keys: &Keys,
-        lineage: &str,
-        seen: u64,
-        told_ms: u64,
-    ) -> Cmd {
+    /// The command in a lineage.
+    pub(super) fn command(&self, script: &Script, keys: &Keys, lineage: &str, known: Known) -> Cmd {
         let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
-        let fixed =
-            [&keys.lineage, &keys.token, &keys.paused_until, &keys.lives_until, &keys.absent];
+        let fixed = [&keys.lineage, &keys.token, &keys.paused_for, &keys.lives_until, &keys.absent];
         let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
         let mut command = script.call_bytes(all.into_iter());
-        command.arg(lineage).arg(seen).arg(self.batch.tokens).arg(told_ms).arg(self.locks);
+        command.arg(lineage).arg(known.seen).arg(self.batch.tokens);
+        command.arg(known.told_ms).arg(known.latest_ms).arg(self.locks);
         for group in &self.batch.groups {
             self.group(&mut command, group, keys);
         }

@@ -1,11 +1,12 @@
 -- Commits groups of writes, each under the condition that what it was decided on has not changed.
 -- No function is created here: Redis would create it anew at every call.
 --
--- KEYS[1] lineage  [2] token  [3] paused-until  [4] lives-until  [5] absent, which is never written: a
+-- KEYS[1] lineage  [2] token  [3] paused-for  [4] lives-until  [5] absent, which is never written: a
 --         cluster runs no script while its slot moves to another node  [6...] the records, locks first
 -- ARGV[1] the lineage that the caller verified  [2] the highest counter that it saw
 --     [3] tokens taken  [4] for how long a lease of this batch may live, ms; 0 where that is known here
---     [5] how many of the records are locks  [6...] operations; `k` is the place of a record in KEYS
+--     [5] the latest time that this Redis can show by the caller's clock, ms since 1970
+--     [6] how many of the records are locks  [7...] operations; `k` is the place of a record in KEYS
 --         from 6 on, counted from 1
 --
 -- Operations that begin a group and refuse it:
@@ -19,7 +20,7 @@
 --   N channel message     notifies a server
 --
 -- Post: { counter before, now, { group, value, items... } of each group that was refused }
---       LINEAGE, PAUSED, EXHAUSTED, FOREIGN: nothing was changed
+--       LINEAGE, CLOCK, PAUSED, EXHAUSTED, FOREIGN: nothing was changed
 --
 -- A record is a string: version (8 bytes), counter before its tokens (15 digits), '1' where it may have
 -- items, the value. Its items are a sorted set beside it, `name NUL value`, and expire with it.
@@ -37,6 +38,12 @@ local counter, tokens = tonumber(got[2] or ''), tonumber(argv[3])
 if not counter or counter < tonumber(argv[2]) then
   return redis.error_reply('LINEAGE the counter fell to ' .. (got[2] or 'nothing'))
 end
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Under a clock that jumped, leases look as if they were over that are not.
+if now > tonumber(argv[5]) then
+  return redis.error_reply('CLOCK the clock of Redis is ahead of what is possible')
+end
 local missing = {}
 for k = 6, #keys do
   if not got[k] then
@@ -52,21 +59,25 @@ for from = 1, #missing, 4000 do
   end
 end
 if tokens > 0 then
-  if got[3] and argv[6] then
-    return redis.error_reply('PAUSED ' .. math.max(call('PTTL', keys[3]), 1))
+  if got[3] and argv[7] then
+    local left = call('PTTL', keys[3])
+    if left > tonumber(got[3]) then
+      -- The clock went back.
+      left = tonumber(got[3])
+      call('PEXPIRE', keys[3], left)
+    end
+    return redis.error_reply('PAUSED ' .. math.max(left, 1))
   elseif counter + tokens > 999999999999999 then
     return redis.error_reply('EXHAUSTED no token is left')
   end
   -- The first write: where Redis refuses to write, nothing was changed.
   call('INCRBY', keys[2], argv[3])
 end
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if argv[4] ~= '0' and now + argv[4] > (tonumber(got[4] or '') or 0) then
   call('SET', keys[4], string.format('%.0f', now + argv[4]), 'PX', argv[4])
 end
 local base, reply, group = string.format('%015.0f', counter), { counter, now }, 0
-local at, stop = 6, #argv
+local at, stop = 7, #argv
 while at <= stop do
   local op, k = argv[at], nil
   if op == 'A' or op == '?' then
@@ -84,7 +95,7 @@ while at <= stop do
       local refused = { group }
       for i = from, to, 2 do
         local j = argv[i] + 5
-        local has_items = got[j] and j <= 5 + argv[5] and sub(got[j], 24, 24) == '1'
+        local has_items = got[j] and j <= 5 + argv[6] and sub(got[j], 24, 24) == '1'
         refused[#refused + 1] = got[j]
         refused[#refused + 1] = has_items and call('ZRANGE', keys[j] .. '#', 0, -1)
       end

@@ -18,8 +18,8 @@ pub(super) struct Keys {
     pub(super) token: String,
     /// What the lineage was verified by, and the format.
     pub(super) meta: String,
-    /// Exists while no lease may begin.
-    pub(super) paused_until: String,
+    /// Exists while no lease may begin: how long that was to last when it began, ms.
+    pub(super) paused_for: String,
     /// No lease lives after it, ms since 1970.
     pub(super) lives_until: String,
     /// Live servers, each until when.
@@ -37,7 +37,7 @@ impl Keys {
             lineage: key("lineage"),
             token: key("token"),
             meta: key("meta"),
-            paused_until: key("paused-until"),
+            paused_for: key("paused-for"),
             lives_until: key("lives-until"),
             servers: key("servers"),
             absent: key("absent"),

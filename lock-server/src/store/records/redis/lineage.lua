@@ -1,7 +1,7 @@
 -- Adopts the namespace's lineage, or begins a new one where INCRs may have been lost.
 -- Run by EVAL on a connection that carries nothing else yet.
 --
--- KEYS[1] lineage  [2] token  [3] meta  [4] paused-until  [5] lives-until  [6] absent
+-- KEYS[1] lineage  [2] token  [3] meta  [4] paused-for  [5] lives-until  [6] absent
 -- ARGV[1] run id and [2] replication id of this process, from INFO
 --     [3] the highest counter that the caller saw, [4] the highest mark that a guard has reported
 --     [5] where the caller's clock would begin  [6] the year 2025 in ms  [7] tokens a millisecond
@@ -64,7 +64,7 @@ if (counter or 0) >= 999999999999999 then
 end
 -- First of all: where this is not written, no lease begins.
 if waits and redis.call('PTTL', KEYS[4]) < lives then
-  redis.call('SET', KEYS[4], string.format('%.0f', now + lives), 'PX', string.format('%.0f', lives))
+  redis.call('SET', KEYS[4], string.format('%.0f', lives), 'PX', string.format('%.0f', lives))
 end
 local value = string.format('%.0f', counter or 0)
 if reason then

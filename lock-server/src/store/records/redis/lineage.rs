@@ -201,7 +201,9 @@ impl Verifier for LineageKeeper {
             Verdict::Due { reason } => return Err(format!("a new lineage is due: {reason}")),
         };
         load_scripts(connection, &self.scripts.all()).await?;
-        self.time.is_new();
+        if self.current().is_none_or(|known| *known != *id) {
+            self.time.is_new();
+        }
         self.adopt(id);
         Ok(())
     }
@@ -261,7 +263,7 @@ async fn judge_lineage(
         lineage,
         token,
         meta,
-        &keys.paused_until,
+        &keys.paused_for,
         &keys.lives_until,
         &keys.absent,
     ]);

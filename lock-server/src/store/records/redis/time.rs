@@ -4,16 +4,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use service_kit::clock::Clock;
 
+use crate::store::StoreError;
+use crate::store::redis::offset::{Offset, Step};
+
 /// A clock may be slower than another by one part in so many.
 const DRIFT: u64 = 2_000;
 
 /// How far the bound in Redis is set ahead, at least, so that equal leases need few writes, ms.
 const AHEAD_MS: u64 = 1_000;
 
+/// Whatever Redis shows.
+const LATEST_MS: u64 = 999_999_999_999_999;
+
 /// Time, and lives of leases.
 #[derive(Debug)]
 pub(super) struct StoreTime {
     clock: Arc<dyn Clock>,
+    /// By how much the clocks may move against each other before that counts as a jump.
+    limit_ms: u64,
     state: Mutex<State>,
 }
 
@@ -21,6 +29,10 @@ pub(super) struct StoreTime {
 struct State {
     /// A time that Redis showed, and when its reply was read by our clock.
     anchor: Option<(u64, u64)>,
+    /// How far the clock of Redis is from ours, as it was last looked at.
+    offset: Option<Offset>,
+    /// How often that was.
+    looks: u64,
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
     /// Redis has this bound, or a later one.
@@ -30,8 +42,8 @@ struct State {
 }
 
 impl StoreTime {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, state: Mutex::default() }
+    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u64) -> Self {
+        Self { clock, limit_ms, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -55,9 +67,38 @@ impl StoreTime {
     pub(super) fn saw(&self, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
+        if shown_ms > state.latest_ms(now_ms, self.limit_ms) {
+            // A clock that jumped is not believed before a pause has begun.
+            return;
+        }
         if shown_ms >= state.at(now_ms) || shown_ms < state.at(sent_ms) {
             state.anchor = Some((shown_ms, now_ms));
         }
+    }
+
+    /// The latest time that Redis can show now, without what comes on the way to it.
+    pub(super) fn latest_ms(&self) -> u64 {
+        let now_ms = self.clock.monotonic_ms();
+        self.state().latest_ms(now_ms, self.limit_ms)
+    }
+
+    /// How often the clock of Redis was looked at.
+    pub(super) fn looks(&self) -> u64 {
+        self.state().looks
+    }
+
+    /// What a look at the clock tells: how far it is from ours, and whether it jumped since the last look.
+    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, Step) {
+        let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
+        let before = self.state().offset;
+        (offset, before.map_or(Step::Steady, |before| offset.since(before, self.limit_ms)))
+    }
+
+    /// From now on.
+    pub(super) fn believe(&self, offset: Offset) {
+        let mut state = self.state();
+        state.offset = Some(offset);
+        state.looks += 1;
     }
 
     /// A lease that lives for so long is about to be committed. Gives what Redis is to be told, in
@@ -69,7 +110,6 @@ impl StoreTime {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
         let ends_ms = now_ms.saturating_add(lives_ms);
-        state.ends_ms = state.ends_ms.max(ends_ms);
         if ends_ms <= state.told_until_ms {
             return 0;
         }
@@ -77,16 +117,18 @@ impl StoreTime {
         state.told_until_ms - now_ms
     }
 
-    /// The commit of such leases was answered: they may have begun as late as now. Where it failed,
-    /// Redis may not have been told.
-    pub(super) fn promised(&self, lives_ms: u64, is_done: bool) {
+    /// The commit of such leases was answered, and no holder believes in one before: they may have begun
+    /// as late as now. Where it failed, Redis may not have been told; where it was refused, none began.
+    pub(super) fn promised(&self, lives_ms: u64, outcome: Result<(), &StoreError>) {
         if lives_ms == 0 {
             return;
         }
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
-        state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
-        if !is_done {
+        if matches!(outcome, Ok(()) | Err(StoreError::Unknown(_))) {
+            state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
+        }
+        if outcome.is_err() {
             state.told_until_ms = 0;
         }
     }
@@ -111,13 +153,19 @@ impl StoreTime {
         state.ends_ms.max(state.others_until_ms).saturating_sub(now_ms)
     }
 
-    /// What Redis was told may be lost.
+    /// Another process, or another memory, may be behind the connection: its clock is not compared, and
+    /// what Redis was told may be lost.
     pub(super) fn is_new(&self) {
-        self.state().told_until_ms = 0;
+        let mut state = self.state();
+        (state.told_until_ms, state.offset) = (0, None);
     }
 }
 
 impl State {
+    fn latest_ms(&self, now_ms: u64, limit_ms: u64) -> u64 {
+        self.offset.map_or(LATEST_MS, |offset| offset.latest_ms(now_ms, limit_ms))
+    }
+
     fn at(&self, monotonic_ms: u64) -> u64 {
         let Some((shown_ms, read_ms)) = self.anchor else { return 0 };
         let since_ms = monotonic_ms.saturating_sub(read_ms);
@@ -134,7 +182,7 @@ mod tests {
 
     fn time() -> (Arc<ManualClock>, StoreTime) {
         let clock = Arc::new(ManualClock::new(1_000, 0));
-        (clock.clone(), StoreTime::new(clock))
+        (clock.clone(), StoreTime::new(clock, 1_000))
     }
 
     #[test]
@@ -156,6 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_jumped_is_not_believed_before_it_was_looked_at() {
+        let (clock, time) = time();
+        time.believe(time.compare(50_000, 1_000).0);
+        time.saw(50_000, 1_000);
+        clock.advance(100);
+        time.saw(3_600_000, 1_099);
+        assert_eq!(time.now_ms(), 50_099);
+        assert_eq!(time.latest_ms(), 51_100);
+        let (offset, step) = time.compare(3_600_000, 1_100);
+        assert_eq!(step, Step::Forward(3_549_900));
+        time.believe(offset);
+        time.saw(3_600_000, 1_099);
+        assert_eq!((time.now_ms(), time.looks()), (3_600_000, 2));
+    }
+
+    #[test]
     fn equal_leases_seldom_move_the_bound() {
         let (clock, time) = time();
         let mut told = 0;
@@ -163,7 +227,7 @@ mod tests {
             let tell_ms = time.promise(80_000);
             assert!(tell_ms == 0 || tell_ms == 90_000, "{tell_ms}");
             told += u64::from(tell_ms > 0);
-            time.promised(80_000, true);
+            time.promised(80_000, Ok(()));
             clock.advance(1_000);
         }
         assert_eq!(told, 8);
@@ -179,8 +243,11 @@ mod tests {
     fn what_failed_is_told_again() {
         let (_, time) = time();
         assert_eq!(time.promise(8_000), 9_000);
-        time.promised(8_000, false);
+        time.promised(8_000, Err(&StoreError::Exhausted));
+        assert_eq!(time.lives_ms(), 0);
         assert_eq!(time.promise(8_000), 9_000);
         assert_eq!(time.promise(8_000), 0);
+        time.promised(8_000, Err(&StoreError::Unknown("no reply".to_owned())));
+        assert_eq!(time.lives_ms(), 8_000);
     }
 }
