@@ -182,6 +182,9 @@ async fn nothing_is_left_of_idle_locks() {
     let later = must_put(&one, Version::ABSENT, put(&lock("later"), "x")).await;
     write(&one, later, keep(&lock("later"), &[("i", Some("1"))])).await.unwrap();
     must_put(&one, later, put_for(&lock("later"), "x", Some(200))).await;
+    let removed = must_put(&one, Version::ABSENT, put(&lock("removed"), "x")).await;
+    write(&one, removed, keep(&lock("removed"), &[("i", Some("1"))])).await.unwrap();
+    write(&one, removed, remove(&lock("removed"))).await.unwrap();
     one.commit(Batch { groups, tokens: 1, lives_ms: 100, ..Batch::default() }).await.unwrap();
     one.beat(ServerId(1), 100).await.unwrap();
     until("all of it to be gone", async || {

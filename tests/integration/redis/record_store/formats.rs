@@ -1,20 +1,21 @@
 //! Other versions of lock-server on the same namespace.
 
 use fence_tests::conformance::lock_store;
+use fence_tests::wait::PATIENCE;
 
 use super::*;
 
-async fn open_0_1(redis: &Redis) -> Result<lock_store::Store, String> {
+async fn open_0_1(redis: &Redis, kit: &Kit) -> Result<lock_store::Store, String> {
     let options = fence_tests::store_options::patient();
     let url = redis.url().parse().unwrap();
-    let opened = lock_server::store::open(&url, &options, &Kit::new("records")).await;
+    let opened = lock_server::store::open(&url, &options, kit).await;
     opened.map_err(|error| error.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_0_1_are_refused_and_left_as_they_are() {
     let redis = Redis::start().await;
-    let old = open_0_1(&redis).await.unwrap();
+    let old = open_0_1(&redis, &Kit::new("records")).await.unwrap();
     lock_store::the_same_id_gets_the_same_grant(&old).await;
     let meta: Vec<String> = redis.run(&["HGETALL", "{fence:default}:meta"]).await;
     let error = open(&redis.url(), AfterLoss::Wait).await.unwrap_err();
@@ -31,7 +32,7 @@ async fn servers_of_0_1_and_newer_ones_stay_apart() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     one.commit(grant("a", 1_000)).await.unwrap();
-    let error = open_0_1(&redis).await.unwrap_err();
+    let error = open_0_1(&redis, &Kit::new("records")).await.unwrap_err();
     assert!(error.contains("format 4"), "{error}");
     let _: u64 = redis.run(&["HSET", "{fence:default}:meta", "format", "5"]).await;
     let error = open(&redis.url(), AfterLoss::Wait).await.unwrap_err();
@@ -42,7 +43,10 @@ async fn servers_of_0_1_and_newer_ones_stay_apart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_go_on_above_those_of_0_1() {
     let redis = Redis::start().await;
-    lock_store::the_same_id_gets_the_same_grant(&open_0_1(&redis).await.unwrap()).await;
+    let kit = Kit::new("records");
+    lock_store::the_same_id_gets_the_same_grant(&open_0_1(&redis, &kit).await.unwrap()).await;
+    kit.tasks.begin_shutdown();
+    assert!(kit.tasks.drained(PATIENCE).await);
     let last: u64 = redis.run(&["GET", "{fence:default}:token"]).await;
     let keys: Vec<String> = redis.run(&["KEYS", "{fence:default}:*"]).await;
     let mut delete = vec!["DEL"];

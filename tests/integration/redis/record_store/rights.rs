@@ -28,6 +28,7 @@ async fn the_rights_that_the_error_names_are_enough() {
     record_store::live_servers_know_each_other(&servers).await;
     record_store::servers_are_notified(&servers).await;
     record_store::a_mark_is_exceeded(&servers).await;
+    must_put(&servers.0, Version::ABSENT, put(&record_store::session(), "x")).await;
     assert_eq!(servers.0.sessions(None, 1).await.unwrap().0.len(), 1);
     let refused: Vec<redis::Value> = redis.run(&["ACL", "LOG"]).await;
     assert_eq!(refused, []);
