@@ -4,6 +4,7 @@ mod clock;
 mod damage;
 mod formats;
 mod rights;
+mod sentinel;
 
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 
 use fence_tests::conformance::lock_store;
 use fence_tests::wait::PATIENCE;
+use lock_server::store::records::redis::init_fresh;
 
 use super::*;
 
@@ -54,4 +55,20 @@ async fn tokens_go_on_above_those_of_0_1() {
     let _: u64 = redis.run(&delete).await;
     let base = take(&server(&redis).await, 1).await.unwrap().base;
     assert!(base >= last, "{base} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_that_is_vouched_for_begins_at_1() {
+    let redis = Redis::start().await;
+    let StoreUrl::Redis(target) = redis.url().parse().unwrap() else { panic!() };
+    let (namespace, kit) = (fence_protocol::Namespace::default(), Kit::new("records"));
+    let guards = Guards::new(&[], &namespace, &kit.health).unwrap();
+    let init = async || init_fresh(&target, &KeyPrefix::default(), &namespace, &guards).await;
+    init().await.unwrap();
+    assert_eq!(take(&server(&redis).await, 1).await.unwrap().base, 0);
+    let error = init().await.unwrap_err();
+    assert!(error.contains("in use") && error.contains("nothing was changed"), "{error}");
+    let _: u64 = redis.run(&["DEL", "{fence:default}:lineage"]).await;
+    let error = init().await.unwrap_err();
+    assert!(error.contains("is not new"), "{error}");
 }
