@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use axum::Router;
 use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
-use service_kit::http::HttpOptions;
+use service_kit::http::{ApiRouter, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
 use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
@@ -45,9 +44,9 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct App {
     /// The API with its operational routes, complete: it can be driven in process.
-    pub router: Router,
+    pub router: ApiRouter,
     /// The reverse proxy, where there is one.
-    pub proxy: Option<(SocketAddr, Router)>,
+    pub proxy: Option<(SocketAddr, ApiRouter)>,
     /// What the guard guarantees.
     pub guarantee: Guarantee,
     redis_port: Option<Front>,

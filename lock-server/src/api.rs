@@ -18,14 +18,14 @@ mod undelivered;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use fence_protocol::wire::lock::LeaseReply;
-use fence_protocol::{LockName, Ttl};
+use fence_protocol::{LockName, Ttl, credential};
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
 pub(crate) use access::need;
+use finish::FinishLayer;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
@@ -60,7 +60,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
         .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
         .route("/v1/sessions/{id}/block", post(sessions::block))
-        .route_layer(from_fn_with_state(service.clone(), finish::finish));
+        .route_layer(FinishLayer::new(&service.kit.tasks));
     Router::new()
         .route("/v1/acquire", post(acquire_all::acquire_all))
         .route("/v1/locks", get(inspect::list))
@@ -90,7 +90,7 @@ impl Service {
 
     fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
         let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode } = grant;
-        let fencing = self.signer.sign(token, lock.clone(), lease_id);
+        let fencing_token = self.signer.sign(token, lock.clone(), lease_id).to_string();
         LeaseReply {
             lock,
             lease_id,
@@ -99,8 +99,8 @@ impl Service {
             ttl_ms: remaining_ms,
             owner,
             waited_ms,
-            fencing_credential: fencing.credential(),
-            fencing_token: fencing.to_string(),
+            fencing_credential: credential::of_header(&fencing_token),
+            fencing_token,
         }
     }
 

@@ -1,12 +1,12 @@
 //! Puts a lock server together and serves it; the binary and `fence serve` both call this.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use service_kit::health::Status;
-use service_kit::http::{Fold, HttpOptions};
-use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
+use service_kit::http::{ApiRouter, Fold, HttpOptions};
+use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
 use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
 
@@ -37,15 +37,21 @@ pub enum StartError {
     /// The listen address.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The threads that serve HTTP.
+    #[error(
+        "the HTTP threads cannot start: {0}; check the limits of threads and open files (ulimit)"
+    )]
+    Threads(io::Error),
 }
 
 /// A lock server that is ready to be served.
 #[derive(Debug)]
 pub struct App {
     /// The API with its operational routes, complete: it can be driven in process.
-    pub router: Router,
+    pub router: ApiRouter,
     listen: SocketAddr,
     options: ListenOptions,
+    threads: HttpThreads,
     kit: Kit,
 }
 
@@ -61,6 +67,8 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
+    let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
     let (url, options) = (&settings.store, &settings.store_options);
     kit.health.set("guarantee", Status::Told(store::guarantee(url).to_string()));
@@ -86,7 +94,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
     let router = http::finish(routes, kit, options, &settings.host_names);
     let (listen, options) = (settings.listen, settings.listener);
-    Ok(App { router, listen, options, kit: kit.clone() })
+    Ok(App { router, listen, options, threads, kit: kit.clone() })
 }
 
 impl App {
@@ -115,7 +123,7 @@ impl Bound {
     /// Serves until the kit's tasks begin to shut down, then finishes what is in flight. Waiting
     /// acquires are answered at once with 503 then.
     pub async fn serve(self) -> DrainReport {
-        let App { router, options, kit, .. } = self.app;
-        listener::serve(self.listener, router, options, kit.tasks).await
+        let App { router, options, threads, kit, .. } = self.app;
+        listener::serve_on(&threads, self.listener, router, options, kit.tasks).await
     }
 }

@@ -5,6 +5,7 @@ mod loss;
 mod replicas;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use service_kit::flags::{
     AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
 };
 use service_kit::http::HostNames;
-use service_kit::listener::ListenOptions;
+use service_kit::listener::{HttpThreads, ListenOptions};
 use service_kit::login::StoreLogin;
 use service_kit::redis_link::LinkOptions;
 
@@ -139,6 +140,10 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
+    /// How many threads serve HTTP, at most 256; one for each core, at most 8, unless said otherwise.
+    /// A connection stays on one of them.
+    #[arg(long, value_name = "N", value_parser = http_threads)]
+    pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
@@ -172,6 +177,12 @@ fn shared_per_lock(text: &str) -> Result<usize, String> {
         Ok(count @ 1..=1_024) => Ok(count),
         _ => Err(format!("{text:?} is out of range: 1 to 1024")),
     }
+}
+
+fn http_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let count: Option<NonZeroUsize> = text.parse().ok();
+    let count = count.filter(|count| count.get() <= HttpThreads::MAX);
+    count.ok_or_else(|| format!("{text:?} is out of range: 1 to {}", HttpThreads::MAX))
 }
 
 const EXAMPLES: &str = "\
@@ -213,6 +224,8 @@ pub struct Settings {
     pub access: Gate,
     /// How many events are remembered, and for how many.
     pub events: EventOptions,
+    /// How many threads serve HTTP.
+    pub http_threads: NonZeroUsize,
     /// The listener's limits.
     pub listener: ListenOptions,
     /// The names that the server is reached by.
@@ -253,6 +266,7 @@ impl Config {
                 lock_delays,
                 access,
                 events: self.events(),
+                http_threads: self.http_threads.unwrap_or_else(HttpThreads::default_count),
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
             }),

@@ -1,5 +1,7 @@
 //! What is counted beside the requests themselves.
 
+use std::sync::{Arc, OnceLock};
+
 use fence_protocol::Code;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -21,6 +23,11 @@ pub(crate) enum Operation {
     EndSession,
     BlockSession,
 }
+
+/// How many operations there are.
+const OPERATIONS: usize = Operation::BlockSession as usize + 1;
+/// How many outcomes an operation has: `ok`, or a code.
+const OUTCOMES: usize = Code::Unknown as usize + 2;
 
 impl Operation {
     fn as_str(self) -> &'static str {
@@ -48,6 +55,8 @@ struct Labels {
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     operations: Family<Labels, Counter>,
+    /// Counters by operation and outcome that were found before: a lookup hashes labels under a lock.
+    found: Arc<[OnceLock<Counter>]>,
     waited: Histogram,
     waiting: Gauge,
 }
@@ -56,6 +65,7 @@ impl Counters {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         let counters = Self {
             operations: Family::default(),
+            found: (0..OPERATIONS * OUTCOMES).map(|_| OnceLock::new()).collect(),
             waited: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
             waiting: Gauge::default(),
         };
@@ -80,8 +90,16 @@ impl Counters {
     }
 
     pub(crate) fn count(&self, operation: Operation, refusal: Option<Code>) {
-        let (operation, outcome) = (operation.as_str(), refusal.map_or("ok", Code::as_str));
-        self.operations.get_or_create(&Labels { operation, outcome }).inc();
+        let find = || {
+            let outcome = refusal.map_or("ok", Code::as_str);
+            let labels = Labels { operation: operation.as_str(), outcome };
+            self.operations.get_or_create_owned(&labels)
+        };
+        let outcome = refusal.map_or(0, |code| 1 + code as usize);
+        match self.found.get(operation as usize * OUTCOMES + outcome) {
+            Some(found) => found.get_or_init(find).inc(),
+            None => find().inc(),
+        };
     }
 
     pub(crate) fn waited(&self, ms: u64) {

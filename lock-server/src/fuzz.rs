@@ -3,7 +3,7 @@
 //! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
 
 use fence_protocol::{LockName, SessionId, Token};
-use lease::{Limits, Machine, Record, Session, StoredRecord, StoredSession};
+use lease::{Limits, Machine, Reading, Record, Session, StoredRecord, StoredSession};
 use redis::Value;
 
 use crate::config::LockDelay;
@@ -12,6 +12,7 @@ use crate::guards::{GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
 use crate::store::StoreUrl;
 use crate::store::etcd::{EtcdTarget, fuzz as etcd};
+use crate::store::log::fuzz as log;
 use crate::store::quorum::replies;
 use crate::store::quorum::rules::fuzz as rules;
 use crate::store::redis::{KeyPrefix, fuzz as redis_store};
@@ -22,6 +23,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target.
 pub const TARGETS: &[Target] = &[
     ("lock-journal", journal),
+    ("lock-log", log::segment),
     ("lock-etcd", etcd_replies),
     ("lock-replies", script_replies),
     ("lock-settings", settings),
@@ -38,20 +40,23 @@ const LATER_MS: u64 = 24 * 3_600_000;
 fn journal(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let now_ms = 1_000;
+    let reading = Reading::Restart { now_ms };
     let Ok(lock) = LockName::new("orders/42") else { return };
     let mut machine = Machine::new(0, Limits::default());
     if let Ok(stored) = serde_json::from_str::<StoredSession>(text) {
-        let session = Session::from_stored(stored, now_ms);
+        let session = Session::from_stored(stored, reading);
         let Ok(again) = serde_json::to_string(&session.to_stored()) else { panic!("{session:?}") };
-        let read = serde_json::from_str(&again).map(|stored| Session::from_stored(stored, now_ms));
+        let read = serde_json::from_str(&again).map(|stored| Session::from_stored(stored, reading));
         assert!(read.is_ok_and(|read| read == session), "{again}");
         machine.restore_session(SessionId::MAX, session);
     }
     if let Ok(stored) = serde_json::from_str::<StoredRecord>(text) {
-        let record = Record::from_stored(stored, now_ms);
-        let Ok(again) = serde_json::to_string(&record.to_stored()) else { panic!("{record:?}") };
-        let read = serde_json::from_str(&again).map(|stored| Record::from_stored(stored, now_ms));
-        assert!(read.is_ok_and(|read| read == record), "{again}");
+        let Some(record) = Record::from_stored(stored, reading) else { return };
+        let Ok(again) = serde_json::to_string(&record.to_stored(u64::MAX)) else {
+            panic!("{record:?}")
+        };
+        let read = serde_json::from_str(&again).map(|stored| Record::from_stored(stored, reading));
+        assert!(read.is_ok_and(|read| read.as_ref() == Some(&record)), "{again}");
         let highest = record.highest_token();
         machine.restore(now_ms, lock, record);
         assert!(machine.counter() >= highest && machine.counter() <= Token::MAX);

@@ -11,10 +11,12 @@ pub use lease::{
     SessionRefusal, StoreError, Takeover,
 };
 
+pub mod driver;
 pub mod embedded;
-mod engine;
 pub mod etcd;
 mod guarantee;
+#[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
+pub(crate) mod log;
 mod loss;
 pub mod memory;
 mod open;

@@ -1,5 +1,6 @@
 //! The `fence` command over real servers: what it prints is true, and its exit codes are honest.
 
+mod bench;
 mod kinds;
 mod serve;
 mod sessions;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use fence_protocol::Namespace;
-use fence_tests::conformance::{fence_store, lock_store};
+use fence_tests::conformance::{fence_store, lock_store, record_store};
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_sentinel::SentinelGroup;
@@ -12,8 +12,14 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::store_options::patient;
 use fence_tests::wait::PATIENCE;
-use lock_server::store::{AfterLoss, LossOptions, StoreOptions};
+use lock_server::guards::Guards;
+use lock_server::store::driver::Driver;
+use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
+use lock_server::store::records::{MemoryRecords, ServerId};
+use lock_server::store::redis::KeyPrefix;
+use lock_server::store::{AfterLoss, LossOptions, StoreOptions, StoreUrl};
 use service_kit::Kit;
+use service_kit::clock::SystemClock;
 use tokio::sync::Mutex;
 
 /// What every store promises; the pause after a loss is told of in `redis::loss`.
@@ -87,6 +93,34 @@ mod lock_redis {
         let redis = Redis::start().await;
         let store = locks_at(&redis.url()).await;
         (redis, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
+}
+
+/// Beside another server over the same records, which knows the locks too.
+mod lock_driver_memory {
+    use super::*;
+
+    fn store() -> (Driver, lock_store::Store) {
+        let kit = Kit::new("conformance");
+        let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
+        let server = |n| Driver::shared(records.clone(), ServerId(n), options().limits, &kit);
+        (server(1), Arc::new(server(2)))
+    }
+
+    fence_tests::lock_store_suite!(store());
+}
+
+mod lock_driver_redis {
+    use super::*;
+
+    async fn store() -> (Redis, lock_store::Store) {
+        let redis = Redis::start().await;
+        let (records, _) = records_at(&redis.url()).await;
+        let kit = Kit::new("conformance");
+        let driver = Driver::shared(records, ServerId(1), options().limits, &kit);
+        (redis, Arc::new(driver))
     }
 
     fence_tests::lock_store_suite!(store().await);
@@ -255,4 +289,64 @@ async fn embedded_stores_open_again() {
         let handles = Arc::strong_count(&store);
         assert_eq!(handles, 1, "the store is still in use");
     }
+}
+
+/// A namespace of records that no other case of this run has, and two handles on it.
+async fn records_at(url: &str) -> record_store::Servers {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let namespace = format!("records-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let server = async || -> record_store::Store {
+        let StoreUrl::Redis(target) = url.parse().unwrap() else { panic!("{url}") };
+        let options = RedisRecordsOptions {
+            namespace: namespace.parse().unwrap(),
+            key_prefix: KeyPrefix::default(),
+            link: options().link,
+            loss: options().loss,
+        };
+        let kit = Kit::new("conformance");
+        let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
+        let records = RedisRecords::start(&target, options, guards, &kit).await.unwrap();
+        let records: record_store::Store = Arc::new(records);
+        records
+    };
+    (server().await, server().await)
+}
+
+mod records_memory {
+    use super::*;
+
+    fn servers() -> ((), record_store::Servers) {
+        let records = MemoryRecords::new(Arc::new(SystemClock::new()), 0);
+        ((), (Arc::new(records.clone()), Arc::new(records)))
+    }
+
+    fence_tests::record_store_suite!(servers());
+}
+
+mod records_redis {
+    use super::*;
+
+    static REDIS: Shared<Redis> = Shared::new();
+
+    async fn servers() -> (Arc<Redis>, record_store::Servers) {
+        let redis = REDIS.get(Redis::start()).await;
+        let servers = records_at(&redis.url()).await;
+        (redis, servers)
+    }
+
+    fence_tests::record_store_suite!(servers().await);
+}
+
+mod records_cluster {
+    use super::*;
+
+    static CLUSTER: Shared<RedisCluster> = Shared::new();
+
+    async fn servers() -> (Arc<RedisCluster>, record_store::Servers) {
+        let cluster = CLUSTER.get(RedisCluster::start()).await;
+        let servers = records_at(&cluster.url()).await;
+        (cluster, servers)
+    }
+
+    fence_tests::record_store_suite!(servers().await);
 }

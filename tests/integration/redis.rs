@@ -14,6 +14,7 @@ mod kinds;
 mod late_replies;
 mod lineage;
 mod loss;
+mod record_store;
 mod records;
 mod repeats;
 mod replicas;

@@ -4,3 +4,4 @@
 
 pub mod fence_store;
 pub mod lock_store;
+pub mod record_store;

@@ -1,5 +1,6 @@
 //! `fence bench`: how fast locks and fenced writes are here, beside what they are built on.
 
+mod cpu;
 mod guard;
 mod http;
 mod load;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+pub(crate) use self::lock::thin;
 use crate::exit::Failure;
 
 /// Measures locks and fenced writes, beside what they are built on
@@ -22,8 +24,8 @@ use crate::exit::Failure;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  fence bench lock                                   a lock server of its own, embedded store
-  fence bench lock --redis redis://127.0.0.1:6379    beside the same scripts sent straight to Redis
+  fence bench lock                                   memory, embedded and redis, beside raw Redis
+  fence bench lock --redis --etcd --quorum           every store, beside what it could do at least
   fence bench lock --server http://127.0.0.1:7420    a server that is running
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
   fence bench guard --redis                          the Redis port beside Redis and twemproxy")]
@@ -41,8 +43,8 @@ enum What {
 /// How much load, of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// How many clients, each with a connection and a lock or object of its own at a time [default:
-    /// 64; with guard --redis 1, 16 and 64, which share one lock]
+    /// How many clients, each with a connection of its own [default: 1, 16 and 64 in turn, and 16
+    /// for one contended lock; guard without --redis: 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
     /// How long one measurement takes [default: 2s; with guard --redis 500ms]

@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Doctor(Box<doctor::Args>),
     Bench(bench::Args),
     Demo(demo::Args),
-    /// Started by `demo`
+    /// Started by `demo` and `bench`
     #[command(hide = true)]
     Internal(demo::internal::Args),
     /// Started by `run`

@@ -28,10 +28,16 @@ pub const MAX_CREDENTIAL_BYTES: usize = 64 << 10;
 impl FencingToken {
     /// The token as a credential: its header value in a form that URLs leave alone.
     pub fn credential(&self) -> String {
-        let mut text = PREFIX.to_owned();
-        URL_SAFE_NO_PAD.encode_string(self.to_string(), &mut text);
-        text
+        of_header(&self.to_string())
     }
+}
+
+/// The credential of a token whose header value is `header`.
+pub fn of_header(header: &str) -> String {
+    let mut text = String::with_capacity(PREFIX.len() + header.len().div_ceil(3) * 4);
+    text.push_str(PREFIX);
+    URL_SAFE_NO_PAD.encode_string(header, &mut text);
+    text
 }
 
 /// Reads the tokens of a credential, or the one of a plain header value; at least one.

@@ -13,8 +13,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
 use sfv::visitor::ParameterVisitor;
-use sfv::{BareItemFromInput, ItemSerializer, KeyRef, Parser, StringRef};
+use sfv::{BareItemFromInput, KeyRef, Parser};
 
 use crate::{Invalid, KeyId, LeaseId, LockName, Namespace, Token};
 
@@ -88,30 +90,17 @@ impl FromStr for FencingToken {
 }
 
 impl fmt::Display for FencingToken {
-    /// The header value in its canonical order: lock, lease, ns, kid, sig.
+    /// The header value in its canonical order: lock, lease, ns, kid, sig. No value needs an escape:
+    /// names, ids and base64 have neither quotes nor backslashes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.lease.to_string();
-        let number = i64::try_from(self.token.get()).map_err(|_| fmt::Error)?;
-        let mut item = ItemSerializer::new()
-            .bare_item(sfv::Integer::try_from(number).map_err(|_| fmt::Error)?)
-            .parameter(key("lock")?, text(self.lock.as_str())?)
-            .parameter(key("lease")?, text(&lease)?)
-            .parameter(key("ns")?, text(self.namespace.as_str())?);
-        if let Some(signature) = &self.signature {
-            item = item
-                .parameter(key("kid")?, text(signature.key_id.as_str())?)
-                .parameter(key("sig")?, &signature.mac[..]);
+        let Self { token, lock, lease, namespace, signature } = self;
+        write!(f, "{token};lock=\"{lock}\";lease=\"{lease}\";ns=\"{namespace}\"")?;
+        if let Some(Signature { key_id, mac }) = signature {
+            let mac = Base64Display::new(mac, &STANDARD);
+            write!(f, ";kid=\"{key_id}\";sig=:{mac}:")?;
         }
-        f.write_str(&item.finish())
+        Ok(())
     }
-}
-
-fn key(name: &str) -> Result<&KeyRef, fmt::Error> {
-    KeyRef::from_str(name).map_err(|_| fmt::Error)
-}
-
-fn text(value: &str) -> Result<&StringRef, fmt::Error> {
-    StringRef::from_str(value).map_err(|_| fmt::Error)
 }
 
 /// Why the visitor stopped.

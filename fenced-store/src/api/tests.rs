@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use service_kit::Kit;
+use service_kit::http::ApiRouter;
 
 use crate::app;
 use crate::settings::{Backend, Settings};
@@ -27,14 +28,14 @@ impl Answer {
     }
 }
 
-async fn router() -> axum::Router {
+async fn router() -> ApiRouter {
     let mut settings = Settings::new(Backend::Store(StoreUrl::Memory), None);
     settings.max_object_bytes = 1000;
     app::build(settings, &Kit::new("test")).await.unwrap().router
 }
 
 async fn ask(
-    router: &axum::Router,
+    router: &ApiRouter,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],

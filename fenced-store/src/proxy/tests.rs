@@ -10,6 +10,7 @@ use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use service_kit::Kit;
+use service_kit::http::ApiRouter;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,8 +40,8 @@ struct World {
     state: TempDir,
     addr: std::net::SocketAddr,
     seen: mpsc::Receiver<Seen>,
-    proxy: axum::Router,
-    api: axum::Router,
+    proxy: ApiRouter,
+    api: ApiRouter,
     kit: Kit,
 }
 
@@ -153,7 +154,7 @@ fn request(method: Method, path: &str, token: u64) -> Request<Body> {
     request.body(Body::from("hi")).unwrap()
 }
 
-async fn ask(router: axum::Router, request: Request<Body>) -> Answer {
+async fn ask(router: ApiRouter, request: Request<Body>) -> Answer {
     let response = TowerToHyperService::new(router).call(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

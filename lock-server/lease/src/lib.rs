@@ -16,10 +16,10 @@ pub mod tokens;
 
 pub use grant::Grant;
 pub use limits::Limits;
-pub use machine::{Delivery, Machine, Reply};
+pub use machine::{Bond, Bonds, Delivery, Machine, Related, Reply, lift};
 pub use record::{
-    Closed, Ended, GroupId, Holder, Holders, Record, StoredClosed, StoredEnded, StoredHolder,
-    StoredRecord, Waiter,
+    Closed, Ended, GroupId, Holder, Holders, Reading, Record, StoredClosed, StoredEnded,
+    StoredHolder, StoredRecord, StoredWaiter, Waiter, place_name, place_of,
 };
 pub use refusal::{NoSession, NoTakeover, SessionRefusal, StoreError};
 pub use request::{Acquire, Kind, ListQuery, Mode, NewSession, Revoke, Takeover};

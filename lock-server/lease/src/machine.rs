@@ -7,6 +7,8 @@ use fence_protocol::{LeaseId, LockName, Token};
 
 use self::groups::Group;
 use self::sessions::Sessions;
+use self::sharing::Sharing;
+pub use self::sharing::{Bond, Bonds, Related, lift};
 use super::record::{GroupId, Record, Waiter};
 use super::tokens;
 use crate::{Grant, Limits, StoreError};
@@ -21,6 +23,7 @@ mod reading;
 mod renewing;
 mod sessions;
 mod settling;
+mod sharing;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -45,6 +48,8 @@ pub struct Delivery {
     pub result: Result<Grant, StoreError>,
     /// The grants of the other locks, where there were several.
     pub others: Vec<(LockName, Grant)>,
+    /// The server that the waiter is connected to; 0 where there is only one.
+    pub server: u32,
 }
 
 impl Delivery {
@@ -83,6 +88,8 @@ pub struct Machine {
     last_group: GroupId,
     /// The locks whose first waiter may be served, until the step is over.
     passing: Vec<LockName>,
+    /// Where several servers share the namespace; see [`Machine::shared`].
+    sharing: Option<Sharing>,
 }
 
 impl Machine {
@@ -100,6 +107,7 @@ impl Machine {
             groups: BTreeMap::new(),
             last_group: 0,
             passing: Vec::new(),
+            sharing: None,
         }
     }
 
@@ -142,7 +150,6 @@ impl Machine {
     /// Lets pass what is due by now: leases, lock-delays, waiters' patience, sessions, idle records.
     /// Every other step begins with it; where nothing is due it costs next to nothing.
     pub fn tick(&mut self, now_ms: u64) {
-        debug_assert!(self.passing.is_empty(), "a step before this one did not end");
         self.tick_sessions(now_ms);
         self.pass_on(now_ms);
         while self.alarms.first().is_some_and(|(at_ms, _, _)| *at_ms <= now_ms) {
@@ -177,6 +184,11 @@ impl Machine {
             .collect()
     }
 
+    /// What is known of a lock.
+    pub fn record(&self, lock: &LockName) -> Option<&Record> {
+        self.records.get(lock)
+    }
+
     /// Whether there is something to make durable or to deliver.
     pub fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.deliveries.is_empty() || self.sessions.is_dirty()
@@ -184,16 +196,20 @@ impl Machine {
 
     fn forget_waiter(&mut self, lock: &LockName, waiter: &Waiter) {
         let alarm = Alarm::Waiter(waiter.request.lease_id);
-        self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
-        self.waiters -= 1;
+        self.alarms.remove(&(self.patience_ms(waiter), lock.clone(), alarm));
+        self.note_place(lock, waiter.place);
+        if waiter.server == self.server() {
+            self.waiters -= 1;
+        }
         if let Some(id) = waiter.request.session {
             self.sessions.wait_no_more(id, lock, waiter.request.lease_id);
+            self.note_bond(id, lock, waiter.request.lease_id, None);
         }
     }
 
-    fn deliver(&mut self, lock: &LockName, lease_id: LeaseId, result: Result<Grant, StoreError>) {
-        let lock = lock.clone();
-        self.deliveries.push(Delivery { lock, lease_id, result, others: Vec::new() });
+    fn deliver(&mut self, lock: &LockName, waiter: &Waiter, result: Result<Grant, StoreError>) {
+        let (lock, lease_id, others) = (lock.clone(), waiter.request.lease_id, Vec::new());
+        self.deliveries.push(Delivery { lock, lease_id, result, others, server: waiter.server });
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of one lock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner, Token};
@@ -10,9 +10,11 @@ use crate::{Acquire, Kind, Limits, Mode, StoreError};
 mod holders;
 mod reply;
 mod stored;
+mod waiting;
 
 pub use holders::{Closed, Holder, Holders};
-pub use stored::{StoredClosed, StoredEnded, StoredHolder, StoredRecord};
+pub use stored::{Reading, StoredClosed, StoredEnded, StoredHolder, StoredRecord};
+pub use waiting::{StoredWaiter, place_name, place_of};
 
 /// How many ended leases a lock remembers.
 pub(super) const ENDED_KEPT: usize = 8;
@@ -33,7 +35,7 @@ pub struct Record {
     pub ended: VecDeque<Ended>,
 }
 
-/// A request that waits in several queues, in one machine.
+/// A request that waits in several queues: the server that took it, and a count.
 pub type GroupId = u64;
 
 /// Somebody in the queue.
@@ -43,6 +45,10 @@ pub struct Waiter {
     pub request: Acquire,
     /// The request for several locks that this is a part of.
     pub group: Option<GroupId>,
+    /// Its place: above that of everybody before it in the queue.
+    pub place: u64,
+    /// The server that it is connected to.
+    pub server: u32,
     /// Since when it waits.
     pub since_ms: u64,
     /// When it gives up.
@@ -123,6 +129,16 @@ impl Record {
     /// The place in the queue.
     pub fn position(&self, lease_id: LeaseId) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.request.lease_id == lease_id)
+    }
+
+    /// The lease ids in the queue.
+    pub fn waiting_ids(&self) -> BTreeSet<LeaseId> {
+        self.queue.iter().map(|waiter| waiter.request.lease_id).collect()
+    }
+
+    /// The place behind everybody in the queue.
+    pub fn next_place(&self) -> u64 {
+        self.queue.back().map_or(1, |last| last.place.saturating_add(1))
     }
 
     /// Ends a live lease and remembers how. Where it ended without its holder's word, its place stays

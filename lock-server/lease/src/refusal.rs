@@ -70,7 +70,7 @@ pub enum StoreError {
     /// The store cannot do this, now or later; nothing was changed.
     #[error("the {store} store does not offer {what}")]
     NotOffered {
-        /// The store's [name](LockStore::name).
+        /// The store's name.
         store: &'static str,
         /// What it cannot do, in the words of the docs.
         what: &'static str,

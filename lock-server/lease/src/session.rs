@@ -6,6 +6,7 @@ use fence_protocol::wire::session::{SessionEndReason, SessionLease, SessionReply
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use serde::{Deserialize, Serialize};
 
+use crate::record::Reading;
 use crate::{NewSession, NoSession};
 
 /// How many leases a reply lists.
@@ -88,6 +89,14 @@ impl Session {
         }
     }
 
+    /// Whether it has ended without its owner's word.
+    pub fn has_expired(&self, now_ms: u64) -> bool {
+        match self.lives(now_ms) {
+            Err(NoSession::Ended(reason)) => reason != SessionEndReason::Ended,
+            _ => false,
+        }
+    }
+
     /// How it ends when its time passes.
     pub fn natural_end(&self) -> SessionEndReason {
         if self.blocked.is_some() { SessionEndReason::Blocked } else { SessionEndReason::Expired }
@@ -131,48 +140,63 @@ impl Session {
     }
 }
 
-/// What of a session must survive a restart: not its moments, so that it gets its full time again,
-/// and not its leases, which say themselves whose they are.
+/// A session as an engine keeps it: without its leases, which say themselves whose they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredSession {
+    #[serde(rename = "o")]
     owner: Owner,
+    #[serde(rename = "l")]
     ttl_ms: Ttl,
+    #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
-    blocked: Option<Owner>,
-    ended: Option<SessionEndReason>,
-    #[serde(default)]
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     principal: Option<String>,
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    blocked: Option<Owner>,
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    ended: Option<SessionEndReason>,
+    #[serde(rename = "g", default)]
+    created_at_ms: u64,
+    #[serde(rename = "r", default)]
+    heartbeats: u64,
+    /// Until when it lives, or when it ended.
+    #[serde(rename = "u", default)]
+    until_ms: u64,
 }
 
 impl Session {
-    /// The part that is journalled.
+    /// The session as an engine keeps it.
     pub fn to_stored(&self) -> StoredSession {
+        let (ended, until_ms) = match self.state {
+            State::Until(until_ms) => (None, until_ms),
+            State::Ended(reason, at_ms) => (Some(reason), at_ms),
+        };
         StoredSession {
             owner: self.owner.clone(),
             ttl_ms: self.ttl,
             metadata: self.metadata.clone(),
-            blocked: self.blocked.clone(),
-            ended: match self.state {
-                State::Until(_) => None,
-                State::Ended(reason, _) => Some(reason),
-            },
             principal: self.principal.clone(),
+            blocked: self.blocked.clone(),
+            ended,
+            created_at_ms: self.created_at_ms,
+            heartbeats: self.heartbeats,
+            until_ms,
         }
     }
 
-    /// A session as it is after a restart at `now_ms`.
-    pub fn from_stored(stored: StoredSession, now_ms: u64) -> Self {
+    /// A session as it is read, without its leases.
+    pub fn from_stored(stored: StoredSession, reading: Reading) -> Self {
         Self {
             owner: stored.owner,
             ttl: stored.ttl_ms,
             metadata: stored.metadata,
             principal: stored.principal,
-            created_at_ms: now_ms,
-            heartbeats: 0,
+            created_at_ms: reading.past(stored.created_at_ms),
+            heartbeats: stored.heartbeats,
             blocked: stored.blocked,
             state: match stored.ended {
-                None => State::Until(now_ms + stored.ttl_ms.ms()),
-                Some(reason) => State::Ended(reason, now_ms),
+                None => State::Until(reading.end(stored.until_ms, stored.ttl_ms.ms())),
+                Some(reason) => State::Ended(reason, reading.past(stored.until_ms)),
             },
             held: BTreeSet::new(),
             waits: BTreeSet::new(),

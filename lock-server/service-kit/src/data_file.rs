@@ -24,6 +24,19 @@ impl FolderError {
     pub fn new(path: &Path, problem: impl Into<String>) -> Self {
         Self { path: path.to_owned(), problem: problem.into() }
     }
+
+    /// The path, the system's error, and what to do about one of its kind.
+    pub fn of_io(path: &Path, error: &io::Error) -> Self {
+        let next = match error.kind() {
+            io::ErrorKind::PermissionDenied => "let this user write there, or name another folder",
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                "a file is in the way; name a folder"
+            }
+            io::ErrorKind::StorageFull => "make room on the disk",
+            _ => "name a folder on a local disk that this user may write to",
+        };
+        Self::new(path, format!("{error}; {next}"))
+    }
 }
 
 /// The memory that redb may use as a cache.
@@ -44,7 +57,7 @@ pub fn open(
     path: &Path,
     first: impl FnOnce(&WriteTransaction) -> Result<(), Cause>,
 ) -> Result<Database, FolderError> {
-    fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
+    fs::create_dir_all(folder).map_err(|error| FolderError::of_io(folder, &error))?;
     let is_new = !path.exists();
     if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
         return Err(FolderError::new(path, format!("the file is empty; {NOT_A_NEW_ONE}")));
@@ -63,7 +76,7 @@ pub fn open(
     if is_new {
         // Without this, a crash may leave a folder that does not know its new file, or a parent
         // that does not know the folder, although commits to the file were durable.
-        sync_folder(folder).map_err(|error| unusable(folder, &error))?;
+        sync_folder(folder).map_err(|error| FolderError::of_io(folder, &error))?;
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             // The parent may belong to somebody else; then the folder was not made by us.
             let _ = sync_folder(parent);
@@ -74,18 +87,6 @@ pub fn open(
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
-}
-
-fn unusable(path: &Path, error: &io::Error) -> FolderError {
-    let next = match error.kind() {
-        io::ErrorKind::PermissionDenied => "let this user write there, or name another folder",
-        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "a file is in the way; name a folder"
-        }
-        io::ErrorKind::StorageFull => "make room on the disk",
-        _ => "name a folder on a local disk that this user may write to",
-    };
-    FolderError::new(path, format!("{error}; {next}"))
 }
 
 fn explain(path: &Path, error: DatabaseError) -> FolderError {
@@ -99,7 +100,7 @@ fn explain(path: &Path, error: DatabaseError) -> FolderError {
                 io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
             ) =>
         {
-            return unusable(path, &error);
+            return FolderError::of_io(path, &error);
         }
         other => format!("the file is damaged or not ours ({other}); {NOT_A_NEW_ONE}"),
     };

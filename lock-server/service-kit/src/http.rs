@@ -4,10 +4,11 @@ mod caller_site;
 mod edge;
 mod fold;
 mod request_id;
+mod router;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::http::{HeaderName, Method, Uri};
 use fence_protocol::Code;
 
 use crate::Kit;
@@ -16,6 +17,7 @@ use crate::problem::{Reject, shown};
 pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
 pub use request_id::RequestId;
+pub use router::ApiRouter;
 
 /// The header that names a request in replies, problem bodies and logs.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -41,7 +43,7 @@ impl Default for HttpOptions {
 /// What a request carries for the extractors.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestContext {
-    pub(crate) id: HeaderValue,
+    pub(crate) id: request_id::Id,
     pub(crate) options: HttpOptions,
 }
 
@@ -53,17 +55,14 @@ pub(crate) struct RequestContext {
 /// id of at most 64 bytes of `[A-Za-z0-9._-]` came in, one is made. Requests for a host that is no
 /// address, not `localhost` and none of `names` are 421, and those that a browser sends for a page
 /// of another origin are 403.
-pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames) -> Router {
-    let inner = router
+pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames) -> ApiRouter {
+    let routes = router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(edge::EdgeLayer::new(kit, options, names))
         // Handlers become routes here, once; otherwise it would happen for every request.
         .with_state(());
-    if options.folds.is_empty() {
-        return inner;
-    }
-    Router::new().fallback_service(fold::FoldService::new(inner, options.folds)).with_state(())
+    ApiRouter::new(routes, options.folds)
 }
 
 async fn not_found(method: Method, uri: Uri) -> Reject {

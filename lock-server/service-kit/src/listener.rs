@@ -9,21 +9,23 @@ mod body;
 mod connection;
 mod handler;
 mod stream;
+mod threads;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::http::ApiRouter;
 use crate::tasks::Tasks;
 
 pub use bind::{BindError, bind, check_loopback};
 pub use body::BodyTooSlow;
+pub use threads::HttpThreads;
 
 /// What hyper may hold of a body in each direction of a connection, so that ten thousand of them
 /// fit into memory.
@@ -85,28 +87,40 @@ pub struct DrainReport {
 
 /// What all connections of a listener share.
 struct Shared {
-    router: Router,
+    router: ApiRouter,
     options: ListenOptions,
     http: http1::Builder,
     shutdown: CancellationToken,
     cut: CancellationToken,
 }
 
-/// Serves connections until `tasks` begins to shut down, then finishes what is in flight.
+/// Serves connections on the caller's runtime; otherwise as [`serve_on`].
+pub async fn serve(
+    listener: TcpListener,
+    router: impl Into<ApiRouter>,
+    options: ListenOptions,
+    tasks: Tasks,
+) -> DrainReport {
+    serve_on(&HttpThreads::default(), listener, router, options, tasks).await
+}
+
+/// Serves connections on `threads` until `tasks` begins to shut down, then finishes what is in flight.
+/// Connections are accepted on the caller's runtime.
 ///
 /// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
 /// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections
 /// go on until shutdown.
-pub async fn serve(
+pub async fn serve_on(
+    threads: &HttpThreads,
     listener: TcpListener,
-    router: Router,
+    router: impl Into<ApiRouter>,
     options: ListenOptions,
     tasks: Tasks,
 ) -> DrainReport {
     let max_connections = options.max_connections.clamp(1, Semaphore::MAX_PERMITS >> 8);
     let slots = Arc::new(Semaphore::new(max_connections));
     let shared = Arc::new(Shared {
-        router,
+        router: router.into(),
         options,
         http: http_builder(&options),
         shutdown: tasks.shutdown_token(),
@@ -115,7 +129,7 @@ pub async fn serve(
     tokio::select! {
         biased;
         () = shared.shutdown.cancelled() => {}
-        () = accept_all(&listener, &slots, &shared, &tasks) => {}
+        () = accept_all(threads, &listener, &slots, &shared, &tasks) => {}
     }
     drop(listener);
     drain(&slots, max_connections, &shared).await
@@ -135,6 +149,7 @@ fn http_builder(options: &ListenOptions) -> http1::Builder {
 
 /// Accepts for ever; at the limit of connections it waits for one to end before it accepts.
 async fn accept_all(
+    threads: &HttpThreads,
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
     shared: &Arc<Shared>,
@@ -152,11 +167,7 @@ async fn accept_all(
         };
         let stream = accept(listener).await;
         full &= slots.available_permits() == 0;
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            connection::run(stream, &shared).await;
-            drop(slot);
-        });
+        threads.serve(stream, slot, shared.clone(), tasks);
     }
 }
 

@@ -11,3 +11,5 @@ mod limits;
 mod problems;
 #[path = "service/routes.rs"]
 mod routes;
+#[path = "service/threads.rs"]
+mod threads;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireRequest, LeaseMode, LeaseReply, MAX_WAIT_MS, PERMITS_MAX};
 use fence_protocol::{Code, LockName, Owner, SessionId, Token};
@@ -34,7 +33,7 @@ pub(super) async fn acquire(
     caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<AcquireRequest>,
-) -> Result<Json<LeaseReply>, Reject> {
+) -> Result<ApiJson<LeaseReply>, Reject> {
     let made_up = request.lease_id.is_none();
     let (caller, owner) =
         within_session(&service, caller, request.session_id, request.owner).await?;
@@ -47,9 +46,9 @@ pub(super) async fn acquire(
         Takeover::Never => caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?,
         _ => caller.hold_instead(&lock, acquire.lease_id, counted_ms, made_up)?,
     };
-    let locks = vec![lock.clone()];
-    let mut undelivered =
-        made_up.then(|| Undelivered::new(service.clone(), locks, acquire.lease_id, counted_ms));
+    let mut undelivered = made_up.then(|| {
+        Undelivered::new(service.clone(), vec![lock.clone()], acquire.lease_id, counted_ms)
+    });
     let wait_ms = acquire.wait_ms;
     let store = service.store.clone();
     let answer = async move { store.acquire(acquire).await };
@@ -70,7 +69,7 @@ pub(super) async fn acquire(
     if wait_ms > 0 {
         service.counters.waited(grant.waited_ms);
     }
-    Ok(Json(service.lease_reply(lock, grant)))
+    Ok(ApiJson(service.lease_reply(lock, grant)))
 }
 
 /// Tells the account of the caller what became of the lease.

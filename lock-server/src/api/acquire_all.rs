@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireAllRequest, LOCKS_PER_ACQUIRE_MAX, LeasesReply, LockWish};
 use fence_protocol::{Code, LeaseId, LockName};
@@ -25,7 +24,7 @@ pub(super) async fn acquire_all(
     State(service): State<Arc<Service>>,
     caller: Caller,
     ApiJson(request): ApiJson<AcquireAllRequest>,
-) -> Result<Json<LeasesReply>, Reject> {
+) -> Result<ApiJson<LeasesReply>, Reject> {
     check_locks(&request.locks)?;
     for wish in &request.locks {
         caller.may(Verb::Acquire, wish.lock.as_str())?;
@@ -68,7 +67,7 @@ pub(super) async fn acquire_all(
     }
     let leases = locks.into_iter().zip(grants);
     let leases = leases.map(|(lock, grant)| service.lease_reply(lock, grant)).collect();
-    Ok(Json(LeasesReply { leases }))
+    Ok(ApiJson(LeasesReply { leases }))
 }
 
 /// So many locks as are allowed, each once.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedReply, ReleaseRequest};
@@ -19,10 +18,10 @@ pub(super) async fn release(
     caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<ReleaseRequest>,
-) -> Result<Json<EndedReply>, Reject> {
+) -> Result<ApiJson<EndedReply>, Reject> {
     let result = service.store.release(&lock, request.lease_id).await;
     if matches!(result, Ok(_) | Err(StoreError::Lost { .. })) {
         caller.ended(&lock, request.lease_id);
     }
-    service.finish(Operation::Release, &lock, result).map(Json)
+    service.finish(Operation::Release, &lock, result).map(ApiJson)
 }

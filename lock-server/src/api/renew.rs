@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{LeaseReply, RenewRequest};
@@ -19,7 +18,7 @@ pub(super) async fn renew(
     caller: Caller,
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<RenewRequest>,
-) -> Result<Json<LeaseReply>, Reject> {
+) -> Result<ApiJson<LeaseReply>, Reject> {
     if let Some(ttl) = request.ttl_ms {
         service.check_ttl(ttl)?;
     }
@@ -30,5 +29,5 @@ pub(super) async fn renew(
         Err(_) => {}
     }
     let grant = service.finish(Operation::Renew, &lock, result)?;
-    Ok(Json(service.lease_reply(lock, grant)))
+    Ok(ApiJson(service.lease_reply(lock, grant)))
 }

@@ -19,6 +19,15 @@ fn the_usual_ways_to_start() {
 }
 
 #[test]
+fn http_threads_are_as_many_as_cores_or_as_said() {
+    let chosen = settings("--store memory: --unsigned --http-threads 3").unwrap();
+    assert_eq!(chosen.http_threads.get(), 3);
+    let usual = settings("--store memory: --unsigned").unwrap();
+    assert_eq!(usual.http_threads, HttpThreads::default_count());
+    assert!((1..=8).contains(&usual.http_threads.get()));
+}
+
+#[test]
 fn seals_and_delays_go_by_prefix() {
     let args = "--store memory: --unsigned --guard http://127.0.0.1:7421 --seal *=lazy \
                 --seal pay/=required --seal pay/test/=off --lock-delay jobs/=15s \
@@ -43,6 +52,9 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
         ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
         ("--store mysql://x --unsigned", "is no store"),
+        ("--store memory: --unsigned --http-threads 0", "\"0\" is out of range: 1 to 256"),
+        ("--store memory: --unsigned --http-threads 257", "\"257\" is out of range: 1 to 256"),
+        ("--store memory: --unsigned --http-threads two", "\"two\" is out of range: 1 to 256"),
         ("--store memory: --unsigned --store-key x", "name its file with --store-cert"),
         ("--store memory: --unsigned --key-prefix a:", "is for keys in Redis"),
         ("--store redis://a --unsigned --key-prefix a{b}", "is no key prefix"),

@@ -12,9 +12,8 @@ use service_kit::redis_link::{
     ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
 };
 
-use super::embedded::EmbeddedStore;
+use super::embedded;
 use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
-use super::memory::MemoryStore;
 use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
 use super::redis::replicas::ReplicaOptions;
 use super::redis::{KeyPrefix, RedisOptions, RedisStore};
@@ -166,19 +165,14 @@ async fn open_store(
 ) -> Result<Arc<dyn LockStore>, OpenError> {
     let refused = |reason: String| OpenError(reason);
     Ok(match url {
-        StoreUrl::Memory => Arc::new(
-            MemoryStore::start(options.limits, kit.clock.clone(), kit.health.clone())
-                .map_err(|error| refused(error.to_string()))?,
-        ),
+        StoreUrl::Memory => Arc::new(super::memory::start(options.limits, kit)),
         StoreUrl::Embedded(dir) => {
             // Each namespace has its own counter, so it has its own folder.
             let dir = dir.join(options.namespace.as_str());
-            let begins_at = begins_at(&dir, guards, kit).await?;
-            let (clock, health) = (kit.clock.clone(), kit.health.clone());
-            Arc::new(
-                EmbeddedStore::open(&dir, begins_at, options.limits, clock, health)
-                    .map_err(|error| refused(error.to_string()))?,
-            )
+            let opened = embedded::open(&dir).map_err(|error| refused(error.to_string()))?;
+            let begins_at = begins_at(&dir, opened.is_new(), guards, kit).await?;
+            let served = opened.serve(begins_at, options.limits, kit);
+            Arc::new(served.map_err(|error| refused(error.to_string()))?)
         }
         StoreUrl::Redis(target) => {
             let redis_options = RedisOptions {
@@ -213,8 +207,8 @@ async fn open_store(
 
 /// Where the counter of an embedded store begins. An empty folder may be new, or its content may be
 /// lost; where a guard has seen a token it is the latter.
-async fn begins_at(dir: &Path, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
-    if guards.is_empty() || !EmbeddedStore::is_new(dir) {
+async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
+    if guards.is_empty() || !is_new {
         return Ok(0);
     }
     let testimony = guards.ask().await;

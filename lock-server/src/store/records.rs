@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::{ListQuery, StoreError};
 
 mod memory;
+pub mod redis;
 
 pub use memory::MemoryRecords;
 
@@ -36,7 +37,7 @@ impl Version {
     pub const ABSENT: Self = Self(0);
 }
 
-/// One process that serves a namespace, for as long as it runs. Zero is nobody.
+/// One process that serves a namespace, for as long as it runs. Zero is no server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u32);
 
@@ -50,7 +51,7 @@ pub struct Snapshot {
     pub key: Key,
     /// The version; [`Version::ABSENT`] where there is no record.
     pub version: Version,
-    /// The counter's value before the tokens that the value names as new; see [`Write::value`].
+    /// The counter's value before the tokens that the value names as new; see [`Change::Put`].
     pub base: u64,
     /// What was written; empty where there is no record.
     pub value: Vec<u8>,
@@ -78,6 +79,10 @@ pub struct Batch {
     pub counter: u64,
     /// How many tokens are taken. They follow the engine's counter as it is now.
     pub tokens: u64,
+    /// No lease that the groups begin or prolong lives longer than this, its lock-delay included, in
+    /// milliseconds; 0 where they do neither. After a loss of memory an engine that may have other
+    /// servers lets no lease begin for that long.
+    pub lives_ms: u64,
 }
 
 /// Writes that happen together or not at all.
@@ -96,6 +101,13 @@ pub struct Group {
     pub writes: Vec<Write>,
     /// Other servers that are notified once the group is committed, and of what.
     pub notify: Vec<(ServerId, Key)>,
+}
+
+impl Group {
+    /// A group without conditions and writes.
+    pub fn everything() -> Self {
+        Self { before_ms: u64::MAX, ..Self::default() }
+    }
 }
 
 /// A change of one record.
@@ -153,10 +165,13 @@ pub enum Wakeup {
 
 /// An engine.
 ///
+/// One that [is alone](Self::is_alone) only commits: the methods with a body are not called there.
+///
 /// # Errors
 /// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
-/// where it may or may not have been done, and [`StoreError::Paused`] where the engine lets no lease
-/// begin now.
+/// where it may or may not have been done. Of a batch of groups that takes tokens it is
+/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what takes no
+/// token can be committed by itself.
 #[async_trait]
 pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// What it is, for logs and `/readyz?verbose`.
@@ -166,19 +181,28 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// is read after the start, and a renewal or a place in a queue is not written.
     fn is_alone(&self) -> bool;
 
+    /// Whether it is alone and forgets everything with this process: then it is not asked to commit.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.
     fn now_ms(&self) -> u64;
 
     /// The records as they stand, in the order of the keys; with the counter.
-    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError>;
+    async fn read(&self, _keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
+        Err(alone())
+    }
 
     /// The items of one record whose names come after `after`, at most `limit`.
     async fn items(
         &self,
-        key: &Key,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError>;
+        _key: &Key,
+        _after: Option<&str>,
+        _limit: usize,
+    ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
+        Err(alone())
+    }
 
     /// Commits each group whose reads are as they were, in order, and takes the tokens.
     ///
@@ -187,21 +211,37 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError>;
 
     /// Locks with a record, in the order of their names, and whether there are more.
-    async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError>;
+    async fn locks(&self, _query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {
+        Err(alone())
+    }
 
     /// Sessions with a record, in the order of their ids, and whether there are more.
     async fn sessions(
         &self,
-        after: Option<SessionId>,
-        limit: usize,
-    ) -> Result<(Vec<SessionId>, bool), StoreError>;
+        _after: Option<SessionId>,
+        _limit: usize,
+    ) -> Result<(Vec<SessionId>, bool), StoreError> {
+        Err(alone())
+    }
 
     /// Lets the next token be above `mark`, which a guard has seen.
-    async fn lift(&self, mark: Token) -> Result<(), StoreError>;
+    async fn lift(&self, _mark: Token) -> Result<(), StoreError> {
+        Err(alone())
+    }
 
-    /// Says that this server lives for another `liveness_ms`, and returns every server that does.
-    async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError>;
+    /// Says that this server lives for another `ms` milliseconds, and returns every server that does.
+    async fn beat(&self, _server: ServerId, _ms: u64) -> Result<Vec<ServerId>, StoreError> {
+        Err(alone())
+    }
 
     /// What other servers notify this one of. Called once.
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup>;
+    #[expect(clippy::disallowed_methods, reason = "nothing is sent")]
+    fn wakeups(&self, _server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+        mpsc::unbounded_channel().1
+    }
+}
+
+/// The answer of an engine with one server, which is not asked.
+fn alone() -> StoreError {
+    StoreError::Unavailable("this engine has one server, whose memory is read".to_owned())
 }

@@ -4,14 +4,14 @@
 //! module sends them, keeps the connection honest ([`lineage`]), and wakes waiters (`waiting`).
 
 mod asking;
-mod background;
+pub(in crate::store) mod background;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod in_use;
 pub mod judge;
 mod key_prefix;
 pub mod lineage;
-mod offset;
+pub(in crate::store) mod offset;
 pub mod raw;
 pub(crate) mod refusals;
 pub mod replicas;
@@ -394,6 +394,6 @@ fn nothing_done(error: LinkError) -> StoreError {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(in crate::store) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

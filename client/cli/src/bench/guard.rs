@@ -3,8 +3,8 @@
 use fence_client::BearerToken;
 use serde::Deserialize;
 
-use super::load::{self, Client};
-use super::report::{Report, Side};
+use super::load::{self, Client, Counted, Side};
+use super::report::{Report, Row};
 use super::server::Server;
 use super::{Load, http, redis};
 use crate::exit::{Failure, code};
@@ -12,6 +12,9 @@ use crate::output::Output;
 
 /// What an object holds.
 const VALUE: [u8; 100] = [b'x'; 100];
+
+/// Namespace of servers of the benchmark's own.
+const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
 /// Fenced writes of 100 bytes, each followed by a fenced read; with --redis, the Redis port
 ///
@@ -60,8 +63,8 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let own = match (&args.server, &args.store) {
         (Some(_), Some(_)) => None,
         _ => Some((
-            Server::start("lock-server", None).await?,
-            Server::start("fenced-store", None).await?,
+            Server::start("lock-server", "embedded:", &NAMESPACE).await?,
+            Server::start("fenced-store", "embedded:", &NAMESPACE).await?,
         )),
     };
     let (locks, guard) = match &own {
@@ -76,11 +79,14 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
         let writer = Writer::open(locks, guard, auth.as_ref(), number).await;
         writers.push(writer.map_err(|error| Failure::new(code::UNAVAILABLE, error))?);
     }
-    let mut side = Side::new("fenced-store");
-    for _ in 0..args.load.rounds {
-        side.add(load::run(&mut writers, args.load.time()).await?);
-    }
-    let report = Report::new("pairs of fenced write and read", args.load, side, None);
+    let counted: Vec<Counted> =
+        own.iter().map(|(_, guard)| ("fenced-store", guard.pid())).collect();
+    let (rounds, time) = (args.load.rounds, args.load.time());
+    let name = "fenced-store".to_owned();
+    let side = Side { name, clients: &mut writers, counted: &counted };
+    let measured = load::compare(rounds, time, vec![side]).await?;
+    let mut report = Report::new(rounds, time);
+    report.rows.push(Row::new("fenced write + read", args.load.clients(), &measured));
     args.output.print(&report, Report::table)?;
     Ok(code::OK)
 }

@@ -40,6 +40,18 @@ impl Connection {
         headers: &str,
         body: &[u8],
     ) -> Result<(u16, Vec<u8>), String> {
+        self.begin(method, path, headers, body).await?;
+        self.reply().await
+    }
+
+    /// Sends a request and does not wait for the reply.
+    pub(super) async fn begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Result<(), String> {
         self.out.clear();
         write!(
             self.out,
@@ -50,8 +62,7 @@ impl Connection {
         )
         .map_err(|error| error.to_string())?;
         self.out.extend_from_slice(body);
-        self.stream.write_all(&self.out).await.map_err(|error| error.to_string())?;
-        self.reply().await
+        self.stream.write_all(&self.out).await.map_err(|error| error.to_string())
     }
 
     async fn reply(&mut self) -> Result<(u16, Vec<u8>), String> {

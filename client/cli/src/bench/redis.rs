@@ -2,7 +2,6 @@
 //! beside twemproxy, a proxy that does nothing but forward.
 
 mod client;
-mod grid;
 mod peers;
 
 use std::time::Duration;
@@ -10,11 +9,12 @@ use std::time::Duration;
 use service_kit::signals;
 
 use self::client::{Pipe, Work};
-use self::grid::{Cell, Grid};
 use self::peers::Peers;
+pub(super) use self::peers::plain_address;
 use super::Load;
 use super::load;
-use super::report::Side;
+use super::load::Side;
+use super::report::{Report, Row};
 use crate::exit::{Failure, code};
 use crate::output::{Output, say};
 
@@ -22,8 +22,6 @@ use crate::output::{Output, say};
 const CLIENTS: [u16; 3] = [1, 16, 64];
 /// How long a measurement takes, where `--time` does not say.
 const TIME: Duration = Duration::from_millis(500);
-/// Before each measurement the side runs for this long uncounted.
-const WARM_UP: Duration = Duration::from_millis(30);
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 
@@ -46,9 +44,11 @@ pub(super) async fn bench(url: &str, load: Load, output: Output) -> Result<u8, F
             Err(Failure::new(code::SIGNAL_BASE + INTERRUPT, "the benchmark was interrupted"))
         }
     };
-    let missing = peers.missing();
+    let mut report = Report::new(load.rounds, time(load));
+    report.missing = peers.missing();
     peers.end().await?;
-    output.print(&Grid::new(measured?, load.rounds, time(load), missing), Grid::table)?;
+    report.rows = measured?;
+    output.print(&report, Report::table)?;
     Ok(code::OK)
 }
 
@@ -56,7 +56,7 @@ fn time(load: Load) -> Duration {
     load.time.unwrap_or(TIME)
 }
 
-async fn measure(peers: &Peers, load: Load) -> Result<Vec<Cell>, Failure> {
+async fn measure(peers: &Peers, load: Load) -> Result<Vec<Row>, Failure> {
     let counts = load.clients.map_or(CLIENTS.to_vec(), |clients| vec![clients]);
     let most = counts.iter().copied().max().unwrap_or(1);
     let mut columns = Vec::new();
@@ -67,29 +67,22 @@ async fn measure(peers: &Peers, load: Load) -> Result<Vec<Cell>, Failure> {
         }
         columns.push((peer, pipes));
     }
-    let mut cells = Vec::new();
+    let mut rows = Vec::new();
     for work in WORKS {
         for (peer, pipes) in &mut columns {
             client::fill(pipes, &peer.prefix, work).await?;
         }
         for &clients in &counts {
-            let mut sides: Vec<Side> =
-                columns.iter().map(|(peer, _)| Side::new(peer.name)).collect();
-            for round in 0..usize::from(load.rounds) {
-                // Each round begins with another side, so that none has a place of its own.
-                for turn in 0..columns.len() {
-                    let at = (round + turn) % columns.len();
-                    let pipes = &mut columns[at].1[..usize::from(clients)];
-                    load::run(pipes, WARM_UP).await?;
-                    let mut measured = load::run(pipes, time(load)).await?;
-                    measured.done *= u64::from(work.pipeline);
-                    sides[at].add(measured);
-                }
-            }
-            let cell = Cell::new(work, clients, &sides);
-            say(&cell.line());
-            cells.push(cell);
+            let sides = columns.iter_mut().map(|(peer, pipes)| Side {
+                name: peer.name.to_owned(),
+                clients: &mut pipes[..usize::from(clients)],
+                counted: &peer.counted,
+            });
+            let measured = load::compare(load.rounds, time(load), sides.collect()).await?;
+            let row = Row::new(&work.to_string(), clients, &measured);
+            say(row.text().trim_end());
+            rows.push(row);
         }
     }
-    Ok(cells)
+    Ok(rows)
 }

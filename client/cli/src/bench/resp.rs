@@ -1,12 +1,14 @@
-//! The smallest Redis client that can measure scripts: one connection, one command at a time.
+//! The smallest Redis client that can measure: one connection, one command at a time.
 
-use redis::Cmd;
+use std::io::Write as _;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// A connection to Redis.
 pub(super) struct Connection {
     stream: TcpStream,
+    out: Vec<u8>,
     received: Vec<u8>,
 }
 
@@ -18,15 +20,24 @@ impl Connection {
             .await
             .map_err(|error| format!("{url} cannot be reached: {error}"))?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        Ok(Self { stream, received: Vec::with_capacity(1024) })
+        Ok(Self { stream, out: Vec::new(), received: Vec::with_capacity(1024) })
     }
 
-    /// Sends a command and waits for its whole reply; `Err` where it is an error.
-    pub(super) async fn send(&mut self, command: &Cmd) -> Result<(), String> {
-        self.stream
-            .write_all(&command.get_packed_command())
-            .await
-            .map_err(|error| error.to_string())?;
+    /// Sends a command and waits for its whole reply, as it is on the wire.
+    pub(super) async fn call(&mut self, args: &[&[u8]]) -> Result<&[u8], String> {
+        self.send(args).await?;
+        self.reply().await
+    }
+
+    /// Sends a command whose reply is to be read by [`reply`](Self::reply).
+    pub(super) async fn send(&mut self, args: &[&[u8]]) -> Result<(), String> {
+        self.out.clear();
+        encode(&mut self.out, args);
+        self.stream.write_all(&self.out).await.map_err(|error| error.to_string())
+    }
+
+    /// Whole reply to the command that was sent last; `Err` where it is an error.
+    pub(super) async fn reply(&mut self) -> Result<&[u8], String> {
         self.received.clear();
         while end_of_value(&self.received, 0).is_none() {
             match self.stream.read_buf(&mut self.received).await {
@@ -38,7 +49,18 @@ impl Connection {
         if self.received.first() == Some(&b'-') {
             return Err(String::from_utf8_lossy(&self.received).trim().to_owned());
         }
-        Ok(())
+        Ok(&self.received)
+    }
+}
+
+/// Appends a command as Redis reads it.
+pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "*{}\r\n", args.len());
+    for arg in args {
+        let _ = write!(out, "${}\r\n", arg.len());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -70,5 +92,12 @@ mod tests {
         }
         assert_eq!(end_of_value(b"$-1\r\n", 0), Some(5));
         assert_eq!(end_of_value(b"-ERR x\r\n", 0), Some(8));
+    }
+
+    #[test]
+    fn commands_are_arrays_of_strings() {
+        let mut out = Vec::new();
+        encode(&mut out, &[b"SET", b"a", b""]);
+        assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$0\r\n\r\n");
     }
 }

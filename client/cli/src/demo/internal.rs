@@ -1,4 +1,5 @@
-//! What this program is when a demo starts it again: a server, a worker, or an HTTP datastore.
+//! What this program is when a demo or a benchmark starts it again: a server, a worker, an HTTP
+//! datastore, or the handler that a benchmark compares with.
 
 use std::ffi::OsString;
 use std::io::BufRead as _;
@@ -8,13 +9,14 @@ use clap::Subcommand;
 use tokio::sync::mpsc;
 
 use super::{naive_proxy, upstream, worker};
+use crate::bench::thin;
 use crate::exit::{Failure, code};
 use crate::output::say;
 
 /// Orders that were read and not carried out yet.
 const ORDERS_MAX: usize = 16;
 
-/// Started by `demo`, never by people.
+/// Started by `demo` and `bench`, never by people.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The process that must be alive
@@ -31,6 +33,7 @@ enum Role {
     DemoWorker(worker::Args),
     DemoUpstream,
     DemoNaiveProxy(naive_proxy::Args),
+    BenchHandler(thin::Args),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -54,6 +57,7 @@ pub(crate) fn start(args: Args) -> ExitCode {
         Role::DemoWorker(args) => play(worker::work(args, orders)),
         Role::DemoUpstream => play(upstream::serve(orders)),
         Role::DemoNaiveProxy(args) => play(naive_proxy::serve(args)),
+        Role::BenchHandler(args) => thin::start(args),
     };
     played.map_or_else(|failure| ended(&failure), |()| ExitCode::SUCCESS)
 }

@@ -22,6 +22,11 @@ impl OwnRedis {
     /// Starts `redis-server` from the PATH on a free port, with its files in a temporary folder.
     /// `instead` is what to do where it is not installed.
     pub(crate) async fn start(instead: &str) -> Result<Self, Failure> {
+        Self::start_with(instead, &[]).await
+    }
+
+    /// The same with further settings: `["--appendonly", "yes"]`.
+    pub(crate) async fn start_with(instead: &str, settings: &[&str]) -> Result<Self, Failure> {
         let program = find("redis-server").ok_or_else(|| {
             let message = format!(
                 "redis-server is not in the PATH. Install it (Debian and Ubuntu: apt install \
@@ -32,7 +37,7 @@ impl OwnRedis {
         let broken = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
         let dir = tempfile::Builder::new().prefix("fence-demo-").tempdir().map_err(broken)?;
         let port = free_port().map_err(broken)?;
-        let args = [
+        let mut args = vec![
             "--port".to_owned(),
             port.to_string(),
             "--bind".to_owned(),
@@ -42,6 +47,7 @@ impl OwnRedis {
             "--dir".to_owned(),
             dir.path().display().to_string(),
         ];
+        args.extend(settings.iter().map(|setting| (*setting).to_owned()));
         let process = Process::start_other("redis-server", &program, &args, dir.path())?;
         let url = format!("redis://127.0.0.1:{port}");
         let target: RedisTarget =
@@ -52,6 +58,10 @@ impl OwnRedis {
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     pub(crate) async fn end(self) {

@@ -166,8 +166,7 @@ impl Process {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let from = log.lines().count().saturating_sub(5);
         let tail: String = log.lines().skip(from).map(|line| format!("\n    {line}")).collect();
-        let message =
-            format!("the demo broke off: {} (pid {}): {what}{tail}", self.name, self.pid());
+        let message = format!("{} (pid {}) failed: {what}{tail}", self.name, self.pid());
         Failure::new(code::INTERNAL, message)
     }
 }
@@ -185,10 +184,6 @@ pub(crate) async fn awaited<T>(
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     };
-    let late = |_| {
-        let message =
-            format!("the demo broke off: {what} did not come in {} s", PATIENCE.as_secs());
-        Failure::internal(message)
-    };
+    let late = |_| Failure::internal(format!("{what} did not come in {} s", PATIENCE.as_secs()));
     tokio::time::timeout(PATIENCE, looking).await.map_err(late)?
 }

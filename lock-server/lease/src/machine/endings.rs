@@ -118,6 +118,7 @@ impl Machine {
         let holder = record.holders.get(lease_id)?;
         if let Some(id) = holder.session {
             self.sessions.let_go(id, lock, lease_id);
+            self.note_bond(id, lock, lease_id, None);
         }
         let token = holder.token;
         record.end(lease_id, reason, why, now_ms);

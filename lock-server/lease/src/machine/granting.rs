@@ -3,6 +3,7 @@
 use fence_protocol::{LockName, Token};
 
 use super::answers::known_answer;
+use super::sharing::Bond;
 use super::{Alarm, Machine, Reply, limit};
 use crate::record::{Holder, Record, Waiter};
 use crate::takeover::{Verdict, verdict};
@@ -53,7 +54,11 @@ impl Machine {
         record: &mut Record,
         request: Acquire,
     ) -> Reply {
+        let was_handed = record.holders.get(request.lease_id).is_some_and(|holder| holder.handed);
         if let Some(known) = known_answer(&self.sessions, now_ms, record, &request) {
+            if was_handed && known.is_ok() {
+                self.note_for_others(lock);
+            }
             return Reply::Done(known);
         }
         let place = record.position(request.lease_id);
@@ -105,15 +110,22 @@ impl Machine {
         }
         let until_ms = now_ms + request.wait_ms;
         self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
-        self.stand(record, Waiter { request, group: None, since_ms: now_ms, until_ms });
+        let (place, server) = (record.next_place(), self.server());
+        let waiter = Waiter { request, group: None, place, server, since_ms: now_ms, until_ms };
+        self.stand(record, waiter);
         Reply::Queued
     }
 
     /// Puts a waiter at the end of the queue.
     pub(super) fn stand(&mut self, record: &mut Record, waiter: Waiter) {
-        self.waiters += 1;
+        self.note_place(&waiter.request.lock, waiter.place);
+        if waiter.server == self.server() {
+            self.waiters += 1;
+        }
         if let Some(id) = waiter.request.session {
-            self.sessions.wait(id, &waiter.request.lock, waiter.request.lease_id);
+            let (lock, lease_id) = (&waiter.request.lock, waiter.request.lease_id);
+            self.sessions.wait(id, lock, lease_id);
+            self.note_bond(id, lock, lease_id, Some(Bond::Waits));
         }
         record.queue.push_back(waiter);
     }
@@ -132,6 +144,8 @@ impl Machine {
         self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
         waiter.until_ms = now_ms + wait_ms;
         self.alarms.insert((waiter.until_ms, lock.clone(), alarm));
+        let place = waiter.place;
+        self.note_place(lock, place);
         Reply::Queued
     }
 
@@ -152,6 +166,7 @@ impl Machine {
         let until_ms = session.and_then(|session| session.lives(now_ms).ok());
         if let Some(id) = request.session {
             self.sessions.hold(id, lock, request.lease_id);
+            self.note_bond(id, lock, request.lease_id, Some(Bond::Held));
         }
         let (waited_ms, handed) = match way {
             Way::Answered { waited_ms } => (waited_ms, false),

@@ -115,6 +115,9 @@ impl Machine {
             }
             None => {}
         }
+        for wish in parts {
+            self.note_for_others(&wish.lock);
+        }
         let grant = |wish: &Acquire| {
             known_answer(&self.sessions, now_ms, self.records.get_mut(&wish.lock)?, wish)
         };
@@ -144,6 +147,7 @@ impl Machine {
     fn group_waits_longer(&mut self, id: GroupId, until_ms: u64) {
         let Some(group) = self.groups.get(&id) else { return };
         let is_it = |waiter: &&mut Waiter| waiter.group == Some(id);
+        let mut places = Vec::new();
         for (lock, _) in &group.parts {
             let Some(record) = self.records.get_mut(lock) else { continue };
             let Some(waiter) = record.queue.iter_mut().find(is_it) else { continue };
@@ -153,6 +157,10 @@ impl Machine {
                 self.alarms.insert((until_ms, lock.clone(), alarm));
             }
             waiter.until_ms = until_ms;
+            places.push((lock.clone(), waiter.place));
+        }
+        for (lock, place) in places {
+            self.note_place(&lock, place);
         }
     }
 
@@ -233,7 +241,9 @@ impl Machine {
         for request in parts {
             let lock = request.lock.clone();
             let mut record = self.take_out(&lock).unwrap_or_default();
-            self.stand(&mut record, Waiter { request, group, since_ms: now_ms, until_ms });
+            let (place, server) = (record.next_place(), self.server());
+            let waiter = Waiter { request, group, place, server, since_ms: now_ms, until_ms };
+            self.stand(&mut record, waiter);
             self.put_back(lock, record);
         }
         Ok(Reply::Queued)
@@ -293,7 +303,7 @@ impl Machine {
             Err(refusal) => (Err(refusal), Vec::new()),
         };
         let lease_id = first.request.lease_id;
-        self.deliveries.push(Delivery { lock, lease_id, result, others });
+        self.deliveries.push(Delivery { lock, lease_id, result, others, server: first.server });
     }
 }
 

@@ -37,12 +37,11 @@ impl Machine {
 
     /// Tells a request that has left why it gets nothing.
     pub(super) fn tell(&mut self, lock: &LockName, left: &Left, refusal: StoreError) {
-        let lease_id = left.waiter.request.lease_id;
         match &left.group {
-            None => self.deliver(lock, lease_id, Err(refusal)),
+            None => self.deliver(lock, &left.waiter, Err(refusal)),
             Some(group) => {
                 let part = StoreError::Part { lock: lock.clone(), refusal: Box::new(refusal) };
-                self.deliver(group.first_lock(), lease_id, Err(part));
+                self.deliver(group.first_lock(), &left.waiter, Err(part));
             }
         }
     }

@@ -10,6 +10,9 @@ impl Machine {
     /// Serves the queues that this step has made room in, until nobody can be served any more. Every
     /// step ends with it.
     pub(super) fn pass_on(&mut self, now_ms: u64) {
+        if self.is_view() {
+            self.passing.clear();
+        }
         while let Some(lock) = self.passing.pop() {
             self.serve(now_ms, lock.clone());
             debug_assert!(self.is_served(&lock) || self.passing.contains(&lock), "{lock}: idle");
@@ -17,6 +20,9 @@ impl Machine {
     }
 
     fn serve(&mut self, now_ms: u64, lock: LockName) {
+        while let Some(lease_id) = self.dead_front(&lock) {
+            drop(self.leave(&lock, lease_id));
+        }
         let Some(mut record) = self.take_out(&lock) else { return };
         while record.may_pass_on(&self.limits) {
             let Some(waiter) = record.queue.pop_front_if(|front| front.group.is_none()) else {
@@ -35,15 +41,15 @@ impl Machine {
     /// Hands the lock to a waiter that has left the queue for it.
     fn hand(&mut self, now_ms: u64, lock: &LockName, record: &mut Record, waiter: Waiter) {
         self.forget_waiter(lock, &waiter);
-        let lease_id = waiter.request.lease_id;
         let result = match self.check_session(now_ms, &waiter.request, 1) {
             Err(refusal) => Err(refusal),
             Ok(()) => {
                 let waited_ms = now_ms.saturating_sub(waiter.since_ms);
-                self.grant(now_ms, lock, record, waiter.request, Way::Handed { waited_ms })
+                let request = waiter.request.clone();
+                self.grant(now_ms, lock, record, request, Way::Handed { waited_ms })
             }
         };
-        self.deliver(lock, lease_id, result);
+        self.deliver(lock, &waiter, result);
     }
 
     /// Whether nobody waits who could be served: what is true after every step.

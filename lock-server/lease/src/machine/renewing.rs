@@ -33,7 +33,9 @@ impl Machine {
             self.sessions.refresh(now_ms, holder);
             holder.renewals += 1;
             holder.handed = false;
-            return Ok(holder.grant(now_ms, 0));
+            let grant = holder.grant(now_ms, 0);
+            self.note_for_others(lock);
+            return Ok(grant);
         }
         let ttl = ttl.unwrap_or(holder.ttl);
         if ttl != holder.ttl {
@@ -50,6 +52,7 @@ impl Machine {
         if before != after {
             self.move_alarm(lock, before, after);
         }
+        self.note_for_others(lock);
         Ok(grant)
     }
 

@@ -78,6 +78,25 @@ impl Sessions {
         }
     }
 
+    /// Replaces what was read of a session; what is known of its leases and waiters here stays.
+    pub(super) fn load(&mut self, id: SessionId, session: Option<Session>, retention_ms: u64) {
+        let before = self.take(id, retention_ms);
+        self.dirty.remove(&id);
+        let Some(mut session) = session else { return };
+        if let Some(before) = before {
+            (session.held, session.waits) = (before.held, before.waits);
+        }
+        self.put(id, session, retention_ms);
+    }
+
+    /// When a live session ends unless it is renewed.
+    pub(super) fn ends_at_ms(&self, id: SessionId) -> Option<u64> {
+        match self.all.get(&id)?.state {
+            State::Until(at_ms) => Some(at_ms),
+            State::Ended(..) => None,
+        }
+    }
+
     pub(super) fn wait_no_more(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
             session.waits.remove(&(lock.clone(), lease_id));
@@ -97,7 +116,12 @@ impl Machine {
         dirty.into_iter().map(|id| (id, self.sessions.all.get(&id))).collect()
     }
 
-    /// Begins a session. See [`SessionStore`](crate::SessionStore).
+    /// What is known of a session.
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(id)
+    }
+
+    /// Begins a session; the same id of the same owner again gets the same session.
     ///
     /// # Errors
     /// [`StoreError::Session`], [`StoreError::Limit`].
@@ -139,6 +163,9 @@ impl Machine {
         let reply = session.reply(id, now_ms, false);
         // A restart gives a session its full time again: a heartbeat is no news to the journal.
         self.sessions.put(id, session, retention_ms);
+        if self.is_shared() {
+            self.sessions.dirty.insert(id);
+        }
         Ok(reply)
     }
 
@@ -250,7 +277,10 @@ impl Machine {
             self.close_session(now_ms, id, session.natural_end());
         } else {
             self.sessions.take(id, retention_ms);
-            self.sessions.dirty.insert(id);
+            if !self.is_shared() {
+                // What servers share is forgotten by the engine itself.
+                self.sessions.dirty.insert(id);
+            }
         }
     }
 
@@ -283,7 +313,7 @@ impl Machine {
     }
 
     /// Takes the requests of a session out of their queues, and tells them why.
-    fn refuse_waiters(&mut self, now_ms: u64, id: SessionId) {
+    pub(super) fn refuse_waiters(&mut self, now_ms: u64, id: SessionId) {
         let Some(session) = self.sessions.all.get_mut(&id) else { return };
         let waits = std::mem::take(&mut session.waits);
         let Err(why) = session.serves(now_ms) else { return };

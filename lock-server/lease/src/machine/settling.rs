@@ -11,9 +11,12 @@ impl Machine {
     /// with nothing to remember goes away. Leases that are bound to a session end with that.
     pub(super) fn settle(&mut self, now_ms: u64, lock: LockName) {
         let Some(mut record) = self.take_out(&lock) else { return };
-        self.dirty.insert(lock.clone());
         if record.is_idle() {
             record.ended.clear();
+        }
+        if !record.is_idle() || !self.is_shared() {
+            // What servers share is forgotten by the engine itself.
+            self.dirty.insert(lock.clone());
         }
         // Before the leases: a lease that ends now leaves a place that stays closed from now on.
         record.closed.retain(|closed| closed.until_ms > now_ms);

@@ -31,7 +31,7 @@ impl Machine {
         if let Some(waiter) = waiter {
             // An earlier call with this id waits still: it has the grant too.
             self.forget_waiter(lock, &waiter);
-            self.deliver(lock, lease_id, result.clone());
+            self.deliver(lock, &waiter, result.clone());
         }
         result
     }

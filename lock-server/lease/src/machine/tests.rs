@@ -228,11 +228,15 @@ fn a_restart_forgets_nothing_that_was_answered() {
     let stored: Vec<_> = before
         .take_changes()
         .into_iter()
-        .map(|(lock, record)| (lock, record.unwrap().to_stored()))
+        .map(|(lock, record)| (lock, record.unwrap().to_stored(u64::MAX)))
         .collect();
     let mut after = machine();
     for (lock, record) in stored {
-        after.restore(0, lock, Record::from_stored(record, 0));
+        after.restore(
+            0,
+            lock,
+            Record::from_stored(record, crate::Reading::Restart { now_ms: 0 }).unwrap(),
+        );
     }
     assert_eq!(after.counter(), before.counter());
     let error = refused(after.acquire(10, ask("b", 2, 0)));

@@ -1,4 +1,8 @@
-//! What of a record must survive a restart.
+//! Records as engines keep them.
+//!
+//! The text is JSON with short names. Moments are those of the clock that the servers share. A token
+//! that the write itself takes is stored as its distance from the counter before it, as a negative
+//! number: the counter is known only at the commit, and the engine keeps it beside the text.
 
 use std::collections::VecDeque;
 
@@ -9,77 +13,169 @@ use serde::{Deserialize, Serialize};
 use super::{Closed, Ended, Holder, Record};
 use crate::Mode;
 
-/// What of a record must survive a restart. Moments do not: a clock that starts anew cannot tell
-/// them, so leases and lock-delays get their full time again and retention starts again.
+/// How stored moments and tokens are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// After a restart of the only server, at this moment of its new clock. The moments of the old
+    /// clock say nothing, so leases and lock-delays get their full time again, and retention starts
+    /// again.
+    Restart {
+        /// Now.
+        now_ms: u64,
+    },
+    /// As it was written.
+    Shared {
+        /// The counter before the tokens of the write.
+        base: u64,
+        /// What is added to each moment.
+        shift_ms: i64,
+    },
+}
+
+impl Reading {
+    fn token(self, stored: StoredToken) -> Option<Token> {
+        let base = match self {
+            Self::Restart { .. } => 0,
+            Self::Shared { base, .. } => base,
+        };
+        let token = match u64::try_from(stored.0) {
+            Ok(token) => token,
+            Err(_) => base.checked_add(stored.0.unsigned_abs())?,
+        };
+        Token::new(token).ok()
+    }
+
+    fn moment(self, stored_ms: u64) -> u64 {
+        match self {
+            Self::Restart { now_ms } => now_ms,
+            Self::Shared { shift_ms, .. } => stored_ms.saturating_add_signed(shift_ms),
+        }
+    }
+
+    /// The end of something that lasts `whole_ms`.
+    pub(crate) fn end(self, stored_ms: u64, whole_ms: u64) -> u64 {
+        match self {
+            Self::Restart { now_ms } => now_ms.saturating_add(whole_ms),
+            Self::Shared { .. } => self.moment(stored_ms),
+        }
+    }
+
+    /// A moment that lies in the past.
+    pub(crate) fn past(self, stored_ms: u64) -> u64 {
+        self.moment(stored_ms)
+    }
+}
+
+/// A token, or how far it is above the counter before its write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredToken(i64);
+
+impl StoredToken {
+    /// A token above `counter` is one that the write takes.
+    fn of(token: Token, counter: u64) -> Self {
+        let distance = token.get().saturating_sub(counter);
+        let number = i64::try_from(if distance > 0 { distance } else { token.get() });
+        let number = number.unwrap_or(i64::MAX);
+        Self(if distance > 0 { -number } else { number })
+    }
+}
+
+/// A record without its queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoredRecord {
-    /// The one lease that a lock could have in files of format 1.
-    #[serde(default, skip_serializing)]
-    holder: Option<StoredHolder>,
-    #[serde(default)]
+    #[serde(rename = "h", default, skip_serializing_if = "Vec::is_empty")]
     holders: Vec<StoredHolder>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "c", default, skip_serializing_if = "Vec::is_empty")]
     closed: Vec<StoredClosed>,
+    #[serde(rename = "e", default, skip_serializing_if = "Vec::is_empty")]
     ended: Vec<StoredEnded>,
 }
 
-/// A lease in the journal.
+/// A stored lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredHolder {
+    #[serde(rename = "i")]
     lease_id: LeaseId,
-    token: Token,
+    #[serde(rename = "t")]
+    token: StoredToken,
+    #[serde(rename = "o")]
     owner: Owner,
-    #[serde(default, skip_serializing_if = "StoredMode::is_exclusive")]
+    #[serde(rename = "m", default, skip_serializing_if = "StoredMode::is_exclusive")]
     mode: StoredMode,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     session: Option<SessionId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     incarnation: Option<Owner>,
+    #[serde(rename = "l")]
     ttl_ms: Ttl,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "d", default, skip_serializing_if = "is_zero")]
     lock_delay_ms: u64,
+    #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
+    #[serde(rename = "g", default)]
+    granted_at_ms: u64,
+    #[serde(rename = "u", default)]
+    expires_at_ms: u64,
+    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    renewals: u64,
+    #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
+    handed: bool,
 }
 
-/// A closed place in the journal.
+/// A stored closed place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredClosed {
+    #[serde(rename = "o")]
     owner: Owner,
-    token: Token,
-    #[serde(default, skip_serializing_if = "StoredMode::is_exclusive")]
+    #[serde(rename = "t")]
+    token: StoredToken,
+    #[serde(rename = "m", default, skip_serializing_if = "StoredMode::is_exclusive")]
     mode: StoredMode,
+    #[serde(rename = "d")]
     lock_delay_ms: u64,
+    #[serde(rename = "g", default)]
+    granted_at_ms: u64,
+    #[serde(rename = "u", default)]
+    until_ms: u64,
 }
 
-/// An ended lease in the journal.
+/// A stored ended lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredEnded {
+    #[serde(rename = "i")]
     lease_id: LeaseId,
-    token: Option<Token>,
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    token: Option<StoredToken>,
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     incarnation: Option<Owner>,
+    #[serde(rename = "r")]
     reason: EndReason,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     why: Option<Owner>,
+    #[serde(rename = "h")]
     held_ms: u64,
+    #[serde(rename = "u", default)]
+    at_ms: u64,
 }
 
-/// A mode in the journal: `"exclusive"`, `"shared"`, `{"permit":{"size":3}}`.
+/// A stored mode: `"x"`, `"s"`, `{"p":3}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StoredMode {
+pub(super) enum StoredMode {
     #[default]
+    #[serde(rename = "x")]
     Exclusive,
+    #[serde(rename = "s")]
     Shared,
-    Permit {
-        size: u32,
-    },
+    #[serde(rename = "p")]
+    Permit(u32),
 }
 
 impl StoredMode {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    fn is_exclusive(&self) -> bool {
+    pub(super) fn is_exclusive(&self) -> bool {
         *self == Self::Exclusive
     }
 }
@@ -89,7 +185,7 @@ impl From<Mode> for StoredMode {
         match mode {
             Mode::Exclusive => Self::Exclusive,
             Mode::Shared => Self::Shared,
-            Mode::Permit { size } => Self::Permit { size },
+            Mode::Permit { size } => Self::Permit(size),
         }
     }
 }
@@ -99,44 +195,24 @@ impl From<StoredMode> for Mode {
         match mode {
             StoredMode::Exclusive => Self::Exclusive,
             StoredMode::Shared => Self::Shared,
-            StoredMode::Permit { size } => Self::Permit { size },
+            StoredMode::Permit(size) => Self::Permit { size },
         }
     }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
 impl Record {
-    /// The part that is journalled.
-    pub fn to_stored(&self) -> StoredRecord {
-        StoredRecord {
-            holder: None,
-            holders: self.holders.iter().map(StoredHolder::from_live).collect(),
-            closed: self.closed.iter().map(StoredClosed::from_live).collect(),
-            ended: self.ended.iter().map(StoredEnded::from_live).collect(),
-        }
-    }
-
-    /// A record as it is after a restart at `now_ms`.
-    pub fn from_stored(stored: StoredRecord, now_ms: u64) -> Self {
-        let holders = stored.holder.into_iter().chain(stored.holders);
-        Self {
-            holders: holders.map(|holder| holder.into_live(now_ms)).collect(),
-            closed: stored.closed.into_iter().map(|closed| closed.into_live(now_ms)).collect(),
-            queue: VecDeque::new(),
-            ended: stored.ended.into_iter().map(|ended| ended.into_live(now_ms)).collect(),
-        }
-    }
-}
-
-impl StoredHolder {
-    fn from_live(holder: &Holder) -> Self {
-        Self {
+    /// The record without its queue, as an engine keeps it. Tokens above `counter` are those that the
+    /// write takes.
+    pub fn to_stored(&self, counter: u64) -> StoredRecord {
+        let token = |token: Token| StoredToken::of(token, counter);
+        let holder = |holder: &Holder| StoredHolder {
             lease_id: holder.lease_id,
-            token: holder.token,
+            token: token(holder.token),
             owner: holder.owner.clone(),
             mode: holder.mode.into(),
             session: holder.session,
@@ -144,74 +220,87 @@ impl StoredHolder {
             ttl_ms: holder.ttl,
             lock_delay_ms: holder.lock_delay_ms,
             metadata: holder.metadata.clone(),
-        }
-    }
-
-    fn into_live(self, now_ms: u64) -> Holder {
-        Holder {
-            lease_id: self.lease_id,
-            token: self.token,
-            owner: self.owner,
-            mode: self.mode.into(),
-            ttl: self.ttl_ms,
-            session: self.session,
-            incarnation: self.incarnation,
-            metadata: self.metadata,
-            lock_delay_ms: self.lock_delay_ms,
-            granted_at_ms: now_ms,
-            expires_at_ms: now_ms + self.ttl_ms.ms(),
-            renewals: 0,
-            handed: false,
-        }
-    }
-}
-
-impl StoredClosed {
-    fn from_live(closed: &Closed) -> Self {
-        Self {
+            granted_at_ms: holder.granted_at_ms,
+            expires_at_ms: holder.expires_at_ms,
+            renewals: holder.renewals,
+            handed: holder.handed,
+        };
+        let closed = |closed: &Closed| StoredClosed {
             owner: closed.owner.clone(),
-            token: closed.token,
+            token: token(closed.token),
             mode: closed.mode.into(),
             lock_delay_ms: closed.delay_ms,
-        }
-    }
-
-    fn into_live(self, now_ms: u64) -> Closed {
-        Closed {
-            owner: self.owner,
-            token: self.token,
-            mode: self.mode.into(),
-            delay_ms: self.lock_delay_ms,
-            granted_at_ms: now_ms,
-            until_ms: now_ms.saturating_add(self.lock_delay_ms),
-        }
-    }
-}
-
-impl StoredEnded {
-    fn from_live(ended: &Ended) -> Self {
-        Self {
+            granted_at_ms: closed.granted_at_ms,
+            until_ms: closed.until_ms,
+        };
+        let ended = |ended: &Ended| StoredEnded {
             lease_id: ended.lease_id,
-            token: ended.token,
+            token: ended.token.map(token),
             owner: ended.owner.clone(),
             incarnation: ended.incarnation.clone(),
             reason: ended.reason,
             why: ended.why.clone(),
             held_ms: ended.held_ms,
+            at_ms: ended.at_ms,
+        };
+        StoredRecord {
+            holders: self.holders.iter().map(holder).collect(),
+            closed: self.closed.iter().map(closed).collect(),
+            ended: self.ended.iter().map(ended).collect(),
         }
     }
 
-    fn into_live(self, now_ms: u64) -> Ended {
-        Ended {
-            lease_id: self.lease_id,
-            token: self.token,
-            owner: self.owner,
-            incarnation: self.incarnation,
-            reason: self.reason,
-            why: self.why,
-            held_ms: self.held_ms,
-            at_ms: now_ms,
-        }
+    /// A record as it is read, without its queue; `None` where it holds a token that none is.
+    pub fn from_stored(stored: StoredRecord, reading: Reading) -> Option<Self> {
+        let holder = |stored: StoredHolder| {
+            Some(Holder {
+                lease_id: stored.lease_id,
+                token: reading.token(stored.token)?,
+                owner: stored.owner,
+                mode: stored.mode.into(),
+                ttl: stored.ttl_ms,
+                session: stored.session,
+                incarnation: stored.incarnation,
+                metadata: stored.metadata,
+                lock_delay_ms: stored.lock_delay_ms,
+                granted_at_ms: reading.past(stored.granted_at_ms),
+                expires_at_ms: reading.end(stored.expires_at_ms, stored.ttl_ms.ms()),
+                renewals: stored.renewals,
+                handed: stored.handed && matches!(reading, Reading::Shared { .. }),
+            })
+        };
+        let closed = |stored: StoredClosed| {
+            Some(Closed {
+                owner: stored.owner,
+                token: reading.token(stored.token)?,
+                mode: stored.mode.into(),
+                delay_ms: stored.lock_delay_ms,
+                granted_at_ms: reading.past(stored.granted_at_ms),
+                until_ms: reading.end(stored.until_ms, stored.lock_delay_ms),
+            })
+        };
+        let ended = |stored: StoredEnded| {
+            let token = match stored.token {
+                None => None,
+                Some(token) => Some(reading.token(token)?),
+            };
+            Some(Ended {
+                lease_id: stored.lease_id,
+                token,
+                owner: stored.owner,
+                incarnation: stored.incarnation,
+                reason: stored.reason,
+                why: stored.why,
+                held_ms: stored.held_ms,
+                at_ms: reading.past(stored.at_ms),
+            })
+        };
+        Some(Self {
+            holders: stored.holders.into_iter().map(holder).collect::<Option<_>>()?,
+            closed: stored.closed.into_iter().map(closed).collect::<Option<_>>()?,
+            queue: VecDeque::new(),
+            ended: stored.ended.into_iter().map(ended).collect::<Option<_>>()?,
+        })
     }
 }
 
@@ -219,47 +308,58 @@ impl StoredEnded {
 mod tests {
     use super::*;
 
-    const BEFORE: &str = r#"{"holder":{"lease_id":"11111111-1111-4111-8111-111111111111",
-        "token":34,"owner":"worker","ttl_ms":15000,"metadata":null},
-        "ended":[{"lease_id":"22222222-2222-4222-8222-222222222222","token":33,"owner":"worker",
-        "reason":"superseded","held_ms":5}]}"#;
+    const HELD: &str = r#"{"h":[{"i":"11111111-1111-4111-8111-111111111111","t":-2,"o":"worker",
+        "l":15000,"g":40,"u":15040}],"e":[{"i":"22222222-2222-4222-8222-222222222222","t":33,
+        "o":"worker","r":"superseded","h":5,"u":20}]}"#;
 
-    /// A file that was written when a lock had one lease at most.
-    #[test]
-    fn the_one_lease_of_an_old_file_is_a_holder() {
-        let stored: StoredRecord = serde_json::from_str(BEFORE).unwrap();
-        let record = Record::from_stored(stored, 100);
-        let holder = record.holders.first().unwrap();
-        assert_eq!((holder.token.get(), holder.mode), (34, Mode::Exclusive));
-        assert_eq!((holder.expires_at_ms, holder.lock_delay_ms), (15_100, 0));
-        assert_eq!((record.holders.len(), record.closed.len(), record.ended.len()), (1, 0, 1));
-        let again = serde_json::to_string(&record.to_stored()).unwrap();
-        assert!(again.contains("\"holders\":["), "{again}");
-        let read = Record::from_stored(serde_json::from_str(&again).unwrap(), 100);
-        assert_eq!(read, record, "what is written now is read again");
+    fn read(text: &str, reading: Reading) -> Option<Record> {
+        Record::from_stored(serde_json::from_str(text).unwrap(), reading)
     }
 
-    /// A file that was changed by hand.
     #[test]
-    fn a_lock_delay_without_end_is_no_overflow() {
-        let text = format!(
-            r#"{{"closed":[{{"owner":"o","token":9,"lock_delay_ms":{}}}],"ended":[]}}"#,
-            u64::MAX
-        );
-        let record = Record::from_stored(serde_json::from_str(&text).unwrap(), 100);
+    fn moments_are_shifted_and_new_tokens_follow_the_counter() {
+        let record = read(HELD, Reading::Shared { base: 40, shift_ms: 7 }).unwrap();
+        let holder = record.holders.first().unwrap();
+        assert_eq!((holder.token.get(), holder.mode), (42, Mode::Exclusive));
+        assert_eq!((holder.granted_at_ms, holder.expires_at_ms), (47, 15_047));
+        assert_eq!((record.ended[0].token.unwrap().get(), record.ended[0].at_ms), (33, 27));
+        let stored = record.to_stored(40);
+        assert_eq!(stored.holders[0].token, StoredToken(-2), "above the counter: new");
+        assert_eq!(record.to_stored(42).holders[0].token, StoredToken(42));
+        let again = Record::from_stored(stored, Reading::Shared { base: 40, shift_ms: 0 });
+        assert_eq!(again, Some(record), "what is written is read as the same");
+    }
+
+    #[test]
+    fn after_a_restart_everything_gets_its_full_time() {
+        let record = read(HELD, Reading::Restart { now_ms: 100 }).unwrap();
+        assert_eq!(record.holders.first().unwrap().expires_at_ms, 15_100);
+        assert_eq!(record.ended[0].at_ms, 100);
+    }
+
+    /// A value that was changed by hand.
+    #[test]
+    fn what_is_no_token_is_no_record_and_an_endless_delay_no_overflow() {
+        for token in ["0", "-9223372036854775808", "9223372036854775807"] {
+            let text = HELD.replace("\"t\":-2", &format!("\"t\":{token}"));
+            assert_eq!(read(&text, Reading::Shared { base: 40, shift_ms: 0 }), None, "{token}");
+        }
+        let text = format!(r#"{{"c":[{{"o":"o","t":9,"d":{}}}]}}"#, u64::MAX);
+        let record = read(&text, Reading::Restart { now_ms: 100 }).unwrap();
         assert_eq!(record.closed[0].until_ms, u64::MAX);
     }
 
     #[test]
     fn every_mode_outlasts_a_restart() {
-        let mut record = Record::from_stored(serde_json::from_str(BEFORE).unwrap(), 100);
+        let reading = Reading::Shared { base: 40, shift_ms: 0 };
+        let mut record = read(HELD, reading).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { size: 7 }] {
             let mut holder = record.holders.first().unwrap().clone();
             (holder.mode, holder.lock_delay_ms) = (mode, 40);
             record.closed = vec![Closed::after(&holder, 100).unwrap()];
             record.holders = [holder].into_iter().collect();
-            let text = serde_json::to_string(&record.to_stored()).unwrap();
-            assert_eq!(Record::from_stored(serde_json::from_str(&text).unwrap(), 100), record);
+            let text = serde_json::to_string(&record.to_stored(u64::MAX)).unwrap();
+            assert_eq!(read(&text, reading), Some(record.clone()));
         }
     }
 }

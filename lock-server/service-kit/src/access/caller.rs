@@ -27,8 +27,12 @@ pub struct Caller {
     pub(super) known: Option<Arc<Known>>,
     /// Leases that are asked for live as long as this one.
     session: Option<SessionId>,
-    notes: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    /// Absent where there is no gate, and so no audit log.
+    notes: Option<Arc<Notes>>,
 }
+
+/// What handlers want to stand in the line of the audit log.
+type Notes = Mutex<BTreeMap<&'static str, String>>;
 
 /// Somebody whom the access file names.
 #[derive(Debug)]
@@ -42,7 +46,12 @@ pub(super) struct Known {
 
 impl Caller {
     pub(super) fn known(known: Known) -> Self {
-        Self { known: Some(Arc::new(known)), ..Self::default() }
+        Self { known: Some(Arc::new(known)), ..Self::unknown() }
+    }
+
+    /// A caller that a gate let pass without a bearer token.
+    pub(super) fn unknown() -> Self {
+        Self { notes: Some(Arc::default()), ..Self::default() }
     }
 
     /// The name in the access file; none without one.
@@ -60,14 +69,16 @@ impl Caller {
     /// Adds a word to the line of the audit log that this request may get, such as the reason of a
     /// revocation. Beyond eight, notes are dropped.
     pub fn note(&self, what: &'static str, text: impl ToString) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(notes) = &self.notes else { return };
+        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < NOTES_MAX {
             notes.insert(what, text.to_string());
         }
     }
 
     pub(super) fn take_notes(&self) -> BTreeMap<&'static str, String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+        let Some(notes) = &self.notes else { return BTreeMap::new() };
+        std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the caller may do this with a name that stood in the body.

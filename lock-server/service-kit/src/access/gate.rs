@@ -98,9 +98,9 @@ impl Gate {
     /// # Errors
     /// 401 without a valid bearer token, 429 beyond the caller's rate, 403 without the right.
     pub(super) fn admit(&self, headers: &HeaderMap, need: &Need) -> Result<Caller, Refused> {
-        let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::default()) };
+        let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
         if *need == Need::Public {
-            return Ok(Caller::default());
+            return Ok(Caller::unknown());
         }
         let known = secret::presented(headers).and_then(|hash| {
             let found = file.find(&hash).ok_or("the bearer token is none of the access file's")?;
@@ -108,7 +108,7 @@ impl Gate {
         });
         let (hash, (principal, ledger)) = known.map_err(|detail| Refused {
             reject: Reject::new(Code::Unauthorized, detail),
-            caller: Caller::default(),
+            caller: Caller::unknown(),
         })?;
         let caller = Caller::known(Known {
             principal,

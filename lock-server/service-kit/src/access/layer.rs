@@ -145,12 +145,11 @@ struct Account {
 
 impl Account {
     fn new(gate: Gate, parts: &axum::http::request::Parts, need: &Need) -> Self {
-        let id =
-            parts.extensions.get::<RequestContext>().and_then(|context| context.id.to_str().ok());
+        let context = parts.extensions.get::<RequestContext>();
         let line = Line {
             verb: need.verb().map(|verb| verb.as_str()),
             request: Some(format!("{} {}", parts.method, parts.uri.path())),
-            request_id: id.map(ToOwned::to_owned),
+            request_id: context.map(|context| context.id.as_str().to_owned()),
             ..Line::default()
         };
         let is_admin = need.verb().is_some_and(|verb| verb.is_admin());

@@ -18,7 +18,8 @@ use fence_protocol::Code;
 use http_body_util::Limited;
 use tower::{Layer, Service};
 
-use super::{HostNames, HttpOptions, RequestContext, X_REQUEST_ID, request_id};
+use super::request_id::Id;
+use super::{HostNames, HttpOptions, RequestContext, X_REQUEST_ID};
 use crate::Kit;
 use crate::clock;
 use crate::metrics::{Metrics, RouteCell, method_index};
@@ -42,19 +43,21 @@ impl<S> Layer<S> for EdgeLayer {
 
     /// Called once a route, so every route gets a cell of its own.
     fn layer(&self, inner: S) -> Edge<S> {
-        let cell = Arc::new(OnceLock::new());
-        let names = self.names.clone();
-        Edge { inner, cell, metrics: self.metrics.clone(), options: self.options, names }
+        Edge { inner, route: Arc::new(Route { cell: OnceLock::new(), layer: self.clone() }) }
     }
+}
+
+/// What all requests of a route share.
+#[derive(Debug)]
+struct Route {
+    cell: OnceLock<RouteCell>,
+    layer: EdgeLayer,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Edge<S> {
     inner: S,
-    cell: Arc<OnceLock<RouteCell>>,
-    metrics: Metrics,
-    options: HttpOptions,
-    names: HostNames,
+    route: Arc<Route>,
 }
 
 impl<S> Service<Request> for Edge<S>
@@ -72,29 +75,23 @@ where
 
     fn call(&mut self, mut request: Request) -> Self::Future {
         let started = clock::now();
-        let id = request_id::take_or_make(request.headers());
+        let id = Id::take_or_make(request.headers());
         let method = method_index(request.method());
-        self.cell.get_or_init(|| {
+        let EdgeLayer { metrics, options, names } = &self.route.layer;
+        self.route.cell.get_or_init(|| {
             let route = request.extensions().get::<MatchedPath>();
-            RouteCell::new(&self.metrics, route.map_or("none", MatchedPath::as_str))
+            RouteCell::new(metrics, route.map_or("none", MatchedPath::as_str))
         });
-        let context = RequestContext { id: id.clone(), options: self.options };
+        let context = RequestContext { id: id.clone(), options: *options };
         request.extensions_mut().insert(context);
-        let checked = self.names.check(&request);
-        let checked = checked.and_then(|()| limit_body(request, self.options.max_body_bytes));
+        let checked = names.check(&request);
+        let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));
         let running = match checked {
             Ok(request) => Ok(self.inner.call(request)),
             Err(reject) => Err(Some(reject)),
         };
-        self.metrics.in_flight().inc();
-        EdgeFuture {
-            running,
-            id,
-            method,
-            started,
-            cell: self.cell.clone(),
-            metrics: self.metrics.clone(),
-        }
+        metrics.in_flight().inc();
+        EdgeFuture { running, id, method, started, route: self.route.clone() }
     }
 }
 
@@ -123,11 +120,10 @@ fn limit_body(request: Request, limit_bytes: usize) -> Result<Request, Reject> {
 #[derive(Debug)]
 pub(super) struct EdgeFuture<F> {
     running: Result<F, Option<Reject>>,
-    id: HeaderValue,
+    id: Id,
     method: u8,
     started: Instant,
-    cell: Arc<OnceLock<RouteCell>>,
-    metrics: Metrics,
+    route: Arc<Route>,
 }
 
 impl<F> Future for EdgeFuture<F>
@@ -155,43 +151,51 @@ where
 }
 
 impl<F> EdgeFuture<F> {
+    fn metrics(&self) -> &Metrics {
+        &self.route.layer.metrics
+    }
+
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Response {
-        self.metrics.panics().inc();
+        self.metrics().panics().inc();
         let text = panic
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message");
-        tracing::error!(request_id = ?self.id, panic = text, "a handler panicked");
+        tracing::error!(request_id = self.id.as_str(), panic = text, "a handler panicked");
         Reject::new(Code::Internal, "the handler of this request failed unexpectedly")
             .into_response()
     }
 
     fn finish(&self, mut response: Response) -> Response {
         let status = response.status();
-        if let Some(cell) = self.cell.get() {
-            cell.record(&self.metrics, self.method, status.as_u16(), self.started.elapsed());
+        if let Some(cell) = self.route.cell.get() {
+            cell.record(self.metrics(), self.method, status.as_u16(), self.started.elapsed());
         }
         if let Some(Rendered(text)) = response.extensions_mut().remove() {
             response.headers_mut().remove(header::CONTENT_LENGTH);
-            *response.body_mut() = Body::from(with_request_id(&text, &self.id));
+            *response.body_mut() = Body::from(with_request_id(&text, self.id.as_str()));
         }
         if status.is_server_error() {
-            tracing::debug!(request_id = ?self.id, status = status.as_u16(), "server error");
+            tracing::debug!(
+                request_id = self.id.as_str(),
+                status = status.as_u16(),
+                "server error"
+            );
         }
-        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        response.headers_mut().insert(X_REQUEST_ID, self.id.header());
         response
     }
 }
 
 impl<F> Drop for EdgeFuture<F> {
     fn drop(&mut self) {
-        self.metrics.in_flight().dec();
+        self.metrics().in_flight().dec();
     }
 }
 
 /// Adds the last member to a JSON object. The id is of plain characters: it needs no escaping.
-pub(crate) fn with_request_id(object: &[u8], id: &HeaderValue) -> Vec<u8> {
+pub(crate) fn with_request_id(object: &[u8], id: &str) -> Vec<u8> {
     let Some((b'}', start)) = object.split_last() else {
         return object.to_vec();
     };

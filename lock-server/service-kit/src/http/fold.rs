@@ -1,16 +1,9 @@
 //! Names with plain slashes in paths.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
-use std::task::{Context, Poll};
 
-use axum::Router;
-use axum::extract::Request;
 use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
-use axum::response::Response;
-use axum::routing::future::RouteFuture;
-use tower::Service;
 
 /// Paths of the shape `{prefix}{name}` and `{prefix}{name}/{verb}`.
 #[derive(Clone, Copy, Debug)]
@@ -71,39 +64,6 @@ fn with_path(uri: Uri, mut path: String) -> Uri {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(path);
     Uri::from_parts(parts).unwrap_or(uri)
-}
-
-/// Folds before the inner router looks for a route.
-#[derive(Clone, Debug)]
-pub(super) struct FoldService {
-    inner: Router,
-    folds: &'static [Fold],
-}
-
-impl FoldService {
-    pub(super) fn new(inner: Router, folds: &'static [Fold]) -> Self {
-        Self { inner, folds }
-    }
-}
-
-impl Service<Request> for FoldService {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = RouteFuture<Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // A Router is always ready.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request) -> Self::Future {
-        let path = request.uri().path();
-        if let Some(fold) = self.folds.iter().find(|fold| path.starts_with(fold.prefix)) {
-            let uri = std::mem::take(request.uri_mut());
-            *request.uri_mut() = fold_name(fold, uri);
-        }
-        self.inner.call(request)
-    }
 }
 
 #[cfg(test)]

@@ -24,27 +24,51 @@ impl RequestId {
     }
 }
 
+/// The id of a request, as text only where it is needed.
+#[derive(Clone, Debug)]
+pub(crate) enum Id {
+    /// It came in.
+    Given(HeaderValue),
+    /// It was made here.
+    Made([u8; ids::REQUEST_ID_BYTES]),
+}
+
+impl Id {
+    /// The id that came in when it is a sane one, else a new one.
+    pub(super) fn take_or_make(headers: &HeaderMap) -> Self {
+        match headers.get(X_REQUEST_ID) {
+            Some(id) if is_sane(id.as_bytes()) => Self::Given(id.clone()),
+            _ => Self::Made(ids::request_id_bytes()),
+        }
+    }
+
+    /// The id as text.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Given(id) => id.to_str().unwrap_or_default(),
+            Self::Made(id) => std::str::from_utf8(id).unwrap_or_default(),
+        }
+    }
+
+    /// The id as the value of a header.
+    pub(super) fn header(&self) -> HeaderValue {
+        match self {
+            Self::Given(id) => id.clone(),
+            Self::Made(id) => {
+                HeaderValue::from_bytes(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+            }
+        }
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let context = parts.extensions.get::<RequestContext>();
-        let id = context.map_or(HeaderValue::from_static(""), |context| context.id.clone());
+        let id = context.map_or(HeaderValue::from_static(""), |context| context.id.header());
         Ok(Self(id))
     }
-}
-
-/// The id that came in when it is a sane one, else a new one.
-pub(super) fn take_or_make(headers: &HeaderMap) -> HeaderValue {
-    match headers.get(X_REQUEST_ID) {
-        Some(id) if is_sane(id.as_bytes()) => id.clone(),
-        _ => make(),
-    }
-}
-
-pub(crate) fn make() -> HeaderValue {
-    HeaderValue::from_bytes(&ids::request_id_bytes())
-        .unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
 /// An id goes into headers, JSON and logs as it is, so nothing that could be misread there.

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Router;
 use axum::body::Body as AxumBody;
 use axum::routing::future::RouteFuture;
 use bytes::Bytes;
@@ -18,10 +17,11 @@ use tower::Service as _;
 use super::body::TimedBody;
 use super::stream::Activity;
 use super::{ListenOptions, Shared};
+use crate::http::ApiRouter;
 
 #[derive(Clone, Debug)]
 pub(super) struct Handler {
-    router: Router,
+    router: ApiRouter,
     options: ListenOptions,
     activity: Arc<Activity>,
 }

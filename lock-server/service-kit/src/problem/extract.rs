@@ -1,16 +1,19 @@
-//! Extractors whose refusals are problems.
+//! Extractors whose refusals are problems, and JSON replies.
 
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use fence_protocol::Code;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 use super::{Reject, body, shown};
 
-/// A JSON body.
+/// A JSON body, of a request or of a reply.
 ///
 /// An empty body is read as `{}`. Without a content type, or with the one that `curl -d` sends by
 /// itself (`application/x-www-form-urlencoded`), the body is taken for JSON too; another content
@@ -28,6 +31,23 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
         check_content_type(&parts.headers)?;
         let text = body::read(body, body::limits(&parts.extensions).max_json_bytes).await?;
         parse(if text.trim_ascii().is_empty() { b"{}" } else { &text }).map(Self)
+    }
+}
+
+/// Room for a usual reply: a lease with its credential.
+const REPLY_BYTES: usize = 1024;
+
+impl<T: Serialize> IntoResponse for ApiJson<T> {
+    fn into_response(self) -> Response {
+        let mut text = Vec::with_capacity(REPLY_BYTES);
+        if let Err(error) = serde_json::to_writer(&mut text, &self.0) {
+            let detail = format!("the reply cannot be written as JSON: {error}");
+            return Reject::new(Code::Internal, detail).into_response();
+        }
+        let mut response = Response::new(Body::from(text));
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        response
     }
 }
 

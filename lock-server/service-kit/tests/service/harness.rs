@@ -1,6 +1,7 @@
 //! A server on a port of its own, and a client that shows every byte.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use fence_protocol::LockName;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use service_kit::http::{Fold, HostNames, HttpOptions, RequestId};
-use service_kit::listener::{DrainReport, ListenOptions};
+use service_kit::listener::{DrainReport, HttpThreads, ListenOptions};
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject, body_error};
 use service_kit::{Kit, http, listener, operational_routes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,6 +22,9 @@ use tokio::task::JoinHandle;
 
 /// A test that waits longer than this hangs.
 const HANG: Duration = Duration::from_secs(20);
+
+/// HTTP threads of a server.
+pub(crate) const THREADS: usize = 2;
 
 /// Longer than any test: a limit that must not be the one that strikes.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
@@ -105,13 +109,21 @@ async fn count_streamed(body: Body) -> Result<String, Reject> {
 
 /// Starts a server; `more` are routes beside the usual ones.
 pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
-    let kit = Kit::new("test-service");
+    start_kit(options, more, Kit::new("test-service")).await
+}
+
+/// Starts a server that has this kit.
+pub(crate) async fn start_kit(options: ListenOptions, more: Router, kit: Kit) -> Server {
     let (gate, arrived) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
     let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
     let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let serving = listener::serve(listener, router, options, kit.tasks.clone());
+    let count = NonZeroUsize::new(THREADS).unwrap();
+    let threads = HttpThreads::start(count, &kit.tasks).await.unwrap();
+    let tasks = kit.tasks.clone();
+    let serving =
+        async move { listener::serve_on(&threads, listener, router, options, tasks).await };
     // Not through the kit's tasks, which would await it while it awaits them.
     let serving = tokio::runtime::Handle::current().spawn(serving);
     Server { addr, kit, gate, arrived, serving }
@@ -123,7 +135,7 @@ pub(crate) async fn start(options: ListenOptions) -> Server {
 
 impl Server {
     pub(crate) async fn connect(&self) -> Client {
-        Client { stream: TcpStream::connect(self.addr).await.unwrap(), unread: Vec::new() }
+        Client::new(TcpStream::connect(self.addr).await.unwrap())
     }
 
     /// One request on a connection of its own.
@@ -157,6 +169,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream, unread: Vec::new() }
+    }
+
     pub(crate) async fn send(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }

@@ -21,6 +21,7 @@ use crate::store::{ListQuery, StoreError};
 #[derive(Clone, Debug)]
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
+    is_alone: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -52,7 +53,12 @@ impl MemoryRecords {
     /// No records; the first token is above `counter`.
     pub fn new(clock: Arc<dyn Clock>, counter: u64) -> Self {
         let state = State { counter, ..State::default() };
-        Self { clock, state: Arc::new(Mutex::new(state)) }
+        Self { clock, is_alone: false, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Records of one server that keeps them itself: nothing is stored a second time.
+    pub fn alone(clock: Arc<dyn Clock>) -> Self {
+        Self { is_alone: true, ..Self::new(clock, 0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,7 +139,11 @@ impl RecordStore for MemoryRecords {
     }
 
     fn is_alone(&self) -> bool {
-        false
+        self.is_alone
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.is_alone
     }
 
     fn now_ms(&self) -> u64 {
@@ -213,6 +223,10 @@ impl RecordStore for MemoryRecords {
     }
 
     fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "wake-ups of one server, which reads them at once"
+        )]
         let (sender, receiver) = mpsc::unbounded_channel();
         self.state().servers.entry(server).or_default().1 = Some(sender);
         receiver

@@ -1,12 +1,14 @@
 //! What goes on beside the requests: hearing of grants that other servers made for our waiters,
 //! letting leases expire in time, and watching Redis.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName};
 use futures_util::StreamExt;
+use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::LinkState;
+use service_kit::redis_link::{LinkState, RedisLink};
 use tokio_util::sync::CancellationToken;
 
 use super::reply::Answer;
@@ -42,7 +44,7 @@ pub(super) fn start(store: &RedisStore, health: Health) {
             stop.run_until_cancelled(work).await;
         });
     }
-    tasks.spawn(watch(store.clone(), health, stop));
+    tasks.spawn(watch(store.inner.link.clone(), store.inner.clock.clone(), health, stop));
 }
 
 enum Task {
@@ -185,19 +187,22 @@ async fn follow(store: &RedisStore) {
 }
 
 /// Judges Redis now and then; says in `/readyz` what was found, which logs what is new.
-async fn watch(store: RedisStore, health: Health, stop: CancellationToken) {
+pub(in crate::store) async fn watch(
+    link: RedisLink,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    stop: CancellationToken,
+) {
     let mut clocks = judge::ClockWatch::default();
-    let mut states = store.inner.link.watch();
+    let mut states = link.watch();
     loop {
         let state = states.borrow_and_update().clone();
         let status = match state {
             LinkState::Down(reason) => Status::Failing(reason),
-            LinkState::Up(_) => {
-                match judge::look(&store.inner.link, &*store.inner.clock, &mut clocks).await {
-                    Ok(findings) => judge::status(&findings),
-                    Err(reason) => Status::Failing(reason),
-                }
-            }
+            LinkState::Up(_) => match judge::look(&link, &*clock, &mut clocks).await {
+                Ok(findings) => judge::status(&findings),
+                Err(reason) => Status::Failing(reason),
+            },
         };
         health.set("redis", status);
         tokio::select! {

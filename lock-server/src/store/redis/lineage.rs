@@ -342,7 +342,7 @@ async fn judge_lineage(
              and their epochs began again, HDEL {prefix}meta epoch",
             known.choice.unwrap_or_default()
         )),
-        ["FORMAT", found] => Err(other_format(prefix, found)),
+        ["FORMAT", found] => Err(other_format(prefix, found, FORMAT)),
         ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
             issued; use another namespace, and check the clocks of Redis and of this machine"
             .to_owned()),
@@ -362,17 +362,17 @@ const FORMAT: u64 = 3;
 /// look at the pause, and would grant in one.
 const FORMAT_BEFORE: u64 = 2;
 
-fn other_format(prefix: &str, found: &str) -> String {
+pub(in crate::store) fn other_format(prefix: &str, found: &str, ours: u64) -> String {
     format!(
         "the locks in this Redis are stored in format {found}, and this lock-server stores them in \
-         format {FORMAT}: run the version that wrote them, or use another --namespace, or, when no \
+         format {ours}: run the version that wrote them, or use another --namespace, or, when no \
          lock server uses it and no lease of it lives, delete its keys {prefix}*; its tokens then go \
          on above all that were issued"
     )
 }
 
 /// Run id and replication id of a process that may issue tokens.
-fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), String> {
+pub(in crate::store) fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), String> {
     let field = |name: &str| {
         info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
     };

@@ -6,7 +6,7 @@ const DRIFT: u64 = 2_000;
 /// What one look at the clock of Redis tells: the difference lies between the two bounds, because
 /// Redis read its clock after the question was sent and before the answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offset {
+pub(in crate::store) struct Offset {
     low_ms: i64,
     high_ms: i64,
     /// When it was measured, by our clock.
@@ -15,7 +15,7 @@ pub(super) struct Offset {
 
 /// What became of the clock of Redis between two looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(in crate::store) enum Step {
     /// Nothing.
     Steady,
     /// It went ahead of time by at most so much, ms.
@@ -26,7 +26,7 @@ pub(super) enum Step {
 
 impl Offset {
     /// Redis showed `redis_ms` at some moment from `sent_ms` to `heard_ms` of our clock.
-    pub(super) fn measured(redis_ms: u64, sent_ms: u64, heard_ms: u64) -> Self {
+    pub(in crate::store) fn measured(redis_ms: u64, sent_ms: u64, heard_ms: u64) -> Self {
         let redis_ms = signed(redis_ms);
         Self {
             low_ms: redis_ms - signed(heard_ms),
@@ -36,7 +36,7 @@ impl Offset {
     }
 
     /// What happened since `before`, where a difference of `limit_ms` is no jump.
-    pub(super) fn since(self, before: Self, limit_ms: u64) -> Step {
+    pub(in crate::store) fn since(self, before: Self, limit_ms: u64) -> Step {
         let allowed = signed(limit_ms + self.at_ms.saturating_sub(before.at_ms) / DRIFT);
         if self.low_ms - before.high_ms > allowed {
             Step::Forward(self.high_ms.abs_diff(before.low_ms))
@@ -48,7 +48,7 @@ impl Offset {
     }
 
     /// The latest time that Redis can show now, but for what comes on the way to it.
-    pub(super) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
+    pub(in crate::store) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
         let drift_ms = now_ms.saturating_sub(self.at_ms) / DRIFT;
         let latest = self.high_ms + signed(now_ms) + signed(limit_ms) + signed(drift_ms);
         u64::try_from(latest).unwrap_or(0)

@@ -9,7 +9,7 @@ use crate::store::StoreError;
 /// Redis says most of its refusals before it begins with a script, or at the first write in one: then
 /// nothing was done. `ERR` alone can come out of the middle of a script, such as where a key that the
 /// script finds by itself is at another node of a cluster.
-pub(super) fn store_error(error: LinkError) -> StoreError {
+pub(in crate::store) fn store_error(error: LinkError) -> StoreError {
     match error {
         LinkError::Down(reason) => StoreError::Unavailable(reason),
         LinkError::Unknown(reason) => StoreError::Unknown(reason),

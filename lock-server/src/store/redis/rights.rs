@@ -48,6 +48,7 @@ const KEYED: [&str; 28] = [
 pub struct Needs {
     user: String,
     prefix: String,
+    keyed: &'static [&'static str],
     more: Vec<&'static str>,
 }
 
@@ -61,7 +62,12 @@ impl Needs {
             (target.db() != 0, "select"),
         ];
         let more = more.into_iter().filter_map(|(is_needed, name)| is_needed.then_some(name));
-        Self { user, prefix: prefix.to_owned(), more: more.collect() }
+        Self { user, prefix: prefix.to_owned(), keyed: &KEYED, more: more.collect() }
+    }
+
+    /// With other commands on the keys of the namespace.
+    pub(in crate::store) fn and_commands(self, keyed: &'static [&'static str]) -> Self {
+        Self { keyed, ..self }
     }
 
     /// And for waiting for so many replicas.
@@ -78,7 +84,7 @@ impl Needs {
         let mut command = script.call_once(&[]);
         command.arg(&self.prefix).arg(format!("{}c:", self.prefix));
         command.arg(&PLAIN[..]).arg(&self.more);
-        for name in KEYED {
+        for name in self.keyed {
             command.arg(format!("{name} key"));
         }
         command
@@ -88,7 +94,10 @@ impl Needs {
     ///
     /// # Errors
     /// A sentence that names what is missing and how to give it, or why nobody can tell.
-    pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+    pub(in crate::store) async fn check(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), String> {
         let reply: RedisResult<Value> = self.question().query_async(connection).await;
         let missing = match reply {
             Ok(value) => text_fields(value).unwrap_or_default(),

@@ -1,12 +1,13 @@
 //! A client that sends commands made beforehand and counts replies: it costs the machine little, and
 //! the same for every side.
 
-use std::io::Write as _;
+use std::fmt;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::bench::load::Client;
+use crate::bench::resp;
 use crate::exit::{Failure, code};
 
 /// How many keys there are, below each prefix.
@@ -22,6 +23,16 @@ pub(super) struct Work {
     pub(super) verb: &'static str,
     pub(super) value_bytes: usize,
     pub(super) pipeline: u8,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = match self.value_bytes {
+            bytes if bytes >= 1024 && bytes % 1024 == 0 => format!("{} KiB", bytes / 1024),
+            bytes => format!("{bytes} B"),
+        };
+        write!(f, "{} {size}, P{}", self.verb, self.pipeline)
+    }
 }
 
 /// A connection with its batches.
@@ -76,6 +87,10 @@ impl Pipe {
 }
 
 impl Client for Pipe {
+    fn weight(&self) -> u64 {
+        u64::from(self.replies)
+    }
+
     async fn once(&mut self, number: u64) -> Result<(), String> {
         let count = self.batches.len().max(1) as u64;
         let at = usize::try_from(number % count).unwrap_or(0);
@@ -125,13 +140,7 @@ fn command(verb: &str, key: &str, value: &[u8]) -> Vec<u8> {
 
 fn request(args: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "*{}\r\n", args.len());
-    for arg in args {
-        let _ = write!(out, "${}\r\n", arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
+    resp::encode(&mut out, args);
     out
 }
 
@@ -180,11 +189,5 @@ mod tests {
         for bad in ["-FENCED token 1 …\r\n", "$-1\r\n", "*1\r\n", "$x\r\n"] {
             assert!(count_replies(bad.as_bytes(), &mut 0).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn requests_are_made_as_redis_wants_them() {
-        assert_eq!(command("GET", "a", b"x"), b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n");
-        assert_eq!(command("SET", "a", b"xy"), b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\nxy\r\n");
     }
 }

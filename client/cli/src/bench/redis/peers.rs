@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::bench::http;
+use crate::bench::load::Counted;
 use crate::bench::server::Server;
 use crate::demo::backing::Backing;
 use crate::demo::own_redis::{OwnRedis, find, free_port};
@@ -38,6 +39,7 @@ pub(super) struct Column {
     pub(super) credential: Option<String>,
     /// What its keys begin with; as long for each side.
     pub(super) prefix: String,
+    pub(super) counted: Vec<Counted>,
 }
 
 impl Peers {
@@ -58,14 +60,14 @@ impl Peers {
             say(&format!("NOT MEASURED: {NO_TWEMPROXY}"));
         }
         let of_namespace = ["--namespace", &namespace];
-        let locks = Server::start_with("lock-server", None, &of_namespace).await?;
+        let locks = Server::start("lock-server", "embedded:", &of_namespace).await?;
         let rules = [
             format!("--rule={namespace}/fenced/**={namespace}/fenced"),
             format!("--rule={namespace}/opened/**=@open"),
         ];
         let guard_args =
             ["--namespace", &namespace, "--redis-listen=127.0.0.1:0", &rules[0], &rules[1]];
-        let guard = Server::start_with("fenced-store", Some(url), &guard_args).await?;
+        let guard = Server::start("fenced-store", url, &guard_args).await?;
         let port = guard.port.clone().unwrap_or_default();
         let credential = credential(&locks.url, &format!("{namespace}/fenced")).await?;
         let guard_at = port.trim_start_matches("redis://").to_owned();
@@ -77,18 +79,23 @@ impl Peers {
     pub(super) fn columns(&self) -> Vec<Column> {
         let namespace = self.backing.namespace();
         let (fenced, opened) = (format!("{namespace}/fenced/"), format!("{namespace}/opened/"));
-        let column = |name, at: &str, credential: Option<&String>, prefix: &str| Column {
+        let redis = self.own_redis.as_ref().map(|redis| ("redis", redis.pid()));
+        let column = |name, at: &str, prefix: &str, proxy: Option<Counted>| Column {
             name,
             at: at.to_owned(),
-            credential: credential.cloned(),
+            credential: None,
             prefix: prefix.to_owned(),
+            counted: redis.into_iter().chain(proxy).collect(),
         };
-        let mut columns = vec![column("direct", &self.redis, None, &fenced)];
+        let mut columns = vec![column("direct", &self.redis, &fenced, None)];
         if let Some(twemproxy) = &self.twemproxy {
-            columns.push(column("twemproxy", &twemproxy.at, None, &fenced));
+            let process = ("twemproxy", twemproxy.process.pid());
+            columns.push(column("twemproxy", &twemproxy.at, &fenced, Some(process)));
         }
-        columns.push(column("guard, token", &self.guard, Some(&self.credential), &fenced));
-        columns.push(column("guard, open keys", &self.guard, None, &opened));
+        let process = Some(("fenced-store", self.servers[1].pid()));
+        let with_token = column("guard, token", &self.guard, &fenced, process);
+        columns.push(Column { credential: Some(self.credential.clone()), ..with_token });
+        columns.push(column("guard, open keys", &self.guard, &opened, process));
         columns
     }
 
@@ -115,7 +122,7 @@ impl Peers {
 }
 
 /// `HOST:PORT` of a Redis that takes connections as they come.
-fn plain_address(url: &str) -> Result<String, Failure> {
+pub(in crate::bench) fn plain_address(url: &str) -> Result<String, Failure> {
     let rest = url.strip_prefix("redis://").unwrap_or_default().trim_end_matches('/');
     if rest.is_empty() || rest.contains(['@', '/', '?', ',']) {
         return Err(Failure::usage(

@@ -5,6 +5,7 @@ use fence_protocol::wire::lock::LockState;
 
 use super::kinds::permit;
 use super::*;
+use crate::Reading;
 use crate::{Kind, ListQuery, NewSession, Revoke};
 
 fn delayed(request: Acquire, lock_delay_ms: u64) -> Acquire {
@@ -119,9 +120,13 @@ fn a_restart_gives_a_delay_its_full_time_again() {
     granted(before.acquire(0, delayed(ask("a", 1, 0), 40)));
     before.tick(100);
     before.tick(130);
-    let stored = before.take_changes().remove(0).1.unwrap().to_stored();
+    let stored = before.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let mut after = machine();
-    after.restore(1_000, lock("a"), Record::from_stored(stored, 1_000));
+    after.restore(
+        1_000,
+        lock("a"),
+        Record::from_stored(stored, Reading::Restart { now_ms: 1_000 }).unwrap(),
+    );
     assert_eq!(after.counter(), before.counter());
     assert_eq!(after.show(1_001, &lock("a")).delayed_ms, Some(39));
     after.tick(1_040);

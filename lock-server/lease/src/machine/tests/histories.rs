@@ -4,6 +4,7 @@ use fence_protocol::SessionId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::Reading;
 use crate::{Acquire, NewSession, Revoke};
 use crate::{Session, StoredRecord, StoredSession};
 
@@ -93,7 +94,7 @@ impl Disk {
         self.counter = machine.counter();
         for (lock, record) in machine.take_changes() {
             match record {
-                Some(record) => drop(self.locks.insert(lock, record.to_stored())),
+                Some(record) => drop(self.locks.insert(lock, record.to_stored(u64::MAX))),
                 None => drop(self.locks.remove(&lock)),
             }
         }
@@ -108,10 +109,14 @@ impl Disk {
     fn read(&self, now_ms: u64) -> Machine {
         let mut machine = Machine::new(self.counter, limits());
         for (id, session) in self.sessions.clone() {
-            machine.restore_session(id, Session::from_stored(session, now_ms));
+            machine.restore_session(id, Session::from_stored(session, Reading::Restart { now_ms }));
         }
         for (lock, record) in self.locks.clone() {
-            machine.restore(now_ms, lock, Record::from_stored(record, now_ms));
+            machine.restore(
+                now_ms,
+                lock,
+                Record::from_stored(record, Reading::Restart { now_ms }).unwrap(),
+            );
         }
         machine
     }

@@ -3,6 +3,7 @@
 use fence_protocol::wire::lock::LockState;
 
 use super::*;
+use crate::Reading;
 use crate::Session;
 use crate::{Kind, Mode, NewSession, Revoke};
 
@@ -137,11 +138,15 @@ fn a_session_may_hold_one_lock_several_times() {
     machine.release(1, &lock("a"), id(2)).unwrap();
     assert_eq!(machine.show_session(1, session_id).unwrap().lease_count, 2);
     // A restart binds them again.
-    let record = machine.take_changes().remove(0).1.unwrap().to_stored();
+    let record = machine.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let stored = machine.take_session_changes().remove(0).1.unwrap().to_stored();
     let mut after = self::machine();
-    after.restore_session(session_id, Session::from_stored(stored, 0));
-    after.restore(0, lock("a"), Record::from_stored(record, 0));
+    after.restore_session(session_id, Session::from_stored(stored, Reading::Restart { now_ms: 0 }));
+    after.restore(
+        0,
+        lock("a"),
+        Record::from_stored(record, Reading::Restart { now_ms: 0 }).unwrap(),
+    );
     for machine in [&mut machine, &mut after] {
         assert_eq!(machine.show_session(1, session_id).unwrap().lease_count, 2);
         machine.end_session(2, session_id).unwrap();
@@ -182,9 +187,13 @@ fn a_revocation_ends_one_lease_or_all_and_says_why() {
     assert_eq!(delivered(&mut machine), [id(4)]);
     assert_eq!(machine.revoke(2, &lock("b"), &Revoke::default()), Err(StoreError::NotHeld));
     // What was said outlasts a restart.
-    let record = machine.take_changes().remove(0).1.unwrap().to_stored();
+    let record = machine.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let mut after = self::machine();
-    after.restore(0, lock("a"), Record::from_stored(record, 0));
+    after.restore(
+        0,
+        lock("a"),
+        Record::from_stored(record, Reading::Restart { now_ms: 0 }).unwrap(),
+    );
     assert_eq!(after.renew(1, &lock("a"), id(2), None).unwrap_err(), lost);
 }
 

@@ -4,6 +4,7 @@ use fence_protocol::SessionId;
 use fence_protocol::wire::session::SessionEndReason;
 
 use super::*;
+use crate::Reading;
 use crate::Session;
 use crate::{NewSession, NoSession, SessionRefusal};
 
@@ -141,11 +142,18 @@ fn sessions_outlast_a_restart() {
     before.create_session(0, new(100)).unwrap();
     let held = granted(before.acquire(1, bound("a", 1, 0)));
     before.block_session(2, session(), Owner::new("why").unwrap()).unwrap();
-    let record = before.take_changes().remove(0).1.unwrap().to_stored();
+    let record = before.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let stored = before.take_session_changes().remove(0).1.unwrap().to_stored();
     let mut after = machine();
-    after.restore_session(session(), Session::from_stored(stored.clone(), 500));
-    after.restore(500, lock("a"), Record::from_stored(record.clone(), 500));
+    after.restore_session(
+        session(),
+        Session::from_stored(stored.clone(), Reading::Restart { now_ms: 500 }),
+    );
+    after.restore(
+        500,
+        lock("a"),
+        Record::from_stored(record.clone(), Reading::Restart { now_ms: 500 }).unwrap(),
+    );
     let shown = after.show_session(510, session()).unwrap();
     assert_eq!((shown.lease_count, shown.expires_in_ms), (1, 90));
     assert!(matches!(why(after.heartbeat(510, session())), NoSession::Blocked { .. }));
@@ -156,7 +164,11 @@ fn sessions_outlast_a_restart() {
     assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
     // A lease whose session is not there any more has ended with it.
     let mut without = machine();
-    without.restore(0, lock("a"), Record::from_stored(record, 0));
+    without.restore(
+        0,
+        lock("a"),
+        Record::from_stored(record, Reading::Restart { now_ms: 0 }).unwrap(),
+    );
     let late = without.renew(1, &lock("a"), id(1), None).unwrap_err();
     assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
 }

@@ -7,6 +7,7 @@ use fence_protocol::SessionId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::Reading;
 use crate::{NewSession, Revoke};
 use crate::{Session, StoredRecord, StoredSession};
 
@@ -114,7 +115,7 @@ impl Run {
             }
         }
         for (lock, record) in self.machine.take_changes() {
-            match record.map(Record::to_stored) {
+            match record.map(|record| record.to_stored(u64::MAX)) {
                 Some(stored) => drop(self.locks.insert(lock, stored)),
                 None => drop(self.locks.remove(&lock)),
             }
@@ -144,10 +145,15 @@ impl Run {
         self.settle();
         let mut machine = empty(self.machine.counter());
         for (id, stored) in &self.sessions {
-            machine.restore_session(*id, Session::from_stored(stored.clone(), self.now_ms));
+            machine.restore_session(
+                *id,
+                Session::from_stored(stored.clone(), Reading::Restart { now_ms: self.now_ms }),
+            );
         }
         for (lock, stored) in &self.locks {
-            let record = Record::from_stored(stored.clone(), self.now_ms);
+            let record =
+                Record::from_stored(stored.clone(), Reading::Restart { now_ms: self.now_ms })
+                    .unwrap();
             machine.restore(self.now_ms, lock.clone(), record);
         }
         self.machine = machine;

@@ -1,6 +1,7 @@
 //! Takeover by identity, step by step.
 
 use super::*;
+use crate::Reading;
 
 /// A request of one life of `worker`.
 fn life(number: u128, incarnation: &str, takeover: Takeover) -> Acquire {
@@ -110,9 +111,13 @@ fn lives_outlast_a_restart() {
     let mut before = machine();
     granted(before.acquire(0, life(1, "boot-1", Takeover::Never)));
     granted(before.acquire(0, life(2, "boot-2", Takeover::EarlierSelf)));
-    let stored = before.take_changes().remove(0).1.unwrap().to_stored();
+    let stored = before.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let mut after = machine();
-    after.restore(0, lock("a"), Record::from_stored(stored, 0));
+    after.restore(
+        0,
+        lock("a"),
+        Record::from_stored(stored, Reading::Restart { now_ms: 0 }).unwrap(),
+    );
     let late = life(3, "boot-1", Takeover::EarlierSelf);
     assert_eq!(refusal(after.acquire(1, late)), NoTakeover::WasTakenOver);
     granted(after.acquire(2, life(4, "boot-3", Takeover::EarlierSelf)));

@@ -1,0 +1,137 @@
+//! Requests that touch the same records are decided one after the other and committed together:
+//! the draft sorts requests and writes into such groups.
+
+use std::collections::HashMap;
+
+use super::core::Decisions;
+use super::op::Op;
+use crate::store::records::{Change, Group, ItemName, Key, Version, Write};
+
+/// Groups in the making.
+pub(super) struct Draft {
+    is_alone: bool,
+    parts: Vec<Part>,
+    place_of: HashMap<Key, usize>,
+}
+
+#[derive(Default)]
+struct Part {
+    keys: Vec<Key>,
+    before_ms: Option<u64>,
+    ops: Vec<Box<dyn Op>>,
+    writes: HashMap<Key, Write>,
+}
+
+impl Draft {
+    /// Where the server is alone, everything is one group.
+    pub(super) fn new(is_alone: bool) -> Self {
+        Self { is_alone, parts: Vec::new(), place_of: HashMap::new() }
+    }
+
+    /// Adds a request that was decided on these records, until one of them says something else.
+    pub(super) fn add(&mut self, keys: Vec<Key>, before_ms: u64, op: Box<dyn Op>) {
+        let place = self.extend(keys, before_ms);
+        self.parts[place].ops.push(op);
+    }
+
+    /// Whether a record belongs to a group.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.is_alone && !self.parts.is_empty() || self.place_of.contains_key(key)
+    }
+
+    /// Adds records to the group that has some of them, or makes one.
+    pub(super) fn extend(&mut self, keys: Vec<Key>, before_ms: u64) -> usize {
+        let mut places: Vec<usize> =
+            keys.iter().filter_map(|key| self.place_of.get(key).copied()).collect();
+        if self.is_alone && !self.parts.is_empty() {
+            places = vec![0];
+        }
+        places.sort_unstable();
+        places.dedup();
+        let place = places.first().copied().unwrap_or_else(|| {
+            self.parts.push(Part::default());
+            self.parts.len() - 1
+        });
+        for other in places.into_iter().skip(1) {
+            self.merge(place, other);
+        }
+        for key in keys {
+            if !self.is_alone && self.place_of.insert(key.clone(), place).is_none() {
+                self.parts[place].keys.push(key);
+            }
+        }
+        let part = &mut self.parts[place];
+        part.before_ms = Some(part.before_ms.map_or(before_ms, |known| known.min(before_ms)));
+        place
+    }
+
+    fn merge(&mut self, into: usize, other: usize) {
+        let other = std::mem::take(&mut self.parts[other]);
+        for key in &other.keys {
+            self.place_of.insert(key.clone(), into);
+        }
+        let part = &mut self.parts[into];
+        part.keys.extend(other.keys);
+        // Their requests have no record in common, or they were one group before: any order will do.
+        part.ops.extend(other.ops);
+        part.writes.extend(other.writes);
+        part.before_ms = part.before_ms.into_iter().chain(other.before_ms).min();
+    }
+
+    fn part(&mut self, key: &Key) -> Option<&mut Part> {
+        let place = if self.is_alone { Some(0) } else { self.place_of.get(key).copied() };
+        self.parts.get_mut(place?)
+    }
+
+    /// Adds a change of a record.
+    pub(super) fn write(&mut self, key: Key, write: Write) {
+        if let Some(part) = self.part(&key) {
+            part.writes.insert(key, write);
+        }
+    }
+
+    /// Adds changes of a record's items.
+    pub(super) fn add_items(&mut self, key: &Key, items: Vec<(ItemName, Option<Vec<u8>>)>) {
+        let Some(part) = self.part(key) else { return };
+        let empty = || Write { key: key.clone(), change: Change::Keep, items: Vec::new() };
+        part.writes.entry(key.clone()).or_insert_with(empty).items.extend(items);
+    }
+
+    /// The groups as the store gets them, what they decide, and which key is in which.
+    pub(super) fn into_groups(
+        self,
+        version: impl Fn(&Key) -> Version,
+        now_ms: u64,
+    ) -> (Vec<Group>, Vec<Decisions>, HashMap<Key, usize>) {
+        let (mut groups, mut decisions) = (Vec::new(), Vec::new());
+        let mut places = HashMap::new();
+        for part in self.parts {
+            if part.keys.is_empty() && part.ops.is_empty() && part.writes.is_empty() {
+                // It was merged into another.
+                continue;
+            }
+            for key in &part.keys {
+                places.insert(key.clone(), groups.len());
+            }
+            let writes: Vec<Write> = part.writes.into_values().collect();
+            let written = writes.iter().filter_map(|write| match &write.change {
+                Change::Keep => None,
+                Change::Put { version, .. } => Some((write.key.clone(), *version)),
+                Change::Remove => Some((write.key.clone(), Version::ABSENT)),
+            });
+            decisions.push(Decisions::new(part.ops, written.collect(), part.keys.clone()));
+            groups.push(Group {
+                reads: part.keys.into_iter().map(|key| (version(&key), key)).map(swap).collect(),
+                not_before_ms: if self.is_alone { 0 } else { now_ms },
+                before_ms: part.before_ms.unwrap_or(u64::MAX),
+                writes,
+                notify: Vec::new(),
+            });
+        }
+        (groups, decisions, places)
+    }
+}
+
+fn swap<A, B>((a, b): (A, B)) -> (B, A) {
+    (b, a)
+}

@@ -1,0 +1,108 @@
+//! Records and sessions as bytes.
+
+use std::collections::VecDeque;
+
+use fence_protocol::{LeaseId, LockName};
+use lease::{
+    Bond, Bonds, Mode, Reading, Record, Session, StoredRecord, StoredSession, StoredWaiter, Waiter,
+    place_of,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::store::StoreError;
+use crate::store::records::{ItemName, Key, Snapshot, Version};
+
+/// The parts of the groups that wait in a queue, by their ids.
+pub(super) type Groups = Vec<(u64, Vec<(LockName, Mode)>)>;
+
+fn bytes(stored: &impl Serialize) -> Vec<u8> {
+    // Maps with keys that are no texts, and writers that fail, are the only causes.
+    serde_json::to_vec(stored).unwrap_or_default()
+}
+
+/// A record without its queue. Tokens above `counter` are new.
+pub(super) fn record(record: &Record, counter: u64) -> Vec<u8> {
+    bytes(&record.to_stored(counter))
+}
+
+/// A waiter with the parts of its group.
+pub(super) fn waiter(waiter: &Waiter, parts: Option<&[(LockName, Mode)]>) -> Vec<u8> {
+    bytes(&StoredWaiter::new(waiter, parts))
+}
+
+/// A session without its leases.
+pub(super) fn session(session: &Session) -> Vec<u8> {
+    bytes(&session.to_stored())
+}
+
+/// The value of a bond that is a waiting request; that of a lease is empty.
+const WAITS: &[u8] = b"w";
+
+/// What became of the bonds of a session.
+pub(super) fn bonds(bonds: Bonds) -> Vec<(ItemName, Option<Vec<u8>>)> {
+    let value = |bond| match bond {
+        Bond::Held => Vec::new(),
+        Bond::Waits => WAITS.to_vec(),
+    };
+    let bonds = bonds.into_iter();
+    bonds.map(|((lock, id), bond)| (format!("{lock} {id}"), bond.map(value))).collect()
+}
+
+/// A bond.
+pub(super) fn read_bond(name: &str, value: &[u8]) -> Option<(LockName, LeaseId, Bond)> {
+    let (lock, lease_id) = name.rsplit_once(' ')?;
+    let bond = if value == WAITS { Bond::Waits } else { Bond::Held };
+    Some((LockName::new(lock).ok()?, lease_id.parse().ok()?, bond))
+}
+
+fn read<T: DeserializeOwned>(key: &Key, bytes: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(bytes).map_err(|error| damaged(key, &error.to_string()))
+}
+
+fn damaged(key: &Key, why: &str) -> StoreError {
+    let what = match key {
+        Key::Lock(lock) => format!("lock {lock}"),
+        Key::Session(id) => format!("session {id}"),
+    };
+    StoreError::Unavailable(format!(
+        "the stored record of {what} cannot be read ({why}); nothing is granted there until it is \
+         restored or removed"
+    ))
+}
+
+fn reading(snapshot: &Snapshot) -> Reading {
+    Reading::Shared { base: snapshot.base, shift_ms: snapshot.shift_ms }
+}
+
+/// A record with its queue and the groups in it; `None` where there is none.
+pub(super) fn read_record(snapshot: &Snapshot) -> Result<Option<(Record, Groups)>, StoreError> {
+    let Snapshot { key, version, .. } = snapshot;
+    let Key::Lock(lock) = key else { return Ok(None) };
+    if *version == Version::ABSENT {
+        return Ok(None);
+    }
+    let stored: StoredRecord = read(key, &snapshot.value)?;
+    let reading = reading(snapshot);
+    let record = Record::from_stored(stored, reading);
+    let mut record = record.ok_or_else(|| damaged(key, "a token that is none"))?;
+    let (mut queue, mut groups) = (VecDeque::new(), Vec::new());
+    for (name, value) in &snapshot.items {
+        let place = place_of(name).ok_or_else(|| damaged(key, "a place that is none"))?;
+        let stored: StoredWaiter = read(key, value)?;
+        let (waiter, parts) = stored.read(lock, place, reading);
+        groups.extend(waiter.group.zip(parts));
+        queue.push_back(waiter);
+    }
+    record.queue = queue;
+    Ok(Some((record, groups)))
+}
+
+/// A session; `None` where there is none.
+pub(super) fn read_session(snapshot: &Snapshot) -> Result<Option<Session>, StoreError> {
+    if snapshot.version == Version::ABSENT {
+        return Ok(None);
+    }
+    let stored: StoredSession = read(&snapshot.key, &snapshot.value)?;
+    Ok(Some(Session::from_stored(stored, reading(snapshot))))
+}

@@ -1,0 +1,193 @@
+//! The requests of this server that wait: who gets which answer.
+//!
+//! Their order is in the queues of the records; this module has the other end of each place, the
+//! callers. A repeat of a lease id waits at the place of the first request, and both get the answer.
+
+use std::collections::HashMap;
+
+use fence_protocol::{LeaseId, LockName};
+use lease::Delivery;
+use tokio::sync::oneshot;
+
+use super::op::{Decided, Tokens, Withdraw};
+use crate::store::{Acquire, Grant, StoreError};
+
+/// The answer to an acquire.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// When the time that remains was measured, by this server's clock.
+    pub(super) at_ms: u64,
+    pub(super) result: Result<Vec<Grant>, StoreError>,
+    /// Another request got the same answer, or may have.
+    pub(super) is_shared: bool,
+}
+
+/// An acquire with those who asked.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// At least one; several have one lease id.
+    pub(super) parts: Vec<Acquire>,
+    /// Whether it was asked as an acquire of several locks.
+    pub(super) is_several: bool,
+    /// Whether it has stood in a queue.
+    pub(super) waited: bool,
+    /// When it was asked, by the store's time.
+    pub(super) since_ms: u64,
+    /// When its patience ends, by the store's time.
+    pub(super) until_ms: u64,
+    answers: Vec<oneshot::Sender<Answered>>,
+}
+
+impl Waiting {
+    pub(super) fn new(
+        parts: Vec<Acquire>,
+        is_several: bool,
+        now_ms: u64,
+    ) -> (Self, oneshot::Receiver<Answered>) {
+        let (answer, reply) = oneshot::channel();
+        let until_ms = now_ms.saturating_add(parts.first().map_or(0, |part| part.wait_ms));
+        let answers = vec![answer];
+        (Self { parts, is_several, waited: false, since_ms: now_ms, until_ms, answers }, reply)
+    }
+
+    fn key(&self) -> Option<(LockName, LeaseId)> {
+        self.parts.first().map(|part| (part.lock.clone(), part.lease_id))
+    }
+
+    pub(super) fn locks(&self) -> Vec<LockName> {
+        self.parts.iter().map(|part| part.lock.clone()).collect()
+    }
+
+    /// A grant that was found in the record does not know how long its request waited.
+    pub(super) fn add_waited(&self, grants: &mut [Grant], now_ms: u64) {
+        if self.waited {
+            let waited_ms = now_ms.saturating_sub(self.since_ms);
+            grants.iter_mut().for_each(|grant| grant.waited_ms = grant.waited_ms.max(waited_ms));
+        }
+    }
+
+    /// Replies to every caller. Returns what is to be withdrawn: a grant that no caller received.
+    pub(super) fn answer(self, answered: Answered) -> Option<Withdraw> {
+        let Answered { at_ms, result, is_shared } = answered;
+        let is_shared = is_shared || self.answers.len() > 1;
+        let (locks, lease_id) = (self.locks(), self.parts.first()?.lease_id);
+        let mut is_received = false;
+        for answer in self.answers {
+            let answered = Answered { at_ms, result: result.clone(), is_shared };
+            is_received |= answer.send(answered).is_ok();
+        }
+        let is_lost = self.waited && result.is_ok() && !is_received;
+        is_lost.then(|| Withdraw::new(locks, lease_id))
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.answers.iter().all(oneshot::Sender::is_closed)
+    }
+}
+
+/// The waiting requests of this server.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    /// By the first of their locks.
+    all: HashMap<(LockName, LeaseId), Waiting>,
+    /// The requests that wait for a lock: their keys above.
+    by_lock: HashMap<LockName, Vec<(LockName, LeaseId)>>,
+}
+
+impl Waiters {
+    /// A request stands in its queues. It is returned to be withdrawn where its caller has left.
+    pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Withdraw> {
+        let key = waiting.key()?;
+        waiting.waited = true;
+        let locks = waiting.locks();
+        if let Some(known) = self.all.get_mut(&key) {
+            known.until_ms = waiting.until_ms;
+            known.answers.append(&mut waiting.answers);
+        } else {
+            for lock in &locks {
+                self.by_lock.entry(lock.clone()).or_default().push(key.clone());
+            }
+            self.all.insert(key.clone(), waiting);
+        }
+        self.leave(&key.0, key.1)
+    }
+
+    /// A caller may have left: the request is to be withdrawn where no caller waits for it any more.
+    pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Withdraw> {
+        let waiting = self.all.get_mut(&(lock.clone(), lease_id))?;
+        waiting.answers.retain(|answer| !answer.is_closed());
+        if !waiting.is_abandoned() {
+            return None;
+        }
+        let waiting = self.remove(lock, lease_id)?;
+        Some(Withdraw::new(waiting.locks(), lease_id))
+    }
+
+    fn remove(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
+        let key = (lock.clone(), lease_id);
+        let waiting = self.all.remove(&key)?;
+        for part in &waiting.parts {
+            if let Some(keys) = self.by_lock.get_mut(&part.lock) {
+                keys.retain(|other| *other != key);
+                if keys.is_empty() {
+                    self.by_lock.remove(&part.lock);
+                }
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Answers those who waited for what the rules deliver.
+    pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Option<Withdraw> {
+        let locks = delivery.locks();
+        let others = delivery.others.into_iter().map(|(_, grant)| grant);
+        let mut result = delivery.result.map(|first| {
+            let grants = std::iter::once(first).chain(others);
+            grants.collect::<Vec<_>>()
+        });
+        if let Ok(grants) = &mut result {
+            grants.lift(decided.lift);
+        }
+        match self.remove(&delivery.lock, delivery.lease_id) {
+            Some(waiting) => {
+                waiting.answer(Answered { at_ms: decided.at_ms, result, is_shared: false })
+            }
+            None => result.is_ok().then(|| Withdraw::new(locks, delivery.lease_id)),
+        }
+    }
+
+    /// Whether a request of this server waits for the lock.
+    pub(super) fn wait_for(&self, lock: &LockName) -> bool {
+        self.by_lock.contains_key(lock)
+    }
+
+    /// The locks that requests of this server wait for.
+    pub(super) fn locks(&self) -> impl Iterator<Item = &LockName> {
+        self.by_lock.keys()
+    }
+
+    /// The lease ids that wait for a lock.
+    pub(super) fn ids(&self, lock: &LockName) -> Vec<LeaseId> {
+        self.by_lock.get(lock).into_iter().flatten().map(|(_, lease_id)| *lease_id).collect()
+    }
+
+    /// Takes out the request that waits for a lock under an id, to ask again.
+    pub(super) fn take(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
+        let keys = self.by_lock.get(lock)?;
+        let key = keys.iter().find(|(_, id)| *id == lease_id)?.clone();
+        self.remove(&key.0, key.1)
+    }
+
+    /// Takes out the requests whose patience was over at `now_ms`, and which got no reply.
+    pub(super) fn take_overdue(&mut self, now_ms: u64) -> Vec<Waiting> {
+        let overdue = self.all.iter().filter(|(_, waiting)| waiting.until_ms < now_ms);
+        let keys: Vec<_> = overdue.map(|(key, _)| key.clone()).collect();
+        keys.into_iter().filter_map(|(lock, lease_id)| self.remove(&lock, lease_id)).collect()
+    }
+
+    /// Drops every waiting request without a reply, which its callers read as unknown.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.by_lock.clear();
+    }
+}

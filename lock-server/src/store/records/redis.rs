@@ -1,0 +1,376 @@
+//! Records in Redis: one script commits, and does not know what a lock is.
+//!
+//! Any number of lock servers may serve one Redis. `redis/commit.lua` says how records are kept, and
+//! `redis/lineage.rs` when Redis is not trusted any more. A loss of memory begins a new lineage, and then
+//! no lease begins for as long as a lost one may live: the latest moment until which one does stands in
+//! Redis, is raised in coarse steps by the commits, and is known to every server by its own commits and by
+//! [`beat`](RecordStore::beat).
+//!
+//! Every commit names the latest time that Redis can show, and is refused under a later one: see `clock.rs`.
+
+mod clock;
+mod codec;
+mod keys;
+mod lineage;
+mod scans;
+mod time;
+mod wakeups;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::redis::{Cmd, Value};
+use async_trait::async_trait;
+use fence_protocol::{LockName, Namespace, SessionId, Token};
+use service_kit::Kit;
+use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
+use service_kit::tasks::Tasks;
+use tokio::sync::mpsc;
+
+use self::clock::Jumps;
+use self::codec::{Commit, Known};
+use self::keys::Keys;
+use self::lineage::LineageKeeper;
+pub use self::lineage::init_fresh;
+use self::time::StoreTime;
+use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
+use crate::guards::Guards;
+use crate::store::redis::refusals::store_error;
+use crate::store::redis::{KeyPrefix, background, millis};
+use crate::store::{ListQuery, LossOptions, StoreError};
+
+/// How many records are read in one call.
+const READ_MAX: usize = 1_000;
+
+/// How often the clock of Redis is looked at for one script. More than once where the script is long on
+/// its way, and longer from time to time.
+const LOOKS: u32 = 4;
+
+/// Commands on the keys of a namespace, all of them in scripts.
+const COMMANDS: [&str; 19] = [
+    "del",
+    "exists",
+    "get",
+    "hmget",
+    "hset",
+    "incrby",
+    "mget",
+    "persist",
+    "pexpire",
+    "pttl",
+    "set",
+    "setrange",
+    "unlink",
+    "zadd",
+    "zrange",
+    "zrangebylex",
+    "zremrangebylex",
+    "zremrangebyscore",
+    "scan",
+];
+
+/// How the records are reached.
+#[derive(Clone, Debug)]
+pub struct RedisRecordsOptions {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// What goes before the keys.
+    pub key_prefix: KeyPrefix,
+    /// Connection behaviour.
+    pub link: LinkOptions,
+    /// What becomes of grants when leases may have been lost, or cut short.
+    pub loss: LossOptions,
+}
+
+/// Records in Redis. Cheap to clone.
+#[derive(Clone)]
+pub struct RedisRecords {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    link: RedisLink,
+    link_options: LinkOptions,
+    scripts: Arc<Scripts>,
+    lineage: Arc<LineageKeeper>,
+    time: Arc<StoreTime>,
+    keys: Keys,
+    counter_seen: Arc<AtomicU64>,
+    jumps: Jumps,
+    tasks: Tasks,
+}
+
+impl fmt::Debug for RedisRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisRecords").field("link", &self.inner.link).finish_non_exhaustive()
+    }
+}
+
+/// The scripts that are loaded.
+#[derive(Debug)]
+struct Scripts {
+    commit: Script,
+    read: Script,
+    items: Script,
+    beat: Script,
+}
+
+impl Scripts {
+    fn new() -> Self {
+        Self {
+            commit: Script::new("commit.lua", include_str!("redis/commit.lua")),
+            read: Script::new("read.lua", include_str!("redis/read.lua")),
+            items: Script::new("items.lua", include_str!("redis/items.lua")),
+            beat: Script::new("beat.lua", include_str!("redis/beat.lua")),
+        }
+    }
+
+    fn all(&self) -> [&Script; 4] {
+        [&self.commit, &self.read, &self.items, &self.beat]
+    }
+}
+
+impl RedisRecords {
+    /// Connects, verifies the lineage, and watches Redis in the background.
+    ///
+    /// # Errors
+    /// A sentence where Redis cannot be reached or cannot be used.
+    pub async fn start(
+        target: &RedisTarget,
+        options: RedisRecordsOptions,
+        guards: Guards,
+        kit: &Kit,
+    ) -> Result<Self, String> {
+        let keys = Keys::of(&options.key_prefix, &options.namespace);
+        let target = target.in_slot_of(keys.prefix().as_bytes());
+        let (scripts, counter_seen) = (Arc::new(Scripts::new()), Arc::new(AtomicU64::new(0)));
+        let time =
+            Arc::new(StoreTime::new(kit.clock.clone(), millis(options.loss.clock_jump_limit)));
+        let (known, loss) = ((&counter_seen, &time), (options.loss.after_loss, guards));
+        let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, kit);
+        let lineage = Arc::new(lineage);
+        let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
+        let (clock, health) = (kit.clock.clone(), kit.health.clone());
+        let stop = kit.tasks.shutdown_token();
+        kit.tasks.spawn(background::watch(link.clone(), clock, health, stop));
+        let inner = Inner {
+            link,
+            link_options: options.link,
+            scripts,
+            lineage,
+            time,
+            keys,
+            counter_seen,
+            jumps: Jumps::new(options.loss.clock_pause, kit),
+            tasks: kit.tasks.clone(),
+        };
+        let records = Self { inner: Arc::new(inner) };
+        records.settle("", 0).await.map_err(|error| error.to_string())?;
+        Ok(records)
+    }
+
+    /// The lineage in force.
+    pub fn lineage(&self) -> Option<Arc<str>> {
+        self.inner.lineage.current()
+    }
+
+    /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so it is
+    /// sent again: once after a new verification, a few times after a look at the clock. What was long on
+    /// its way has that much longer.
+    async fn run(
+        &self,
+        command: impl Fn(&str, u64) -> Cmd + Send + Sync,
+    ) -> Result<Value, LinkError> {
+        let (mut was_verified, mut looked, mut slow_ms) = (false, 0, 0);
+        loop {
+            let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
+            let lineage = self.lineage().ok_or_else(|| {
+                LinkError::Down("the lineage of Redis is not verified yet".to_owned())
+            })?;
+            let sent_ms = self.inner.time.monotonic_ms();
+            let latest_ms = self.inner.time.latest_ms().saturating_add(slow_ms);
+            match self.inner.link.call(&command(&lineage, latest_ms)).await {
+                Err(LinkError::Server { code, message }) if code == "LINEAGE" && !was_verified => {
+                    tracing::warn!(message, "Redis is not as it was left; verifying it again");
+                    was_verified = true;
+                    self.inner.link.verify_again(generation).await?;
+                }
+                Err(LinkError::Server { code, .. }) if code == "CLOCK" && looked < LOOKS => {
+                    looked += 1;
+                    slow_ms = self.inner.time.monotonic_ms().saturating_sub(sent_ms);
+                    self.settle_after(looks).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), for a script that changes nothing.
+    async fn look(&self, command: impl Fn(&str) -> Cmd + Send + Sync) -> Result<Value, StoreError> {
+        self.run(|lineage, _| command(lineage)).await.map_err(nothing_done)
+    }
+
+    fn seen(&self) -> u64 {
+        self.inner.counter_seen.load(Ordering::Relaxed)
+    }
+
+    fn saw(&self, counter: u64) {
+        self.inner.counter_seen.fetch_max(counter, Ordering::Relaxed);
+    }
+
+    async fn read_some(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
+        let (inner, sent_ms) = (&*self.inner, self.inner.time.monotonic_ms());
+        let records: Vec<String> = keys.iter().map(|key| inner.keys.record(key)).collect();
+        let fixed = [&inner.keys.lineage, &inner.keys.token, &inner.keys.absent];
+        let all: Vec<&str> = fixed.into_iter().chain(&records).map(String::as_str).collect();
+        let reply = self
+            .look(|lineage| {
+                let mut command = inner.scripts.read.call(&all);
+                command.arg(lineage).arg(self.seen());
+                for key in keys {
+                    command.arg(u8::from(matches!(key, Key::Lock(_))));
+                }
+                command
+            })
+            .await?;
+        let (snapshots, counter, now_ms) = codec::records(keys, reply)?;
+        inner.time.saw(now_ms, sent_ms);
+        self.saw(counter);
+        Ok((snapshots, counter))
+    }
+
+    async fn commit_batch(&self, batch: &Batch, told_ms: u64) -> Result<Committed, StoreError> {
+        let (inner, commit) = (&*self.inner, Commit::new(batch)?);
+        let sent_ms = inner.time.monotonic_ms();
+        // A lineage that lost it has to begin anew, so the verification has to know it too.
+        self.saw(batch.counter);
+        let reply = self.run(|lineage, latest_ms| {
+            let known = Known { seen: self.seen(), told_ms, latest_ms };
+            commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
+        });
+        let committed = commit.read(reply.await.map_err(refused)?)?;
+        inner.time.saw(committed.now_ms.unwrap_or(0), sent_ms);
+        self.saw(committed.base + batch.tokens);
+        Ok(committed)
+    }
+}
+
+/// The error of a script that was not carried out as it should be.
+fn refused(error: LinkError) -> StoreError {
+    match error {
+        LinkError::Server { code, message } => match code.as_str() {
+            "PAUSED" => StoreError::Paused { left_ms: message.parse().unwrap_or(1) },
+            "EXHAUSTED" => StoreError::Exhausted,
+            "FOREIGN" => StoreError::Unavailable(format!(
+                "{message}: no lock server has written it, and nothing was done; delete it once no \
+                 lease can live that it may have replaced"
+            )),
+            _ => store_error(LinkError::Server { code, message }),
+        },
+        error => store_error(error),
+    }
+}
+
+/// As [`refused`], for a script that was to change nothing.
+fn nothing_done(error: LinkError) -> StoreError {
+    match refused(error) {
+        StoreError::Unknown(reason) => StoreError::Unavailable(reason),
+        error => error,
+    }
+}
+
+#[async_trait]
+impl RecordStore for RedisRecords {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.inner.time.now_ms()
+    }
+
+    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
+        let (mut snapshots, mut counter) =
+            self.read_some(&keys[..keys.len().min(READ_MAX)]).await?;
+        for some in keys.chunks(READ_MAX).skip(1) {
+            let (more, later) = self.read_some(some).await?;
+            snapshots.extend(more);
+            counter = later;
+        }
+        Ok((snapshots, counter))
+    }
+
+    async fn items(
+        &self,
+        key: &Key,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
+        let (keys, record) = (&self.inner.keys, self.inner.keys.record(key));
+        // Behind every item of that name, and before the next name.
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("[{after}\u{1}"));
+        let reply = self.look(|lineage| {
+            let mut command =
+                self.inner.scripts.items.call(&[&keys.lineage, &keys.absent, &record]);
+            command.arg(lineage).arg(&from).arg(limit);
+            command
+        });
+        codec::items(reply.await?)
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
+        let lives_ms = batch.lives_ms;
+        let told_ms = self.inner.time.promise(lives_ms);
+        let committed = self.commit_batch(&batch, told_ms).await;
+        self.inner.time.promised(lives_ms, committed.as_ref().map(|_| ()));
+        committed
+    }
+
+    async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {
+        self.lock_names(query).await
+    }
+
+    async fn sessions(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<(Vec<SessionId>, bool), StoreError> {
+        self.session_ids(after, limit).await
+    }
+
+    async fn lift(&self, mark: Token) -> Result<(), StoreError> {
+        // In this order: a verification that another task makes meanwhile knows the mark as well.
+        self.inner.lineage.guards().saw(mark);
+        let generation = self.inner.link.generation();
+        self.inner.link.verify_again(generation).await.map_err(store_error)
+    }
+
+    async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError> {
+        let name = server.0.to_string();
+        let servers = self.settle(&name, liveness_ms).await.map_err(nothing_done)?;
+        let mut servers: Vec<ServerId> = servers.into_iter().map(ServerId).collect();
+        servers.sort_unstable();
+        Ok(servers)
+    }
+
+    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "wake-ups of one server, which reads them at once"
+        )]
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (listener, stop) = (self.clone(), self.inner.tasks.shutdown_token());
+        self.inner.tasks.spawn(async move {
+            stop.run_until_cancelled(listener.listen(server, sender)).await;
+        });
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests;

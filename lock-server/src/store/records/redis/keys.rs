@@ -1,0 +1,130 @@
+//! The keys of a namespace. Records of 0.1 stood under other names, so neither is read as the other.
+
+use fence_protocol::{LockName, Namespace, SessionId};
+
+use super::super::{Key, ServerId};
+use crate::store::redis::KeyPrefix;
+
+const LOCK: &str = "lock:";
+const SESSION: &str = "session:";
+
+/// What the names begin with, and the names that do not depend on a record. All share a hash slot.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+    /// The id of the lineage.
+    pub(super) lineage: String,
+    /// The counter.
+    pub(super) token: String,
+    /// What the lineage was verified by, and the format.
+    pub(super) meta: String,
+    /// Exists while no lease may begin: how long that was to last when it began, ms.
+    pub(super) paused_for: String,
+    /// No lease lives after it, ms since 1970.
+    pub(super) lives_until: String,
+    /// Live servers, each until when.
+    pub(super) servers: String,
+    /// Never written. Every script names it, so that a cluster does not run one while the slot moves to
+    /// another node: some keys could be there already, and the script would fail at them half-way.
+    pub(super) absent: String,
+}
+
+impl Keys {
+    pub(super) fn of(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
+        let prefix = prefix.of(namespace);
+        let key = |name: &str| format!("{prefix}{name}");
+        Self {
+            lineage: key("lineage"),
+            token: key("token"),
+            meta: key("meta"),
+            paused_for: key("paused-for"),
+            lives_until: key("lives-until"),
+            servers: key("servers"),
+            absent: key("absent"),
+            prefix,
+        }
+    }
+
+    /// What every key begins with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Where a record stands; its items stand at the same name with `#` behind it, which is in no name
+    /// of a lock.
+    pub(super) fn record(&self, key: &Key) -> String {
+        match key {
+            Key::Lock(lock) => [&self.prefix, LOCK, lock.as_str()].concat(),
+            Key::Session(id) => format!("{}{SESSION}{id}", self.prefix),
+        }
+    }
+
+    /// The channel of a server.
+    pub(super) fn channel(&self, server: ServerId) -> String {
+        format!("{}c:{}", self.prefix, server.0)
+    }
+
+    /// The pattern of the keys of locks whose names begin with `start`, and of sessions.
+    pub(super) fn locks(&self, start: &str) -> String {
+        let mut pattern = format!("{}{LOCK}", self.prefix);
+        for c in start.chars() {
+            if "*?[]^\\".contains(c) {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern.push('*');
+        pattern
+    }
+
+    pub(super) fn sessions(&self) -> String {
+        format!("{}{SESSION}*", self.prefix)
+    }
+
+    /// The lock whose record stands at a key.
+    pub(super) fn lock_at(&self, key: &str) -> Option<LockName> {
+        LockName::new(key.strip_prefix(&self.prefix)?.strip_prefix(LOCK)?).ok()
+    }
+
+    pub(super) fn session_at(&self, key: &str) -> Option<SessionId> {
+        key.strip_prefix(&self.prefix)?.strip_prefix(SESSION)?.parse().ok()
+    }
+}
+
+/// What a server is sent about a record.
+pub(super) fn message(key: &Key) -> String {
+    match key {
+        Key::Lock(lock) => format!("{LOCK}{lock}"),
+        Key::Session(id) => format!("{SESSION}{id}"),
+    }
+}
+
+/// The record that a message is about.
+pub(super) fn from_message(text: &str) -> Option<Key> {
+    if let Some(lock) = text.strip_prefix(LOCK) {
+        return LockName::new(lock).ok().map(Key::Lock);
+    }
+    text.strip_prefix(SESSION)?.parse().ok().map(Key::Session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        let keys = Keys::of(&"app:".parse().unwrap(), &Namespace::default());
+        let lock = LockName::new("orders/4:2").unwrap();
+        let key = keys.record(&Key::Lock(lock.clone()));
+        assert_eq!(key, "app:{fence:default}:lock:orders/4:2");
+        assert_eq!(keys.lock_at(&key), Some(lock.clone()));
+        // Its items are no lock.
+        assert_eq!(keys.lock_at(&format!("{key}#")), None);
+        assert_eq!(from_message(&message(&Key::Lock(lock.clone()))), Some(Key::Lock(lock)));
+        assert_eq!(keys.locks("a*"), "app:{fence:default}:lock:a\\**");
+        assert!(
+            ["", "lock:", "lock:../x", "session:7", "ping"].map(from_message)
+                == [None, None, None, None, None]
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Pages of names.
+
+use fence_protocol::{LockName, SessionId};
+use service_kit::redis_link::LinkError;
+
+use super::{RedisRecords, codec};
+use crate::store::redis::refusals::store_error;
+use crate::store::{ListQuery, StoreError};
+
+/// How many keys Redis looks at in one step.
+const STEP: u32 = 1_000;
+
+impl RedisRecords {
+    /// What `read` makes of each string under a key of a pattern, sorted.
+    async fn scan<T: Ord>(
+        &self,
+        pattern: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut found = Vec::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = ::redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+            scan.arg("TYPE").arg("string");
+            let reply = self.inner.link.call(&scan).await.map_err(|error| match error {
+                // Nothing was to be changed.
+                LinkError::Unknown(reason) => StoreError::Unavailable(reason),
+                error => store_error(error),
+            })?;
+            let (next, keys) = codec::scan(reply)?;
+            found.extend(keys.iter().filter_map(|key| read(key)));
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    pub(super) async fn lock_names(
+        &self,
+        query: &ListQuery,
+    ) -> Result<(Vec<LockName>, bool), StoreError> {
+        let keys = &self.inner.keys;
+        let read = |key: &str| {
+            let is_after = |lock: &LockName| query.after.as_ref().is_none_or(|after| lock > after);
+            keys.lock_at(key).filter(is_after)
+        };
+        let found = self.scan(&keys.locks(&query.prefix), read).await?;
+        Ok(page(found, query.limit))
+    }
+
+    pub(super) async fn session_ids(
+        &self,
+        after: Option<SessionId>,
+        limit: usize,
+    ) -> Result<(Vec<SessionId>, bool), StoreError> {
+        let keys = &self.inner.keys;
+        let read =
+            |key: &str| keys.session_at(key).filter(|id| after.is_none_or(|after| *id > after));
+        Ok(page(self.scan(&keys.sessions(), read).await?, limit))
+    }
+}
+
+/// The first of them, and whether there are more.
+fn page<T>(mut found: Vec<T>, limit: usize) -> (Vec<T>, bool) {
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    (found, has_more)
+}

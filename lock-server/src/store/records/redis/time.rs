@@ -1,0 +1,253 @@
+//! What this server knows of the time at Redis, and for how long leases may live that it knows of.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use service_kit::clock::Clock;
+
+use crate::store::StoreError;
+use crate::store::redis::offset::{Offset, Step};
+
+/// A clock may be slower than another by one part in so many.
+const DRIFT: u64 = 2_000;
+
+/// How far the bound in Redis is set ahead, at least, so that equal leases need few writes, ms.
+const AHEAD_MS: u64 = 1_000;
+
+/// Whatever Redis shows.
+const LATEST_MS: u64 = 999_999_999_999_999;
+
+/// Time, and lives of leases.
+#[derive(Debug)]
+pub(super) struct StoreTime {
+    clock: Arc<dyn Clock>,
+    /// By how much the clocks may move against each other before that counts as a jump.
+    limit_ms: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A time that Redis showed, and when its reply was read by our clock.
+    anchor: Option<(u64, u64)>,
+    /// How far the clock of Redis is from ours, as it was last looked at.
+    offset: Option<Offset>,
+    /// How often that was.
+    looks: u64,
+    /// No lease that was committed here lives after this, by our clock.
+    ends_ms: u64,
+    /// Redis has this bound, or a later one.
+    told_until_ms: u64,
+    /// Other servers' bound.
+    others_until_ms: u64,
+}
+
+impl StoreTime {
+    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u64) -> Self {
+        Self { clock, limit_ms, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn monotonic_ms(&self) -> u64 {
+        self.clock.monotonic_ms()
+    }
+
+    /// The time that Redis shows at least, unless its clock went back since it was read; 0 before it
+    /// was read.
+    pub(super) fn now_ms(&self) -> u64 {
+        let now_ms = self.clock.monotonic_ms();
+        self.state().at(now_ms)
+    }
+
+    /// Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A reply
+    /// that was long on its way shows less than is known already; one that shows less than was known
+    /// when its command was sent says that the clock of Redis went back.
+    pub(super) fn saw(&self, shown_ms: u64, sent_ms: u64) {
+        let now_ms = self.clock.monotonic_ms();
+        let mut state = self.state();
+        if shown_ms > state.latest_ms(now_ms, self.limit_ms) {
+            // A clock that jumped is not believed before a pause has begun.
+            return;
+        }
+        if shown_ms >= state.at(now_ms) || shown_ms < state.at(sent_ms) {
+            state.anchor = Some((shown_ms, now_ms));
+        }
+    }
+
+    /// The latest time that Redis can show now, without what comes on the way to it.
+    pub(super) fn latest_ms(&self) -> u64 {
+        let now_ms = self.clock.monotonic_ms();
+        self.state().latest_ms(now_ms, self.limit_ms)
+    }
+
+    /// How often the clock of Redis was looked at.
+    pub(super) fn looks(&self) -> u64 {
+        self.state().looks
+    }
+
+    /// What a look at the clock tells: how far it is from ours, and whether it jumped since the last look.
+    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, Step) {
+        let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
+        let before = self.state().offset;
+        (offset, before.map_or(Step::Steady, |before| offset.since(before, self.limit_ms)))
+    }
+
+    /// From now on.
+    pub(super) fn believe(&self, offset: Offset) {
+        let mut state = self.state();
+        state.offset = Some(offset);
+        state.looks += 1;
+    }
+
+    /// A lease that lives for so long is about to be committed. Returns what Redis is to store, in
+    /// milliseconds; 0 where it has a bound that is late enough.
+    pub(super) fn promise(&self, lives_ms: u64) -> u64 {
+        if lives_ms == 0 {
+            return 0;
+        }
+        let now_ms = self.clock.monotonic_ms();
+        let mut state = self.state();
+        let ends_ms = now_ms.saturating_add(lives_ms);
+        if ends_ms <= state.told_until_ms {
+            return 0;
+        }
+        state.told_until_ms = ends_ms.saturating_add((lives_ms / 8).max(AHEAD_MS));
+        state.told_until_ms - now_ms
+    }
+
+    /// The commit of such leases was answered, and no holder believes in one before: they may have begun
+    /// as late as now. Where it failed, Redis may not have it; where it was refused, none began.
+    pub(super) fn promised(&self, lives_ms: u64, outcome: Result<(), &StoreError>) {
+        if lives_ms == 0 {
+            return;
+        }
+        let now_ms = self.clock.monotonic_ms();
+        let mut state = self.state();
+        if matches!(outcome, Ok(()) | Err(StoreError::Unknown(_))) {
+            state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
+        }
+        if outcome.is_err() {
+            state.told_until_ms = 0;
+        }
+    }
+
+    /// For how long a lease may live that was committed here, ms.
+    pub(super) fn own_lives_ms(&self) -> u64 {
+        let now_ms = self.clock.monotonic_ms();
+        self.state().ends_ms.saturating_sub(now_ms)
+    }
+
+    /// Leases of some server live for at most so long.
+    pub(super) fn others_live(&self, lives_ms: u64) {
+        let until_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
+        let mut state = self.state();
+        state.others_until_ms = state.others_until_ms.max(until_ms);
+    }
+
+    /// For how long a lease may live that this server knows of, ms.
+    pub(super) fn lives_ms(&self) -> u64 {
+        let now_ms = self.clock.monotonic_ms();
+        let state = self.state();
+        state.ends_ms.max(state.others_until_ms).saturating_sub(now_ms)
+    }
+
+    /// Another process, or another memory, may be behind the connection: its clock is not compared, and
+    /// what Redis stored may be lost.
+    pub(super) fn is_new(&self) {
+        let mut state = self.state();
+        (state.told_until_ms, state.offset) = (0, None);
+    }
+}
+
+impl State {
+    fn latest_ms(&self, now_ms: u64, limit_ms: u64) -> u64 {
+        self.offset.map_or(LATEST_MS, |offset| offset.latest_ms(now_ms, limit_ms))
+    }
+
+    fn at(&self, monotonic_ms: u64) -> u64 {
+        let Some((shown_ms, read_ms)) = self.anchor else { return 0 };
+        let since_ms = monotonic_ms.saturating_sub(read_ms);
+        (shown_ms + since_ms - since_ms.div_ceil(DRIFT))
+            .saturating_sub(read_ms.saturating_sub(monotonic_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use service_kit::clock::ManualClock;
+
+    use super::*;
+
+    fn time() -> (Arc<ManualClock>, StoreTime) {
+        let clock = Arc::new(ManualClock::new(1_000, 0));
+        (clock.clone(), StoreTime::new(clock, 1_000))
+    }
+
+    #[test]
+    fn the_time_is_never_ahead() {
+        let (clock, time) = time();
+        assert_eq!(time.now_ms(), 0);
+        time.saw(50_000, 990);
+        assert_eq!(time.now_ms(), 50_000);
+        clock.advance(100);
+        assert_eq!(time.now_ms(), 50_099);
+        // It was 80 ms on its way.
+        time.saw(50_030, 1_020);
+        assert_eq!(time.now_ms(), 50_099);
+        time.saw(50_140, 1_095);
+        assert_eq!(time.now_ms(), 50_140);
+        // The clock went back by seconds.
+        time.saw(45_000, 1_099);
+        assert_eq!(time.now_ms(), 45_000);
+    }
+
+    #[test]
+    fn a_clock_that_jumped_is_not_believed_before_it_was_looked_at() {
+        let (clock, time) = time();
+        time.believe(time.compare(50_000, 1_000).0);
+        time.saw(50_000, 1_000);
+        clock.advance(100);
+        time.saw(3_600_000, 1_099);
+        assert_eq!(time.now_ms(), 50_099);
+        assert_eq!(time.latest_ms(), 51_100);
+        let (offset, step) = time.compare(3_600_000, 1_100);
+        assert_eq!(step, Step::Forward(3_549_900));
+        time.believe(offset);
+        time.saw(3_600_000, 1_099);
+        assert_eq!((time.now_ms(), time.looks()), (3_600_000, 2));
+    }
+
+    #[test]
+    fn equal_leases_seldom_move_the_bound() {
+        let (clock, time) = time();
+        let mut stored = 0;
+        for _ in 0..80 {
+            let tell_ms = time.promise(80_000);
+            assert!(tell_ms == 0 || tell_ms == 90_000, "{tell_ms}");
+            stored += u64::from(tell_ms > 0);
+            time.promised(80_000, Ok(()));
+            clock.advance(1_000);
+        }
+        assert_eq!(stored, 8);
+        assert_eq!(time.lives_ms(), 79_000);
+        time.others_live(100_000);
+        assert_eq!((time.own_lives_ms(), time.lives_ms()), (79_000, 100_000));
+        clock.advance(100_000);
+        assert_eq!(time.lives_ms(), 0);
+        assert_eq!(time.promise(0), 0);
+    }
+
+    #[test]
+    fn what_failed_is_told_again() {
+        let (_, time) = time();
+        assert_eq!(time.promise(8_000), 9_000);
+        time.promised(8_000, Err(&StoreError::Exhausted));
+        assert_eq!(time.lives_ms(), 0);
+        assert_eq!(time.promise(8_000), 9_000);
+        assert_eq!(time.promise(8_000), 0);
+        time.promised(8_000, Err(&StoreError::Unknown("no reply".to_owned())));
+        assert_eq!(time.lives_ms(), 8_000);
+    }
+}

@@ -1,0 +1,68 @@
+//! The subscription to this server's channel.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+
+use super::super::{ServerId, Wakeup};
+use super::{RedisRecords, keys};
+
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// After so many pings that did not arrive, the subscription is made anew.
+const UNHEARD_MAX: u32 = 3;
+const PING: &str = "ping";
+
+impl RedisRecords {
+    /// Listens until shutdown; subscribes anew when the connection is lost or silent.
+    pub(super) async fn listen(self, server: ServerId, wakeups: mpsc::UnboundedSender<Wakeup>) {
+        let channel = self.inner.keys.channel(server);
+        while !wakeups.is_closed() {
+            if let Err(reason) = self.listen_once(&channel, &wakeups).await {
+                tracing::debug!(reason, "cannot subscribe");
+            }
+            tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
+        }
+    }
+
+    async fn listen_once(
+        &self,
+        channel: &str,
+        wakeups: &mpsc::UnboundedSender<Wakeup>,
+    ) -> Result<(), String> {
+        let options = self.inner.link_options;
+        let mut subscription = self.inner.link.target().subscribe(options.connect_timeout).await?;
+        match tokio::time::timeout(options.reply_timeout, subscription.subscribe(channel)).await {
+            Ok(done) => done.map_err(|error| error.to_string())?,
+            Err(_) => return Err("no reply in time".to_owned()),
+        }
+        // Messages before this moment were lost.
+        let _ = wakeups.send(Wakeup::All);
+        let mut messages = subscription.into_on_message();
+        let mut ticker = tokio::time::interval(PING_INTERVAL);
+        let mut unheard = 0;
+        while unheard <= UNHEARD_MAX && !wakeups.is_closed() {
+            tokio::select! {
+                message = messages.next() => {
+                    let Some(message) = message else { break };
+                    let text: String = message.get_payload().unwrap_or_default();
+                    unheard = 0;
+                    if let Some(key) = keys::from_message(&text) {
+                        // Its receiver may have gone: the loop ends then.
+                        let _ = wakeups.send(Wakeup::Record(key));
+                    }
+                }
+                _ = ticker.tick() => {
+                    let mut publish = ::redis::cmd("PUBLISH");
+                    publish.arg(channel).arg(PING);
+                    // A Redis that does not answer is noticed by the pings that do not arrive.
+                    let _ = self.inner.link.call(&publish).await;
+                    unheard += 1;
+                }
+            }
+        }
+        tracing::warn!("the subscription to Redis was lost; subscribing again");
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! `fence bench lock`: every row is measured, and what is written into a given Redis is deleted.
+
+use std::collections::BTreeSet;
+
+use fence_tests::process::{Output, Process, command};
+use fence_tests::redis_server::Redis;
+use serde_json::Value;
+
+async fn bench(args: &[&str]) -> Output {
+    let mut command = command(fence_tests::binaries::path("fence"));
+    command.args(["bench", "lock", "--clients", "2", "--rounds", "2", "--time", "20ms"]).args(args);
+    Process::spawn("fence", command).ended().await
+}
+
+/// The JSON that a benchmark printed, which measured all that it was asked for.
+fn report(output: &Output) -> Value {
+    assert_eq!(output.code, 0, "{output:?}");
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!(report.get("missing"), None, "{report}");
+    report
+}
+
+#[tokio::test]
+async fn a_benchmark_measures_every_store_beside_its_base() {
+    let args = ["--redis", "--etcd", "--quorum", "--large=200", "--output", "json"];
+    let report = report(&bench(&args).await);
+    let rows = report["rows"].as_array().unwrap();
+    for row in rows {
+        let [base, server] = &row["sides"].as_array().unwrap()[..] else { panic!("{row}") };
+        for side in [base, server] {
+            assert!(side["done"].as_u64().unwrap() > 0, "{row}");
+            assert!(side["cpu_us"]["load"].is_f64(), "{row}");
+        }
+        assert!(server["ratios"]["per_sec"]["median"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(server["cpu_us"]["lock-server"].is_f64(), "{row}");
+    }
+    let names: BTreeSet<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
+    let stores = ["redis", "memory", "etcd", "quorum of three"];
+    for store in stores {
+        assert!(names.contains(store), "{names:?}");
+        assert!(names.contains(&*format!("{store}, one contended lock")), "{names:?}");
+    }
+    assert_eq!(names.len(), 15, "{names:?}");
+    assert_eq!(report["bytes"].as_object().unwrap().len(), 3, "{report}");
+}
+
+#[tokio::test]
+async fn a_benchmark_leaves_nothing_in_a_redis_that_was_given() {
+    let redis = Redis::start().await;
+    let report = report(&bench(&["--redis", &redis.url(), "--output", "json"]).await);
+    assert_eq!(report["rows"][0]["sides"][0]["what"], "raw Redis");
+    let keys: u64 = redis.run(&["DBSIZE"]).await;
+    assert_eq!(keys, 0);
+}
