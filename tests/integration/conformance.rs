@@ -281,9 +281,12 @@ mod fence_redis {
 async fn embedded_stores_open_again() {
     let (locks, fences) = (DataDir::new(), DataDir::new());
     for round in 0..3_u64 {
-        let store = locks_at(&locks.store()).await;
+        let (url, kit) = (locks.store().parse().unwrap(), Kit::new("conformance"));
+        let store = lock_server::store::open(&url, &options(), &kit).await.unwrap();
         lock_store::reopened(&store, round).await;
         drop(store);
+        kit.tasks.begin_shutdown();
+        assert!(kit.tasks.drained(PATIENCE).await, "the store is still in use");
         let store = fences_at(&fences.store()).await;
         fence_store::reopened(&store, round).await;
         let handles = Arc::strong_count(&store);

@@ -50,7 +50,7 @@ use super::{
 
 /// How many requests may wait to be decided; more are refused, not queued.
 const INBOX: usize = 16_384;
-/// The readiness check of an engine whose commits are this server's memory.
+/// The readiness check of a driver that may have to stop.
 const CHECK: &str = "journal";
 
 /// Serves locks and sessions over an engine. Cheap to clone; clones are the same.
@@ -165,8 +165,24 @@ impl Driver {
 }
 
 impl Inner {
+    /// A request that panicked may have left half of a change: nothing is decided on that.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = PoisonError::into_inner(poisoned);
+            if state.core.failed.is_none() {
+                self.stop(&mut state, "a request ended in a panic".to_owned());
+            }
+            state
+        })
+    }
+
+    /// Serves nothing any more: requests under way end as unknown, later ones as unavailable.
+    fn stop(&self, state: &mut State, reason: String) {
+        tracing::error!(reason, "the lease store failed; nothing is served until a restart");
+        let text = format!("the lease store failed: {reason}; restart this server");
+        self.kit.health.set(CHECK, Status::Failing(text));
+        state.core.stop(reason);
+        self.sooner.notify_one();
     }
 
     /// The commit takes its time, and the lease's runs meanwhile.
@@ -178,8 +194,9 @@ impl Inner {
     fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
         let flight = {
             let state = &mut *self.state();
-            if state.core.failed.is_some() {
-                return Err(unanswered());
+            if let Some(reason) = &state.core.failed {
+                let text = format!("the lease store failed: {reason}; restart this server");
+                return Err(StoreError::Unavailable(text));
             }
             if state.core.pending.len() >= INBOX {
                 return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
@@ -286,12 +303,9 @@ impl Inner {
                 state.core.settle(flight, committed, now_ms);
             }
             Err(error) if self.store.is_alone() => {
-                let reason = error.to_string();
-                tracing::error!(reason, "the journal failed; nothing is served until a restart");
-                let text = format!("the journal failed: {reason}; restart this server");
-                self.kit.health.set(CHECK, Status::Failing(text));
-                state.core.stop(flight, reason);
-                self.sooner.notify_one();
+                // Memory is ahead of what is durable.
+                drop(flight);
+                self.stop(state, error.to_string());
             }
             Err(error) => state.core.fail(flight, &error),
         }

@@ -173,6 +173,8 @@ impl RecordStore for LoggedRecords {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use fence_protocol::{LeaseId, Owner, Token, Ttl};
 
     use super::*;
@@ -183,9 +185,17 @@ mod tests {
         Acquire::new(lock, lease_id, owner, Ttl::DEFAULT)
     }
 
-    fn serve(folder: &Path, begins_at: u64) -> Driver {
+    fn serve(folder: &Path, begins_at: u64) -> (Driver, Kit) {
         let limits = Limits { ended_retention_ms: 1, ..Limits::default() };
-        open(folder).unwrap().serve(begins_at, limits, &Kit::new("lock-server")).unwrap()
+        let kit = Kit::new("lock-server");
+        (open(folder).unwrap().serve(begins_at, limits, &kit).unwrap(), kit)
+    }
+
+    /// The end of the process: after it the folder is free.
+    async fn end((driver, kit): (Driver, Kit)) {
+        drop(driver);
+        kit.tasks.begin_shutdown();
+        assert!(kit.tasks.drained(Duration::from_secs(20)).await);
     }
 
     /// L1 across a restart, with a counter that began above, and one that was lifted.
@@ -194,7 +204,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut last = 40;
         for _ in 0..3 {
-            let driver = serve(folder.path(), 40);
+            let served = serve(folder.path(), 40);
+            let driver = &served.0;
             let lease_id = service_kit::ids::lease_id();
             let request = ask("a", lease_id);
             let granted = driver.acquire(request.clone()).await.unwrap().token.get();
@@ -202,12 +213,13 @@ mod tests {
             driver.release(&request.lock, lease_id).await.unwrap();
             last = driver.mint(&request.lock).await.unwrap().get();
             assert!(last > granted);
+            end(served).await;
         }
-        let driver = serve(folder.path(), 40);
-        driver.lift(Token::new(last + 1_000_000).unwrap()).await.unwrap();
-        drop(driver);
-        let driver = serve(folder.path(), 40);
-        let token = driver.mint(&LockName::new("a").unwrap()).await.unwrap().get();
+        let served = serve(folder.path(), 40);
+        served.0.lift(Token::new(last + 1_000_000).unwrap()).await.unwrap();
+        end(served).await;
+        let served = serve(folder.path(), 40);
+        let token = served.0.mint(&LockName::new("a").unwrap()).await.unwrap().get();
         assert!(token > last + 1_000_000);
     }
 
@@ -215,8 +227,10 @@ mod tests {
     async fn a_lease_outlives_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let request = ask("a", service_kit::ids::lease_id());
-        let granted = serve(folder.path(), 0).acquire(request.clone()).await.unwrap();
-        let again = serve(folder.path(), 0).acquire(request).await.unwrap();
+        let served = serve(folder.path(), 0);
+        let granted = served.0.acquire(request.clone()).await.unwrap();
+        end(served).await;
+        let again = serve(folder.path(), 0).0.acquire(request).await.unwrap();
         assert_eq!(again.token, granted.token);
     }
 

@@ -400,10 +400,9 @@ impl Core {
         }
     }
 
-    /// Nothing is served any more: what is in memory is ahead of what is durable. Every answer that is
-    /// under way is dropped, which its caller reads as unknown.
-    pub(super) fn stop(&mut self, flight: Flight, reason: String) {
-        drop(flight);
+    /// Nothing is served any more. Every reply that is under way is dropped, which its caller reads as
+    /// unknown.
+    pub(super) fn stop(&mut self, reason: String) {
         self.failed = Some(reason);
         self.pending.clear();
         self.waiters.clear();

@@ -177,12 +177,29 @@ async fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let kit = Kit::new("lock-server").with_clock(clock.clone());
     let driver = alone(Arc::new(Disk { clock, is_full: true }), &kit);
-    for _ in 0..2 {
-        let outcome = driver.acquire(ask("a", 0)).await;
-        assert!(matches!(outcome, Err(StoreError::Unknown(_))), "{outcome:?}");
-    }
+    let outcome = driver.acquire(ask("a", 0)).await;
+    assert!(matches!(outcome, Err(StoreError::Unknown(_))), "{outcome:?}");
+    let outcome = driver.acquire(ask("a", 0)).await;
+    assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
     assert!(!kit.health.is_ready());
     assert!(kit.health.report(false).text().contains("no space left on device"));
+}
+
+/// A decision that panics may have taken a record out and not put it back: the lock is not free.
+#[tokio::test]
+async fn after_a_panic_nothing_is_decided() {
+    let kit = Kit::new("lock-server");
+    let driver = alone(Arc::new(MemoryRecords::alone(kit.clock.clone())), &kit);
+    driver.acquire(ask("a", 0)).await.unwrap();
+    let broken = driver.clone();
+    let panicking = spawn(async move {
+        let work = |_: &mut Machine, _| -> Result<(), StoreError> { panic!("on purpose") };
+        broken.call(Vec::new(), work).await
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+    let outcome = driver.acquire(ask("a", 0)).await;
+    assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
+    assert!(!kit.health.is_ready());
 }
 
 /// After its journal failed the driver rests, whatever is due in memory.
