@@ -50,7 +50,7 @@ pub enum StoreError {
     /// No lease is live.
     #[error("nobody holds the lock")]
     NotHeld,
-    /// The lease id is in use by somebody else.
+    /// The lease id is in use by another owner.
     #[error("the lease id belongs to a request of {owner}")]
     IdConflict {
         /// Who uses it.
@@ -75,7 +75,7 @@ pub enum StoreError {
         /// What it cannot do, in the words of the docs.
         what: &'static str,
     },
-    /// Nobody is granted a lock now, because leases may live that the store does not know of any more;
+    /// No lock is granted now, because leases may live that the store does not know of any more;
     /// nothing was changed.
     #[error(
         "no lock is granted for another {left_ms} ms: the store may have lost leases, or its clock \

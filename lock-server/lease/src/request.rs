@@ -62,7 +62,7 @@ impl Acquire {
 /// exclusively and shared, or it is a semaphore of one size. Idle, it is of no kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Nobody beside it.
+    /// No other lease beside it.
     #[default]
     Exclusive,
     /// Beside other shared leases.
@@ -79,14 +79,14 @@ pub enum Mode {
 pub struct Revoke {
     /// Only this lease; `None` for all of them.
     pub lease: Option<LeaseId>,
-    /// What its holder is told.
+    /// What the reply to its holder says.
     pub reason: Option<Owner>,
 }
 
 /// From whom an acquire may take a lock at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Takeover {
-    /// From nobody.
+    /// From no lease.
     #[default]
     Never,
     /// From an earlier incarnation of the same owner.
@@ -106,7 +106,7 @@ pub struct NewSession {
     pub ttl: Ttl,
     /// A JSON text for people.
     pub metadata: Option<String>,
-    /// Whose it is by the access file; the store keeps it, and judges nobody by it.
+    /// Whose it is by the access file; the store keeps it, and judges no request by it.
     pub principal: Option<String>,
 }
 

@@ -90,8 +90,6 @@ async fn beat(weak: Weak<Inner>) {
         match inner.store.beat(inner.server, LIVENESS_MS).await {
             Ok(alive) => {
                 let state = &mut *inner.state();
-                let others = alive.iter().copied().filter(|server| *server != inner.server);
-                state.core.others = others.collect();
                 state.core.machine.set_alive(alive.iter().map(|server| server.0).collect());
             }
             Err(error) => tracing::debug!(%error, "the store does not know that this server lives"),

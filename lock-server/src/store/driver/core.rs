@@ -1,6 +1,6 @@
 //! What the driver knows, and its steps: decide what waits, settle what was committed.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use fence_protocol::{LockName, SessionId};
 use lease::{Delivery, Machine, Record, Related, place_name};
@@ -10,7 +10,7 @@ use super::op::{Asking, Decided, Lift, Op, Withdraw};
 use super::stored;
 use super::waiters::Waiters;
 use crate::store::records::{
-    Batch, Change, Committed, Key, RecordStore, ServerId, Snapshot, Version, Write,
+    Batch, Change, Committed, Group, Key, RecordStore, ServerId, Snapshot, Version, Write,
 };
 use crate::store::{Limits, StoreError};
 
@@ -31,8 +31,6 @@ pub(super) struct Core {
     is_volatile: bool,
     writes: u32,
     retention_ms: u64,
-    /// The other servers that live.
-    pub(super) others: BTreeSet<ServerId>,
     /// Sessions that ended by themselves: what is bound to them is to be ended, record by record.
     pub(super) ended_sessions: Vec<SessionId>,
     /// Nothing is served any more, and why.
@@ -81,7 +79,6 @@ impl Core {
             is_volatile: store.is_volatile(),
             writes: 0,
             retention_ms: limits.ended_retention_ms,
-            others: BTreeSet::new(),
             ended_sessions: Vec::new(),
             failed: None,
         }
@@ -103,7 +100,7 @@ impl Core {
         let mut draft = Draft::new(self.is_alone);
         let ops: Vec<_> = self.pending.drain(..count).collect();
         for mut op in ops {
-            let keys = if self.is_alone { Vec::new() } else { self.closure(now_ms, op.keys()) };
+            let keys = self.closure(op.keys(), Some(now_ms));
             let before_ms = self.holds_until_ms(&keys);
             op.run(&mut self.machine, now_ms);
             draft.add(keys, before_ms, op);
@@ -130,20 +127,21 @@ impl Core {
     }
 
     /// The records to know for some of them: with the sessions of their leases and waiters, and the
-    /// other locks of the groups in their queues.
-    fn closure(&mut self, now_ms: u64, keys: Vec<Key>) -> Vec<Key> {
-        let mut known: Vec<Key> = Vec::with_capacity(keys.len());
-        let mut open = keys;
+    /// other locks of the groups in their queues. With a time, each lock is settled on the way.
+    fn closure(&mut self, keys: Vec<Key>, settle_at_ms: Option<u64>) -> Vec<Key> {
+        if self.is_alone {
+            return Vec::new();
+        }
+        let (mut known, mut open) = (Vec::with_capacity(keys.len()), keys);
         while let Some(key) = open.pop() {
             if known.contains(&key) {
                 continue;
             }
             if let Key::Lock(lock) = &key {
-                let related = |machine: &Machine, open: &mut Vec<Key>| {
-                    open.extend(machine.related(lock).into_iter().map(key_of));
-                };
-                related(&self.machine, &mut open);
-                self.machine.settle_for_others(now_ms, lock);
+                open.extend(self.machine.related(lock).into_iter().map(key_of));
+                if let Some(now_ms) = settle_at_ms {
+                    self.machine.settle_for_others(now_ms, lock);
+                }
             }
             known.push(key);
         }
@@ -170,7 +168,7 @@ impl Core {
         for lock in &locks {
             let key = Key::Lock(lock.clone());
             if !draft.has(&key) {
-                let keys = self.related_keys(vec![key]);
+                let keys = self.closure(vec![key], None);
                 draft.extend(keys, self.machine.holds_until_ms(lock));
             }
             batch.lives_ms = batch.lives_ms.max(self.longest_ms(lock, decided.now_ms));
@@ -208,23 +206,6 @@ impl Core {
             holder.expires_at_ms.saturating_sub(now_ms).saturating_add(holder.lock_delay_ms)
         });
         lives_ms.max().unwrap_or(0)
-    }
-
-    fn related_keys(&self, keys: Vec<Key>) -> Vec<Key> {
-        let (mut known, mut open) = (Vec::new(), keys);
-        if self.is_alone {
-            return open;
-        }
-        while let Some(key) = open.pop() {
-            if known.contains(&key) {
-                continue;
-            }
-            if let Key::Lock(lock) = &key {
-                open.extend(self.machine.related(lock).into_iter().map(key_of));
-            }
-            known.push(key);
-        }
-        known
     }
 
     fn write_of_lock(&mut self, lock: &LockName, decided: Decided) -> Write {
@@ -271,11 +252,11 @@ impl Core {
         draft: Draft,
         deliveries: Vec<Delivery>,
         decided: Decided,
-    ) -> (Vec<super::super::records::Group>, Vec<Decisions>) {
+    ) -> (Vec<Group>, Vec<Decisions>) {
         let version = |key: &Key| self.versions.get(key).copied().unwrap_or(Version::ABSENT);
         let (mut groups, mut decisions, place_of) = draft.into_groups(version, decided.now_ms);
         if groups.is_empty() && !deliveries.is_empty() {
-            groups.push(crate::store::records::Group::everything());
+            groups.push(Group::everything());
             decisions.push(Decisions::default());
         }
         for delivery in deliveries {

@@ -121,7 +121,7 @@ impl Draft {
             });
             decisions.push(Decisions::new(part.ops, written.collect(), part.keys.clone()));
             groups.push(Group {
-                reads: part.keys.into_iter().map(|key| (version(&key), key)).map(swap).collect(),
+                reads: part.keys.into_iter().map(|key| (key.clone(), version(&key))).collect(),
                 not_before_ms: if self.is_alone { 0 } else { now_ms },
                 before_ms: part.before_ms.unwrap_or(u64::MAX),
                 writes,
@@ -130,8 +130,4 @@ impl Draft {
         }
         (groups, decisions, places)
     }
-}
-
-fn swap<A, B>((a, b): (A, B)) -> (B, A) {
-    (b, a)
 }
