@@ -109,6 +109,27 @@ async fn servers_share_one_queue() {
     }
 }
 
+/// A server that does not know how far the other one has counted: every reply names the token that was
+/// taken, and not the one that was expected.
+#[tokio::test]
+async fn every_reply_names_the_token_that_was_taken() {
+    let [one, two] = two();
+    one.acquire(ask("first", 0)).await.unwrap();
+    for name in ["a", "b", "c"] {
+        two.acquire(ask(name, 0)).await.unwrap();
+    }
+    let request = ask("late", 0);
+    let granted = one.acquire(request.clone()).await.unwrap();
+    assert_eq!(granted.token.get(), 5);
+    for driver in [&one, &two] {
+        assert_eq!(driver.acquire(request.clone()).await.unwrap().token, granted.token);
+        let renewed = driver.renew(&request.lock, request.lease_id, None).await.unwrap();
+        assert_eq!(renewed.token, granted.token);
+    }
+    let ended = one.release(&request.lock, request.lease_id).await.unwrap();
+    assert_eq!(ended.token, granted.token);
+}
+
 /// Many callers of both servers: one holder at a time, every token above those before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_contended_lock_has_one_holder() {
