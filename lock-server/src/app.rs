@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::events::Events;
 use crate::guards::{Sealer, Seals};
 use crate::signer::Signer;
-use crate::store::{self, OpenError};
+use crate::store::{self, LockStore, OpenError};
 
 /// Lock names may be written with plain slashes.
 const FOLDS: &[Fold] =
@@ -70,8 +70,22 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
+    kit.health.set("guarantee", Status::Told(store::guarantee(&settings.store).to_string()));
+    let (listen, options) = (settings.listen, settings.listener);
+    let router = router(store, settings, kit).await?;
+    Ok(App { router, listen, options, threads, kit: kit.clone() })
+}
+
+/// The routes of a lock server over a store that is open: what [`build`] serves, without its threads.
+///
+/// # Errors
+/// [`StartError`].
+pub async fn router(
+    store: Arc<dyn LockStore>,
+    settings: Settings,
+    kit: &Kit,
+) -> Result<ApiRouter, StartError> {
     let (url, options) = (&settings.store, &settings.store_options);
-    kit.health.set("guarantee", Status::Told(store::guarantee(url).to_string()));
     let observed = Events::observe(store, url, settings.events, options, kit).await;
     let (events, store) = observed.map_err(StartError::Events)?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);
@@ -92,9 +106,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
     let routes = access::protect(routes, settings.access.start(kit), api::need);
     let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
-    let router = http::finish(routes, kit, options, &settings.host_names);
-    let (listen, options) = (settings.listen, settings.listener);
-    Ok(App { router, listen, options, threads, kit: kit.clone() })
+    Ok(http::finish(routes, kit, options, &settings.host_names))
 }
 
 impl App {

@@ -1,16 +1,18 @@
 //! What happened to locks, for those who watch: `GET /v1/events`.
 //!
 //! Events are an account for people and dashboards; nothing here takes part in a decision, and no
-//! operation waits for it or fails because of it. They come from three places: [`Observed`] stands
-//! before the store and tells what it answered; a task looks at leases whose time is over and tells
-//! what the store says of their end; handlers tell what only they know. With Redis behind several
-//! lock servers, all of them write to one bounded stream and read it, so that each tells the same.
+//! operation waits for it or fails because of it. They come from the transitions of the lease rules, in
+//! the batches in which they were committed ([`Report`]); handlers add what only they know. A store with
+//! rules of its own is observed instead: [`Observed`] stands before it and reports what it answered, and
+//! a task looks at leases whose time is over. With Redis behind several lock servers, all of them write to
+//! one bounded stream and read it, so that each has the same events.
 //!
 //! The choices are in docs/decisions/0029-events.md.
 
 mod deadlines;
 mod follow;
 mod observe;
+mod outbox;
 mod ring;
 mod shared;
 mod stream;
@@ -25,12 +27,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use service_kit::Kit;
 use service_kit::clock::Clock;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::deadlines::Deadlines;
+use self::outbox::Outbox;
 use self::ring::{Entry, Ring, Told};
-use crate::store::{LockStore, StoreOptions, StoreUrl};
+use crate::store::records::ServerId;
+use crate::store::{LockStore, Report, StoreOptions, StoreUrl};
 
 pub use self::observe::Observed;
 pub use self::ring::EventId;
@@ -40,8 +44,6 @@ pub(crate) use self::stream::{Reader, Watched};
 
 /// How many leases are followed to their end; of more than that, expiries are not told.
 const FOLLOWED_MAX: usize = 50_000;
-/// How many events may wait to be written to Redis; more are dropped and counted.
-const OUTBOX: usize = 16_384;
 /// The events of a lock that are shown with it.
 const SHOWN: usize = 50;
 /// The refusals of a lock that are shown with it.
@@ -77,7 +79,7 @@ struct Inner {
     news: watch::Sender<()>,
     readers: Arc<Semaphore>,
     /// To the task that writes to Redis; none where this server is alone with its events.
-    outbox: Option<mpsc::Sender<Event>>,
+    outbox: Option<Outbox>,
     /// Events that did not fit into the outbox since the last gap was told.
     lost: AtomicU64,
     /// Something is due earlier than the follower thinks.
@@ -89,9 +91,11 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     ring: Ring,
+    next: EventId,
+    /// The store does not report by itself: what is known of leases is known from its answers.
+    is_observed: bool,
     told: Told,
     deadlines: Deadlines,
-    next: EventId,
 }
 
 /// What is counted.
@@ -137,27 +141,33 @@ impl Events {
             StoreUrl::Redis(target) if options.history > 0 => Some(target),
             _ => None,
         };
-        let (outbox, waiting) = mpsc::channel(OUTBOX);
-        let events = Self::new(options, shared.map(|_| outbox), kit);
+        let events = Self::new(options, shared.is_some(), kit);
         if options.history == 0 {
             return Ok((events, store));
         }
+        let reporter = store.report_to(Arc::new(events.clone()));
         if let Some(target) = shared {
             let keys = (&store_options.key_prefix, &store_options.namespace);
-            shared::start(&events, target.clone(), keys, waiting, kit).await?;
+            let origin = reporter.unwrap_or_default();
+            shared::start(&events, target.clone(), keys, origin, kit).await?;
         }
+        if reporter.is_some() {
+            return Ok((events, store));
+        }
+        events.state().is_observed = true;
         follow::start(&events, &store, kit);
         let observed = Arc::new(Observed::new(store, events.clone()));
         Ok((events, observed))
     }
 
-    fn new(options: EventOptions, outbox: Option<mpsc::Sender<Event>>, kit: &Kit) -> Self {
+    fn new(options: EventOptions, is_shared: bool, kit: &Kit) -> Self {
         let life = EventId { ms: kit.clock.wall_ms(), seq: 0 };
         let state = State {
             ring: Ring::new(options.history, life),
+            next: life,
+            is_observed: false,
             told: Told::new(options.history.saturating_mul(2)),
             deadlines: Deadlines::new(FOLLOWED_MAX),
-            next: life,
         };
         Self {
             inner: Arc::new(Inner {
@@ -166,7 +176,7 @@ impl Events {
                 state: Mutex::new(state),
                 news: watch::channel(()).0,
                 readers: Arc::new(Semaphore::new(options.readers_max)),
-                outbox,
+                outbox: is_shared.then(Outbox::default),
                 lost: AtomicU64::new(0),
                 sooner: Notify::new(),
                 shutdown: kit.tasks.shutdown_token(),
@@ -181,25 +191,17 @@ impl Events {
     }
 
     /// Tells an event. Never waits; one that finds no room is counted, and a gap will tell of it.
-    pub fn tell(&self, mut event: Event) {
-        if !self.is_on() {
-            return;
-        }
-        if event.kind.is_end() {
-            self.complete(&mut event);
-        }
-        match &self.inner.outbox {
-            Some(outbox) => {
-                if outbox.try_send(event).is_err() {
-                    self.lose(1);
-                }
-            }
-            None => self.remember(event),
+    pub fn tell(&self, event: Event) {
+        if self.is_on() {
+            self.report(vec![event]);
         }
     }
 
-    /// Tells of the end of a lease, and perhaps why.
+    /// Tells of the end of a lease, and perhaps why, where the store does not report by itself.
     pub(crate) fn tell_end(&self, ended: &EndedReply, text: Option<String>) {
+        if !self.state().is_observed {
+            return;
+        }
         let kind = EventKind::of_end(ended.reason);
         let mut event = Event::new(kind).lock(&ended.lock).lease(ended.lease_id);
         event.token = Some(ended.token);
@@ -212,7 +214,8 @@ impl Events {
     /// The lease may have ended: the store is asked at once.
     pub(crate) fn look_at(&self, lock: &LockName, lease_id: LeaseId) {
         let now_ms = self.inner.clock.monotonic_ms();
-        if self.state().deadlines.look(&(lock.clone(), lease_id), now_ms) {
+        let is_followed = self.state().deadlines.look(&(lock.clone(), lease_id), now_ms);
+        if is_followed {
             self.inner.sooner.notify_one();
         }
     }
@@ -244,64 +247,96 @@ impl Events {
         self.inner.figures.lost.inc_by(count);
     }
 
-    /// Adds what is known of the lease that ended.
-    fn complete(&self, event: &mut Event) {
-        let now_ms = self.inner.clock.monotonic_ms();
-        let Some(key) = event.lock.clone().zip(event.lease_id) else { return };
-        if let Some(known) = self.state().deadlines.of(&key) {
-            event.owner = event.owner.take().or_else(|| known.owner.clone());
-            let held_ms = now_ms.saturating_sub(known.granted_at_ms) + known.before_ms;
-            event.held_ms = event.held_ms.or(Some(held_ms));
-        }
-    }
-
-    /// Remembers an event of this server, which is alone with its events.
-    fn remember(&self, event: Event) {
-        let mut state = self.state();
-        if !state.told.is_news(&event) {
-            return;
-        }
-        state.next.seq += 1;
-        let id = state.next;
-        self.push(state, Some(id), event, self.now_ms(), true);
-    }
-
-    /// Remembers an event that was heard from Redis.
-    fn hear(&self, id: EventId, mut event: Event, at_ms: i64, is_own: bool) {
-        if event.kind.is_end() {
-            // It may have been told before its grant was heard, which says whose lease it is.
-            self.complete(&mut event);
-        }
-        let mut state = self.state();
-        state.told.is_news(&event);
-        self.push(state, Some(id), event, at_ms, is_own);
-    }
-
     /// Tells this server's readers that something is missing here.
     fn gap(&self, missed: Option<u64>, text: &str) {
         let mut event = Event::new(EventKind::Gap).text(text);
         event.missed = missed;
-        self.push(self.state(), None, event, self.now_ms(), true);
+        let (event, at_ms) = (Arc::new(event), self.now_ms());
+        let entry = Entry { id: None, event, at_ms, origin: ServerId::default() };
+        self.state().ring.push(entry);
+        self.notify(1);
     }
 
-    fn push(
+    /// Remembers events that were read from Redis.
+    fn remember_all(
         &self,
-        mut state: MutexGuard<'_, State>,
-        id: Option<EventId>,
-        event: Event,
+        events: impl Iterator<Item = (EventId, Event)>,
         at_ms: i64,
-        is_own: bool,
+        origin: ServerId,
     ) {
-        // Two servers can tell an end before its grant.
-        let is_over = event.kind == EventKind::Granted && state.told.is_over(&event);
-        let is_due =
-            !is_over && state.deadlines.note(&event, self.inner.clock.monotonic_ms(), is_own);
-        state.ring.push(Entry { id, event: Arc::new(event), at_ms });
+        let count = self.state().remember(events, at_ms, origin);
+        self.notify(count);
+    }
+
+    fn notify(&self, count: u64) {
+        self.inner.figures.told.inc_by(count);
+        self.inner.news.send_replace(());
+    }
+}
+
+impl State {
+    fn remember(
+        &mut self,
+        events: impl Iterator<Item = (EventId, Event)>,
+        at_ms: i64,
+        origin: ServerId,
+    ) -> u64 {
+        let mut count = 0;
+        for (id, event) in events {
+            count += 1;
+            self.ring.push(Entry { id: Some(id), event: Arc::new(event), at_ms, origin });
+        }
+        count
+    }
+
+    /// Gives events of this server their ids.
+    fn number(&mut self, events: Vec<Event>) -> impl Iterator<Item = (EventId, Event)> + use<> {
+        let EventId { ms, seq } = self.next;
+        self.next.seq += events.len() as u64;
+        (seq + 1..).map(move |seq| EventId { ms, seq }).zip(events)
+    }
+}
+
+impl State {
+    /// Whether an event of an observed store is news. An end is completed by what is known of its lease.
+    fn is_news(&mut self, event: &mut Event, now_ms: u64) -> bool {
+        if event.kind.is_end()
+            && let Some(key) = event.lock.clone().zip(event.lease_id)
+            && let Some(known) = self.deadlines.of(&key)
+        {
+            event.owner = event.owner.take().or_else(|| known.owner.clone());
+            let held_ms = now_ms.saturating_sub(known.granted_at_ms);
+            event.held_ms = event.held_ms.or(Some(held_ms));
+        }
+        self.told.is_news(event)
+    }
+}
+
+impl Report for Events {
+    fn report(&self, mut events: Vec<Event>) {
+        if let Some(outbox) = &self.inner.outbox {
+            self.lose(outbox.put(events) as u64);
+            return;
+        }
+        let now_ms = self.inner.clock.monotonic_ms();
+        let mut state = self.state();
+        let mut is_due = false;
+        if state.is_observed {
+            events.retain_mut(|event| state.is_news(event, now_ms));
+            for event in &events {
+                is_due |= state.deadlines.note(event, now_ms);
+            }
+        }
+        let numbered = state.number(events);
+        let count = state.remember(numbered, self.now_ms(), ServerId::default());
         drop(state);
-        self.inner.figures.told.inc();
+        self.notify(count);
         if is_due {
             self.inner.sooner.notify_one();
         }
-        self.inner.news.send_replace(());
+    }
+
+    fn granted_by(&self, server: ServerId) -> Vec<LockName> {
+        self.state().ring.granted_by(server)
     }
 }

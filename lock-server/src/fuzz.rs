@@ -11,11 +11,12 @@ use crate::events::{self, EventId};
 use crate::guards::{GuardUrl, SealMode, Unsealed};
 use crate::prefixes::{Prefixed, Prefixes};
 use crate::store::StoreUrl;
-use crate::store::etcd::{EtcdTarget, fuzz as etcd};
 use crate::store::log::fuzz as log;
 use crate::store::quorum::replies;
 use crate::store::quorum::rules::fuzz as rules;
-use crate::store::redis::{KeyPrefix, fuzz as redis_store};
+use crate::store::records::etcd::{EtcdTarget, fuzz as etcd};
+use crate::store::records::redis::fuzz as redis_records;
+use crate::store::redis::KeyPrefix;
 
 /// A target and its name.
 pub type Target = (&'static str, fn(&[u8]));
@@ -78,7 +79,7 @@ fn etcd_replies(input: &[u8]) {
 /// the stream of events.
 fn script_replies(input: &[u8]) {
     let Ok(value) = redis::parse_redis_value(input) else { return };
-    redis_store::replies(&value);
+    redis_records::replies(&value);
     events::fuzz::entries(&value);
     let Value::Array(nodes) = value else { return };
     let mut said = Vec::new();

@@ -9,9 +9,9 @@ use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
-use crate::store::etcd::{self, EtcdOptions};
 use crate::store::quorum;
-use crate::store::redis::lineage;
+use crate::store::records::etcd::{self, EtcdRecordsOptions};
+use crate::store::records::redis;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
 use service_kit::{Kit, config, telemetry};
@@ -79,12 +79,12 @@ async fn init(config: &Config) -> ExitCode {
     let (namespace, made) = match &store {
         StoreUrl::Redis(target) => {
             let key_prefix = config.key_prefix.clone().unwrap_or_default();
-            let made = lineage::init_fresh(target, &key_prefix, &config.namespace, &guards).await;
+            let made = redis::init_fresh(target, &key_prefix, &config.namespace, &guards).await;
             (format!("{} at {target}", config.namespace), made.map(|()| 1))
         }
         StoreUrl::Etcd(target) => {
             let options = config.store_options((Vec::new(), None), login);
-            let made = etcd::init_fresh(target, &EtcdOptions::of(&options), &guards).await;
+            let made = etcd::init_fresh(target, &EtcdRecordsOptions::of(&options), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
         StoreUrl::Quorum(url) => {

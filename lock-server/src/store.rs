@@ -3,6 +3,8 @@
 //! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
 //! `embedded` and `redis` cannot drift apart.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Token, Ttl};
@@ -13,7 +15,6 @@ pub use lease::{
 
 pub mod driver;
 pub mod embedded;
-pub mod etcd;
 mod guarantee;
 #[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
 pub(crate) mod log;
@@ -23,12 +24,15 @@ mod open;
 pub mod quorum;
 pub mod records;
 pub mod redis;
+mod report;
 mod returned;
 mod session;
 
 pub use guarantee::{Guarantee, guarantee};
 pub use loss::{AfterLoss, LossOptions};
 pub use open::{OpenError, StoreOptions, StoreUrl, open};
+pub use report::Report;
+pub(crate) use report::report_waiting;
 pub(crate) use returned::{is_ended, return_lease};
 pub use session::SessionStore;
 
@@ -120,6 +124,12 @@ pub trait LockStore: SessionStore {
     /// # Errors
     /// [`StoreError`], after which the counter may or may not be lifted.
     async fn lift(&self, mark: Token) -> Result<(), StoreError>;
+
+    /// Reports from now on what happens to locks, under the id that is returned; `None` where the
+    /// store does not: then its answers have to be observed.
+    fn report_to(&self, _reports: Arc<dyn Report>) -> Option<records::ServerId> {
+        None
+    }
 
     /// What the store is, for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
     fn name(&self) -> &'static str;

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use fence_protocol::Namespace;
+use fence_simulation::SimRecords;
 use fence_tests::conformance::{fence_store, lock_store, record_store};
+use fence_tests::etcd_server::Etcd;
+use fence_tests::in_turns::InTurns;
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_sentinel::SentinelGroup;
@@ -14,6 +17,7 @@ use fence_tests::store_options::patient;
 use fence_tests::wait::PATIENCE;
 use lock_server::guards::Guards;
 use lock_server::store::driver::Driver;
+use lock_server::store::records::etcd::{EtcdRecords, EtcdRecordsOptions};
 use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::store::records::{MemoryRecords, ServerId};
 use lock_server::store::redis::KeyPrefix;
@@ -98,73 +102,57 @@ mod lock_redis {
     fence_tests::lock_store_suite!(store().await);
 }
 
-/// Beside another server over the same records, which knows the locks too.
-mod lock_driver_memory {
+/// Two servers over the same records: each call goes to another one than the call before.
+mod lock_servers {
     use super::*;
 
-    fn store() -> (Driver, lock_store::Store) {
+    fn store() -> ((), lock_store::Store) {
         let kit = Kit::new("conformance");
         let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
-        let server = |n| Driver::shared(records.clone(), ServerId(n), options().limits, &kit);
-        (server(1), Arc::new(server(2)))
+        let server = |n| {
+            Driver::shared(records.clone(), ServerId(n), options().liveness, options().limits, &kit)
+        };
+        ((), Arc::new(InTurns::new(Arc::new(server(1)), Arc::new(server(2)))))
     }
 
     fence_tests::lock_store_suite!(store());
 }
 
-mod lock_driver_redis {
+/// Two servers in turns over the engine of the simulation, without its faults.
+mod lock_simulation {
     use super::*;
 
-    async fn store() -> (Redis, lock_store::Store) {
-        let redis = Redis::start().await;
-        let (records, _) = records_at(&redis.url()).await;
+    fn store() -> ((), lock_store::Store) {
         let kit = Kit::new("conformance");
-        let driver = Driver::shared(records, ServerId(1), options().limits, &kit);
-        (redis, Arc::new(driver))
+        let [one, two] = SimRecords::calm(kit.clock.clone());
+        let server = |n, records: SimRecords| {
+            let (records, options) = (Arc::new(records), options());
+            Arc::new(Driver::shared(records, ServerId(n), options.liveness, options.limits, &kit))
+        };
+        ((), Arc::new(InTurns::new(server(1, one), server(2, two))))
     }
 
-    fence_tests::lock_store_suite!(store().await);
+    fence_tests::lock_store_suite!(store());
+}
+
+/// One etcd for all cases that run at the same time. Nothing here is about what survives the machine, so
+/// that it need not wait for the disk.
+static ETCD: Shared<Etcd> = Shared::new();
+
+async fn etcd() -> Arc<Etcd> {
+    ETCD.get(Etcd::with(&["--unsafe-no-fsync"])).await
 }
 
 mod lock_etcd {
-    use std::sync::Weak;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use fence_tests::etcd_server::Etcd;
-    use tokio::sync::Mutex;
-
     use super::*;
 
-    /// One etcd for all cases that run at the same time; gone with the last of them. Nothing here is
-    /// about what survives the machine, so that it need not wait for the disk.
-    async fn etcd() -> Arc<Etcd> {
-        static SHARED: Mutex<Weak<Etcd>> = Mutex::const_new(Weak::new());
-        let mut shared = SHARED.lock().await;
-        if let Some(etcd) = shared.upgrade() {
-            return etcd;
-        }
-        let etcd = Arc::new(Etcd::with(&["--unsafe-no-fsync"]).await);
-        *shared = Arc::downgrade(&etcd);
-        etcd
-    }
-
-    /// A namespace of its own.
     async fn store() -> (Arc<Etcd>, lock_store::Store) {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let etcd = etcd().await;
-        let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let namespace = Namespace::new(namespace).unwrap();
-        let options = StoreOptions { namespace, ..patient() };
-        let (url, kit) = (etcd.url().parse().unwrap(), Kit::new("conformance"));
-        let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
+        let store = locks_of_its_own(&etcd.url(), patient()).await;
         (etcd, store)
     }
 
-    fence_tests::lock_store_suite!(
-        store().await,
-        offers core namespace sessions,
-        lacks takeover kinds groups delays
-    );
+    fence_tests::lock_store_suite!(store().await);
 }
 
 mod lock_sentinel {
@@ -183,7 +171,7 @@ mod lock_sentinel {
 
 /// Nobody is told of a grant that the replica does not have.
 mod lock_replica {
-    use lock_server::store::redis::replicas::ReplicaOptions;
+    use lock_server::store::records::redis::ReplicaOptions;
 
     use super::*;
 
@@ -298,21 +286,30 @@ async fn embedded_stores_open_again() {
 async fn records_at(url: &str) -> record_store::Servers {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let namespace = format!("records-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let server = async || -> record_store::Store {
-        let StoreUrl::Redis(target) = url.parse().unwrap() else { panic!("{url}") };
-        let options = RedisRecordsOptions {
-            namespace: namespace.parse().unwrap(),
-            key_prefix: KeyPrefix::default(),
-            link: options().link,
-            loss: options().loss,
-        };
-        let kit = Kit::new("conformance");
-        let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
-        let records = RedisRecords::start(&target, options, guards, &kit).await.unwrap();
-        let records: record_store::Store = Arc::new(records);
-        records
-    };
-    (server().await, server().await)
+    let options = StoreOptions { namespace: namespace.parse().unwrap(), ..options() };
+    (server_at(url, &options).await, server_at(url, &options).await)
+}
+
+async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
+    let kit = Kit::new("conformance");
+    let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
+    match url.parse().unwrap() {
+        StoreUrl::Redis(target) => {
+            let options = RedisRecordsOptions {
+                namespace: options.namespace.clone(),
+                key_prefix: KeyPrefix::default(),
+                link: options.link,
+                loss: options.loss,
+                replicas: options.replicas,
+            };
+            Arc::new(RedisRecords::start(&target, options, guards, &kit).await.unwrap())
+        }
+        StoreUrl::Etcd(target) => {
+            let options = EtcdRecordsOptions::of(options);
+            Arc::new(EtcdRecords::start(&target, options, guards, &kit).await.unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 mod records_memory {
@@ -321,6 +318,17 @@ mod records_memory {
     fn servers() -> ((), record_store::Servers) {
         let records = MemoryRecords::new(Arc::new(SystemClock::new()), 0);
         ((), (Arc::new(records.clone()), Arc::new(records)))
+    }
+
+    fence_tests::record_store_suite!(servers());
+}
+
+mod records_simulation {
+    use super::*;
+
+    fn servers() -> ((), record_store::Servers) {
+        let [one, two] = SimRecords::calm(Arc::new(SystemClock::new()));
+        ((), (Arc::new(one), Arc::new(two)))
     }
 
     fence_tests::record_store_suite!(servers());
@@ -352,4 +360,16 @@ mod records_cluster {
     }
 
     fence_tests::record_store_suite!(servers().await);
+}
+
+mod records_etcd {
+    use super::*;
+
+    async fn servers() -> (Arc<Etcd>, record_store::Servers) {
+        let etcd = etcd().await;
+        let servers = records_at(&etcd.url()).await;
+        (etcd, servers)
+    }
+
+    fence_tests::record_store_suite!(servers().await, bounded);
 }

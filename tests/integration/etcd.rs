@@ -13,7 +13,6 @@ mod leaders;
 mod loss;
 mod lost;
 mod pause;
-mod places;
 mod restore;
 mod same_id;
 mod servers;

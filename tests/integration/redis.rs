@@ -10,7 +10,7 @@ mod forged;
 mod guards;
 mod hang_up;
 mod key_prefix;
-mod kinds;
+pub(crate) mod kinds;
 mod late_replies;
 mod lineage;
 mod loss;

@@ -48,26 +48,27 @@ async fn hold_all(
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-/// What of the session is not cleared away yet, straight from Redis: `h`, lock.
+/// The locks whose leases the session has, straight from Redis.
 async fn bonds(redis: &Redis, session: SessionId) -> Vec<String> {
-    redis.run(&["SMEMBERS", &format!("{{fence:default}}:b:{session}")]).await
+    let items = format!("{{fence:default}}:session:{session}#");
+    let items: Vec<String> = redis.run(&["ZRANGE", &items, "0", "-1"]).await;
+    // The lock, the lease, and nothing of a lease that is held.
+    let lock = |item: &String| Some(item.strip_suffix('\0')?.split_once(' ')?.0.to_owned());
+    items.iter().filter_map(lock).collect()
+}
+
+/// Whether the session has ended, straight from Redis.
+async fn has_ended(redis: &Redis, session: SessionId) -> bool {
+    let record = ["GET", &format!("{{fence:default}}:session:{session}")];
+    let record: Option<Vec<u8>> = redis.run(&record).await;
+    record.is_none_or(|record| String::from_utf8_lossy(&record).contains("\"e\":"))
 }
 
 /// Waits until nothing that was ever made for a lock or a session is left.
 async fn until_nothing_is_left(redis: &Redis) {
-    // `in-use` ends by itself, when nothing that was granted can live any more.
-    let stays = [
-        "lineage",
-        "token",
-        "meta",
-        "seq",
-        "in-use",
-        "held",
-        "events",
-        "events:once",
-        "events:number",
-    ]
-    .map(|name| format!("{{fence:default}}:{name}"));
+    // `lives-until` ends by itself, when nothing that was granted can live any more.
+    let stays = ["lineage", "token", "meta", "lives-until", "servers", "events", "events:last"]
+        .map(|name| format!("{{fence:default}}:{name}"));
     let known = std::sync::atomic::AtomicUsize::new(0);
     until("Redis to hold nothing but counters", async || {
         let mut left: Vec<String> = redis.run(&["KEYS", "*"]).await;

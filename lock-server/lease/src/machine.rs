@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Token};
 
+use self::events::Reports;
 use self::groups::Group;
 use self::sessions::Sessions;
 use self::sharing::Sharing;
@@ -14,11 +15,14 @@ use super::tokens;
 use crate::{Grant, Limits, StoreError};
 
 mod answers;
+mod confirming;
 mod endings;
+mod events;
 mod granting;
 mod groups;
 mod leaving;
 mod passing;
+mod pausing;
 mod reading;
 mod renewing;
 mod sessions;
@@ -90,6 +94,7 @@ pub struct Machine {
     passing: Vec<LockName>,
     /// Where several servers share the namespace; see [`Machine::shared`].
     sharing: Option<Sharing>,
+    reports: Reports,
 }
 
 impl Machine {
@@ -108,6 +113,7 @@ impl Machine {
             last_group: 0,
             passing: Vec::new(),
             sharing: None,
+            reports: Reports::default(),
         }
     }
 
@@ -117,10 +123,15 @@ impl Machine {
         let bound: Vec<_> =
             record.holders.iter().filter_map(|h| Some((h.session?, h.lease_id))).collect();
         for (id, lease_id) in bound {
-            if self.sessions.get(id).is_some_and(|session| session.lives(now_ms).is_ok()) {
+            if self.is_of_several() {
+                // A session that is not loaded may live: it is read before anything is decided.
+                self.sessions.hold(id, &lock, lease_id);
+            } else if self.sessions.get(id).is_some_and(|session| session.lives(now_ms).is_ok()) {
                 self.sessions.hold(id, &lock, lease_id);
             } else {
-                record.end(lease_id, EndReason::SessionEnded, None, now_ms);
+                if let Some(ended) = record.end(lease_id, EndReason::SessionEnded, None, now_ms) {
+                    self.report_end(&lock, &ended);
+                }
                 self.dirty.insert(lock.clone());
             }
         }
@@ -150,6 +161,7 @@ impl Machine {
     /// Lets pass what is due by now: leases, lock-delays, waiters' patience, sessions, idle records.
     /// Every other step begins with it; where nothing is due it costs next to nothing.
     pub fn tick(&mut self, now_ms: u64) {
+        self.resume(now_ms);
         self.tick_sessions(now_ms);
         self.pass_on(now_ms);
         while self.alarms.first().is_some_and(|(at_ms, _, _)| *at_ms <= now_ms) {
@@ -165,7 +177,7 @@ impl Machine {
     /// When [`tick`](Self::tick) has something to do next.
     pub fn next_alarm_ms(&self) -> Option<u64> {
         let lock = self.alarms.first().map(|(at_ms, _, _)| *at_ms);
-        [lock, self.sessions.next_alarm_ms()].into_iter().flatten().min()
+        [lock, self.sessions.next_alarm_ms(), self.paused_until_ms()].into_iter().flatten().min()
     }
 
     /// The answers for waiters that came up since the last call.
@@ -203,7 +215,9 @@ impl Machine {
         }
         if let Some(id) = waiter.request.session {
             self.sessions.wait_no_more(id, lock, waiter.request.lease_id);
-            self.note_bond(id, lock, waiter.request.lease_id, None);
+            let with_session = self.sessions.has_ended(id);
+            let bond = with_session.then_some(Bond::Ended);
+            self.note_bond(id, lock, waiter.request.lease_id, bond);
         }
     }
 

@@ -16,6 +16,10 @@ pub use holders::{Closed, Holder, Holders};
 pub use stored::{Reading, StoredClosed, StoredEnded, StoredHolder, StoredRecord};
 pub use waiting::{StoredWaiter, place_name, place_of};
 
+/// For how long the waiter of another server outlives its patience here: that server is the one that
+/// answers it.
+const FOREIGN_PATIENCE_MS: u64 = 2_000;
+
 /// How many ended leases a lock remembers.
 pub(super) const ENDED_KEPT: usize = 8;
 
@@ -53,6 +57,23 @@ pub struct Waiter {
     pub since_ms: u64,
     /// When it gives up.
     pub until_ms: u64,
+}
+
+impl Waiter {
+    /// The moment at which `server` checks whether it has timed out.
+    pub fn patience_ms(&self, server: u32) -> u64 {
+        let is_own = self.server == server;
+        self.until_ms.saturating_add(if is_own { 0 } else { FOREIGN_PATIENCE_MS })
+    }
+
+    /// Its client has asked again at another server. Returns whether that is news.
+    pub fn move_to(&mut self, server: u32, now_ms: u64) -> bool {
+        if self.server == server {
+            return false;
+        }
+        (self.server, self.since_ms) = (server, now_ms);
+        true
+    }
 }
 
 /// A lease that ended, or an id that was released before its acquire came.
@@ -176,7 +197,9 @@ impl Record {
 
     /// Until when ended ids are remembered; `None` where there are none.
     pub fn idle_until_ms(&self, retention_ms: u64) -> Option<u64> {
-        self.ended.front().map(|newest| newest.at_ms + retention_ms)
+        // Not in the order of their ends: where servers share a clock, a lease ended when its time was
+        // over, and not when that was noticed.
+        self.ended.iter().map(|ended| ended.at_ms + retention_ms).max()
     }
 
     /// The highest token that the record mentions: the counter is never below it.
@@ -197,10 +220,10 @@ impl Record {
         leases.chain(self.closed.iter().map(|closed| closed.until_ms)).min()
     }
 
-    /// A lease that no session keeps, and whose time has passed: the oldest.
-    pub fn due(&self, now_ms: u64) -> Option<LeaseId> {
+    /// A lease that no session keeps, and whose time has passed, and when it did: the oldest.
+    pub fn due(&self, now_ms: u64) -> Option<(LeaseId, u64)> {
         let due = |holder: &&Holder| holder.session.is_none() && holder.expires_at_ms <= now_ms;
-        self.holders.iter().find(due).map(|holder| holder.lease_id)
+        self.holders.iter().find(due).map(|holder| (holder.lease_id, holder.expires_at_ms))
     }
 
     /// Whether the first waiter has a place at this lock.

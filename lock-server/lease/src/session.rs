@@ -35,6 +35,8 @@ pub struct Session {
     pub held: BTreeSet<(LockName, LeaseId)>,
     /// The requests that wait in its name.
     pub waits: BTreeSet<(LockName, LeaseId)>,
+    /// No lease and no waiting request names it any more. Before that, one that ended is not forgotten.
+    pub is_cleared: bool,
 }
 
 /// Whether a session lives.
@@ -60,6 +62,7 @@ impl Session {
             state: State::Until(now_ms + new.ttl.ms()),
             held: BTreeSet::new(),
             waits: BTreeSet::new(),
+            is_cleared: false,
         }
     }
 
@@ -102,12 +105,18 @@ impl Session {
         if self.blocked.is_some() { SessionEndReason::Blocked } else { SessionEndReason::Expired }
     }
 
-    /// When somebody must look at it again.
+    /// When it ends or is forgotten.
     pub fn alarm_ms(&self, retention_ms: u64) -> u64 {
         match self.state {
             State::Until(at_ms) => at_ms,
-            State::Ended(_, at_ms) => at_ms + retention_ms,
+            State::Ended(_, at_ms) if self.is_cleared => at_ms + retention_ms,
+            State::Ended(..) => u64::MAX,
         }
+    }
+
+    /// Whether it has ended and is named by leases that are to be ended with it.
+    pub fn is_to_be_cleared(&self) -> bool {
+        matches!(self.state, State::Ended(..)) && !self.is_cleared
     }
 
     /// How many leases and waiting requests are bound to it.
@@ -155,6 +164,8 @@ pub struct StoredSession {
     blocked: Option<Owner>,
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     ended: Option<SessionEndReason>,
+    #[serde(rename = "c", default, skip_serializing_if = "std::ops::Not::not")]
+    is_cleared: bool,
     #[serde(rename = "g", default)]
     created_at_ms: u64,
     #[serde(rename = "r", default)]
@@ -178,6 +189,7 @@ impl Session {
             principal: self.principal.clone(),
             blocked: self.blocked.clone(),
             ended,
+            is_cleared: self.is_cleared,
             created_at_ms: self.created_at_ms,
             heartbeats: self.heartbeats,
             until_ms,
@@ -200,6 +212,8 @@ impl Session {
             },
             held: BTreeSet::new(),
             waits: BTreeSet::new(),
+            // Where there is one server, it ends everything in one step.
+            is_cleared: stored.is_cleared || matches!(reading, Reading::Restart { .. }),
         }
     }
 }

@@ -14,6 +14,7 @@
 mod access;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod local;
 mod pinned;
 mod script;
 mod sentinel;
@@ -33,6 +34,7 @@ use redis::{Cmd, RedisError, Value};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use local::LocalLinks;
 pub use pinned::Pinned;
 pub use script::{Script, load_scripts, plain};
 pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
@@ -194,14 +196,23 @@ impl RedisLink {
         tasks: &Tasks,
     ) -> Self {
         let link = Self::new(target, options, verifier);
-        let (own, stop) = (link.clone(), tasks.shutdown_token());
-        tasks.spawn(async move {
-            if let Some(Err(reason)) = stop.run_until_cancelled(own.connect_once(1)).await {
-                own.take_down(&reason);
-            }
-            supervisor::run(own, stop).await;
-        });
+        tasks.spawn(link.clone().connect_and_run(tasks.shutdown_token()));
         link
+    }
+
+    /// Another link to the same Redis on the current runtime, made in the background.
+    fn another_here(&self, tasks: &Tasks) -> Self {
+        let Inner { target, options, verifier, .. } = &*self.inner;
+        let link = Self::new(target.clone(), *options, verifier.clone());
+        tasks.spawn_here(link.clone().connect_and_run(tasks.shutdown_token()));
+        link
+    }
+
+    async fn connect_and_run(self, stop: CancellationToken) {
+        if let Some(Err(reason)) = stop.run_until_cancelled(self.connect_once(1)).await {
+            self.take_down(&reason);
+        }
+        supervisor::run(self, stop).await;
     }
 
     fn new(target: RedisTarget, options: LinkOptions, verifier: Arc<dyn Verifier>) -> Self {

@@ -97,6 +97,7 @@ pub(super) async fn answered<T: Send + 'static>(
     let shutdown = service.kit.tasks.shutdown_token();
     let _waiting = service.counters.waiting();
     tokio::select! {
+        biased;
         answer = answer => Some(answer),
         () = shutdown.cancelled() => None,
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fence_protocol::duration;
 
 use crate::store::StoreUrl;
-use crate::store::redis::replicas::ReplicaOptions;
+use crate::store::records::redis::ReplicaOptions;
 
 /// More replicas than that nobody waits for.
 const MOST: u32 = 64;

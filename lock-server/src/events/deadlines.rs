@@ -7,8 +7,6 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token};
 
 /// How long after a lease's time is over its own server looks: the store's clock is not ours.
 const MARGIN_MS: u64 = 20;
-/// How much later the servers look that did not grant it: its own is dead then, or slow.
-const OTHERS_MS: u64 = 5_000;
 /// How long the event of an end may take that must have come before another lease's grant.
 const OVERTAKEN_MS: u64 = 200;
 
@@ -22,12 +20,8 @@ pub(super) struct Followed {
     pub(super) owner: Option<Owner>,
     /// When its grant was heard of.
     pub(super) granted_at_ms: u64,
-    /// How long before that it was granted.
-    pub(super) before_ms: u64,
     session: Option<SessionId>,
     due_ms: u64,
-    /// What to add to a lease's time, where another server granted it.
-    patience_ms: u64,
 }
 
 /// The leases that were told as granted and not as ended, by when to look at them.
@@ -60,9 +54,9 @@ impl Deadlines {
     }
 
     /// Learns from an event; whether something became due earlier than before.
-    pub(super) fn note(&mut self, event: &Event, now_ms: u64, is_own: bool) -> bool {
+    pub(super) fn note(&mut self, event: &Event, now_ms: u64) -> bool {
         match (event.kind, event.lock.clone().zip(event.lease_id)) {
-            (EventKind::Granted, Some(key)) => self.granted(event, key, now_ms, is_own),
+            (EventKind::Granted, Some(key)) => self.granted(event, key, now_ms),
             (kind, Some(key)) if kind.is_end() => {
                 self.forget(&key);
                 false
@@ -72,7 +66,7 @@ impl Deadlines {
         }
     }
 
-    fn granted(&mut self, event: &Event, key: Key, now_ms: u64, is_own: bool) -> bool {
+    fn granted(&mut self, event: &Event, key: Key, now_ms: u64) -> bool {
         let (lock, lease_id) = &key;
         let first = self.next_ms();
         if let Some(before) = self.by_lock.get(lock).copied().filter(|before| before != lease_id) {
@@ -82,17 +76,13 @@ impl Deadlines {
         if self.leases.len() >= self.capacity || self.leases.contains_key(&key) {
             return self.next_ms() < first;
         }
-        let patience_ms = if is_own { 0 } else { OTHERS_MS };
-        let ttl_ms = event.ttl_ms.unwrap_or(0).saturating_sub(event.ms_ago);
-        let due_ms = now_ms.saturating_add(ttl_ms) + MARGIN_MS + patience_ms;
+        let due_ms = now_ms.saturating_add(event.ttl_ms.unwrap_or(0)) + MARGIN_MS;
         let followed = Followed {
             token: event.token,
             owner: event.owner.clone(),
             granted_at_ms: now_ms,
-            before_ms: event.ms_ago,
             session: event.session_id,
             due_ms,
-            patience_ms,
         };
         if event.mode.is_exclusive() {
             self.by_lock.insert(lock.clone(), *lease_id);
@@ -127,7 +117,7 @@ impl Deadlines {
     pub(super) fn lives(&mut self, key: &Key, now_ms: u64, expires_in_ms: u64) {
         let Some(followed) = self.leases.get_mut(key) else { return };
         self.due.remove(&(followed.due_ms, key.clone()));
-        followed.due_ms = now_ms.saturating_add(expires_in_ms) + MARGIN_MS + followed.patience_ms;
+        followed.due_ms = now_ms.saturating_add(expires_in_ms) + MARGIN_MS;
         self.due.insert((followed.due_ms, key.clone()));
     }
 
@@ -195,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_looked_at_when_its_time_is_over_and_others_wait_for_its_server() {
+    fn a_lease_is_looked_at_when_its_time_is_over() {
         let mut deadlines = Deadlines::new(9);
-        assert!(deadlines.note(&granted(1, "a", 1_000), 0, true));
-        assert!(!deadlines.note(&granted(2, "b", 1_000), 0, false));
+        assert!(deadlines.note(&granted(1, "a", 1_000), 0));
+        assert!(!deadlines.note(&granted(2, "b", 6_000), 0));
         assert!(due(&mut deadlines, 1_000).is_empty());
         assert_eq!(due(&mut deadlines, 1_020), [lease(1)]);
-        assert!(due(&mut deadlines, 6_000).is_empty(), "once taken it is not due by itself");
+        assert!(due(&mut deadlines, 1_500).is_empty(), "once taken it is not due by itself");
         deadlines.lives(&key(1, "a"), 1_020, 500);
         assert_eq!(due(&mut deadlines, 1_540), [lease(1)]);
         assert_eq!(due(&mut deadlines, 6_020), [lease(2)]);
@@ -210,11 +200,11 @@ mod tests {
     #[test]
     fn whoever_was_overtaken_is_looked_at_soon() {
         let mut deadlines = Deadlines::new(9);
-        deadlines.note(&granted(1, "a", 60_000), 0, true);
-        assert!(deadlines.note(&granted(2, "a", 60_000), 10, true));
+        deadlines.note(&granted(1, "a", 60_000), 0);
+        assert!(deadlines.note(&granted(2, "a", 60_000), 10));
         assert_eq!(due(&mut deadlines, 210), [lease(1)]);
         let released = Event::new(EventKind::Released).lock(&key(1, "a").0).lease(lease(1));
-        deadlines.note(&released, 211, true);
+        deadlines.note(&released, 211);
         let known = |n| deadlines.of(&key(n, "a")).is_some();
         assert!(!known(1) && known(2));
     }
@@ -225,7 +215,7 @@ mod tests {
         let mut deadlines = Deadlines::new(9);
         for n in 1..=2 {
             let mode = LeaseMode::Shared;
-            deadlines.note(&Event { mode, ..granted(n, "a", 60_000) }, 0, true);
+            deadlines.note(&Event { mode, ..granted(n, "a", 60_000) }, 0);
         }
         assert!(due(&mut deadlines, 50_000).is_empty());
         assert_eq!(due(&mut deadlines, 60_020), [lease(1), lease(2)]);
@@ -235,10 +225,10 @@ mod tests {
     #[test]
     fn the_leases_of_a_group_are_followed_one_by_one() {
         let mut deadlines = Deadlines::new(9);
-        deadlines.note(&granted(1, "a", 1_000), 0, true);
-        deadlines.note(&granted(1, "b", 1_000), 0, true);
+        deadlines.note(&granted(1, "a", 1_000), 0);
+        deadlines.note(&granted(1, "b", 1_000), 0);
         let released = Event::new(EventKind::Released).lock(&key(1, "a").0).lease(lease(1));
-        deadlines.note(&released, 5, true);
+        deadlines.note(&released, 5);
         assert!(deadlines.of(&key(1, "a")).is_none());
         assert_eq!(deadlines.take_due(1_020, 9), [key(1, "b")]);
     }
@@ -249,26 +239,26 @@ mod tests {
         let session = SessionId::new(uuid::Uuid::from_u128(7)).unwrap();
         let mut event = granted(1, "a", 60_000);
         event.session_id = Some(session);
-        deadlines.note(&event, 0, true);
-        deadlines.note(&granted(2, "b", 60_000), 0, true);
+        deadlines.note(&event, 0);
+        deadlines.note(&granted(2, "b", 60_000), 0);
         let mut closed = Event::new(EventKind::SessionClosed);
         closed.session_id = Some(session);
-        assert!(deadlines.note(&closed, 5, true));
+        assert!(deadlines.note(&closed, 5));
         assert_eq!(due(&mut deadlines, 5), [lease(1)]);
         deadlines.forget(&key(1, "a"));
         assert!(deadlines.by_session.is_empty(), "nothing is kept of a session without leases");
-        assert!(!deadlines.note(&closed, 6, true));
+        assert!(!deadlines.note(&closed, 6));
     }
 
     #[test]
     fn no_more_are_followed_than_there_is_room_for() {
         let mut deadlines = Deadlines::new(2);
         for n in 1..=3 {
-            deadlines.note(&granted(n, &format!("l{n}"), 10), 0, true);
+            deadlines.note(&granted(n, &format!("l{n}"), 10), 0);
         }
         assert!(deadlines.of(&key(3, "l3")).is_none());
         deadlines.forget(&key(1, "l1"));
-        deadlines.note(&granted(3, "l3", 10), 0, true);
+        deadlines.note(&granted(3, "l3", 10), 0);
         assert!(deadlines.of(&key(3, "l3")).is_some());
     }
 }

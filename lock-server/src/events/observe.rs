@@ -1,8 +1,6 @@
 //! Stands before a store and tells what it answered.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_protocol::wire::event::{Event, EventKind};
@@ -13,10 +11,8 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use super::Events;
 use crate::store::{
     Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
+    report_waiting,
 };
-
-/// A request that has waited for so long is told as queued.
-const QUEUED_AFTER: Duration = Duration::from_millis(100);
 
 /// A store whose answers are told as events.
 ///
@@ -32,19 +28,6 @@ impl Observed {
         Self { store, events }
     }
 
-    /// Tells of requests that wait long, and of their leaving where they leave without a grant.
-    async fn waited<T>(
-        &self,
-        queued: Vec<Event>,
-        acquire: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let mut waits = Waits { events: &self.events, queued, is_told: false };
-        let result = waits.through(acquire).await;
-        // The grant is told instead.
-        waits.is_told &= result.is_err();
-        result
-    }
-
     fn tell_grant(&self, lock: &LockName, session: Option<SessionId>, grant: &Grant) {
         let mut event = Event::new(EventKind::Granted).lock(lock).lease(grant.lease_id);
         (event.token, event.owner) = (Some(grant.token), Some(grant.owner.clone()));
@@ -54,53 +37,16 @@ impl Observed {
     }
 }
 
-fn queued(request: &Acquire) -> Event {
-    let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
-    (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
-    event.mode = request.mode.wire();
-    event
-}
-
-/// A request in the queues of its locks. Dropped after it was told as queued, it has left without a
-/// grant.
-struct Waits<'a> {
-    events: &'a Events,
-    /// One for each lock.
-    queued: Vec<Event>,
-    is_told: bool,
-}
-
-impl Waits<'_> {
-    async fn through<T>(&mut self, acquire: impl Future<Output = T>) -> T {
-        tokio::pin!(acquire);
-        tokio::select! {
-            biased;
-            result = &mut acquire => return result,
-            () = tokio::time::sleep(QUEUED_AFTER) => {}
-        }
-        self.is_told = true;
-        for event in &self.queued {
-            self.events.tell(event.clone());
-        }
-        acquire.await
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        for event in self.queued.drain(..).filter(|_| self.is_told) {
-            self.events.tell(Event { kind: EventKind::Left, ..event });
-        }
-    }
-}
-
 #[async_trait]
 impl LockStore for Observed {
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
         let (lock, session) = (request.lock.clone(), request.session);
         let result = match request.wait_ms {
             0 => self.store.acquire(request).await,
-            _ => self.waited(vec![queued(&request)], self.store.acquire(request)).await,
+            _ => {
+                let parts = [request.clone()];
+                report_waiting(&self.events, &parts, self.store.acquire(request)).await
+            }
         };
         if let Ok(grant) = &result {
             self.tell_grant(&lock, session, grant);
@@ -136,8 +82,7 @@ impl LockStore for Observed {
         let result = match parts.iter().any(|part| part.wait_ms > 0) {
             false => self.store.acquire_all(parts).await,
             true => {
-                let queued = parts.iter().map(queued).collect();
-                self.waited(queued, self.store.acquire_all(parts)).await
+                report_waiting(&self.events, &parts, self.store.acquire_all(parts.clone())).await
             }
         };
         for ((lock, session), grant) in asked.iter().zip(result.iter().flatten()) {

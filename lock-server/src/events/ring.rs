@@ -2,7 +2,7 @@
 
 mod index;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName, Token};
 
 use self::index::Index;
+use crate::store::records::ServerId;
 
 /// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,
 /// `1795-3`; without Redis the first part is when the server started.
@@ -49,6 +50,8 @@ pub(super) struct Entry {
     pub(super) event: Arc<Event>,
     /// When it was told, on this server's clock, in milliseconds; below zero before it started.
     pub(super) at_ms: i64,
+    /// The server that reported it; zero where there is only this one.
+    pub(super) origin: ServerId,
 }
 
 impl Entry {
@@ -155,6 +158,22 @@ impl Ring {
         self.at(self.index.gap().into_iter(), 1, |_| true).pop()
     }
 
+    /// The locks that a server has granted, and whose leases have not ended since.
+    pub(super) fn granted_by(&self, server: ServerId) -> Vec<LockName> {
+        let mut live: HashMap<(&LockName, LeaseId), bool> = HashMap::new();
+        for entry in &self.entries {
+            let event = &*entry.event;
+            let Some(lease) = event.lock.as_ref().zip(event.lease_id) else { continue };
+            if event.kind == EventKind::Granted {
+                live.insert(lease, entry.origin == server);
+            } else if event.kind.is_end() {
+                live.remove(&lease);
+            }
+        }
+        let granted = live.into_iter().filter(|(_, is_its_own)| *is_its_own);
+        granted.map(|((lock, _), _)| lock.clone()).collect()
+    }
+
     fn at(
         &self,
         places: impl Iterator<Item = u64>,
@@ -180,12 +199,6 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn new(capacity: usize) -> Self {
         Self { known: HashSet::new(), by_age: VecDeque::new(), capacity }
-    }
-
-    /// Whether the event tells of a lease whose end was told.
-    pub(super) fn is_over(&self, event: &Event) -> bool {
-        key_of(event)
-            .is_some_and(|(lease, lock, token, _)| self.known.contains(&(lease, lock, token, true)))
     }
 
     /// Whether the event is news; notes it.
@@ -228,7 +241,7 @@ mod tests {
         let mut ring = Ring::new(capacity, id(0));
         for seq in 1..=count {
             let event = Arc::new(Event::new(EventKind::Queued));
-            ring.push(Entry { id: Some(id(seq)), event, at_ms: 0 });
+            ring.push(Entry { id: Some(id(seq)), event, at_ms: 0, origin: ServerId(1) });
         }
         ring
     }
@@ -282,7 +295,12 @@ mod tests {
             if seq % 25 == 0 {
                 event = Event::new(Gap);
             }
-            ring.push(Entry { id: Some(id(seq)), event: Arc::new(event), at_ms: 0 });
+            ring.push(Entry {
+                id: Some(id(seq)),
+                event: Arc::new(event),
+                at_ms: 0,
+                origin: ServerId(1),
+            });
             let scan = |wanted: &dyn Fn(&Event) -> bool| {
                 let found = ring.entries.iter().rev().filter(|entry| wanted(&entry.event));
                 found.filter_map(|entry| entry.id).collect::<Vec<_>>()
@@ -302,6 +320,23 @@ mod tests {
             assert_eq!(ring.gap().and_then(|entry| entry.id), gaps.first().copied());
         }
         assert!(ring.index.lock_count() <= 8);
+    }
+
+    #[test]
+    fn the_live_leases_of_a_server_are_known() {
+        let mut ring = Ring::new(9, id(0));
+        let lock = |name: &str| LockName::new(name).unwrap();
+        let mut push = |kind, n: u128, name: &str, origin| {
+            let lease = LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
+            let event = Arc::new(Event::new(kind).lock(&lock(name)).lease(lease));
+            ring.push(Entry { id: None, event, at_ms: 0, origin: ServerId(origin) });
+        };
+        push(EventKind::Granted, 1, "a", 1);
+        push(EventKind::Granted, 2, "b", 1);
+        push(EventKind::Granted, 3, "c", 2);
+        push(EventKind::Released, 2, "b", 2);
+        assert_eq!(ring.granted_by(ServerId(1)), [lock("a")]);
+        assert_eq!(ring.granted_by(ServerId(2)), [lock("c")]);
     }
 
     #[test]
@@ -333,11 +368,9 @@ mod tests {
         // An id that was forgotten is granted anew, with another token.
         let mut again = event(EventKind::Granted, 1);
         again.token = Token::new(7).ok();
-        assert!(told.is_news(&again) && !told.is_news(&again) && !told.is_over(&again));
+        assert!(told.is_news(&again) && !told.is_news(&again));
         again.kind = EventKind::Expired;
         assert!(told.is_news(&again));
-        again.kind = EventKind::Granted;
-        assert!(told.is_over(&again), "its end was told");
         // A group has one id and several leases.
         let of = |lock| event(EventKind::Granted, 9).lock(&LockName::new(lock).unwrap());
         assert!(told.is_news(&of("a")) && told.is_news(&of("b")) && !told.is_news(&of("a")));

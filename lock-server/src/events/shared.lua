@@ -1,28 +1,23 @@
--- Appends events to the namespace's stream, each grant and each end of a lease once.
+-- Appends a batch of events to the namespace's stream, as one entry. Its id is the life of the numbering,
+-- ms since 1970, and the number of the batch's last event: no number is left out.
 --
--- KEYS[1] the stream  [2] zset of what was told once -> when, ms  [3] the number of the last event
--- ARGV[1] how many events to keep  [2] how many of what was told once  [3] the caller's server id
--- then two for each event: what it tells once, or empty; the event, a JSON text
---
--- Post:  how many were news. The numbers have no hole, so that a reader sees what it misses.
+-- KEYS[1] the stream  [2] the id of its last entry
+-- ARGV[1] how many events to keep  [2] the server that appends  [3] the number of its batch
+--     [4] how many events  [5] the events: a JSON array
 local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local news = {}
-for i = 4, #ARGV, 2 do
-  if ARGV[i] == '' or redis.call('ZADD', KEYS[2], 'NX', now, ARGV[i]) == 1 then
-    news[#news + 1] = ARGV[i + 1]
-  end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- MGET takes a key of another type for missing.
+local life, number = string.match(redis.call('MGET', KEYS[2])[1] or '', '^(%d+)-(%d+)$')
+if not life then
+  redis.call('DEL', KEYS[1])
+  life, number = string.format('%.0f', now), 0
 end
-if #news == 0 then
-  return 0
+number = number + ARGV[4]
+local id = life .. '-' .. string.format('%.0f', number)
+redis.call('XADD', KEYS[1], id, 't', string.format('%.0f', now), 'o', ARGV[2], 'b', ARGV[3],
+  'n', ARGV[4], 'e', ARGV[5])
+redis.call('SET', KEYS[2], id)
+if number > tonumber(ARGV[1]) then
+  redis.call('XTRIM', KEYS[1], 'MINID', life .. '-' .. string.format('%.0f', number - ARGV[1]))
 end
-local last = redis.call('INCRBY', KEYS[3], #news)
-for at, event in ipairs(news) do
-  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*',
-    'n', string.format('%.0f', last - #news + at), 'o', ARGV[3], 'e', event)
-end
-local over = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[2])
-if over > 0 then
-  redis.call('ZREMRANGEBYRANK', KEYS[2], 0, over - 1)
-end
-return #news
+return id

@@ -1,13 +1,14 @@
 //! The events of several lock servers: one bounded stream in their Redis.
 //!
-//! Each server appends what it tells and reads what all tell, its own events too, so that all have
-//! the same events with the same ids, and a reader may resume at any of them. It has connections of
+//! Each server appends its events in batches and reads those of all servers, its own too, so that all
+//! have the same events with the same ids, and a reader may resume at any of them. It has connections of
 //! its own: neither a slow reader nor a full stream can hold up an operation on a lock.
 
 mod entries;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,38 +16,39 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Value, cmd};
 use async_trait::async_trait;
+use fence_protocol::Namespace;
 use fence_protocol::wire::event::{Event, EventKind};
-use fence_protocol::{LockName, Namespace, Token};
 use service_kit::Kit;
 use service_kit::redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields,
 };
-use tokio::sync::mpsc;
 
-use self::entries::Told;
+use self::entries::Batch;
 use super::Events;
-use super::ring::{EventId, Ring, key_of};
+use super::ring::{EventId, Ring};
+use crate::store::records::ServerId;
 use crate::store::redis::KeyPrefix;
 use crate::store::redis::refusals::elsewhere;
 
 /// How many events are appended in one step, which is as long as Redis stands still for them.
-const BATCH: usize = 256;
+const BATCH: usize = 1_024;
 /// Between two appends, and between two reads, while there is news: the first event goes at once, and
-/// those of a busy server together. Each step costs Redis as much as an operation on a lock does, and
-/// nobody watches at this pace.
+/// those of a busy server together. No person reads faster.
 const GATHER: Duration = Duration::from_millis(25);
-/// How many are read in one step.
-const PAGE: usize = 512;
+/// How many batches are read in one step.
+const PAGE: usize = 64;
 /// How long a read waits for news; the link wants an answer within two seconds.
 const BLOCK_MS: u64 = 500;
 /// Between two tries when Redis is away.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Of how many servers the last batch is known, so that none is read twice.
+const ORIGINS: usize = 1_024;
 
-/// Events are no reason to judge a process: what they could lose, a gap tells.
-struct Anybody;
+/// Events are no reason to judge a process: a gap reports what they could lose.
+struct Unverified;
 
 #[async_trait]
-impl Verifier for Anybody {
+impl Verifier for Unverified {
     async fn verify(&self, _: &mut MultiplexedConnection) -> Result<(), String> {
         Ok(())
     }
@@ -56,12 +58,11 @@ impl Verifier for Anybody {
 #[derive(Clone, Debug)]
 struct Keys {
     stream: String,
-    once: String,
-    number: String,
+    last: String,
     lineage: String,
 }
 
-/// Reads what is remembered, then follows it, and writes what this server tells.
+/// Reads what is remembered, then follows it, and writes the events of this server.
 ///
 /// # Errors
 /// A sentence where Redis cannot be reached.
@@ -69,32 +70,26 @@ pub(super) async fn start(
     events: &Events,
     target: RedisTarget,
     (key_prefix, namespace): (&KeyPrefix, &Namespace),
-    outbox: mpsc::Receiver<Event>,
+    origin: ServerId,
     kit: &Kit,
 ) -> Result<(), String> {
     let prefix = key_prefix.of(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
     let key = |name: &str| format!("{prefix}{name}");
-    let keys = Keys {
-        stream: key("events"),
-        once: key("events:once"),
-        number: key("events:number"),
-        lineage: key("lineage"),
-    };
+    let keys = Keys { stream: key("events"), last: key("events:last"), lineage: key("lineage") };
     let link = async || {
-        let (options, anybody) = (LinkOptions::default(), Arc::new(Anybody));
-        RedisLink::start(target.clone(), options, anybody, &kit.tasks).await
+        let (options, unverified) = (LinkOptions::default(), Arc::new(Unverified));
+        RedisLink::start(target.clone(), options, unverified, &kit.tasks).await
     };
     let (reading, writing) = (link().await?, link().await?);
-    let origin = service_kit::ids::random_hex(8);
     let mut reader = StreamReader {
         events: events.clone(),
         link: reading,
         keys: keys.clone(),
-        origin: origin.clone(),
         last: EventId::default(),
-        number: None,
+        batches: HashMap::new(),
         lineage: None,
+        reported: None,
     };
     reader.load().await.map_err(|error| format!("the events in Redis cannot be read: {error}"))?;
     let writer = StreamWriter { events: events.clone(), link: writing, keys, origin };
@@ -104,7 +99,7 @@ pub(super) async fn start(
         stop.run_until_cancelled(reader.follow()).await;
     });
     kit.tasks.spawn(async move {
-        stop_writing.run_until_cancelled(writer.write(outbox)).await;
+        stop_writing.run_until_cancelled(writer.write()).await;
     });
     Ok(())
 }
@@ -113,31 +108,36 @@ struct StreamReader {
     events: Events,
     link: RedisLink,
     keys: Keys,
-    origin: String,
     /// Read up to here.
     last: EventId,
-    /// The number of the event there.
-    number: Option<u64>,
+    /// The last batch of each server: one whose reply was lost may have been appended twice.
+    batches: HashMap<u32, u64>,
     lineage: Option<String>,
+    /// The last lineage among the events.
+    reported: Option<Option<String>>,
 }
 
 impl StreamReader {
-    /// What was told before this server started.
+    /// Reads what was there before this server started.
     async fn load(&mut self) -> Result<(), LinkError> {
         let capacity = self.events.inner.options.history;
-        let mut read = cmd("XREVRANGE");
-        read.arg(&self.keys.stream).arg("+").arg("-").arg("COUNT").arg(capacity);
-        let mut told = entries::of_range(self.link.call(&read).await?);
-        told.reverse();
+        let (mut known, mut count, mut end) = (Vec::new(), 0, "+".to_owned());
+        while count < capacity {
+            let mut read = cmd("XREVRANGE");
+            read.arg(&self.keys.stream).arg(&end).arg("-").arg("COUNT").arg(PAGE);
+            let batches = entries::of_range(self.link.call(&read).await?);
+            let Some(oldest) = batches.last() else { break };
+            end = format!("({}", oldest.id);
+            count += batches.iter().map(|batch| batch.events.len()).sum::<usize>();
+            known.extend(batches);
+        }
+        let before = known.last().map_or_else(EventId::default, Batch::before);
         let now_ms = self.redis_now_ms().await?;
-        // A stream that is shorter was never cut; of one that is not, the first entry only says
-        // where the rest begins.
-        let before = if told.len() < capacity { EventId::default() } else { told.remove(0).id };
         self.events.state().ring = Ring::new(capacity, before);
         self.last = before;
-        for entry in told {
-            let age_ms = now_ms.saturating_sub(entry.id.ms);
-            self.hear(entry, age_ms);
+        for batch in known.into_iter().rev() {
+            let age_ms = now_ms.saturating_sub(batch.at_ms);
+            self.remember(batch, age_ms);
         }
         Ok(())
     }
@@ -159,23 +159,24 @@ impl StreamReader {
 
     async fn turn(&mut self) -> Result<(), LinkError> {
         let mut look = cmd("MGET");
-        look.arg(&self.keys.number).arg(&self.keys.lineage);
+        look.arg(&self.keys.last).arg(&self.keys.lineage);
         let fields = text_fields(self.link.call(&look).await?).unwrap_or_default();
         self.see_lineage(fields.get(1).map(String::as_str).unwrap_or_default());
-        let number = fields.first().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-        if self.number.is_some_and(|known| number < known) {
+        let last: EventId = fields.first().and_then(|text| text.parse().ok()).unwrap_or_default();
+        if last < self.last {
             // Emptied, or restored from before. Ids there may be lower than those read here.
             self.events.gap(None, "Redis lost the stream of events");
-            (self.last, self.number) = (EventId::default(), None);
+            self.last = EventId::default();
+            self.batches.clear();
         }
         let mut read = cmd("XREAD");
         read.arg("COUNT").arg(PAGE).arg("BLOCK").arg(BLOCK_MS);
         read.arg("STREAMS").arg(&self.keys.stream).arg(self.last.to_string());
-        let entries = entries::of_read(self.link.call(&read).await?);
-        let is_all = entries.len() < PAGE.min(self.events.inner.options.history / 4);
-        let is_news = !entries.is_empty();
-        for entry in entries {
-            self.hear(entry, 0);
+        let batches = entries::of_read(self.link.call(&read).await?);
+        let is_all = batches.len() < PAGE;
+        let is_news = !batches.is_empty();
+        for batch in batches {
+            self.remember(batch, 0);
         }
         if is_news && is_all {
             tokio::time::sleep(GATHER).await;
@@ -183,20 +184,29 @@ impl StreamReader {
         Ok(())
     }
 
-    fn hear(&mut self, told: Told, age_ms: u64) {
-        let Told { id, number, origin, event } = told;
-        if let (Some(known), Some(number)) = (self.number, number)
-            && number != known + 1
-        {
-            let missed = number.checked_sub(known + 1);
+    fn remember(&mut self, batch: Batch, age_ms: u64) {
+        let before = batch.before();
+        if self.last != EventId::default() && before != self.last {
+            let is_same_life = before.ms == self.last.ms;
+            let missed = before.seq.checked_sub(self.last.seq).filter(|_| is_same_life);
             self.events.gap(missed, "this server was too slow to read the events in Redis");
         }
-        self.last = id;
-        self.number = number.or(self.number);
-        let Some(mut event) = event else { return };
-        event.ms_ago = age_ms;
+        self.last = batch.id;
+        let (origin, number) = batch.origin;
+        if self.batches.insert(origin, number).is_some_and(|known| known >= number) {
+            return;
+        }
+        if self.batches.len() > ORIGINS {
+            self.batches.clear();
+        }
         let at_ms = self.events.now_ms() - i64::try_from(age_ms).unwrap_or(i64::MAX);
-        self.events.hear(id, event, at_ms, origin == self.origin);
+        let ids = (1..).map(|nth| EventId { seq: before.seq + nth, ..before });
+        // Every server reports a new lineage.
+        let news = ids.zip(batch.events).filter(|(_, event)| {
+            event.kind != EventKind::Lineage
+                || self.reported.replace(event.text.clone()) != Some(event.text.clone())
+        });
+        self.events.remember_all(news, at_ms, ServerId(origin));
     }
 
     fn see_lineage(&mut self, id: &str) {
@@ -213,21 +223,21 @@ struct StreamWriter {
     events: Events,
     link: RedisLink,
     keys: Keys,
-    origin: String,
+    origin: ServerId,
 }
 
 impl StreamWriter {
-    async fn write(self, mut outbox: mpsc::Receiver<Event>) {
+    async fn write(self) {
         let script = Script::new("shared.lua", include_str!("shared.lua"));
-        let mut batch = Vec::with_capacity(BATCH);
-        // Of more than the stream keeps, the first would be gone before anybody can read them.
+        let Some(outbox) = &self.events.inner.outbox else { return };
+        // Of more than the stream keeps, the first would be gone before anyone can read them.
         let most = BATCH.min((self.events.inner.options.history / 4).max(1));
         let mut pace = tokio::time::sleep(Duration::ZERO);
-        while outbox.recv_many(&mut batch, most).await > 0 {
+        for number in 1.. {
+            let mut batch = outbox.next(most).await;
             if batch.len() < most {
                 pace.await;
-                let more = std::iter::from_fn(|| outbox.try_recv().ok());
-                batch.extend(more.take(most - batch.len()));
+                batch.extend(outbox.take(most - batch.len()));
             }
             pace = tokio::time::sleep(GATHER);
             let lost = self.events.inner.lost.swap(0, Ordering::Relaxed);
@@ -236,24 +246,19 @@ impl StreamWriter {
                 gap.missed = Some(lost);
                 batch.insert(0, gap);
             }
-            self.append(&script, &batch).await;
-            batch.clear();
+            self.append(&script, number, &batch).await;
         }
     }
 
-    /// Repeats until Redis has them. What may have been appended before is not told twice where that
-    /// would matter: grants and ends are known there.
-    async fn append(&self, script: &Script, batch: &[Event]) {
-        let keys = [&*self.keys.stream, &*self.keys.once, &*self.keys.number];
-        let history = self.events.inner.options.history;
-        let mut command = script.call_once(&keys);
-        command.arg(history).arg(history.saturating_mul(2)).arg(&self.origin);
-        for event in batch {
-            command.arg(once(event)).arg(serde_json::to_string(event).unwrap_or_default());
-        }
+    /// Repeats until Redis has them. Readers know a batch that was appended twice by its number.
+    async fn append(&self, script: &Script, number: u64, batch: &[Event]) {
+        let mut command = script.call_once(&[&*self.keys.stream, &*self.keys.last]);
+        let (history, text) = (self.events.inner.options.history, serde_json::to_string(batch));
+        command.arg(history).arg(self.origin.0).arg(number).arg(batch.len());
+        command.arg(text.unwrap_or_default());
         loop {
             match self.link.call(&command).await {
-                Ok(Value::Int(_)) => return,
+                Ok(Value::BulkString(_)) => return,
                 Err(LinkError::Server { code, .. }) if elsewhere(&code).is_some() => {
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -269,16 +274,4 @@ impl StreamWriter {
             }
         }
     }
-}
-
-/// What an event tells once; empty where it may come again.
-fn once(event: &Event) -> String {
-    if event.kind == EventKind::Lineage {
-        return format!("l:{}", event.text.as_deref().unwrap_or_default());
-    }
-    key_of(event).map_or_else(String::new, |(lease_id, lock, token, is_end)| {
-        let lock = lock.as_ref().map(LockName::as_str).unwrap_or_default();
-        let token = token.map_or(0, Token::get);
-        format!("{}:{lease_id}:{lock}:{token}", if is_end { "e" } else { "g" })
-    })
 }

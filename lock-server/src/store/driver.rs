@@ -9,7 +9,10 @@
 //! | --- | --- |
 //! | `op.rs` | a request: its records, its decision, its answer |
 //! | `core.rs` | what is known; decides a batch, settles its commit |
+//! | `core/uncommitted.rs` | decisions that lost a race, or that the store could not commit |
+//! | `requests.rs` | the requests of the API |
 //! | `draft.rs` | sorts requests that touch the same records into groups |
+//! | `pending.rs` | grants that the engine has to confirm before their callers get them |
 //! | `waiters.rs` | who waits for which answer |
 //! | `stored.rs` | records as bytes |
 //! | `shown.rs` | reads that decide nothing, where servers share the records |
@@ -19,16 +22,20 @@ mod background;
 mod core;
 mod draft;
 mod op;
+mod pending;
+mod requests;
 mod shown;
 mod stored;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
@@ -38,14 +45,17 @@ use futures_util::FutureExt;
 use lease::{Machine, tokens};
 use service_kit::Kit;
 use service_kit::health::Status;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 use self::core::{Core, Flight};
 use self::op::{Call, Op, Tokens};
+use self::pending::PendingGrant;
 use self::waiters::{Answered, Waiting};
 use super::records::{Batch, Committed, Key, RecordStore, ServerId};
 use super::{
-    Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
+    Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Report, Revoke, SessionStore,
+    StoreError, report_waiting,
 };
 
 /// How many requests may wait to be decided; more are refused, not queued.
@@ -63,10 +73,20 @@ struct Inner {
     store: Arc<dyn RecordStore>,
     kit: Kit,
     limits: Limits,
-    server: ServerId,
+    server: Server,
     state: Mutex<State>,
     /// Something is due earlier than the background thinks.
     sooner: Arc<Notify>,
+    reports: OnceLock<Arc<dyn Report>>,
+    /// The first current-thread runtime that a request came on.
+    local: OnceLock<Handle>,
+}
+
+/// This server.
+struct Server {
+    id: ServerId,
+    /// For how long it counts as alive once it has fallen silent.
+    liveness: Duration,
 }
 
 struct State {
@@ -77,6 +97,8 @@ struct State {
     committed: u64,
     /// When the background looks next.
     wakes_at_ms: u64,
+    /// Sessions whose leases are being ended.
+    clearing: BTreeSet<SessionId>,
 }
 
 impl fmt::Debug for Driver {
@@ -91,34 +113,60 @@ impl Driver {
     /// Serves a namespace of which this process is the only server; `machine` has all that there is.
     pub fn alone(store: Arc<dyn RecordStore>, machine: Machine, limits: Limits, kit: &Kit) -> Self {
         kit.health.set(CHECK, Status::Ok);
-        Self::start(store, machine, ServerId::default(), limits, kit)
+        let alone = Server { id: ServerId::default(), liveness: Duration::ZERO };
+        Self::start(store, machine, alone, limits, kit)
     }
 
-    /// Serves a namespace that it may share with other servers.
+    /// Serves a namespace that it may share with other servers, which count this one as alive until it
+    /// has been silent for `liveness`. It takes no request before it [lives](Self::live) there.
     pub fn shared(
         store: Arc<dyn RecordStore>,
         server: ServerId,
+        liveness: Duration,
         limits: Limits,
         kit: &Kit,
     ) -> Self {
         // The engine bounds records; what is loaded here is no record of its own.
         let limits = Limits { locks: usize::MAX, sessions: usize::MAX, ..limits };
         let machine = Machine::shared(0, limits, server.0);
-        Self::start(store, machine, server, limits, kit)
+        Self::start(store, machine, Server { id: server, liveness }, limits, kit)
+    }
+
+    /// Tells the store that this server lives, and learns which others do.
+    ///
+    /// # Errors
+    /// [`StoreError`], after which others may take this server for dead.
+    pub async fn live(&self) -> Result<(), StoreError> {
+        self.inner.beat().await
     }
 
     fn start(
         store: Arc<dyn RecordStore>,
         machine: Machine,
-        server: ServerId,
+        server: Server,
         limits: Limits,
         kit: &Kit,
     ) -> Self {
         let committed = machine.counter();
-        let core = Core::new(machine, server, &*store, &limits);
-        let state = Mutex::new(State { core, is_led: false, committed, wakes_at_ms: u64::MAX });
-        let inner =
-            Inner { store, kit: kit.clone(), limits, server, state, sooner: Arc::default() };
+        let core = Core::new(machine, server.id, &*store, &limits);
+        let state = Mutex::new(State {
+            core,
+            is_led: false,
+            committed,
+            wakes_at_ms: u64::MAX,
+            clearing: BTreeSet::new(),
+        });
+        let (kit, sooner) = (kit.clone(), Arc::default());
+        let inner = Inner {
+            store,
+            kit,
+            limits,
+            server,
+            state,
+            sooner,
+            reports: OnceLock::new(),
+            local: OnceLock::new(),
+        };
         let driver = Self { inner: Arc::new(inner) };
         background::start(&driver.inner);
         driver
@@ -152,15 +200,15 @@ impl Driver {
     async fn ask(&self, parts: Vec<Acquire>, is_several: bool) -> Result<Vec<Grant>, StoreError> {
         let Some(first) = parts.first() else { return Ok(Vec::new()) };
         let withdrawn = (first.wait_ms > 0).then(|| (first.lock.clone(), first.lease_id));
+        let waits = if first.wait_ms > 0 { parts.clone() } else { Vec::new() };
         let (waiting, reply) = Waiting::new(parts, is_several, self.inner.store.now_ms());
         let locks = waiting.locks();
         self.inner.submit(op::Asking::boxed(waiting))?;
-        let mut caller = Caller { inner: &self.inner, reply, withdrawn, locks };
-        let answered = (&mut caller.reply).await;
-        caller.withdrawn = None;
-        let Answered { at_ms, result, .. } = answered.map_err(|_| unanswered())?;
-        let late_ms = self.inner.since_ms(at_ms);
-        Ok(result?.into_iter().map(|grant| grant.later(late_ms)).collect())
+        let caller = Caller { inner: &self.inner, reply, withdrawn, locks };
+        match self.inner.reports.get().filter(|_| !waits.is_empty()) {
+            Some(reports) => report_waiting(&**reports, &waits, caller.answer()).await,
+            None => caller.answer().await,
+        }
     }
 }
 
@@ -192,6 +240,12 @@ impl Inner {
 
     /// Queues a request, and decides it at once unless a batch is under way.
     fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
+        if self.local.get().is_none()
+            && let Ok(here) = Handle::try_current()
+            && is_local(&here)
+        {
+            let _ = self.local.set(here);
+        }
         let flight = {
             let state = &mut *self.state();
             if let Some(reason) = &state.core.failed {
@@ -215,17 +269,25 @@ impl Inner {
     }
 
     /// Commits until nothing is left. A commit that is not ready at once is awaited in a task of its
-    /// own.
+    /// own, on the thread that has sent it; where requests come on current-thread runtimes, on one of those.
     fn fly(self: &Arc<Self>, mut next: Option<Flight>) {
+        if next.is_some()
+            && let Some(local) = self.local.get()
+            && Handle::try_current().is_ok_and(|here| !is_local(&here))
+        {
+            let inner = self.clone();
+            self.kit.tasks.spawn_on(local, async move { inner.fly(next) });
+            return;
+        }
         while let Some(mut flight) = next {
             let batch = std::mem::take(&mut flight.batch);
-            let (counter, tokens) = (batch.counter, batch.tokens);
+            let (counter, tokens, in_pause) = (batch.counter, batch.tokens, batch.in_pause);
             let store = self.store.clone();
             let mut commit: Commit = Box::pin(async move { store.commit(batch).await });
-            flight.batch = Batch { counter, tokens, ..Batch::default() };
+            flight.batch = Batch { counter, tokens, in_pause, ..Batch::default() };
             let Some(result) = commit.as_mut().now_or_never() else {
                 let inner = self.clone();
-                self.kit.tasks.spawn(async move {
+                self.kit.tasks.spawn_here(async move {
                     let result = commit.await;
                     let next = inner.land(flight, result);
                     inner.fly(next);
@@ -244,6 +306,7 @@ impl Inner {
         }
         loop {
             let (now_ms, at_ms) = (self.store.now_ms(), self.kit.clock.monotonic_ms());
+            state.core.machine.raise_counter(self.store.counter());
             let flight = match state.core.failed {
                 None => state.core.decide(now_ms, at_ms),
                 Some(_) => None,
@@ -267,9 +330,19 @@ impl Inner {
             let committed = Committed {
                 base: batch.counter,
                 now_ms: None,
+                lineage: None,
                 groups: flight.groups().map(|_| Ok(())).collect(),
             };
-            state.core.settle(flight, committed, now_ms);
+            state.core.settle(flight, committed, now_ms, at_ms);
+            self.report(state);
+        }
+    }
+
+    /// Reports what was committed, in the order of the commits.
+    fn report(&self, state: &mut State) {
+        let events = std::mem::take(&mut state.core.reported);
+        if let Some(reports) = self.reports.get().filter(|_| !events.is_empty()) {
+            reports.report(events);
         }
     }
 
@@ -280,13 +353,18 @@ impl Inner {
         result: Result<Committed, StoreError>,
     ) -> Option<Flight> {
         let now_ms = self.store.now_ms();
-        let (ended, next) = {
+        let lineage = result.as_ref().ok().and_then(|committed| committed.lineage.clone());
+        let (ended, grants, next) = {
             let state = &mut *self.state();
             state.is_led = false;
             self.settle(state, flight, result, now_ms);
-            (std::mem::take(&mut state.core.ended_sessions), self.take_off(state))
+            self.report(state);
+            let ended = std::mem::take(&mut state.core.ended_sessions);
+            let grants = std::mem::take(&mut state.core.pending_grants);
+            (ended, grants, self.take_off(state))
         };
-        ended.into_iter().for_each(|id| self.clear_ended(id));
+        self.confirm(grants, lineage);
+        ended.into_iter().for_each(|(id, by)| self.clear_ended(id, by));
         next
     }
 
@@ -300,15 +378,35 @@ impl Inner {
         match result {
             Ok(committed) => {
                 state.committed = committed.base + flight.batch.tokens;
-                state.core.settle(flight, committed, now_ms);
+                let at_ms = self.kit.clock.monotonic_ms();
+                state.core.settle(flight, committed, now_ms, at_ms);
             }
             Err(error) if self.store.is_alone() => {
                 // Memory is ahead of what is durable.
                 drop(flight);
                 self.stop(state, error.to_string());
             }
+            Err(StoreError::Paused { left_ms }) if !flight.batch.in_pause => {
+                state.core.pause(flight, now_ms.saturating_add(left_ms));
+            }
             Err(error) => state.core.fail(flight, &error),
         }
+    }
+
+    /// Acknowledges grants once the engine has confirmed them, or rolls them back.
+    fn confirm(self: &Arc<Self>, grants: Vec<PendingGrant>, lineage: Option<Arc<str>>) {
+        if grants.is_empty() {
+            return;
+        }
+        let inner = self.clone();
+        self.kit.tasks.spawn(async move {
+            let confirmed = inner.store.confirm(lineage.as_deref()).await;
+            inner.state().core.machine.confirm(confirmed.token);
+            for op in grants.into_iter().filter_map(|grant| grant.settle(&confirmed)) {
+                // Where too many requests wait, its callers read the dropped reply as unknown.
+                let _ = inner.submit(op);
+            }
+        });
     }
 
     /// Takes back what a caller asked for that has left.
@@ -319,6 +417,10 @@ impl Inner {
             let _ = self.submit(Box::new(withdraw));
         }
     }
+}
+
+fn is_local(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
 /// A request whose answer was dropped may have been carried out.
@@ -333,6 +435,16 @@ struct Caller<'a> {
     /// The request's key; `None` where there is nothing to withdraw.
     withdrawn: Option<(LockName, LeaseId)>,
     locks: Vec<LockName>,
+}
+
+impl Caller<'_> {
+    async fn answer(mut self) -> Result<Vec<Grant>, StoreError> {
+        let answered = (&mut self.reply).await;
+        self.withdrawn = None;
+        let Answered { at_ms, result, .. } = answered.map_err(|_| unanswered())?;
+        let late_ms = self.inner.since_ms(at_ms);
+        Ok(result?.into_iter().map(|grant| grant.later(late_ms)).collect())
+    }
 }
 
 impl Drop for Caller<'_> {
@@ -359,135 +471,4 @@ fn of_lock(lock: &LockName) -> Vec<Key> {
 fn later(mut session: SessionReply, ms: u64) -> SessionReply {
     session.expires_in_ms = session.expires_in_ms.saturating_sub(ms);
     session
-}
-
-#[async_trait]
-impl LockStore for Driver {
-    async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
-        let grants = self.ask(vec![request], false).await?;
-        grants.into_iter().next().ok_or_else(unanswered)
-    }
-
-    async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-        self.ask(parts, true).await
-    }
-
-    async fn renew(
-        &self,
-        lock: &LockName,
-        lease: LeaseId,
-        ttl: Option<Ttl>,
-    ) -> Result<Grant, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
-        let work = move |machine: &mut Machine, now_ms| machine.renew(now_ms, &lock, lease, ttl);
-        self.timed(keys, work, Grant::later).await
-    }
-
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
-        self.call(keys, move |machine, now_ms| machine.release(now_ms, &lock, lease)).await
-    }
-
-    async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
-        self.call(keys, move |machine, now_ms| machine.revoke(now_ms, &lock, &revoke)).await
-    }
-
-    async fn mint(&self, _lock: &LockName) -> Result<Token, StoreError> {
-        self.call(Vec::new(), |machine, _| machine.mint()).await
-    }
-
-    async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.shared_lock(lock).await;
-        }
-        let lock = lock.clone();
-        self.call(Vec::new(), move |machine, now_ms| Ok(machine.show(now_ms, &lock))).await
-    }
-
-    async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.shared_locks(query).await;
-        }
-        self.call(Vec::new(), move |machine, now_ms| Ok(machine.list(now_ms, &query))).await
-    }
-
-    async fn lift(&self, mark: Token) -> Result<(), StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.inner.store.lift(mark).await;
-        }
-        let clock = self.inner.kit.clock.clone();
-        let work = move |machine: &mut Machine, _| {
-            let counter = machine.counter();
-            if counter < mark.get() {
-                let lifted = tokens::after_loss(mark.get(), clock.wall_ms());
-                tracing::warn!(
-                    counter, %mark, lifted,
-                    "a guard has seen a higher token than this store has issued: the store lost its \
-                     memory; tokens go on above everything that can have been issued"
-                );
-                machine.raise_counter(lifted);
-            }
-            Ok(())
-        };
-        self.call(Vec::new(), work).await
-    }
-
-    fn name(&self) -> &'static str {
-        self.inner.store.name()
-    }
-}
-
-#[async_trait]
-impl SessionStore for Driver {
-    async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
-        let keys = vec![Key::Session(new.session_id)];
-        let work = move |machine: &mut Machine, now_ms| machine.create_session(now_ms, new.clone());
-        self.timed(keys, work, later).await
-    }
-
-    async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-        let work = move |machine: &mut Machine, now_ms| machine.heartbeat(now_ms, session);
-        self.timed(vec![Key::Session(session)], work, later).await
-    }
-
-    async fn end_session(&self, session: SessionId) -> Result<SessionEndedReply, StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.end_shared(session).await;
-        }
-        self.call(Vec::new(), move |machine, now_ms| machine.end_session(now_ms, session)).await
-    }
-
-    async fn block_session(
-        &self,
-        session: SessionId,
-        reason: Owner,
-    ) -> Result<SessionReply, StoreError> {
-        let work = move |machine: &mut Machine, now_ms: u64| {
-            machine.block_session(now_ms, session, reason.clone())
-        };
-        self.timed(vec![Key::Session(session)], work, later).await
-    }
-
-    async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.shared_session(session).await;
-        }
-        let work = move |machine: &mut Machine, now_ms| machine.show_session(now_ms, session);
-        self.timed(Vec::new(), work, later).await
-    }
-
-    async fn list_sessions(
-        &self,
-        after: Option<SessionId>,
-        limit: usize,
-    ) -> Result<SessionPage, StoreError> {
-        if !self.inner.store.is_alone() {
-            return self.shared_sessions(after, limit).await;
-        }
-        let work = move |machine: &mut Machine, now_ms: u64| {
-            Ok(machine.list_sessions(now_ms, after, limit))
-        };
-        self.call(Vec::new(), work).await
-    }
 }

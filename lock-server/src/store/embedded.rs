@@ -167,7 +167,7 @@ impl RecordStore for LoggedRecords {
         changes.push((Bytes::from_static(COUNTER), Some(counter_bytes(counter))));
         let unknown = |error: log::AppendError| StoreError::Unknown(error.to_string());
         self.log.append(&changes).map_err(unknown)?.await.map_err(unknown)?;
-        Ok(Committed { base: batch.counter, now_ms: None, groups: outcomes })
+        Ok(Committed { base: batch.counter, now_ms: None, lineage: None, groups: outcomes })
     }
 }
 

@@ -72,8 +72,8 @@ const QUORUM: Guarantee = Guarantee {
 const ETCD: Guarantee = Guarantee {
     engine: "etcd",
     tokens: "strict: tokens rise through every failure of a minority and through restored backups",
-    leases: "a lease that was answered is kept, from etcd 3.4.31 or 3.5.13 on; it ends by etcd's \
-             clock, or earlier by its server's",
+    leases: "a lease that was answered is kept; it ends by its server's clock, or later by another \
+             server's",
     availability: "one of three members, or two of five, may fail",
 };
 

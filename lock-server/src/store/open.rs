@@ -12,11 +12,13 @@ use service_kit::redis_link::{
     ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
 };
 
+use super::driver::Driver;
 use super::embedded;
-use super::etcd::{EtcdOptions, EtcdStore, EtcdTarget};
 use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
-use super::redis::replicas::ReplicaOptions;
-use super::redis::{KeyPrefix, RedisOptions, RedisStore};
+use super::records::etcd::{EtcdRecords, EtcdRecordsOptions, EtcdTarget};
+use super::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
+use super::records::{RecordStore, ServerId};
+use super::redis::KeyPrefix;
 use super::{Limits, LockStore, LossOptions};
 use crate::guards::{GuardUrl, Guards};
 use lease::tokens;
@@ -175,22 +177,22 @@ async fn open_store(
             Arc::new(served.map_err(|error| refused(error.to_string()))?)
         }
         StoreUrl::Redis(target) => {
-            let redis_options = RedisOptions {
+            let redis_options = RedisRecordsOptions {
                 namespace: options.namespace.clone(),
                 key_prefix: options.key_prefix.clone(),
-                limits: options.limits,
                 link: options.link,
-                liveness: options.liveness,
                 loss: options.loss,
                 replicas: options.replicas,
             };
-            let started = RedisStore::start(target.clone(), redis_options, guards.clone(), kit);
-            Arc::new(started.await.map_err(refused)?)
+            let started = RedisRecords::start(target, redis_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Etcd(target) => {
-            let etcd_options = EtcdOptions::of(options);
-            let started = EtcdStore::start(target, etcd_options, guards.clone(), kit);
-            Arc::new(started.await.map_err(refused)?)
+            let etcd_options = EtcdRecordsOptions::of(options);
+            let started = EtcdRecords::start(target, etcd_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Quorum(url) => {
             let quorum_options = QuorumOptions {
@@ -203,6 +205,18 @@ async fn open_store(
             Arc::new(started.await.map_err(refused)?)
         }
     })
+}
+
+/// Serves records that other servers may serve, too.
+async fn shared(
+    records: Arc<dyn RecordStore>,
+    options: &StoreOptions,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let (server, liveness) = (ServerId::random(), options.liveness);
+    let driver = Driver::shared(records, server, liveness, options.limits, kit);
+    driver.live().await.map_err(|error| OpenError(error.to_string()))?;
+    Ok(Arc::new(driver))
 }
 
 /// Where the counter of an embedded store begins. An empty folder may be new, or its content may be

@@ -6,6 +6,7 @@
 //! driver stands between the two.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::{LockName, SessionId, Token};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{ListQuery, StoreError};
 
+pub mod etcd;
 mod memory;
 pub mod redis;
 
@@ -40,6 +42,14 @@ impl Version {
 /// One process that serves a namespace, for as long as it runs. Zero is no server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u32);
+
+impl ServerId {
+    /// An id that no other server has.
+    pub fn random() -> Self {
+        let random = u32::from_str_radix(&service_kit::ids::random_hex(4), 16);
+        Self(random.unwrap_or(1).max(1))
+    }
+}
 
 /// The name of an item of a record; items are read in the order of their names.
 pub type ItemName = String;
@@ -77,12 +87,16 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// The counter's value that the groups were decided on. The engine's counter is there or above.
     pub counter: u64,
-    /// How many tokens are taken. They follow the engine's counter as it is now.
+    /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch that
+    /// takes some have no record in common; an engine that cannot commit all of them in one step may
+    /// refuse the last ones as if they had lost a race.
     pub tokens: u64,
     /// No lease that the groups begin or prolong lives longer than this, its lock-delay included, in
     /// milliseconds; 0 where they do neither. After a loss of memory an engine that may have other
     /// servers lets no lease begin for that long.
     pub lives_ms: u64,
+    /// The groups were decided in the knowledge that no lease may begin: none of the tokens is a lease's.
+    pub in_pause: bool,
 }
 
 /// Writes that happen together or not at all.
@@ -149,8 +163,19 @@ pub struct Committed {
     pub base: u64,
     /// The engine's time at the commit, in milliseconds; `None` where it has no clock of its own.
     pub now_ms: Option<u64>,
+    /// Lineage in which it was committed; `None` where the engine has none.
+    pub lineage: Option<Arc<str>>,
     /// Of each group in order: committed, or the records as they stand where it was refused.
     pub groups: Vec<Result<(), Vec<Snapshot>>>,
+}
+
+/// Outcome of [`RecordStore::confirm`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Confirmed {
+    /// Every grant with a token up to this one is safe.
+    pub token: u64,
+    /// Why those above it may not be.
+    pub shortfall: Option<String>,
 }
 
 /// A message that something may have changed. It may be lost, repeated, late or forged: its receiver
@@ -170,8 +195,8 @@ pub enum Wakeup {
 /// # Errors
 /// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
 /// where it may or may not have been done. Of a batch of groups that takes tokens it is
-/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what takes no
-/// token can be committed by itself.
+/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what begins no
+/// lease can be committed [in the pause](Batch::in_pause).
 #[async_trait]
 pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// What it is, for logs and `/readyz?verbose`.
@@ -186,8 +211,19 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// How many records a group should read at most: requests that would make one larger are decided
+    /// for the next commit.
+    fn reads_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.
     fn now_ms(&self) -> u64;
+
+    /// Highest value of the counter that is known; 0 where this server is alone.
+    fn counter(&self) -> u64 {
+        0
+    }
 
     /// The records as they stand, in the order of the keys; with the counter.
     async fn read(&self, _keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
@@ -204,11 +240,27 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         Err(alone())
     }
 
+    /// How many items a record has.
+    async fn item_count(&self, _key: &Key) -> Result<usize, StoreError> {
+        Err(alone())
+    }
+
     /// Commits each group whose reads are as they were, in order, and takes the tokens.
     ///
     /// # Errors
     /// As above, for the whole batch; [`StoreError::Exhausted`] where the tokens are used up.
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError>;
+
+    /// Whether a grant has to be [confirmed](Self::confirm) before it is acknowledged.
+    fn confirms(&self) -> bool {
+        false
+    }
+
+    /// Waits until everything that was committed in `lineage` before this call is where the operator
+    /// asked for it to be. Where that fails, a grant above [`Confirmed::token`] is rolled back.
+    async fn confirm(&self, _lineage: Option<&str>) -> Confirmed {
+        Confirmed::default()
+    }
 
     /// Locks with a record, in the order of their names, and whether there are more.
     async fn locks(&self, _query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {

@@ -176,8 +176,8 @@ async fn a_full_etcd_is_told_and_loses_nothing() {
     assert!(problem.detail.contains("NOSPACE"), "{problem:?}");
     assert_eq!(locks.show("held").await.holder.unwrap().lease_id, held.lease_id);
     let refused_renewal = soon("an answer", locks.renew("held", held.lease_id)).await;
-    // etcd says so of what it has done, too, where it became full meanwhile.
-    assert!(refused_renewal.problem(Code::OutcomeUnknown).detail.contains("NOSPACE"));
+    // etcd says so of what it has done, too; the last commit of the server says which it was.
+    assert!(refused_renewal.problem(Code::StoreUnavailable).detail.contains("NOSPACE"));
     refused(setup(&etcd.url()), &[&etcd.address(), "NOSPACE"]).await;
     make_room(&etcd).await;
     until_true("a grant", || async {
@@ -209,6 +209,40 @@ async fn a_cluster_without_a_leader_is_told() {
     cluster.node_mut(2).kill();
     until_true("nobody to lead", || async { !cluster.node(0).health().await }).await;
     refused(setup(&cluster.url()), &["leader", &cluster.node(0).address()]).await;
+}
+
+/// Records of 0.1 lie under other keys and say other things: they are refused and not misread, and their
+/// tokens are not gone below.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_0_1_are_refused_at_start() {
+    let etcd = Etcd::start().await;
+    let meta = json!({"format": 1, "offset": 7, "cluster_id": 8, "raft_index": 9, "nonce": "a"});
+    etcd.put("fencepost/default/meta", &meta.to_string()).await;
+    etcd.put("fencepost/default/h/held", "{}").await;
+    let words = ["lock-server 0.1", "etcdctl del --prefix fencepost/default/"];
+    refused(setup(&etcd.url()), &words).await;
+    assert_eq!(etcd.range("fencepost/").await.len(), 2, "something was changed");
+    etcd.by_hand(&["del", "--prefix", "fencepost/default/"]).await;
+    let server = lock_server(&etcd).await;
+    server.locks().grant("held", LONG_MS).await;
+}
+
+/// One record that cannot be read keeps its own lock shut, and no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_shuts_its_lock_alone() {
+    let etcd = Etcd::start().await;
+    let server = lock_server(&etcd).await;
+    let locks = server.locks();
+    for damaged in ["", "damaged", "a text that is longer than what stands before a value {}"] {
+        etcd.put("fencepost/default/l/shut", damaged).await;
+        let problem = locks.acquire("shut", json!({"ttl_ms": LONG_MS})).await;
+        let problem = problem.problem(Code::StoreUnavailable);
+        assert!(problem.detail.contains("cannot be read"), "{problem:?}");
+        locks.grant("open", LONG_MS).await;
+        locks.release("open", locks.show("open").await.holder.unwrap().lease_id).await.expect(200);
+    }
+    etcd.by_hand(&["del", "fencepost/default/l/shut"]).await;
+    locks.grant("shut", LONG_MS).await;
 }
 
 /// A password on the command line would be read by everybody who lists the processes.

@@ -8,7 +8,7 @@ use fence_tests::history::History;
 use fence_tests::redis_clock::OwnClock;
 use fence_tests::servers::Server;
 use fence_tests::wait::soon;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::believers::{ask, granted, waiting};
 use super::restore::Backup;
@@ -27,13 +27,6 @@ async fn server_with(etcd: &Etcd, clock: &OwnClock) -> Server {
     server
 }
 
-/// For how long the holder of `lock` is said to have it, by the server's wall clock.
-async fn held_ms(locks: &fence_tests::api::Locks, lock: &str) -> u64 {
-    let refused = locks.acquire(lock, json!({})).await;
-    let holder: Option<Value> = refused.problem(Code::LockHeld).extension("holder");
-    holder.and_then(|holder| holder["held_ms"].as_u64()).expect("how long it is held")
-}
-
 /// A lease ends when its time is over, not when a clock on the wall says so: neither earlier after a
 /// step forward, nor hours later after a step back; and no token is in doubt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,9 +39,6 @@ async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
         let lock = format!("short/{round}");
         let short = ask(&locks, &history, &lock, json!({"ttl_ms": 1_200})).await.lease();
         clock.step(step);
-        if step > 0 {
-            assert!(held_ms(&locks, "kept").await >= 3_600_000, "its clock was not stepped");
-        }
         other.acquire("kept", json!({})).await.problem(Code::LockHeld);
         assert_eq!(locks.renew("kept", kept.lease_id).await.lease().token, kept.token);
         let wait = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});

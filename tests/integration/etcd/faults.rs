@@ -37,10 +37,8 @@ impl Site {
     }
 }
 
-/// In every transaction that grants, renews or queues.
-const PUT: &str = "requestPut";
-/// In every transaction that ends.
-const DELETE: &str = "requestDeleteRange";
+/// The key of a lock as the gateway takes it: in every commit of one, and not in signs of life.
+const PUT: &str = "ZmVuY2Vwb3N0L2RlZmF1bHQvbC";
 
 /// The transaction ran, its reply was lost, and so was everything after it: nobody knows, and the
 /// repeat gets that very grant, at whichever server it asks.
@@ -75,14 +73,13 @@ async fn a_grant_whose_reply_was_lost_is_granted_once() {
     }
 }
 
-/// Nothing was sent that could grant: what was only read and not answered is told as not done.
+/// What was only read and not answered is told as not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_reply_to_a_reading_is_no_grant() {
+async fn a_lost_reply_to_a_reading_is_unavailable() {
     let site = Site::start().await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
     site.proxy.set(Fault::DropReplies);
-    let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
-    let reply = soon("an answer", locks.acquire("read", ask)).await;
+    let reply = soon("an answer", locks.0.get("/v1/locks/read")).await;
     reply.problem(Code::StoreUnavailable);
     site.heal().await;
     other.grant("read", LONG_MS).await;
@@ -135,7 +132,7 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
     let site = Site::start().await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
     let lease = locks.grant("a", LONG_MS).await;
-    site.proxy.set(Fault::DropRepliesAfter(DELETE));
+    site.proxy.set(Fault::DropRepliesAfter(PUT));
     let reply = soon("an answer", locks.release("a", lease.lease_id)).await;
     reply.problem(Code::OutcomeUnknown);
     site.heal().await;
@@ -250,6 +247,8 @@ async fn a_place_whose_reply_was_lost_holds_nobody_up() {
     let site = Site::start().await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
     let held = other.grant("a", LONG_MS).await;
+    // So that the server knows of the holder, and takes the place at once.
+    locks.acquire("a", json!({"ttl_ms": LONG_MS})).await.problem(Code::LockHeld);
     site.proxy.set(Fault::DropRepliesAfter(PUT));
     let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     let reply = soon("an answer", locks.acquire("a", ask)).await;

@@ -42,10 +42,10 @@ async fn an_etcd_that_was_cleared_lowers_no_token() {
     leases_are_deleted(&["--from-key", ""]).await;
 }
 
-/// The counter is still there, and so are the records of what was granted.
+/// The counter is still there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_that_were_deleted_lower_no_token() {
-    leases_are_deleted(&["--prefix", "fencepost/default/h/"]).await;
+    leases_are_deleted(&["--prefix", "fencepost/default/l/"]).await;
 }
 
 /// Tokens are lifted where the counter alone is gone, and every lease stays what it is.

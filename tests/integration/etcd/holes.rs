@@ -1,4 +1,4 @@
-//! The holes of docs/decisions/0039-etcd.md, shown: an older etcd that looks like the newest, so that
+//! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that looks like the newest, so that
 //! no running server doubts it. Tokens fall then, as documented, until a lock server is started or a
 //! guard is asked. If one of these tests fails because they rise, the documents are to be mended.
 
@@ -41,7 +41,7 @@ impl Outwitted {
         restore(&mut etcd, &backup).await;
         etcd.start_again().await;
         etcd.grow_beyond(seen).await;
-        let gone = etcd.range("fencepost/default/h/busy").await;
+        let gone = etcd.range("fencepost/default/l/busy").await;
         assert!(gone.is_empty(), "the backup is from before the grant: {gone:?}");
         watched.process.resume();
         until_ready(&watched).await;

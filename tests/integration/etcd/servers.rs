@@ -100,9 +100,9 @@ async fn the_waiters_of_a_dead_server_are_passed_over() {
     }
 }
 
-/// Nobody is left who would end the leases of a dead server to the millisecond; etcd ends them.
+/// The server that granted a lease is gone; another one that saw it ends it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leases_of_a_dead_server_end_by_etcds_time() {
+async fn the_leases_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;
     let (mut dying, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
     let short = dying.locks().grant("short", 1_000).await;
@@ -119,10 +119,19 @@ async fn the_leases_of_a_dead_server_end_by_etcds_time() {
     assert_eq!(renewed.token, long.token);
 }
 
-/// A server stands still for longer than etcd keeps its waiters' places. When it goes on it does not
-/// grant by what it knew: the lock is another's by now.
+/// Waits until one of two servers does not count as alive any more, and the other one knows.
+async fn until_alone(etcd: &Etcd) {
+    until_true("a server to count as dead", || async {
+        etcd.range("fencepost/default/v/").await.len() == 1
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+}
+
+/// A server stands still for longer than it counts as alive, and its waiter is passed over. When it
+/// resumes, it does not grant by what it knew: the lock is another's by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_place_ran_out_is_not_granted() {
+async fn the_waiter_of_a_server_that_stands_still_is_passed_over() {
     let etcd = Etcd::start().await;
     let (still, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
     let locks = other.locks();
@@ -131,10 +140,9 @@ async fn a_waiter_whose_place_ran_out_is_not_granted() {
     locks.queue_of("turn", 1).await;
     still.process.pause();
     still.process.stopped().await;
-    until_true("its place to run out", || async { locks.show("turn").await.queue_length == 0 })
-        .await;
     let second = wait_for(&locks, "turn");
-    locks.queue_of("turn", 1).await;
+    locks.queue_of("turn", 2).await;
+    until_alone(&etcd).await;
     locks.release("turn", held.lease_id).await.expect(200);
     let now = granted(second).await;
     still.process.resume();
@@ -167,8 +175,7 @@ async fn a_server_that_stood_still_serves_its_waiters_on() {
     locks.queue_of("free", 1).await;
     still.process.pause();
     still.process.stopped().await;
-    until_true("its place to run out", || async { locks.show("free").await.queue_length == 0 })
-        .await;
+    until_alone(&etcd).await;
     locks.release("free", held.lease_id).await.expect(200);
     still.process.resume();
     let late = soon("the waiter's answer", waiting).await.unwrap();
@@ -197,6 +204,28 @@ async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
     assert!(refused.is_err() || matches!(refused.unwrap().status, 503 | 504));
     locks.release("ends", held.lease_id).await.expect(200);
     assert!(granted(second).await.token > held.token);
+}
+
+/// An acquire and a release of a lock that no other client wants are an entry of etcd's log each, and
+/// nothing is left of a lock that was idle for long enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
+    const PAIRS: u64 = 100;
+    let etcd = Etcd::start().await;
+    let server = setup(&etcd.url()).args(&["--ended-retention", "1s"]).start().await;
+    let locks = server.locks();
+    locks.grant("warm", 1_000).await;
+    let before = etcd.log_length().await;
+    for number in 0..PAIRS {
+        let lock = format!("pair/{number}");
+        let lease = locks.grant(&lock, LONG_MS).await;
+        locks.release(&lock, lease.lease_id).await.expect(200);
+    }
+    let grown = etcd.log_length().await - before;
+    // The server also says that it lives, and removes what is over.
+    assert!((2 * PAIRS..2 * PAIRS + 60).contains(&grown), "{grown} entries for {PAIRS} pairs");
+    until_true("nothing to be left", async || etcd.range("fencepost/default/l/").await.is_empty())
+        .await;
 }
 
 /// While a server looks at etcd, others of its requests go on and see later revisions. That is no

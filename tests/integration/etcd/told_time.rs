@@ -75,7 +75,7 @@ async fn a_renewal_whose_answer_was_lost_is_told_the_time_that_etcd_gives() {
     let mut hurt = setup.args(&["--store-timeout", "1800ms"]).start().await;
     let well = lock_server(&etcd).await;
     let lease = hurt.locks().grant("a", 2_000).await;
-    proxy.set(Fault::DropRepliesAfter("requestPut"));
+    proxy.set(Fault::DropRepliesAfter("ZmVuY2Vwb3N0L2RlZmF1bHQvbC"));
     let locks = hurt.locks();
     let renewing = tokio::spawn(async move { locks.renew("a", lease.lease_id).await });
     until_true("the answer to be lost", || async { proxy.dropped() > 0 }).await;

@@ -10,6 +10,8 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 
+use crate::redis::kinds::servers_of;
+
 const LONG_MS: u64 = 60_000;
 /// A server that is taken for dead soon after it stands still.
 const MORTAL: [&str; 2] = ["--liveness", "400ms"];
@@ -34,15 +36,12 @@ async fn it_does_not_take_back_what_another_server_granted() {
     one.process.pause();
     one.process.stopped().await;
     given_up.abort();
-    let waiters = "{fence:default}:w:moved";
-    let lease = ask["lease_id"].as_str().unwrap().to_owned();
-    let before: String = redis.run(&["HGET", waiters, &lease]).await;
+    let before = servers_of(&redis, "moved").await;
     let (second, asked) = (two.locks(), ask.clone());
     let again = tokio::spawn(async move { second.try_acquire("moved", asked).await });
     // It moves in the queue, to the server that is alive.
     until_true("the repeat to take its place over", || async {
-        let now: Option<String> = redis.run(&["HGET", waiters, &lease]).await;
-        now.is_none_or(|now| now.split('\t').next() != before.split('\t').next())
+        servers_of(&redis, "moved").await != before
     })
     .await;
     other.release("moved", held.lease_id).await.expect(200);
@@ -72,6 +71,16 @@ async fn its_waiters_wait_on() {
     let other = two.locks();
     let mut waiting = Vec::new();
     let mut held = Vec::new();
+    // A waiter of the other server behind one of this: it sees when that is passed over.
+    let seen = other.grant("seen", LONG_MS).await;
+    let mut behind = Vec::new();
+    for (place, locks) in [one.locks(), two.locks()].into_iter().enumerate() {
+        behind.push(tokio::spawn(async move {
+            let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
+            locks.try_acquire("seen", ask).await
+        }));
+        other.queue_of("seen", place + 1).await;
+    }
     for number in 0..10 {
         let lock = format!("passed/{number}");
         held.push(other.grant(&lock, LONG_MS).await);
@@ -84,10 +93,7 @@ async fn its_waiters_wait_on() {
     }
     one.process.pause();
     one.process.stopped().await;
-    until_true("it to count as dead", || async {
-        redis.run::<Vec<String>>(&["KEYS", "*}:s:*"]).await.is_empty()
-    })
-    .await;
+    other.queue_of("seen", 1).await;
     for lease in &held {
         other.release(lease.lock.as_str(), lease.lease_id).await.expect(200);
         assert!(other.show(lease.lock.as_str()).await.holder.is_none());
@@ -97,6 +103,8 @@ async fn its_waiters_wait_on() {
         let granted = soon("a waiter that was passed over", waiter).await.unwrap().unwrap().lease();
         assert!(granted.token > lease.token);
     }
+    other.release("seen", seen.lease_id).await.expect(200);
+    soon("the waiter behind", behind.remove(1)).await.unwrap().unwrap().lease();
 }
 
 /// Redis goes away while somebody waits, and is away when the patience ends. Whether the waiter is

@@ -127,11 +127,11 @@ async fn a_missing_right_is_named_at_start() {
         assert!(error.contains(&named) && error.contains("ACL SETUSER locks"), "{right}: {error}");
         USER.change(&redis, &[&right]).await;
     }
-    USER.change(&redis, &["-get", "-xadd"]).await;
+    USER.change(&redis, &["-mget", "-xadd"]).await;
     let error = open(&url, "default").await.unwrap_err().to_string();
-    assert!(error.ends_with("run ACL SETUSER locks +get +xadd"), "{error}");
+    assert!(error.ends_with("run ACL SETUSER locks +mget +xadd"), "{error}");
     drop(open(&USER.url(&redis), "other").await.expect_err("the keys of another namespace"));
-    USER.change(&redis, &["+get", "+xadd", "resetkeys"]).await;
+    USER.change(&redis, &["+mget", "+xadd", "resetkeys"]).await;
     let error = open(&url, "default").await.unwrap_err().to_string();
     assert!(error.ends_with("locks ~{fence:default}:*"), "{error}");
     USER.change(&redis, &["~{fence:default}:*", "resetchannels"]).await;
@@ -213,9 +213,9 @@ async fn doctor_names_a_missing_right() {
     assert!(said.contains("this user may do all that lock-server needs"), "{said}");
     let (_, said) = doctor(&["--redis", &url]).await;
     assert!(said.contains("ACL SETUSER locks ~{fence:default}:*"), "{said}");
-    user.change(&redis, &["-xadd", "-zscan"]).await;
+    user.change(&redis, &["-xadd", "-scan"]).await;
     let (_, said) = doctor(&[&["--redis", &url][..], &keys].concat()).await;
-    assert!(said.contains("lacks rights that lock-server needs: +xadd +zscan"), "{said}");
+    assert!(said.contains("lacks rights that lock-server needs: +scan +xadd"), "{said}");
     user.change(&redis, &["-eval"]).await;
     let (_, said) = doctor(&[&["--redis", &url][..], &keys].concat()).await;
     assert!(said.contains("lacks rights that lock-server needs: +eval;"), "{said}");

@@ -21,9 +21,9 @@ async fn a_replica_that_is_promoted_by_hand_lowers_no_token() {
     let place = FaultProxy::before(&address).await;
     let server = Setup::lock_server(&format!("redis://{}", place.address())).start().await;
     let told = Told::by(server.locks());
-    let kept = told.granted("kept", 5_000).await;
+    let kept = told.granted("kept", 10_000).await;
     until_true("the replica to have the lease", || async {
-        new.run::<u64>(&["EXISTS", "{fence:default}:l:kept"]).await == 1
+        new.run::<u64>(&["EXISTS", "{fence:default}:lock:kept"]).await == 1
     })
     .await;
     let _: () = new.run(&["REPLICAOF", "NO", "ONE"]).await;

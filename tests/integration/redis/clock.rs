@@ -106,7 +106,7 @@ async fn a_jump_where_nothing_lives_stops_nobody() {
     redis.step(HOUR);
     server.locks().grant("a", 300).await;
     assert_eq!(jumps(&server).await, 1);
-    let left: Option<String> = redis.run(&["GET", "{fence:default}:pause"]).await;
+    let left: Option<String> = redis.run(&["GET", "{fence:default}:paused-for"]).await;
     assert_eq!(left, None);
 }
 
@@ -140,7 +140,7 @@ async fn a_jump_back_loses_nothing() {
     locks.release("held", held.lease_id).await.expect(200);
     let next = soon("the waiter", waiting).await.unwrap().lease();
     assert!(next.token > free.token);
-    assert!(readiness(&server).await.contains("back: leases live that much longer"));
+    assert!(readiness(&server).await.contains("back: leases keep their time"));
 }
 
 /// A pause stands in the time of Redis. A clock that goes back does not make it an hour longer.

@@ -1,5 +1,5 @@
-//! The scripts in Redis against the rules in memory: the same random steps at both, and whoever asks
-//! must see the same. Times are left out: nothing expires during a round.
+//! Two servers on one Redis against one with its own memory: the same random steps at both, and every
+//! caller must see the same. Times are left out: nothing expires during a round.
 
 mod sides;
 mod steps;
@@ -12,14 +12,13 @@ use self::steps::World;
 
 const STEPS: usize = 40;
 
-/// Two servers share the Redis; the memory store is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_scripts_do_what_the_rules_say() {
-    let mut seed = Seed::of_run("the_scripts_do_what_the_rules_say");
+async fn two_servers_do_what_one_does() {
+    let mut seed = Seed::of_run("two_servers_do_what_one_does");
     let redis = Redis::with(&[("appendfsync", "everysec")]).await;
     let url = redis.url();
-    let mut rules = Side::open("rules", &["memory:"]).await;
-    let mut scripts = Side::open("scripts", &[&url, &url]).await;
+    let mut one = Side::open("one", &["memory:"]).await;
+    let mut two = Side::open("two", &[&url, &url]).await;
     for round in 0..rounds(20, 300) {
         let mut seed = seed.fork();
         let mut world = World::new(round, &mut seed);
@@ -27,11 +26,11 @@ async fn the_scripts_do_what_the_rules_say() {
         for _ in 0..STEPS {
             let step = world.step(&mut seed);
             log.push(format!("{step:?}"));
-            let (ours, theirs) = (rules.apply(&step).await, scripts.apply(&step).await);
-            assert_eq!(ours, theirs, "rules and scripts differ; steps:\n{}", log.join("\n"));
-            sides::agree(&mut rules, &mut scripts, &world, &log).await;
+            let (ours, theirs) = (one.apply(&step).await, two.apply(&step).await);
+            assert_eq!(ours, theirs, "one server and two differ; steps:\n{}", log.join("\n"));
+            sides::agree(&mut one, &mut two, &world, &log).await;
         }
-        for side in [&mut rules, &mut scripts] {
+        for side in [&mut one, &mut two] {
             side.clean_up(&world).await;
         }
     }

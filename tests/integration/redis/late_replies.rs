@@ -86,7 +86,7 @@ async fn the_question_without_a_reply_is_named() {
     for (word, step) in [
         ("run_id", "its lineage"),
         ("acl_check_cmd", "the rights of \"default\""),
-        ("SCRIPT", "the script acquire.lua"),
+        ("SCRIPT", "the script commit.lua"),
     ] {
         let proxy = FaultProxy::before(&redis.address()).await;
         proxy.set(Fault::DropRepliesAfter(word));

@@ -7,7 +7,6 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
 use lease::tokens;
-use lock_server::store::redis::raw::RawCommands;
 use serde_json::json;
 use service_kit::clock::{Clock as _, SystemClock};
 
@@ -191,28 +190,6 @@ async fn a_redis_that_nobody_vouched_for_starts_high() {
     let token = next_token(&server.locks(), "a").await;
     // Milliseconds since 2025 times a thousand: 14 digits from the start.
     assert!(token > 10_000_000_000_000, "{token}");
-}
-
-/// A script of a caller that verified another lineage changes nothing at all.
-#[tokio::test]
-async fn scripts_refuse_a_lineage_that_is_not_the_callers() {
-    let redis = Redis::start().await;
-    let namespace = fence_protocol::Namespace::default();
-    let commands = RawCommands::prepare(&redis.url().parse().unwrap(), &namespace).await.unwrap();
-    let prefix = lock_server::store::redis::KeyPrefix::default().of(&namespace);
-    let _: () = redis.run(&["SET", &format!("{prefix}lineage"), "another"]).await;
-    let before: u64 = redis.run(&["GET", &format!("{prefix}token")]).await;
-    let mut connection = redis.connect().await.unwrap();
-    let lease = service_kit::ids::lease_id();
-    for command in [commands.acquire("a", lease, "me", 1_000), commands.release("a", lease)] {
-        let reply: ::redis::RedisResult<::redis::Value> =
-            command.query_async(&mut connection).await;
-        assert_eq!(reply.unwrap_err().code(), Some("LINEAGE"));
-    }
-    let after: u64 = redis.run(&["GET", &format!("{prefix}token")]).await;
-    assert_eq!(after, before);
-    let exists: u64 = redis.run(&["EXISTS", &format!("{prefix}l:a")]).await;
-    assert_eq!(exists, 0);
 }
 
 /// Redis forgets the holder and the queue, but no connection breaks: the waiter asks again by

@@ -49,12 +49,22 @@ fn left(outcome: Result<Grant, StoreError>) -> u64 {
     }
 }
 
-/// Until when Redis lets nobody be granted a lock, and what its clock shows; ms.
+/// Exists while no lease may begin.
+const PAUSE: &str = "{fence:default}:paused-for";
+/// Until when leases may live.
+const LIVES: &str = "{fence:default}:lives-until";
+
+/// Until when Redis lets no lease begin, 0 for no pause, and what its clock shows; ms.
 pub(super) async fn pause(redis: &Redis) -> (u64, u64) {
-    let pause: Option<String> = redis.run(&["GET", "{fence:default}:pause"]).await;
-    let until = pause.and_then(|text| text.split(' ').next()?.parse().ok());
+    let until: i64 = redis.run(&["PEXPIRETIME", PAUSE]).await;
     let (seconds, micros): (u64, u64) = redis.run(&["TIME"]).await;
-    (until.unwrap_or(0), seconds * 1_000 + micros / 1_000)
+    (u64::try_from(until).unwrap_or(0), seconds * 1_000 + micros / 1_000)
+}
+
+/// Begins a pause of so many milliseconds, as a server would.
+pub(super) async fn begin_pause(redis: &Redis, ms: u64) {
+    let ms = ms.to_string();
+    let _: () = redis.run(&["SET", PAUSE, &ms, "PX", &ms]).await;
 }
 
 /// The memory of Redis is gone; whoever asks next begins a new lineage.
@@ -89,7 +99,7 @@ async fn a_forgotten_holder_is_waited_for() {
     ask(1_500, 0).await.unwrap();
     forget(&redis).await;
     let left_ms = left(ask(1_500, 0).await);
-    assert!((1..=1_500).contains(&left_ms), "{left_ms}");
+    assert!((1..=2_500).contains(&left_ms), "{left_ms}");
     // Whoever can wait is granted as soon as the pause is over, and whoever asks on is too.
     let (waited, asked) =
         tokio::join!(ask(200, PATIENT_MS), until("a grant", || async { ask(200, 0).await.ok() }));
@@ -134,12 +144,10 @@ async fn what_has_ended_is_not_waited_for() {
     let redis = Redis::start().await;
     let store = server(&redis).await;
     store.acquire(request("a", 300, 0)).await.unwrap();
-    until_true("word of the lease", || async {
-        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 1
-    })
-    .await;
+    until_true("word of the lease", || async { redis.run::<u64>(&["EXISTS", LIVES]).await == 1 })
+        .await;
     until_true("the word to be forgotten", || async {
-        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 0
+        redis.run::<u64>(&["EXISTS", LIVES]).await == 0
     })
     .await;
     forget(&redis).await;
@@ -164,7 +172,8 @@ async fn what_was_only_asked_for_is_not_waited_for() {
     store.acquire(request("b", 5_000, 0)).await.unwrap();
     doubt(&redis).await;
     let left_ms = left(store.acquire(request("c", 100, 0)).await);
-    assert!((1_000..=5_000).contains(&left_ms), "{left_ms}");
+    // The bound in Redis is set ahead by a second.
+    assert!((1_000..=6_000).contains(&left_ms), "{left_ms}");
     waiting.abort();
 }
 
@@ -177,17 +186,17 @@ async fn a_lock_delay_is_waited_for_with_its_lease() {
     store.acquire(delayed).await.unwrap();
     doubt(&redis).await;
     let left_ms = left(store.acquire(request("c", 100, 0)).await);
-    assert!((2_000..=4_000).contains(&left_ms), "{left_ms}");
+    assert!((2_000..=5_000).contains(&left_ms), "{left_ms}");
     until("the pause to be over", || async { store.acquire(request("d", 100, 0)).await.ok() })
         .await;
     until_true("the lease and its delay to be over", || async {
-        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 0
+        redis.run::<u64>(&["EXISTS", LIVES]).await == 0
     })
     .await;
     store.acquire(request("e", 1_000, 0)).await.unwrap();
     doubt(&redis).await;
     let left_ms = left(store.acquire(request("f", 100, 0)).await);
-    assert!(left_ms <= 1_000, "{left_ms}");
+    assert!(left_ms <= 2_000, "{left_ms}");
 }
 
 /// A session's locks live as long as it does, so its time counts as a lease's.
@@ -198,7 +207,7 @@ async fn a_forgotten_session_is_waited_for() {
     store.create_session(new_session(2_000)).await.unwrap();
     forget(&redis).await;
     let left_ms = left(store.acquire(request("a", 100, 0)).await);
-    assert!((1_000..=2_000).contains(&left_ms), "{left_ms}");
+    assert!((1_000..=3_000).contains(&left_ms), "{left_ms}");
 }
 
 /// What lives goes on living in a pause; what is new waits, in whatever way it is asked for.

@@ -14,7 +14,7 @@ use fence_tests::conformance::record_store::{
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::until;
 use lock_server::guards::Guards;
-use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
+use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use lock_server::store::records::{Batch, ServerId, Snapshot, Version};
 use lock_server::store::redis::KeyPrefix;
 use lock_server::store::{AfterLoss, LossOptions, StoreError, StoreUrl};
@@ -27,6 +27,7 @@ async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> 
         key_prefix: KeyPrefix::default(),
         link: fence_tests::store_options::patient().link,
         loss: LossOptions { after_loss, ..LossOptions::default() },
+        replicas: ReplicaOptions::default(),
     };
     let kit = Kit::new("records");
     let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();

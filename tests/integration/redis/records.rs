@@ -1,12 +1,11 @@
-//! What stands in Redis: many leases of one lock, another version's records, and nothing for long.
+//! What stands in Redis: many leases of one lock, records that were damaged, and nothing for long.
 
 use fence_protocol::LeaseId;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError, StoreOptions};
-use service_kit::Kit;
+use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError};
 
-use super::kinds::{BRIEF, name, request, server, server_with};
+use super::kinds::{BRIEF, name, queue_of, request, server, server_with};
 
 const LONG_MS: u64 = 60_000;
 
@@ -76,63 +75,63 @@ async fn nothing_remains_of_idle_locks() {
         let keys: Vec<String> = redis.run(&["KEYS", "*"]).await;
         keys.iter().all(|key| {
             let key = key.rsplit("}:").next().unwrap_or_default();
-            ["lineage", "token", "meta", "seq", "in-use", "held"].contains(&key)
-                || key.starts_with("s:")
+            ["lineage", "token", "meta", "lives-until", "servers"].contains(&key)
         })
     })
     .await;
 }
 
-/// A record of another version is not guessed at: one clear error, and nothing changes.
+/// A record that cannot be read is not guessed at: one clear error, and nothing changes. It can be
+/// deleted, and is a free lock then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_version_stored_is_refused() {
-    let redis = Redis::start().await;
+async fn what_cannot_be_read_is_refused() {
+    const KEY: &str = "{fence:default}:lock:theirs";
+    let redis = Redis::with(&[("enable-debug-command", "local")]).await;
+    let first = server(&redis).await.acquire(request("theirs", LONG_MS, 0)).await.unwrap();
+    let _: u64 = redis.run(&["SETRANGE", KEY, "24", "something else"]).await;
     let store = server(&redis).await;
     store.acquire(request("own", LONG_MS, 0)).await.unwrap();
-    let theirs = "67e55044-10b1-426f-9247-bb680e5fe0c8\t7\t1000\t0\t0\t0\t\tme\t\t\t\n\n";
-    let _: () = redis.run(&["SET", "{fence:default}:l:theirs", theirs]).await;
-    let before: u64 = redis.run(&["GET", "{fence:default}:token"]).await;
-    let outcome = store.acquire(request("theirs", LONG_MS, 0)).await;
-    let Err(StoreError::Unavailable(sentence)) = outcome else { panic!("{outcome:?}") };
-    assert!(sentence.contains("theirs") && sentence.contains("another version"), "{sentence}");
-    let kept: String = redis.run(&["GET", "{fence:default}:l:theirs"]).await;
-    let after: u64 = redis.run(&["GET", "{fence:default}:token"]).await;
-    assert_eq!((kept.as_str(), after), (theirs, before));
-    // And the locks of this version still expire in time, whatever is due before them.
-    let _: () = redis.run(&["ZADD", "{fence:default}:held", "0", "theirs"]).await;
+    let digest = async || redis.run::<Vec<String>>(&["DEBUG", "DIGEST-VALUE", KEY]).await;
+    let before = digest().await;
+    let refused = |outcome: Result<(), StoreError>| {
+        let Err(StoreError::Unavailable(sentence)) = outcome else { panic!("{outcome:?}") };
+        assert!(sentence.contains("theirs") && sentence.contains("cannot be read"), "{sentence}");
+    };
+    refused(store.acquire(request("theirs", LONG_MS, 0)).await.map(drop));
+    refused(store.acquire(request("theirs", LONG_MS, LONG_MS)).await.map(drop));
+    refused(store.renew(&name("theirs"), first.lease_id, None).await.map(drop));
+    refused(store.release(&name("theirs"), first.lease_id).await.map(drop));
+    refused(store.show(&name("theirs")).await.map(drop));
+    assert_eq!(digest().await, before);
+    // Other locks are not held up by it.
     store.acquire(request("short", 100, 0)).await.unwrap();
     soon("the lock", store.acquire(request("short", LONG_MS, LONG_MS))).await.unwrap();
+    let _: u64 = redis.run(&["DEL", KEY]).await;
+    let next = store.acquire(request("theirs", LONG_MS, 0)).await.unwrap();
+    assert!(next.token > first.token);
 }
 
-/// A namespace that another version works in is refused at the start, by name.
+/// A record that was deleted by hand is a free lock. Its holder learns it, and its waiters are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_namespace_of_another_version_is_refused_at_the_start() {
+async fn a_record_that_was_deleted_by_hand_is_a_free_lock() {
     let redis = Redis::start().await;
-    drop(server(&redis).await);
-    let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
-    let _: () = redis.run(&["HDEL", "{fence:default}:meta", "format"]).await;
-    let (url, options) = (redis.url().parse().unwrap(), StoreOptions::default());
-    let refused = lock_server::store::open(&url, &options, &Kit::new("late")).await;
-    let sentence = refused.map(|_| ()).unwrap_err().to_string();
-    assert!(sentence.contains("format 1") && sentence.contains("--namespace"), "{sentence}");
-    let kept: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
-    assert_eq!(kept, lineage);
-}
-
-/// A server of the version before grants in a pause, because it does not look at it: its locks are taken
-/// over, and it is told by another lineage and another format.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_version_before_is_taken_over_and_shut_out() {
-    let redis = Redis::start().await;
-    let store = server(&redis).await;
-    let asked = request("a", LONG_MS, 0);
-    let held = store.acquire(asked.clone()).await.unwrap();
-    drop(store);
-    let _: () = redis.run(&["HSET", "{fence:default}:meta", "format", "2"]).await;
-    let before: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
-    let store = server(&redis).await;
-    let format: String = redis.run(&["HGET", "{fence:default}:meta", "format"]).await;
-    let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
-    assert!(format == "3" && lineage != before, "format {format}");
-    assert_eq!(store.acquire(asked).await.unwrap().token, held.token);
+    let (one, two) = (server(&redis).await, server(&redis).await);
+    let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let mut waiting = tokio::task::JoinSet::new();
+    for (at, store) in [&two, &one].into_iter().enumerate() {
+        let (own, asked) = (store.clone(), request("a", LONG_MS, LONG_MS));
+        waiting.spawn(async move { own.acquire(asked).await });
+        queue_of(&one, "a", at + 1).await;
+    }
+    let _: u64 = redis.run(&["DEL", "{fence:default}:lock:a"]).await;
+    let renewed = one.renew(&name("a"), first.lease_id, None).await;
+    assert!(matches!(renewed, Err(StoreError::Lost { .. })), "{renewed:?}");
+    let mut last = first.token;
+    // Their places are gone with the record, so they are served in any order.
+    while let Some(granted) = soon("a waiter", waiting.join_next()).await {
+        let grant = granted.unwrap().unwrap();
+        assert!(grant.token > last, "{grant:?} after {last}");
+        last = grant.token;
+        two.release(&name("a"), grant.lease_id).await.unwrap();
+    }
 }

@@ -1,11 +1,11 @@
-//! One id asked for more than once at one time, and steps in which two things happen at once.
+//! One id asked for more than once at one time.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Ttl};
 use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::soon;
-use lock_server::store::{Acquire, Mode, NewSession, Revoke, StoreError};
+use lock_server::store::{Acquire, NewSession, StoreError};
 
 use super::forged::forge;
 use super::kinds::{name, queue_of, request, server};
@@ -60,11 +60,10 @@ async fn a_late_word_ends_no_lease_that_was_told_of() {
     let told = soon("the hand-over", waiting).await.unwrap().unwrap();
     one.acquire(request("marker", LONG_MS, 0)).await.unwrap();
     let (own, asked) = (one.clone(), request("marker", LONG_MS, LONG_MS));
-    let marker = asked.lease_id;
     let marks = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "marker", 1).await;
-    forge(&redis, &[format!("late\t{}", told.lease_id)], ("marker", marker)).await;
-    marks.abort();
+    forge(&redis, &["lock:late".to_owned()], "marker").await;
+    soon("the marker", marks).await.unwrap().unwrap();
     let held = one.renew(&name("late"), told.lease_id, None).await.unwrap();
     assert_eq!(held.token, told.token);
 }
@@ -112,34 +111,4 @@ async fn a_repeat_does_not_change_its_session() {
     for (session, leases) in sessions.into_iter().zip([1, 0]) {
         assert_eq!(one.show_session(session).await.unwrap().lease_count, leases);
     }
-}
-
-/// A closed place that opens in the very step of a revocation is not lifted once more.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_opened_is_not_lifted_again() {
-    const KEY: &str = "{fence:default}:l:opens";
-    let redis = Redis::start().await;
-    let one = server(&redis).await;
-    let permit =
-        |wait_ms| Acquire { mode: Mode::Permit { size: 2 }, ..request("opens", LONG_MS, wait_ms) };
-    let mut waiting = Vec::new();
-    for place in 0..4 {
-        if place < 2 {
-            one.acquire(permit(0)).await.unwrap();
-            continue;
-        }
-        let (own, asked) = (one.clone(), permit(LONG_MS));
-        waiting.push(tokio::spawn(async move { own.acquire(asked).await }));
-        queue_of(&one, "opens", place - 1).await;
-    }
-    // The first becomes a place that was closed until long ago, and nobody has looked since.
-    let raw: String = redis.run(&["GET", KEY]).await;
-    let mut lines: Vec<String> = raw.split('\n').map(ToOwned::to_owned).collect();
-    let mut fields: Vec<String> = lines[1].split('\t').map(ToOwned::to_owned).collect();
-    (fields[0], fields[4]) = (format!("*{}", fields[1]), "1".to_owned());
-    lines[1] = fields.join("\t");
-    let _: () = redis.run(&["SET", KEY, &lines.join("\n")]).await;
-    // The first waiter has that place by now, and loses it with the others; the second is let in.
-    assert_eq!(one.revoke(&name("opens"), Revoke::default()).await.unwrap().len(), 2);
-    soon("the second waiter", waiting.remove(1)).await.unwrap().unwrap();
 }

@@ -55,7 +55,7 @@ async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
 
 /// Waits until every Redis of the group has the lease.
 async fn has_arrived(group: &WholeGroup, lock: &str) {
-    let key = format!("{{fence:default}}:l:{lock}");
+    let key = format!("{{fence:default}}:lock:{lock}");
     for at in 0..3 {
         until_true("the lease to arrive", || async {
             group.node(at).run::<u64>(&["EXISTS", &key]).await == 1

@@ -61,7 +61,7 @@ async fn a_script_does_not_delete_a_lock_servers_record() {
     let locks = Setup::lock_server(&redis.url()).start().await;
     let held = locks.locks().grant("orders/1", 60_000).await;
     let mut client = RespClient::connect(&guard.address).await;
-    for record in ["{fence:default}:l:orders/1", "{fence:default}:token"] {
+    for record in ["{fence:default}:lock:orders/1", "{fence:default}:token"] {
         for script in [SECOND_STORE, SECOND_STORE_BY_MEMBER] {
             let reply = client.call(&["EVAL", script, "1", "a:geo", record]).await;
             assert!(reply.error().is_some(), "{reply:?}");

@@ -11,9 +11,9 @@ use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use super::{TTL_MS, bonds, hold_all, sessions, until_nothing_is_left};
+use super::{TTL_MS, bonds, has_ended, hold_all, sessions, until_nothing_is_left};
 
-/// More than two parts of any end.
+/// More than one part of any end.
 const LEASES: usize = 700;
 /// Short, so that a test sees what is left after it, and longer than one that looks for it takes.
 const RETENTION: [&str; 4] = ["--ended-retention", "2s", "--liveness", "500ms"];
@@ -23,7 +23,7 @@ fn lock_server(store: &str) -> Setup {
     Setup::lock_server(store).args(&RETENTION).args(&["--after-loss", "grant"])
 }
 
-/// A session that has ended in Redis, while much of it is not cleared away and nobody knows it.
+/// A session that has ended in Redis, while none of its leases is cleared away.
 struct HalfEnded {
     redis: Redis,
     /// Its replies are swallowed since the end was asked for.
@@ -36,24 +36,22 @@ struct HalfEnded {
 }
 
 impl HalfEnded {
+    /// The server that granted the leases dies, and another one, which knows of none of them, ends the
+    /// session.
     async fn of(leases: usize) -> Self {
         let redis = Redis::start().await;
+        let mut holder = lock_server(&redis.url()).start().await;
+        let session = sessions(&holder.locks()).begin("worker", TTL_MS).await.session_id;
+        let leases = hold_all(&holder.locks(), session, "half", leases).await;
+        holder.process.kill();
         let proxy = FaultProxy::before(&redis.address()).await;
         let server = lock_server(&format!("redis://{}", proxy.address())).start().await;
-        let locks = server.locks();
-        let session = sessions(&locks).begin("worker", TTL_MS).await.session_id;
-        let leases = hold_all(&locks, session, "half", leases).await;
         proxy.set(Fault::DropReplies);
-        let ended = sessions(&locks).end(session).await.expect("an answer");
+        let ended = sessions(&server.locks()).end(session).await.expect("an answer");
         ended.problem(Code::OutcomeUnknown);
-        let score = ["ZSCORE", "{fence:default}:sessions", &session.to_string()];
-        let score: Option<String> = redis.run(&score).await;
-        assert_eq!(score.as_deref(), Some("0"), "the session has not ended");
-        let bonds = bonds(&redis, session).await;
-        let leases_left = bonds.iter().filter_map(|bond| bond.strip_prefix("h\t"));
-        let lock_of = |bond: &str| bond.split('\t').next().map(str::to_owned);
-        let uncleared: Vec<String> = leases_left.filter_map(lock_of).collect();
-        assert!(!uncleared.is_empty() && uncleared.len() < leases.len(), "{}", uncleared.len());
+        assert!(has_ended(&redis, session).await, "the session has not ended");
+        let uncleared = bonds(&redis, session).await;
+        assert_eq!(uncleared.len(), leases.len());
         Self { redis, server, session, leases, uncleared, _proxy: proxy }
     }
 
@@ -152,17 +150,15 @@ async fn what_a_dead_server_left_is_cleared_away_unasked() {
     until_nothing_is_left(&half.redis).await;
 }
 
-/// The session itself is forgotten before it is cleared away. Its id does not bring its leases back.
+/// The session is remembered as long as leases name it: its id does not bring them back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_id_of_a_half_ended_session_begins_nothing_new() {
     let mut half = HalfEnded::of(LEASES).await;
     half.server.process.kill();
-    let record = format!("{{fence:default}}:S:{}", half.session);
-    until_true("the session to be forgotten", || async {
-        half.redis.run::<u8>(&["EXISTS", &record]).await == 0
-    })
-    .await;
-    let other = lock_server(&half.redis.url()).start().await;
+    let record = format!("{{fence:default}}:session:{}", half.session);
+    assert_eq!(half.redis.run::<i64>(&["PTTL", &record]).await, -1, "it would be forgotten");
+    let args = ["--ended-retention", "60s", "--liveness", "500ms", "--after-loss", "grant"];
+    let other = Setup::lock_server(&half.redis.url()).args(&args).start().await;
     let locks = other.locks();
     let ask = json!({"owner": "worker", "ttl_ms": TTL_MS, "session_id": half.session});
     let again = sessions(&locks).try_create(&ask).await.expect("an answer");
@@ -233,12 +229,7 @@ async fn a_death_in_the_middle(test: &str, redis_dies: bool) {
         let highest = held.iter().map(|lease| lease.token.get()).max().unwrap();
         let crowd = Crowd::at(&locks, "torn", 0).await;
         let asked = tokio::spawn(async move { sessions(&ending).end(session).await });
-        let ended = format!("{{fence:default}}:S:{session}");
-        until_true("the end to begin", || async {
-            let record: Option<String> = redis.run(&["GET", &ended]).await;
-            record.is_none_or(|record| record.contains("\tended\t"))
-        })
-        .await;
+        until_true("the end to begin", || has_ended(&redis, session)).await;
         tokio::time::sleep(seed.time_ms(0, 12)).await;
         if redis_dies {
             redis.kill();

@@ -38,6 +38,9 @@ impl Machine {
             let Some(next) = group.and_then(|group| self.waits_at(group)) else { break };
             at = next;
         }
+        if let Some(left_ms) = self.pause_left_ms(now_ms) {
+            return StoreError::Paused { left_ms };
+        }
         let text = "the lock is kept for a request that waits for other locks; repeat it";
         StoreError::Unavailable(text.to_owned())
     }
@@ -72,7 +75,7 @@ pub(super) fn known_answer(
         return Some(Err(StoreError::IdConflict { owner: holder.owner.clone() }));
     }
     sessions.refresh(now_ms, holder);
-    holder.handed = false;
+    holder.confirm();
     Some(Ok(holder.grant(now_ms, 0)))
 }
 

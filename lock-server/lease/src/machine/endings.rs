@@ -3,8 +3,8 @@
 use fence_protocol::wire::lock::{EndReason, EndedReply};
 use fence_protocol::{LeaseId, LockName, Owner};
 
-use super::Machine;
 use super::answers::gone;
+use super::{Bond, Machine};
 use crate::record::{Ended, Record};
 use crate::{Revoke, StoreError};
 
@@ -118,10 +118,12 @@ impl Machine {
         let holder = record.holders.get(lease_id)?;
         if let Some(id) = holder.session {
             self.sessions.let_go(id, lock, lease_id);
-            self.note_bond(id, lock, lease_id, None);
+            let with_session = reason == EndReason::SessionEnded;
+            self.note_bond(id, lock, lease_id, with_session.then_some(Bond::Ended));
         }
         let token = holder.token;
-        record.end(lease_id, reason, why, now_ms);
+        let ended = record.end(lease_id, reason, why, now_ms)?;
+        self.report_end(lock, &ended);
         self.dirty.insert(lock.clone());
         Some(EndedReply { lock: lock.clone(), lease_id, token, reason })
     }

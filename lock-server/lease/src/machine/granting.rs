@@ -15,8 +15,8 @@ use crate::{Acquire, Grant, StoreError};
 pub(super) enum Way {
     /// In the answer to its own request, which waited for so long before.
     Answered { waited_ms: u64 },
-    /// In the turn of its queue: nobody knows yet whether it arrives.
-    Handed { waited_ms: u64 },
+    /// In the turn of its queue, to a waiter of a server.
+    Handed { waited_ms: u64, server: u32 },
 }
 
 impl Way {
@@ -54,9 +54,10 @@ impl Machine {
         record: &mut Record,
         request: Acquire,
     ) -> Reply {
-        let was_handed = record.holders.get(request.lease_id).is_some_and(|holder| holder.handed);
+        let holder = record.holders.get(request.lease_id);
+        let is_first_retry = holder.is_some_and(|holder| holder.deliverer.is_some());
         if let Some(known) = known_answer(&self.sessions, now_ms, record, &request) {
-            if was_handed && known.is_ok() {
+            if is_first_retry && known.is_ok() {
                 self.note_for_others(lock);
             }
             return Reply::Done(known);
@@ -73,7 +74,9 @@ impl Machine {
         if let Err(refusal) = self.check_session(now_ms, &request, 1) {
             return Reply::Done(Err(refusal));
         }
+        let paused_ms = self.pause_left_ms(now_ms);
         match verdict(record, &request) {
+            Verdict::Supersede(_) if paused_ms.is_some() => {}
             Verdict::Supersede(lease_id) => {
                 return Reply::Done(self.supersede(now_ms, lock, record, lease_id, request));
             }
@@ -86,11 +89,15 @@ impl Machine {
         if let Some(place) = place {
             return self.wait_longer(now_ms, lock, record, place, request.wait_ms);
         }
-        if record.is_open_to(request.mode, &self.limits) {
+        let is_open = record.is_open_to(request.mode, &self.limits);
+        if is_open && paused_ms.is_none() {
             return Reply::Done(self.grant(now_ms, lock, record, request, Way::AT_ONCE));
         }
         if request.wait_ms == 0 {
-            return Reply::Done(Err(self.held(now_ms, record)));
+            let is_takeover = matches!(verdict(record, &request), Verdict::Supersede(_));
+            let paused_ms = paused_ms.filter(|_| is_open || is_takeover);
+            let paused = paused_ms.map(|left_ms| StoreError::Paused { left_ms });
+            return Reply::Done(Err(paused.unwrap_or_else(|| self.held(now_ms, record))));
         }
         self.enqueue(now_ms, lock, record, request)
     }
@@ -130,7 +137,7 @@ impl Machine {
         record.queue.push_back(waiter);
     }
 
-    /// The same id again: it keeps its place and gets the new patience.
+    /// The same id again: it keeps its place, and gets the new patience at this server.
     fn wait_longer(
         &mut self,
         now_ms: u64,
@@ -141,7 +148,10 @@ impl Machine {
     ) -> Reply {
         let waiter = &mut record.queue[place];
         let alarm = Alarm::Waiter(waiter.request.lease_id);
-        self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
+        self.alarms.remove(&(self.patience_ms(waiter), lock.clone(), alarm));
+        if waiter.move_to(self.server(), now_ms) {
+            self.waiters += 1;
+        }
         waiter.until_ms = now_ms + wait_ms;
         self.alarms.insert((waiter.until_ms, lock.clone(), alarm));
         let place = waiter.place;
@@ -168,9 +178,9 @@ impl Machine {
             self.sessions.hold(id, lock, request.lease_id);
             self.note_bond(id, lock, request.lease_id, Some(Bond::Held));
         }
-        let (waited_ms, handed) = match way {
-            Way::Answered { waited_ms } => (waited_ms, false),
-            Way::Handed { waited_ms } => (waited_ms, true),
+        let (waited_ms, deliverer) = match way {
+            Way::Answered { waited_ms } => (waited_ms, self.confirms().then(|| self.server())),
+            Way::Handed { waited_ms, server } => (waited_ms, Some(server)),
         };
         let holder = Holder {
             lease_id: request.lease_id,
@@ -185,9 +195,11 @@ impl Machine {
             granted_at_ms: now_ms,
             expires_at_ms: until_ms.unwrap_or(now_ms + ttl.ms()),
             renewals: 0,
-            handed,
+            deliverer,
+            is_unread: deliverer.is_some_and(|server| server != self.server()),
         };
         let grant = holder.grant(now_ms, waited_ms);
+        self.report_grant(lock, &holder, waited_ms);
         record.holders.push(holder);
         self.dirty.insert(lock.clone());
         Ok(grant)

@@ -64,12 +64,18 @@ impl Machine {
         }
         self.check_session(now_ms, first, parts.len()).map_err(|why| part(&first.lock, why))?;
         if let Some(group) = waits {
-            self.group_waits_longer(group, now_ms + wait_ms);
+            self.group_waits_longer(now_ms, group, now_ms + wait_ms);
             return Ok(Reply::Queued);
         }
         self.check_rooms(&parts)?;
         let wishes: Vec<_> = parts.iter().map(|part| (part.lock.clone(), part.mode)).collect();
+        let paused_ms = self.pause_left_ms(now_ms);
         match self.first_taken(&wishes) {
+            None if paused_ms.is_some() && wait_ms == 0 => {
+                let left_ms = paused_ms.unwrap_or_default();
+                Err(part(&first.lock, StoreError::Paused { left_ms }))
+            }
+            None if paused_ms.is_some() => self.enqueue_all(now_ms, parts, wishes),
             None => {
                 let grants = self.grant_all(now_ms, parts, Way::AT_ONCE)?;
                 Ok(Reply::Done(Ok(grants.into_iter().map(|(_, grant)| grant).collect())))
@@ -144,7 +150,8 @@ impl Machine {
         }
     }
 
-    fn group_waits_longer(&mut self, id: GroupId, until_ms: u64) {
+    fn group_waits_longer(&mut self, now_ms: u64, id: GroupId, until_ms: u64) {
+        let server = self.server();
         let Some(group) = self.groups.get(&id) else { return };
         let is_it = |waiter: &&mut Waiter| waiter.group == Some(id);
         let mut places = Vec::new();
@@ -153,8 +160,11 @@ impl Machine {
             let Some(waiter) = record.queue.iter_mut().find(is_it) else { continue };
             if lock == group.first_lock() {
                 let alarm = Alarm::Waiter(waiter.request.lease_id);
-                self.alarms.remove(&(waiter.until_ms, lock.clone(), alarm));
+                self.alarms.remove(&(waiter.patience_ms(server), lock.clone(), alarm));
                 self.alarms.insert((until_ms, lock.clone(), alarm));
+            }
+            if waiter.move_to(server, now_ms) {
+                self.waiters += 1;
             }
             waiter.until_ms = until_ms;
             places.push((lock.clone(), waiter.place));
@@ -250,7 +260,7 @@ impl Machine {
     }
 
     /// The first lock that a group waits for: it is not the first there, or not admitted. `None`
-    /// where it can be served.
+    /// where it can be served, as far as is known.
     pub(super) fn waits_for(&self, id: GroupId) -> Option<&LockName> {
         let waits = |lock: &LockName, mode: Mode| {
             self.records.get(lock).is_some_and(|record| {
@@ -267,9 +277,17 @@ impl Machine {
         self.records.get(self.waits_for(id)?)
     }
 
+    /// Whether nothing is in the way of a group. Of several servers, one may not have loaded each of its
+    /// locks: then its place there is not known.
+    pub(super) fn can_be_served(&self, id: GroupId) -> bool {
+        let parts = self.groups.get(&id).map_or(&[][..], |group| &group.parts);
+        parts.iter().all(|(lock, _)| self.knows(lock)) && self.waits_for(id).is_none()
+    }
+
     /// Takes a group out of every queue that it still stands in.
     pub(super) fn disband(&mut self, id: GroupId) -> Option<Group> {
         let group = self.groups.remove(&id)?;
+        self.note_together(&group.parts);
         for (lock, _) in &group.parts {
             let record = self.records.get(lock);
             let is_it = |waiter: &Waiter| waiter.group == Some(id);
@@ -282,10 +300,11 @@ impl Machine {
 
     /// Grants a group all of its locks where nothing is in its way any more.
     pub(super) fn serve_group(&mut self, now_ms: u64, id: GroupId) {
-        if self.waits_at(id).is_some() {
+        if !self.can_be_served(id) {
             return;
         }
         let Some(group) = self.groups.remove(&id) else { return };
+        self.note_together(&group.parts);
         // Whoever stands behind it is looked at when its own grants are made.
         let places = group.parts.iter().filter_map(|(lock, _)| self.leave_place(lock, 0));
         let waiters: Vec<Waiter> = places.collect();
@@ -297,7 +316,8 @@ impl Machine {
         }
         let waited_ms = now_ms.saturating_sub(first.since_ms);
         let requests = waiters.into_iter().map(|waiter| waiter.request).collect();
-        let granted = self.grant_all(now_ms, requests, Way::Handed { waited_ms });
+        let way = Way::Handed { waited_ms, server: first.server };
+        let granted = self.grant_all(now_ms, requests, way);
         let (result, others) = match granted {
             Ok(mut grants) => (Ok(grants.remove(0).1), grants),
             Err(refusal) => (Err(refusal), Vec::new()),

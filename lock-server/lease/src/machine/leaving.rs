@@ -60,9 +60,10 @@ impl Machine {
             let held = self.held(now_ms, record);
             self.tell(&in_the_way, &left, held);
         } else {
-            // Not reached: whoever can be served does not wait.
+            // A request that can be served waits in a pause alone.
             let text = "nobody holds the lock; repeat the request".to_owned();
-            self.tell(&in_the_way, &left, StoreError::Unavailable(text));
+            let paused = self.pause_left_ms(now_ms).map(|left_ms| StoreError::Paused { left_ms });
+            self.tell(&in_the_way, &left, paused.unwrap_or(StoreError::Unavailable(text)));
         }
     }
 
@@ -78,19 +79,47 @@ impl Machine {
     /// them. An id that only waited is not remembered as ended, so that whoever lost a connection
     /// may wait again.
     pub fn withdraw_all(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) {
+        self.roll_back_own(now_ms, locks, lease_id);
+    }
+
+    /// As [`withdraw_all`](Self::withdraw_all), of grants that were never acknowledged: the id is not
+    /// remembered as ended, so that it may ask again. Returns whether nothing of it lives.
+    pub fn roll_back(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
+        let is_rolled_back = self.roll_back_own(now_ms, locks, lease_id);
+        if is_rolled_back {
+            for lock in locks {
+                let Some(mut record) = self.take_out(lock) else { continue };
+                record.ended.retain(|ended| ended.lease_id != lease_id);
+                self.put_back(lock.clone(), record);
+            }
+        }
+        is_rolled_back
+    }
+
+    fn roll_back_own(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
         self.tick(now_ms);
+        let own = Some(self.server());
         let live = |lock: &LockName| self.records.get(lock)?.holders.get(lease_id);
-        if locks.iter().filter_map(live).all(|holder| holder.handed) {
+        let is_own = locks.iter().filter_map(live).all(|holder| holder.deliverer == own);
+        if is_own {
             for lock in locks {
                 self.take_back(now_ms, lock, lease_id);
             }
         }
         self.pass_on(now_ms);
+        is_own
     }
 
     fn take_back(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        // Whoever waited is gone, so there is nobody to tell.
-        drop(self.leave(lock, lease_id));
+        // A place that its client has moved to another server is that server's.
+        let server = self.server();
+        let place = self.records.get(lock).and_then(|record| {
+            record.queue.iter().find(|waiter| waiter.request.lease_id == lease_id)
+        });
+        if place.is_some_and(|waiter| waiter.server == server) {
+            // Its caller is gone, so that no refusal is delivered.
+            drop(self.leave(lock, lease_id));
+        }
         let Some(mut record) = self.take_out(lock) else { return };
         let _ = self.close(now_ms, lock, &mut record, lease_id, EndReason::Released, None);
         self.put_back(lock.clone(), record);

@@ -10,7 +10,7 @@ impl Machine {
     /// Serves the queues that this step has made room in, until nobody can be served any more. Every
     /// step ends with it.
     pub(super) fn pass_on(&mut self, now_ms: u64) {
-        if self.is_view() {
+        if self.is_view() || self.pause_left_ms(now_ms).is_some() {
             self.passing.clear();
         }
         while let Some(lock) = self.passing.pop() {
@@ -45,8 +45,9 @@ impl Machine {
             Err(refusal) => Err(refusal),
             Ok(()) => {
                 let waited_ms = now_ms.saturating_sub(waiter.since_ms);
+                let way = Way::Handed { waited_ms, server: waiter.server };
                 let request = waiter.request.clone();
-                self.grant(now_ms, lock, record, request, Way::Handed { waited_ms })
+                self.grant(now_ms, lock, record, request, way)
             }
         };
         self.deliver(lock, &waiter, result);
@@ -58,7 +59,7 @@ impl Machine {
         let Some(front) = record.queue.front() else { return true };
         match front.group {
             None => !record.admits(front.request.mode, &self.limits),
-            Some(group) => self.waits_at(group).is_some(),
+            Some(group) => !self.can_be_served(group),
         }
     }
 }

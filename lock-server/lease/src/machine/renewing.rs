@@ -32,7 +32,7 @@ impl Machine {
             }
             self.sessions.refresh(now_ms, holder);
             holder.renewals += 1;
-            holder.handed = false;
+            holder.confirm();
             let grant = holder.grant(now_ms, 0);
             self.note_for_others(lock);
             return Ok(grant);
@@ -46,7 +46,7 @@ impl Machine {
         }
         holder.expires_at_ms = now_ms + ttl.ms();
         holder.renewals += 1;
-        holder.handed = false;
+        holder.confirm();
         let grant = holder.grant(now_ms, 0);
         let after = record.next_ms();
         if before != after {

@@ -2,16 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fence_protocol::wire::event::EventKind;
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::wire::session::{
     SessionEndReason, SessionEndedReply, SessionPage, SessionReply,
 };
 use fence_protocol::{LeaseId, LockName, Owner, SessionId};
 
-use super::{Machine, limit};
+use super::{Machine, Related, limit};
 use crate::record::Holder;
 use crate::session::{Session, State};
 use crate::{Acquire, NewSession, NoSession, StoreError};
+
+/// How many leases end in the step that ends their session, where servers share them: each is a record of
+/// the commit.
+const SHARED_STEP: usize = 32;
 
 /// The sessions of a namespace.
 ///
@@ -97,6 +102,20 @@ impl Sessions {
         }
     }
 
+    /// When a session ended that does not live; what is not known has ended now.
+    pub(super) fn ended_at_ms(&self, now_ms: u64, id: SessionId) -> Option<u64> {
+        match self.get(id).map(|session| session.state) {
+            None => Some(now_ms),
+            Some(State::Until(at_ms)) => (at_ms <= now_ms).then_some(at_ms),
+            Some(State::Ended(_, at_ms)) => Some(at_ms.min(now_ms)),
+        }
+    }
+
+    /// Whether it is known to have ended.
+    pub(super) fn has_ended(&self, id: SessionId) -> bool {
+        self.get(id).is_some_and(|session| matches!(session.state, State::Ended(..)))
+    }
+
     pub(super) fn wait_no_more(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
             session.waits.remove(&(lock.clone(), lease_id));
@@ -119,6 +138,19 @@ impl Machine {
     /// What is known of a session.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(id)
+    }
+
+    /// Nothing names an ended session any more: it is remembered for a while, and then forgotten.
+    pub fn session_cleared(&mut self, id: SessionId) {
+        let retention_ms = self.limits.ended_retention_ms;
+        if !self.sessions.get(id).is_some_and(Session::is_to_be_cleared) {
+            return;
+        }
+        if let Some(mut session) = self.sessions.take(id, retention_ms) {
+            session.is_cleared = true;
+            self.sessions.put(id, session, retention_ms);
+            self.sessions.dirty.insert(id);
+        }
     }
 
     /// Begins a session; the same id of the same owner again gets the same session.
@@ -146,6 +178,7 @@ impl Machine {
         let reply = session.reply(id, now_ms, false);
         self.sessions.put(id, session, self.limits.ended_retention_ms);
         self.sessions.dirty.insert(id);
+        self.report_session(EventKind::SessionBegun, id);
         Ok(reply)
     }
 
@@ -180,6 +213,7 @@ impl Machine {
     ) -> Result<SessionEndedReply, StoreError> {
         self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
         let reason = SessionEndReason::Ended;
+        self.report_session(EventKind::SessionClosed, id);
         let lease_count = self.close_session(now_ms, id, reason);
         self.pass_on(now_ms);
         Ok(SessionEndedReply { session_id: id, reason, lease_count })
@@ -199,6 +233,7 @@ impl Machine {
         let session = self.sessions.all.get_mut(&id).ok_or_else(|| NoSession::Unknown.of(id))?;
         session.blocked.get_or_insert(reason);
         self.sessions.dirty.insert(id);
+        self.report_session(EventKind::SessionBlocked, id);
         self.refuse_waiters(now_ms, id);
         self.pass_on(now_ms);
         self.show_session(now_ms, id)
@@ -273,12 +308,16 @@ impl Machine {
         if session.alarm_ms(retention_ms) > now_ms {
             return;
         }
-        if matches!(session.state, State::Until(_)) {
-            self.close_session(now_ms, id, session.natural_end());
+        if let State::Until(at_ms) = session.state {
+            let reason = session.natural_end();
+            let ended_at_ms = if self.is_shared() { at_ms } else { now_ms };
+            self.close_session(ended_at_ms, id, reason);
         } else {
             self.sessions.take(id, retention_ms);
-            if !self.is_shared() {
+            if self.is_shared() {
                 // What servers share is forgotten by the engine itself.
+                self.note_forgotten(Related::Session(id));
+            } else {
                 self.sessions.dirty.insert(id);
             }
         }
@@ -299,7 +338,14 @@ impl Machine {
         let Some(mut session) = self.sessions.take(id, retention_ms) else { return 0 };
         let bonds = session.bonds();
         session.state = State::Ended(reason, now_ms);
-        let held = std::mem::take(&mut session.held);
+        session.is_cleared = !self.is_shared();
+        let mut held = std::mem::take(&mut session.held);
+        if self.is_shared()
+            && let Some(rest) = held.iter().nth(SHARED_STEP).cloned()
+        {
+            // These end in steps of their own: with the session they have ended already.
+            session.held = held.split_off(&rest);
+        }
         self.sessions.put(id, session, retention_ms);
         self.sessions.dirty.insert(id);
         self.refuse_waiters(now_ms, id);
@@ -315,8 +361,8 @@ impl Machine {
     /// Takes the requests of a session out of their queues, and tells them why.
     pub(super) fn refuse_waiters(&mut self, now_ms: u64, id: SessionId) {
         let Some(session) = self.sessions.all.get_mut(&id) else { return };
-        let waits = std::mem::take(&mut session.waits);
         let Err(why) = session.serves(now_ms) else { return };
+        let waits = std::mem::take(&mut session.waits);
         for (lock, lease_id) in waits {
             // One of a group leaves with the first of them.
             if let Some(left) = self.leave(&lock, lease_id) {

@@ -3,7 +3,7 @@
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::EndReason;
 
-use super::{Alarm, Machine};
+use super::{Alarm, Machine, Related};
 use crate::record::Record;
 
 impl Machine {
@@ -11,19 +11,24 @@ impl Machine {
     /// with nothing to remember goes away. Leases that are bound to a session end with that.
     pub(super) fn settle(&mut self, now_ms: u64, lock: LockName) {
         let Some(mut record) = self.take_out(&lock) else { return };
+        if record.is_idle() && self.is_shared() && !self.dirty.contains(&lock) {
+            // What servers share is forgotten by the engine itself.
+            self.note_forgotten(Related::Lock(lock));
+            return;
+        }
         if record.is_idle() {
             record.ended.clear();
         }
-        if !record.is_idle() || !self.is_shared() {
-            // What servers share is forgotten by the engine itself.
-            self.dirty.insert(lock.clone());
-        }
+        self.dirty.insert(lock.clone());
         // Before the leases: a lease that ends now leaves a place that stays closed from now on.
         record.closed.retain(|closed| closed.until_ms > now_ms);
-        while let Some(lease_id) = record.due(now_ms) {
-            // It is live, so it ends.
-            let _ = self.close(now_ms, &lock, &mut record, lease_id, EndReason::Expired, None);
+        while let Some((lease_id, due_ms)) = record.due(now_ms) {
+            // It is live, so it ends. Where servers share a clock, it ended when its time was over, by
+            // whichever server and whenever that is noticed.
+            let at_ms = if self.is_shared() { due_ms } else { now_ms };
+            let _ = self.close(at_ms, &lock, &mut record, lease_id, EndReason::Expired, None);
         }
+        record.closed.retain(|closed| closed.until_ms > now_ms);
         self.put_back(lock, record);
     }
 

@@ -13,23 +13,34 @@ use fence_protocol::{LeaseId, LockName, SessionId, Token};
 use super::groups::Group;
 use super::{Alarm, Machine};
 use crate::record::{Record, Waiter};
-use crate::{Limits, Mode, Session};
-
-/// For how long the waiter of another server outlives its patience here: that server is the one that
-/// answers it.
-const FOREIGN_PATIENCE_MS: u64 = 2_000;
+use crate::{Limits, Mode, NoSession, Session};
 
 /// What a server of several remembers for its next commit.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     server: u32,
-    alive: BTreeSet<u32>,
+    alive: Option<Alive>,
+    /// Highest token whose grant the engine has confirmed; `None` where it confirms none.
+    pub(super) confirmed: Option<u64>,
+    /// No lease begins before this moment; 0 for no pause.
+    pub(super) paused_until_ms: u64,
     /// It is looked at alone: see [`Machine::view`].
     is_view: bool,
     /// Places of queues that were taken, changed or left.
     places: BTreeMap<LockName, BTreeSet<u64>>,
     /// What was bound to sessions, or is bound no more.
     bonds: BTreeMap<SessionId, Bonds>,
+    /// Locks that changed for one request, and change together or not at all.
+    together: Vec<Vec<LockName>>,
+    /// What is not known any more, because nothing of it matters.
+    forgotten: Vec<Related>,
+}
+
+/// The servers that lived at a moment.
+#[derive(Debug)]
+struct Alive {
+    at_ms: u64,
+    servers: BTreeSet<u32>,
 }
 
 /// What became of the bonds of a session: none where the lease or the request is gone.
@@ -42,6 +53,8 @@ pub enum Bond {
     Held,
     /// A request that waits.
     Waits,
+    /// It ended with its session, which names it until it is forgotten.
+    Ended,
 }
 
 /// What has to be known beside a lock.
@@ -78,16 +91,46 @@ impl Machine {
         self.sharing.is_some()
     }
 
+    /// Whether this machine decides, as one of several that do.
+    pub(super) fn is_of_several(&self) -> bool {
+        self.is_shared() && !self.is_view()
+    }
+
     /// The number of this server; 0 where it is the only one.
     pub(super) fn server(&self) -> u32 {
         self.sharing.as_ref().map_or(0, |sharing| sharing.server)
     }
 
-    /// The servers that live. Waiters of others are passed over.
-    pub fn set_alive(&mut self, alive: BTreeSet<u32>) {
+    /// The servers that lived at a moment, or later. Waiters of others are passed over, and grants that
+    /// others had not received are taken back, unless they came after it: a server is listed before it
+    /// takes its first request. Returns the servers that lived before and have died.
+    pub fn set_alive(&mut self, at_ms: u64, servers: BTreeSet<u32>) -> Vec<u32> {
+        let Some(sharing) = &mut self.sharing else { return Vec::new() };
+        let before = sharing.alive.replace(Alive { at_ms, servers: servers.clone() });
+        let before = before.map(|before| before.servers).unwrap_or_default();
+        before.difference(&servers).copied().collect()
+    }
+
+    /// Whether the server that something depends on since a moment has died.
+    fn has_died(&self, server: u32, since_ms: u64) -> bool {
+        let Some(sharing) = self.sharing.as_ref() else { return false };
+        let Some(alive) = &sharing.alive else { return false };
+        server != sharing.server && since_ms < alive.at_ms && !alive.servers.contains(&server)
+    }
+
+    /// Nothing is known of a record any more, and nothing of it is to be written.
+    pub(super) fn note_forgotten(&mut self, what: Related) {
         if let Some(sharing) = &mut self.sharing {
-            sharing.alive = alive;
+            sharing.forgotten.push(what);
         }
+    }
+
+    /// The records of which nothing is known any more since the last call.
+    pub fn take_forgotten(&mut self) -> Vec<Related> {
+        self.sharing
+            .as_mut()
+            .map(|sharing| std::mem::take(&mut sharing.forgotten))
+            .unwrap_or_default()
     }
 
     /// Renewals, places and confirmations are news to the other servers alone.
@@ -117,8 +160,7 @@ impl Machine {
 
     /// The moment of the check whether a waiter has timed out.
     pub(super) fn patience_ms(&self, waiter: &Waiter) -> u64 {
-        let is_own = waiter.server == self.server();
-        waiter.until_ms.saturating_add(if is_own { 0 } else { FOREIGN_PATIENCE_MS })
+        waiter.patience_ms(self.server())
     }
 
     /// The places of a lock's queue that changed since the last call: who has it now, if anybody, and
@@ -143,6 +185,21 @@ impl Machine {
         self.sharing.as_mut().map(|sharing| std::mem::take(&mut sharing.bonds)).unwrap_or_default()
     }
 
+    /// A request for several locks was granted, or has left their queues.
+    pub(super) fn note_together(&mut self, parts: &[(LockName, Mode)]) {
+        if let Some(sharing) = self.sharing.as_mut().filter(|_| parts.len() > 1) {
+            sharing.together.push(parts.iter().map(|(lock, _)| lock.clone()).collect());
+        }
+    }
+
+    /// Locks that changed for one request since the last call.
+    pub fn take_together(&mut self) -> Vec<Vec<LockName>> {
+        self.sharing
+            .as_mut()
+            .map(|sharing| std::mem::take(&mut sharing.together))
+            .unwrap_or_default()
+    }
+
     /// What has to be known beside a lock that is loaded.
     pub fn related(&self, lock: &LockName) -> Vec<Related> {
         let Some(record) = self.records.get(lock) else { return Vec::new() };
@@ -155,14 +212,26 @@ impl Machine {
         sessions.chain(locks).collect()
     }
 
+    /// The locks that [`tick`](Self::tick) would look at. What is known beside them has to be true still
+    /// where the outcome is committed.
+    pub fn due_locks(&self, now_ms: u64) -> Vec<LockName> {
+        let due = self.alarms.iter().take_while(|(at_ms, ..)| *at_ms <= now_ms);
+        let mut locks: Vec<LockName> = due.map(|(_, lock, _)| lock.clone()).collect();
+        locks.dedup();
+        locks
+    }
+
     /// Whether anything is loaded of a lock.
     pub fn knows(&self, lock: &LockName) -> bool {
         self.records.contains_key(lock)
     }
 
-    /// The moment from which on what is known of a lock says something else.
+    /// The moment from which on a lease of a lock has ended that no session keeps. A place that opens
+    /// meanwhile changes no decision for the worse.
     pub fn holds_until_ms(&self, lock: &LockName) -> u64 {
-        self.records.get(lock).and_then(Record::next_ms).unwrap_or(u64::MAX)
+        let holders = self.records.get(lock).into_iter().flat_map(|record| record.holders.iter());
+        let unbound = holders.filter(|holder| holder.session.is_none());
+        unbound.map(|holder| holder.expires_at_ms).min().unwrap_or(u64::MAX)
     }
 
     /// The moment from which on a session has ended, unless it is renewed.
@@ -204,6 +273,7 @@ impl Machine {
             sharing.places.remove(lock);
         }
         self.dirty.remove(lock);
+        self.forget_events(&Related::Lock(lock.clone()));
         self.passing.retain(|other| other != lock);
     }
 
@@ -261,6 +331,7 @@ impl Machine {
             match bond {
                 Bond::Held => self.sessions.hold(id, &lock, lease_id),
                 Bond::Waits => self.sessions.wait(id, &lock, lease_id),
+                Bond::Ended => {}
             }
         }
     }
@@ -275,40 +346,72 @@ impl Machine {
 
     /// Forgets what is known of a session, without changing it.
     pub fn forget_session(&mut self, id: SessionId) {
+        self.forget_events(&Related::Session(id));
         self.sessions.load(id, None, self.limits.ended_retention_ms);
     }
 
-    /// Ends what is bound to sessions that have ended, and lets waiters of dead servers leave the
-    /// front of the queue: before anything is decided on a lock.
+    /// Ends what is bound to sessions that have ended and what dead servers have not received, and lets
+    /// their waiters leave the front of the queue: before anything is decided on a lock.
     pub fn settle_for_others(&mut self, now_ms: u64, lock: &LockName) {
         let Some(record) = self.records.get(lock) else { return };
-        let bound = record.holders.iter().filter_map(|h| Some((h.session?, h.lease_id)));
-        let is_over = |id: SessionId| {
-            self.sessions.get(id).is_none_or(|session| session.lives(now_ms).is_err())
-        };
-        let over: Vec<LeaseId> =
-            bound.filter(|(id, _)| is_over(*id)).map(|(_, lease_id)| lease_id).collect();
-        if !over.is_empty()
+        let over = record.holders.iter().filter_map(|holder| {
+            let ended_at_ms = self.sessions.ended_at_ms(now_ms, holder.session?)?;
+            Some((holder.lease_id, ended_at_ms))
+        });
+        let over: Vec<(LeaseId, u64)> = over.collect();
+        let unread = record.holders.iter().filter(|holder| {
+            let deliverer = holder.deliverer.filter(|_| holder.is_unread);
+            deliverer.is_some_and(|server| self.has_died(server, holder.granted_at_ms))
+        });
+        let lost: Vec<LeaseId> = unread.map(|holder| holder.lease_id).collect();
+        if (!over.is_empty() || !lost.is_empty())
             && let Some(mut record) = self.take_out(lock)
         {
-            for lease_id in over {
-                // It is live, so it ends.
-                let _ =
-                    self.close(now_ms, lock, &mut record, lease_id, EndReason::SessionEnded, None);
+            for lease_id in lost {
+                // No client knows of it, so nothing has to wait for its lock-delay.
+                if let Some(holder) = record.holders.get_mut(lease_id) {
+                    holder.lock_delay_ms = 0;
+                }
+                let _ = self.close(now_ms, lock, &mut record, lease_id, EndReason::Expired, None);
             }
+            for (lease_id, at_ms) in over {
+                let reason = EndReason::SessionEnded;
+                // It is live, so it ends.
+                let _ = self.close(at_ms, lock, &mut record, lease_id, reason, None);
+            }
+            record.closed.retain(|closed| closed.until_ms > now_ms);
             self.put_back(lock.clone(), record);
         }
+        self.refuse_unserved(now_ms, lock);
         while let Some(lease_id) = self.dead_front(lock) {
             drop(self.leave(lock, lease_id));
         }
         self.pass_on(now_ms);
     }
 
+    /// Refuses the waiters of a lock whose sessions take no lease any more.
+    fn refuse_unserved(&mut self, now_ms: u64, lock: &LockName) {
+        let Some(record) = self.records.get(lock) else { return };
+        let refusal = |waiter: &Waiter| {
+            let id = waiter.request.session?;
+            let why = match self.sessions.get(id) {
+                None => NoSession::Unknown,
+                Some(session) => session.serves(now_ms).err()?,
+            };
+            Some((waiter.request.lease_id, why.of(id)))
+        };
+        let refused: Vec<_> = record.queue.iter().filter_map(refusal).collect();
+        for (lease_id, why) in refused {
+            // One of a group leaves with the first of them.
+            if let Some(left) = self.leave(lock, lease_id) {
+                self.tell(lock, &left, why);
+            }
+        }
+    }
+
     pub(super) fn dead_front(&self, lock: &LockName) -> Option<LeaseId> {
-        let sharing = self.sharing.as_ref()?;
         let front = self.records.get(lock)?.queue.front()?;
-        let lives = front.server == sharing.server || sharing.alive.contains(&front.server);
-        (!lives).then_some(front.request.lease_id)
+        self.has_died(front.server, front.since_ms).then_some(front.request.lease_id)
     }
 
     /// The tokens above `counter` were taken, each `by` above what the machine thought.

@@ -28,6 +28,7 @@ impl Machine {
         let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
         let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));
         let result = self.grant(now_ms, lock, record, request, Way::Answered { waited_ms });
+        self.report_end_last();
         if let Some(waiter) = waiter {
             // An earlier call with this id waits still: it has the grant too.
             self.forget_waiter(lock, &waiter);

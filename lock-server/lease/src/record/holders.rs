@@ -104,12 +104,21 @@ pub struct Holder {
     pub expires_at_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
-    /// It was handed to a waiter, and nobody has shown since that the grant arrived. Only such a
-    /// grant may be taken back because its waiter is gone.
-    pub handed: bool,
+    /// Server that delivers the grant, until a retry or a renewal has shown that it was received.
+    /// Only this server may roll it back.
+    pub deliverer: Option<u32>,
+    /// That server has not read yet that another one made the grant. If it dies before, no client knows
+    /// of the grant.
+    pub is_unread: bool,
 }
 
 impl Holder {
+    /// Its client has the grant.
+    pub fn confirm(&mut self) {
+        self.deliverer = None;
+        self.is_unread = false;
+    }
+
     /// The lease as its holder sees it.
     pub fn grant(&self, now_ms: u64, waited_ms: u64) -> Grant {
         Grant {

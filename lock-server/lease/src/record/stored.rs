@@ -119,8 +119,10 @@ pub struct StoredHolder {
     expires_at_ms: u64,
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
     renewals: u64,
-    #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
-    handed: bool,
+    #[serde(rename = "a", default, skip_serializing_if = "Option::is_none")]
+    deliverer: Option<u32>,
+    #[serde(rename = "v", default, skip_serializing_if = "std::ops::Not::not")]
+    is_unread: bool,
 }
 
 /// A stored closed place.
@@ -223,7 +225,8 @@ impl Record {
             granted_at_ms: holder.granted_at_ms,
             expires_at_ms: holder.expires_at_ms,
             renewals: holder.renewals,
-            handed: holder.handed,
+            deliverer: holder.deliverer,
+            is_unread: holder.is_unread,
         };
         let closed = |closed: &Closed| StoredClosed {
             owner: closed.owner.clone(),
@@ -266,7 +269,8 @@ impl Record {
                 granted_at_ms: reading.past(stored.granted_at_ms),
                 expires_at_ms: reading.end(stored.expires_at_ms, stored.ttl_ms.ms()),
                 renewals: stored.renewals,
-                handed: stored.handed && matches!(reading, Reading::Shared { .. }),
+                deliverer: stored.deliverer.filter(|_| matches!(reading, Reading::Shared { .. })),
+                is_unread: stored.is_unread,
             })
         };
         let closed = |stored: StoredClosed| {

@@ -6,18 +6,31 @@ use service_kit::redis_link::text_fields;
 
 use crate::events::EventId;
 
-/// An entry of the stream. One that a newer or a broken server wrote has no event; it has a place
-/// all the same.
+/// An entry of the stream: a batch of events. One that a newer or a broken server wrote has none that
+/// can be read; it has its place all the same.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Batch {
+    /// The id of its last event.
     pub(super) id: EventId,
-    pub(super) number: Option<u64>,
-    pub(super) origin: String,
-    pub(super) event: Option<Event>,
+    /// How many there are.
+    pub(super) count: u64,
+    /// When it was appended, by the clock of Redis.
+    pub(super) at_ms: u64,
+    /// The server that appended it, and the number of the batch there.
+    pub(super) origin: (u32, u64),
+    /// Empty where they cannot be read.
+    pub(super) events: Vec<Event>,
+}
+
+impl Batch {
+    /// The id before its first event.
+    pub(super) fn before(&self) -> EventId {
+        EventId { seq: self.id.seq.saturating_sub(self.count), ..self.id }
+    }
 }
 
 /// The entries of an `XREAD` of one stream; none where nothing came in time.
-pub(super) fn of_read(reply: Value) -> Vec<Told> {
+pub(super) fn of_read(reply: Value) -> Vec<Batch> {
     let Value::Array(mut streams) = reply else { return Vec::new() };
     match streams.pop() {
         Some(Value::Array(mut stream)) => of_range(stream.pop().unwrap_or(Value::Nil)),
@@ -26,12 +39,12 @@ pub(super) fn of_read(reply: Value) -> Vec<Told> {
 }
 
 /// The entries of an `XRANGE` or `XREVRANGE`.
-pub(super) fn of_range(reply: Value) -> Vec<Told> {
+pub(super) fn of_range(reply: Value) -> Vec<Batch> {
     let Value::Array(entries) = reply else { return Vec::new() };
     entries.into_iter().filter_map(entry).collect()
 }
 
-fn entry(value: Value) -> Option<Told> {
+fn entry(value: Value) -> Option<Batch> {
     let Value::Array(parts) = value else { return None };
     let [id, fields] = <[Value; 2]>::try_from(parts).ok()?;
     let id = text_fields(Value::Array(vec![id]))?.pop()?.parse().ok()?;
@@ -39,11 +52,17 @@ fn entry(value: Value) -> Option<Told> {
     let field = |name: &str| {
         fields.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1].as_str())
     };
-    Some(Told {
+    let number = |name: &str| field(name)?.parse::<u64>().ok();
+    let count = number("n").unwrap_or(0);
+    let server = number("o").and_then(|server| u32::try_from(server).ok()).unwrap_or(0);
+    let events: Option<Vec<Event>> = field("e").and_then(|text| serde_json::from_str(text).ok());
+    Some(Batch {
         id,
-        number: field("n").and_then(|text| text.parse().ok()),
-        origin: field("o").unwrap_or_default().to_owned(),
-        event: field("e").and_then(|text| serde_json::from_str(text).ok()),
+        count,
+        at_ms: number("t").unwrap_or(0),
+        origin: (server, number("b").unwrap_or(0)),
+        // Of another number, they would get the ids of others.
+        events: events.filter(|events| events.len() as u64 == count).unwrap_or_default(),
     })
 }
 
@@ -63,21 +82,24 @@ mod tests {
 
     #[test]
     fn entries_are_read_and_broken_ones_keep_their_place() {
-        let json = r#"{"kind":"lineage"}"#;
-        let whole = ["n", "4", "o", "me", "e", json].map(text);
-        let broken = ["n", "5", "e", "{"].map(text);
+        let json = r#"[{"kind":"lineage"},{"kind":"granted"}]"#;
+        let whole = ["t", "9", "o", "3", "b", "1", "n", "2", "e", json].map(text);
+        let broken = ["n", "1", "e", "["].map(text);
+        let miscounted = ["n", "3", "e", json].map(text);
         let entries = array([
-            array([text("7-1"), Value::Array(whole.into())]),
-            array([text("7-2"), Value::Array(broken.into())]),
+            array([text("7-2"), Value::Array(whole.into())]),
+            array([text("7-3"), Value::Array(broken.into())]),
+            array([text("7-6"), Value::Array(miscounted.into())]),
             array([text("x"), array([])]),
             Value::Nil,
         ]);
-        let told = of_read(array([array([text("stream"), entries])]));
-        assert_eq!(told.len(), 2);
-        assert_eq!(told[0].event.as_ref().unwrap().kind, EventKind::Lineage);
-        assert_eq!((told[0].number, told[0].origin.as_str()), (Some(4), "me"));
-        assert_eq!((told[1].id, told[1].number), ("7-2".parse().unwrap(), Some(5)));
-        assert!(told[1].event.is_none());
+        let batches = of_read(array([array([text("stream"), entries])]));
+        assert_eq!(batches.len(), 3);
+        assert_eq!(batches[0].events[0].kind, EventKind::Lineage);
+        assert_eq!((batches[0].at_ms, batches[0].origin), (9, (3, 1)));
+        assert_eq!(batches[0].before(), "7-0".parse().unwrap());
+        assert_eq!((batches[1].id, batches[1].count), ("7-3".parse().unwrap(), 1));
+        assert!(batches[1].events.is_empty() && batches[2].events.is_empty());
         assert!(of_read(Value::Nil).is_empty() && of_range(text("x")).is_empty());
     }
 }

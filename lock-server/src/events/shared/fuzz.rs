@@ -8,6 +8,6 @@ use super::entries;
 pub(crate) fn entries(value: &Value) {
     for entry in entries::of_read(value.clone()).into_iter().chain(entries::of_range(value.clone()))
     {
-        assert!(entry.event.is_none() || entry.id.to_string().parse() == Ok(entry.id));
+        assert!(entry.id.to_string().parse() == Ok(entry.id) && entry.before() <= entry.id);
     }
 }

@@ -6,20 +6,20 @@ use std::time::Duration;
 use fence_protocol::{LockName, SessionId};
 use tokio::sync::mpsc;
 
-use super::op::Call;
-use super::waiters::Answered;
+use super::core::EndedBy;
+use super::op::{Withdraw, look_at};
 use super::{Driver, Inner};
 use crate::store::StoreError;
-use crate::store::records::{Key, Wakeup};
+use crate::store::records::{Key, ServerId, Wakeup};
 
 /// How long to rest when nothing is due.
 const IDLE_MS: u64 = 3_600_000;
 /// How often records that requests wait for are read again, in case a message was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How long a server that fell silent counts as alive.
-const LIVENESS_MS: u64 = 3_000;
-/// How often it says that it lives.
-const BEAT: Duration = Duration::from_millis(1_000);
+/// How often a server says that it lives, while it counts as alive.
+const BEATS: u32 = 3;
+/// How long it is silent at most.
+const BEAT_MAX: Duration = Duration::from_secs(1);
 /// How long a request waits beyond its patience before it is answered without the store.
 const OVERDUE_MS: u64 = 1_000;
 
@@ -29,7 +29,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
     if inner.store.is_alone() {
         return;
     }
-    let wakeups = inner.store.wakeups(inner.server);
+    let wakeups = inner.store.wakeups(inner.server.id);
     spawn(inner, move |inner| listen(inner, wakeups));
     spawn(inner, beat);
     spawn(inner, look_again);
@@ -57,7 +57,8 @@ async fn alarms(weak: Weak<Inner>) {
                 return;
             }
             let now_ms = inner.store.now_ms();
-            let next_ms = state.core.machine.next_alarm_ms();
+            // What is due while a batch is under way is decided when that lands.
+            let next_ms = state.core.machine.next_alarm_ms().filter(|_| !state.is_led);
             state.wakes_at_ms = next_ms.unwrap_or(u64::MAX);
             next_ms.map_or(IDLE_MS, |at_ms| at_ms.saturating_sub(now_ms)).min(IDLE_MS)
         };
@@ -67,6 +68,7 @@ async fn alarms(weak: Weak<Inner>) {
         // The driver must be able to go while this waits.
         drop(inner);
         tokio::select! {
+            biased;
             () = tokio::time::sleep(Duration::from_millis(rest_ms)) => {}
             () = sooner.notified() => {}
         }
@@ -85,17 +87,18 @@ async fn listen(weak: Weak<Inner>, mut wakeups: mpsc::UnboundedReceiver<Wakeup>)
 }
 
 async fn beat(weak: Weak<Inner>) {
+    if let Some(inner) = weak.upgrade() {
+        // Servers may have died while none lived to see it.
+        inner.watch_sessions();
+    }
     loop {
         let Some(inner) = weak.upgrade() else { return };
-        match inner.store.beat(inner.server, LIVENESS_MS).await {
-            Ok(alive) => {
-                let state = &mut *inner.state();
-                state.core.machine.set_alive(alive.iter().map(|server| server.0).collect());
-            }
-            Err(error) => tracing::debug!(%error, "the store does not know that this server lives"),
+        if let Err(error) = inner.beat().await {
+            tracing::debug!(%error, "the store does not know that this server lives");
         }
+        let rest = (inner.server.liveness / BEATS).min(BEAT_MAX);
         drop(inner);
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(rest).await;
     }
 }
 
@@ -105,6 +108,7 @@ async fn look_again(weak: Weak<Inner>) {
         let Some(inner) = weak.upgrade() else { return };
         inner.look_at_all();
         inner.give_up_overdue();
+        inner.withdraw_abandoned();
     }
 }
 
@@ -119,9 +123,15 @@ impl Inner {
             }
         };
         if matters {
-            // Decides nothing, on what is known: where that has changed, it is read.
-            let (op, _) = Call::boxed(vec![key], |_, _| Ok(()));
-            let _ = self.submit(op);
+            let _ = self.submit(look_at(key));
+        }
+    }
+
+    /// The leases of a server that died are followed here, so that their end is reported.
+    fn look_after(self: &Arc<Self>, dead: ServerId) {
+        let locks = self.reports.get().map(|reports| reports.granted_by(dead));
+        for lock in locks.into_iter().flatten() {
+            let _ = self.submit(look_at(Key::Lock(lock)));
         }
     }
 
@@ -132,24 +142,94 @@ impl Inner {
         }
     }
 
+    /// Withdraws requests that may have a place in a queue, unless a retry waits there.
+    pub(super) fn withdraw_abandoned(self: &Arc<Self>) {
+        let abandoned = {
+            let core = &mut self.state().core;
+            let mut abandoned = std::mem::take(&mut core.abandoned);
+            abandoned.retain(|(locks, lease_id)| {
+                !locks.iter().any(|lock| core.waiters.ids(lock).contains(lease_id))
+            });
+            abandoned
+        };
+        for (locks, lease_id) in abandoned {
+            let _ = self.submit(Box::new(Withdraw::new(locks, lease_id)));
+        }
+    }
+
     /// Answers requests whose patience is over and which the store could not answer.
     fn give_up_overdue(&self) {
         let now_ms = self.store.now_ms().saturating_sub(OVERDUE_MS);
         let overdue = self.state().core.waiters.take_overdue(now_ms);
         for waiting in overdue {
             let text = "the store did not say in time who holds the lock; repeat the request";
-            let result = Err(StoreError::Unknown(text.to_owned()));
-            drop(waiting.answer(Answered { at_ms: 0, result, is_shared: true }));
+            waiting.refuse(StoreError::Unknown(text.to_owned()));
         }
     }
 
-    /// Ends what is bound to a session that has ended.
-    pub(super) fn clear_ended(self: &Arc<Self>, id: SessionId) {
+    /// Tells the store that this server lives. Where another one has died, its waiters are passed over
+    /// and what it watched is watched here.
+    pub(super) async fn beat(self: &Arc<Self>) -> Result<(), StoreError> {
+        let at_ms = self.store.now_ms();
+        let liveness_ms = u64::try_from(self.server.liveness.as_millis()).unwrap_or(u64::MAX);
+        let alive = self.store.beat(self.server.id, liveness_ms).await?;
+        let alive = alive.iter().map(|server| server.0).collect();
+        // The reply may show that the engine's clock was set back.
+        let at_ms = at_ms.min(self.store.now_ms());
+        let dead = self.state().core.machine.set_alive(at_ms, alive);
+        if !dead.is_empty() {
+            self.look_at_all();
+            self.watch_sessions();
+        }
+        dead.into_iter().for_each(|server| self.look_after(ServerId(server)));
+        Ok(())
+    }
+
+    /// Reads every session, so that the end of each is noticed here: the server that would have noticed
+    /// it may have died.
+    fn watch_sessions(self: &Arc<Self>) {
         let driver = Driver { inner: self.clone() };
+        let stop = self.kit.tasks.shutdown_token();
         self.kit.tasks.spawn(async move {
-            if let Err(error) = driver.clear_session(id).await {
-                tracing::debug!(session = %id, %error, "leases of a session were not cleared");
+            let read = stop.run_until_cancelled(driver.read_sessions());
+            if let Some(Err(error)) = read.await {
+                tracing::debug!(%error, "not every session was read");
             }
         });
+    }
+
+    /// Ends what is bound to a session that has ended, and then lets the session be forgotten.
+    pub(super) fn clear_ended(self: &Arc<Self>, id: SessionId, by: EndedBy) {
+        if !self.state().clearing.insert(id) {
+            return;
+        }
+        let weak = Arc::downgrade(self);
+        let stop = self.kit.tasks.shutdown_token();
+        self.kit.tasks.spawn(async move {
+            let clear = async {
+                if by == EndedBy::Another {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                clear(weak, id).await;
+            };
+            stop.run_until_cancelled(clear).await;
+        });
+    }
+}
+
+async fn clear(weak: Weak<Inner>, id: SessionId) {
+    while let Some(inner) = weak.upgrade() {
+        let driver = Driver { inner: inner.clone() };
+        match driver.clear_session(id).await {
+            Ok(()) => {
+                inner.state().clearing.remove(&id);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(session = %id, %error, "leases of a session were not cleared");
+            }
+        }
+        drop((inner, driver));
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

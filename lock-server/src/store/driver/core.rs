@@ -1,12 +1,16 @@
 //! What the driver knows, and its steps: decide what waits, settle what was committed.
 
-use std::collections::{HashMap, VecDeque};
+mod uncommitted;
 
-use fence_protocol::{LockName, SessionId};
-use lease::{Delivery, Machine, Record, Related, place_name};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use fence_protocol::wire::event::Event;
+use fence_protocol::{LeaseId, LockName, SessionId};
+use lease::{Delivery, Machine, Record, Related, Session, lift, place_name};
 
 use super::draft::Draft;
-use super::op::{Asking, Decided, Lift, Op, Withdraw};
+use super::op::{Asking, Decided, Lift, Op, Remainder, look_at};
+use super::pending::PendingGrant;
 use super::stored;
 use super::waiters::Waiters;
 use crate::store::records::{
@@ -16,8 +20,23 @@ use crate::store::{Limits, StoreError};
 
 /// How many requests are decided for one commit at most.
 const BATCH: usize = 1_024;
+/// For how long the version of a record is known after nothing of the record matters any more. The
+/// engine has forgotten the record by then.
+const OUTDATED_MS: u64 = 10_000;
+/// How much longer than it matters a record with leases is kept: an engine may measure that by a clock
+/// that jumps.
+const CLOCK_MARGIN_MS: u64 = 60_000;
 /// After so many lost races in a row a request is refused.
 const RACES_MAX: u32 = 200;
+
+/// The server that has noticed the end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBy {
+    /// It clears the session away.
+    This,
+    /// It does, unless it has died.
+    Another,
+}
 
 /// What this server knows.
 pub(super) struct Core {
@@ -29,10 +48,26 @@ pub(super) struct Core {
     server: ServerId,
     is_alone: bool,
     is_volatile: bool,
+    /// How many records a group reads at most, as far as requests can be put off.
+    reads_max: usize,
     writes: u32,
     retention_ms: u64,
-    /// Sessions that ended by themselves: what is bound to them is to be ended, record by record.
-    pub(super) ended_sessions: Vec<SessionId>,
+    /// Events that were committed and not reported yet.
+    pub(super) reported: Vec<Event>,
+    /// Versions of records of which nothing matters any more, until when they are kept.
+    outdated: VecDeque<(u64, Key, Version)>,
+    /// Sessions that have ended, while records name them: see [`Driver::clear_session`].
+    ///
+    /// [`Driver::clear_session`]: super::Driver::clear_session
+    pub(super) ended_sessions: BTreeMap<SessionId, EndedBy>,
+    /// Requests whose place may be in a queue while no caller waits there.
+    pub(super) abandoned: Vec<(Vec<LockName>, LeaseId)>,
+    /// Grants that have to be confirmed.
+    pub(super) pending_grants: Vec<PendingGrant>,
+    /// So many requests are decided one by one: one of them is too large for the engine.
+    one_by_one: usize,
+    /// The engine lets no lease begin.
+    is_paused: bool,
     /// Nothing is served any more, and why.
     pub(super) failed: Option<String>,
 }
@@ -49,6 +84,7 @@ pub(super) struct Flight {
 pub(super) struct Decisions {
     pub(super) ops: Vec<Box<dyn Op>>,
     deliveries: Vec<Delivery>,
+    events: Vec<Event>,
     /// The versions once it is committed.
     written: Vec<(Key, Version)>,
     /// Everything that it was decided on.
@@ -64,11 +100,14 @@ impl Flight {
 
 impl Core {
     pub(super) fn new(
-        machine: Machine,
+        mut machine: Machine,
         server: ServerId,
         store: &dyn RecordStore,
         limits: &Limits,
     ) -> Self {
+        if store.confirms() {
+            machine.confirm_grants();
+        }
         Self {
             machine,
             waiters: Waiters::default(),
@@ -77,9 +116,16 @@ impl Core {
             server,
             is_alone: store.is_alone(),
             is_volatile: store.is_volatile(),
+            reads_max: store.reads_max(),
             writes: 0,
             retention_ms: limits.ended_retention_ms,
-            ended_sessions: Vec::new(),
+            reported: Vec::new(),
+            outdated: VecDeque::new(),
+            ended_sessions: BTreeMap::new(),
+            abandoned: Vec::new(),
+            pending_grants: Vec::new(),
+            one_by_one: 0,
+            is_paused: false,
             failed: None,
         }
     }
@@ -92,20 +138,56 @@ impl Core {
     /// Decides what waits and what is due; `None` where there is nothing.
     pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Flight> {
         let counter = self.machine.counter();
+        let due: Vec<Vec<Key>> = match self.is_alone {
+            true => Vec::new(),
+            false => {
+                let locks = self.machine.due_locks(now_ms).into_iter();
+                locks.map(|lock| self.closure(vec![Key::Lock(lock)], None)).collect()
+            }
+        };
         self.machine.tick(now_ms);
-        let count = self.pending.len().min(BATCH);
+        if self.is_paused && self.machine.pause_left_ms(now_ms).is_none() {
+            self.is_paused = false;
+            let retries = self.waiters.takeovers().filter_map(|waiting| waiting.retry(now_ms));
+            self.pending.extend(retries);
+        }
+        self.forget_outdated(now_ms);
+        let count = match self.one_by_one {
+            0 => self.pending.len().min(BATCH),
+            _ => self.pending.len().min(1),
+        };
+        self.one_by_one = self.one_by_one.saturating_sub(count);
         if count == 0 && !self.machine.has_news() {
             return None;
         }
         let mut draft = Draft::new(self.is_alone);
-        let ops: Vec<_> = self.pending.drain(..count).collect();
-        for mut op in ops {
+        for keys in due {
+            let before_ms = self.holds_until_ms(&keys);
+            draft.extend(keys, before_ms);
+        }
+        let ops: Vec<Box<dyn Op>> = self.pending.drain(..count).collect();
+        for (lock, lease_id) in ops.iter().filter_map(|op| op.asked()) {
+            // Its caller has asked again: what it is granted is not to be withdrawn.
+            self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(&lock));
+        }
+        let mut ops = VecDeque::from(self.without_void(ops));
+        while let Some(mut op) = ops.pop_front() {
+            // Before anything is settled: what is settled is written together with what it was settled by.
+            if self.reads_max < usize::MAX
+                && draft.size_with(&self.closure(op.keys(), None)) > self.reads_max
+            {
+                ops.push_front(op);
+                break;
+            }
             let keys = self.closure(op.keys(), Some(now_ms));
             let before_ms = self.holds_until_ms(&keys);
             op.run(&mut self.machine, now_ms);
             draft.add(keys, before_ms, op);
         }
-        let decided = Decided { at_ms, now_ms, lift: Lift { counter, by: 0 } };
+        // For the next commit, in their order.
+        ops.into_iter().rev().for_each(|op| self.pending.push_front(op));
+        let (lift, confirms) = (Lift { counter, by: 0, late_ms: 0 }, self.machine.confirms());
+        let decided = Decided { at_ms, now_ms, lift, confirms };
         Some(if self.is_volatile {
             self.settled_at_once(draft, decided)
         } else {
@@ -113,10 +195,45 @@ impl Core {
         })
     }
 
+    /// Drops withdrawals of requests that a caller has repeated meanwhile: it waits at their place.
+    fn without_void(&self, ops: Vec<Box<dyn Op>>) -> Vec<Box<dyn Op>> {
+        if ops.iter().all(|op| op.withdrawn().is_none()) {
+            return ops;
+        }
+        let mut repeated = HashSet::new();
+        let mut valid = Vec::with_capacity(ops.len());
+        for op in ops {
+            repeated.extend(op.asked());
+            let withdrawn = op.withdrawn();
+            if withdrawn.is_none_or(|key| !repeated.contains(&key) && !self.waiters.has(&key)) {
+                valid.push(op);
+            }
+        }
+        valid
+    }
+
+    /// Forgets versions of records that the machine has forgotten, some time after.
+    fn forget_outdated(&mut self, now_ms: u64) {
+        for related in self.machine.take_forgotten() {
+            let key = key_of(related);
+            if let Some(version) = self.versions.get(&key) {
+                self.outdated.push_back((now_ms.saturating_add(OUTDATED_MS), key, *version));
+            }
+        }
+        while let Some((_, key, version)) =
+            self.outdated.pop_front_if(|(until_ms, ..)| *until_ms <= now_ms)
+        {
+            if self.versions.get(&key) == Some(&version) {
+                self.versions.remove(&key);
+            }
+        }
+    }
+
     /// Decisions that need no commit.
     fn settled_at_once(&mut self, draft: Draft, decided: Decided) -> Flight {
         drop(self.machine.take_changes());
         drop(self.machine.take_session_changes());
+        drop(self.machine.take_together());
         let deliveries = self.machine.take_deliveries();
         let (_, groups) = self.groups_of(draft, deliveries, decided);
         Flight {
@@ -160,7 +277,8 @@ impl Core {
     fn draw_up(&mut self, mut draft: Draft, decided: Decided) -> Flight {
         let counter = decided.lift.counter;
         let tokens = self.machine.counter() - counter;
-        let mut batch = Batch { groups: Vec::new(), counter, tokens, lives_ms: 0 };
+        let in_pause = self.is_paused;
+        let mut batch = Batch { counter, tokens, in_pause, ..Batch::default() };
         let locks: Vec<LockName> =
             self.machine.take_changes().into_iter().map(|(lock, _)| lock).collect();
         let sessions: Vec<SessionId> =
@@ -187,10 +305,14 @@ impl Core {
         }
         for (id, bonds) in self.machine.take_bonds() {
             let key = Key::Session(id);
-            if !draft.has(&key) {
-                draft.extend(vec![key.clone()], u64::MAX);
-            }
+            // A lease ends with its session: where that lives on through another server, it does too.
+            let locks = bonds.keys().map(|(lock, _)| Key::Lock(lock.clone()));
+            let together = std::iter::once(key.clone()).chain(locks).collect();
+            draft.extend(together, u64::MAX);
             draft.add_items(&key, stored::bonds(bonds));
+        }
+        for locks in self.machine.take_together() {
+            draft.extend(locks.into_iter().map(Key::Lock).collect(), u64::MAX);
         }
         let deliveries = self.machine.take_deliveries();
         let (groups, decisions) = self.groups_of(draft, deliveries, decided);
@@ -234,19 +356,18 @@ impl Core {
         let change = match self.machine.session(id) {
             None => Change::Remove,
             Some(session) => {
-                if !self.is_alone && session.has_expired(decided.now_ms) {
-                    self.ended_sessions.push(id);
-                }
-                let until_ms = session.alarm_ms(self.retention_ms);
-                let lives_ms = until_ms.saturating_sub(decided.now_ms) + self.retention_ms;
+                // A session that leases name is not forgotten.
+                let until_ms = session.is_cleared.then(|| session.alarm_ms(self.retention_ms));
+                let lives_ms =
+                    |until_ms: u64| until_ms.saturating_sub(decided.now_ms) + self.retention_ms;
                 let value = stored::session(session);
-                Change::Put { version, value, lives_ms: Some(lives_ms) }
+                Change::Put { version, value, lives_ms: until_ms.map(lives_ms) }
             }
         };
         Write { key, change, items: Vec::new() }
     }
 
-    /// Deals the deliveries out to the groups whose records made them.
+    /// Deals the deliveries and the events out to the groups whose records made them.
     fn groups_of(
         &mut self,
         draft: Draft,
@@ -255,7 +376,8 @@ impl Core {
     ) -> (Vec<Group>, Vec<Decisions>) {
         let version = |key: &Key| self.versions.get(key).copied().unwrap_or(Version::ABSENT);
         let (mut groups, mut decisions, place_of) = draft.into_groups(version, decided.now_ms);
-        if groups.is_empty() && !deliveries.is_empty() {
+        let events = self.machine.take_events();
+        if groups.is_empty() && !(deliveries.is_empty() && events.is_empty()) {
             groups.push(Group::everything());
             decisions.push(Decisions::default());
         }
@@ -269,13 +391,19 @@ impl Core {
                 groups[place].notify.push((ServerId(delivery.server), key));
             }
         }
+        for (about, event) in events {
+            let place = place_of.get(&key_of(about)).copied().unwrap_or(0);
+            decisions[place].events.push(event);
+        }
         (groups, decisions)
     }
 
     /// The batch is committed, as far as the store says.
-    pub(super) fn settle(&mut self, flight: Flight, committed: Committed, now_ms: u64) {
+    pub(super) fn settle(&mut self, flight: Flight, committed: Committed, now_ms: u64, at_ms: u64) {
         let Flight { batch, mut decided, groups } = flight;
         decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
+        let ahead_ms = committed.now_ms.map_or(0, |ms| ms.saturating_sub(decided.now_ms));
+        decided.lift.late_ms = ahead_ms.saturating_sub(at_ms.saturating_sub(decided.at_ms));
         self.machine.raise_counter(committed.base.saturating_add(batch.tokens));
         for (decisions, outcome) in groups.into_iter().zip(committed.groups) {
             match outcome {
@@ -286,113 +414,69 @@ impl Core {
     }
 
     fn settle_group(&mut self, decisions: Decisions, decided: Decided) {
-        let Decisions { ops, deliveries, written, .. } = decisions;
+        let Decisions { ops, deliveries, written, events, keys } = decisions;
+        let Lift { counter, by, .. } = decided.lift;
+        self.reported.extend(events.into_iter().map(|mut event| {
+            event.token = event.token.map(|token| lift(token, counter, by));
+            event
+        }));
         if !self.is_alone {
-            let Lift { counter, by } = decided.lift;
             let locks: Vec<LockName> = written.iter().filter_map(|(key, _)| lock_of(key)).collect();
             self.machine.lift_tokens(&locks, counter, by);
             for (key, version) in written {
+                if let Key::Session(id) = &key {
+                    self.note_ended(*id, EndedBy::This);
+                }
                 match version {
                     Version::ABSENT => drop(self.versions.remove(&key)),
                     version => drop(self.versions.insert(key, version)),
                 }
             }
         }
-        let mut withdrawn: Vec<Withdraw> = Vec::new();
+        let mut withdrawn = Vec::new();
         for op in ops {
-            withdrawn.extend(op.finish(decided, &mut self.waiters));
-        }
-        for delivery in deliveries {
-            withdrawn.extend(self.waiters.deliver(delivery, decided));
+            match op.finish(decided, &mut self.waiters) {
+                Remainder::Withdraw(withdraw) => withdrawn.push(withdraw),
+                remainder => self.take_on(remainder),
+            }
         }
         for withdraw in withdrawn {
-            self.pending.push_back(Box::new(withdraw));
+            // A caller that left may have asked again in this batch: it waits at the place of both.
+            if withdraw.withdrawn().is_none_or(|key| !self.waiters.has(&key)) {
+                self.pending.push_back(Box::new(withdraw));
+            }
+        }
+        for delivery in deliveries {
+            let remainder = self.waiters.deliver(delivery, decided);
+            self.take_on(remainder);
+        }
+        for lock in keys.iter().filter_map(lock_of) {
+            self.ask_again(&lock);
         }
     }
 
-    /// Something that a group was decided on has changed: it is decided again, on what was read.
-    fn lose(&mut self, decisions: Decisions, snapshots: Vec<Snapshot>, now_ms: u64) {
-        if let Err(error) = self.load(snapshots, now_ms) {
-            tracing::error!(%error, "a record cannot be read");
-            self.refuse(decisions, &error);
+    /// There is no record of a lock, and so no queue: what waits for it here asks again.
+    fn ask_again(&mut self, lock: &LockName) {
+        if self.is_alone || self.machine.knows(lock) || !self.waiters.wait_for(lock) {
             return;
         }
-        for mut op in decisions.ops.into_iter().rev() {
-            if op.lost() > RACES_MAX {
-                let text = "the lock is changed by others all the time; repeat the request";
-                op.fail(StoreError::Unavailable(text.to_owned()));
-            } else {
-                self.pending.push_front(op);
-            }
-        }
+        let ids = self.waiters.ids(lock);
+        let asking = ids.into_iter().filter_map(|id| self.waiters.take(lock, id));
+        self.pending.extend(asking.map(Asking::boxed));
     }
 
-    /// Replaces what is known by what was read: sessions first, because leases are judged by them.
-    pub(super) fn load(&mut self, snapshots: Vec<Snapshot>, now_ms: u64) -> Result<(), StoreError> {
-        let (sessions, locks): (Vec<_>, Vec<_>) =
-            snapshots.into_iter().partition(|snapshot| matches!(snapshot.key, Key::Session(_)));
-        let mut asking = Vec::new();
-        for snapshot in sessions.into_iter().chain(locks) {
-            let version = snapshot.version;
-            let key = snapshot.key.clone();
-            match &key {
-                Key::Session(id) => {
-                    let session = stored::read_session(&snapshot)?;
-                    self.machine.load_session(now_ms, *id, session);
-                }
-                Key::Lock(lock) => {
-                    let (record, groups) = stored::read_record(&snapshot)?.unzip();
-                    let known = record.as_ref().map(Record::waiting_ids).unwrap_or_default();
-                    self.machine.load(now_ms, lock.clone(), record, groups.unwrap_or_default());
-                    // A request that waits here and has no place there was granted meanwhile, or lost its place.
-                    let ids = self.waiters.ids(lock);
-                    let gone = ids.into_iter().filter(|id| !known.contains(id));
-                    asking.extend(gone.filter_map(|id| self.waiters.take(lock, id)));
-                }
-            }
-            match version {
-                Version::ABSENT => drop(self.versions.remove(&key)),
-                version => drop(self.versions.insert(key, version)),
-            }
+    fn take_on(&mut self, remainder: Remainder) {
+        match remainder {
+            Remainder::Nothing => {}
+            Remainder::Withdraw(withdraw) => self.pending.push_back(Box::new(withdraw)),
+            Remainder::Confirm(grant) => self.pending_grants.push(grant),
         }
-        self.pending.extend(asking.into_iter().map(Asking::boxed));
-        Ok(())
-    }
-
-    /// The store could not commit: nothing that was decided counts.
-    pub(super) fn fail(&mut self, flight: Flight, error: &StoreError) {
-        self.machine.take_tokens_back(flight.decided.lift.counter);
-        for decisions in flight.groups {
-            self.refuse(decisions, error);
-        }
-    }
-
-    /// Answers requests with an error, and forgets what is known of their records.
-    fn refuse(&mut self, decisions: Decisions, error: &StoreError) {
-        for key in decisions.keys {
-            self.versions.remove(&key);
-            match key {
-                Key::Lock(lock) => self.machine.forget(&lock),
-                Key::Session(id) => self.machine.forget_session(id),
-            }
-        }
-        for op in decisions.ops {
-            op.fail(error.clone());
-        }
-    }
-
-    /// Nothing is served any more. Every reply that is under way is dropped, which its caller reads as
-    /// unknown.
-    pub(super) fn stop(&mut self, reason: String) {
-        self.failed = Some(reason);
-        self.pending.clear();
-        self.waiters.clear();
     }
 }
 
 impl Decisions {
     pub(super) fn new(ops: Vec<Box<dyn Op>>, written: Vec<(Key, Version)>, keys: Vec<Key>) -> Self {
-        Self { ops, deliveries: Vec::new(), written, keys }
+        Self { ops, deliveries: Vec::new(), events: Vec::new(), written, keys }
     }
 }
 
@@ -418,6 +502,7 @@ fn lives_ms(record: &Record, now_ms: u64, retention_ms: u64) -> Option<u64> {
     let opens = record.closed.iter().map(|closed| closed.until_ms);
     let last_ms = waits.chain(ends).chain(opens).max().unwrap_or(now_ms);
     let spare_ms = record.holders.iter().map(|holder| holder.lock_delay_ms).max().unwrap_or(0);
-    let lives_ms = last_ms.saturating_sub(now_ms) + spare_ms + retention_ms;
+    let margin_ms = if record.is_idle() { 0 } else { CLOCK_MARGIN_MS };
+    let lives_ms = last_ms.saturating_sub(now_ms) + spare_ms + retention_ms + margin_ms;
     (!is_open).then_some(lives_ms.max(1))
 }

@@ -1,7 +1,7 @@
 //! Requests that touch the same records are decided one after the other and committed together:
 //! the draft sorts requests and writes into such groups.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::core::Decisions;
 use super::op::Op;
@@ -19,7 +19,8 @@ struct Part {
     keys: Vec<Key>,
     before_ms: Option<u64>,
     ops: Vec<Box<dyn Op>>,
-    writes: HashMap<Key, Write>,
+    /// In an order that a simulation repeats.
+    writes: BTreeMap<Key, Write>,
 }
 
 impl Draft {
@@ -32,6 +33,19 @@ impl Draft {
     pub(super) fn add(&mut self, keys: Vec<Key>, before_ms: u64, op: Box<dyn Op>) {
         let place = self.extend(keys, before_ms);
         self.parts[place].ops.push(op);
+    }
+
+    /// How many records a group would have with these; 0 where they would begin one.
+    pub(super) fn size_with(&self, keys: &[Key]) -> usize {
+        let mut places: Vec<usize> =
+            keys.iter().filter_map(|key| self.place_of.get(key).copied()).collect();
+        places.sort_unstable();
+        places.dedup();
+        if places.is_empty() {
+            return 0;
+        }
+        let new = keys.iter().filter(|key| !self.place_of.contains_key(*key)).count();
+        new + places.into_iter().map(|place| self.parts[place].keys.len()).sum::<usize>()
     }
 
     /// Whether a record belongs to a group.

@@ -8,16 +8,20 @@ use fence_protocol::{LeaseId, LockName, Token};
 use lease::{Machine, Reply, lift};
 use tokio::sync::oneshot;
 
+use super::pending::PendingGrant;
 use super::waiters::{Answered, Waiters, Waiting};
 use crate::store::records::Key;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// By how much the tokens of a batch lie above those that were decided on.
+/// By how much the tokens and the time of a batch lie above those that were decided on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lift {
     /// The counter that the batch was decided on.
     pub(super) counter: u64,
     pub(super) by: u64,
+    /// By how much the engine's clock was ahead of the time that was decided with, beyond the time that
+    /// passed until the reply, in milliseconds: leases have that much less left.
+    pub(super) late_ms: u64,
 }
 
 /// When a batch was decided, by this server's clock and by the store's, and its tokens.
@@ -26,6 +30,33 @@ pub(super) struct Decided {
     pub(super) at_ms: u64,
     pub(super) now_ms: u64,
     pub(super) lift: Lift,
+    /// Grants of this batch have to be confirmed.
+    pub(super) confirms: bool,
+}
+
+impl Decided {
+    /// Highest of the tokens that this batch takes, where it has to be confirmed.
+    pub(super) fn to_confirm(self, grants: &[Grant]) -> Option<Token> {
+        let tokens = grants.iter().map(|grant| grant.token).filter(|_| self.confirms);
+        let taken = tokens.filter(|token| token.get() > self.lift.counter);
+        taken.max().map(|token| lift(token, self.lift.counter, self.lift.by))
+    }
+}
+
+/// What remains to be done for a request that was committed.
+pub(super) enum Remainder {
+    /// Nothing: its callers have their reply.
+    Nothing,
+    /// It is to be withdrawn, because no caller waits for its reply any more.
+    Withdraw(Withdraw),
+    /// The engine has to confirm its grant.
+    Confirm(PendingGrant),
+}
+
+impl From<Option<Withdraw>> for Remainder {
+    fn from(withdraw: Option<Withdraw>) -> Self {
+        withdraw.map_or(Self::Nothing, Self::Withdraw)
+    }
 }
 
 /// A request.
@@ -36,21 +67,67 @@ pub(super) trait Op: Send {
     /// Decides it. What it decided before is replaced.
     fn run(&mut self, machine: &mut Machine, now_ms: u64);
 
-    /// Answers it: what was decided last is committed. A request that is to be withdrawn, because
-    /// no caller waits for its answer any more, is returned.
-    fn finish(self: Box<Self>, decided: Decided, waiters: &mut Waiters) -> Option<Withdraw>;
+    /// Answers it: what was decided last is committed.
+    fn finish(self: Box<Self>, decided: Decided, waiters: &mut Waiters) -> Remainder;
 
     /// Answers it: it was not carried out, or that is not known.
     fn fail(self: Box<Self>, error: StoreError);
 
+    /// Whether it stood in a queue before it was decided.
+    fn has_waited(&self) -> bool {
+        false
+    }
+
+    /// It was not decided, and goes on waiting.
+    fn into_waiting(self: Box<Self>) -> Option<Waiting> {
+        None
+    }
+
+    /// The place that it may have in queues after this error, while no caller waits there any more.
+    fn abandons(&self, _: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {
+        None
+    }
+
     /// How often its commit has lost a race, this time included.
     fn lost(&mut self) -> u32;
+
+    /// The first lock and the lease of a request that may wait.
+    fn asked(&self) -> Option<(LockName, LeaseId)> {
+        None
+    }
+
+    /// The first lock and the lease of a request that is withdrawn because its callers have left.
+    fn withdrawn(&self) -> Option<(LockName, LeaseId)> {
+        None
+    }
 }
 
 /// An answer with tokens in it.
 pub(super) trait Tokens: Send + 'static {
     /// Replaces tokens that were decided on by those that were taken.
     fn lift(&mut self, lift: Lift);
+}
+
+/// A refusal names the holder, whose lease may have been granted in the same batch.
+impl Tokens for StoreError {
+    fn lift(&mut self, lift: Lift) {
+        match self {
+            Self::Held { holder, .. } | Self::TakeoverRefused { holder, .. } => {
+                holder.token.lift(lift);
+            }
+            Self::Part { refusal, .. } => refusal.lift(lift),
+            _ => {}
+        }
+    }
+}
+
+impl<T: Tokens> Tokens for Result<T, StoreError> {
+    fn lift(&mut self, lift: Lift) {
+        match self {
+            Ok(value) => value.lift(lift),
+            Err(refusal) => refusal.lift(lift),
+        }
+    }
 }
 
 impl Tokens for Token {
@@ -62,6 +139,13 @@ impl Tokens for Token {
 impl Tokens for Grant {
     fn lift(&mut self, lift: Lift) {
         self.token.lift(lift);
+        self.remaining_ms = self.remaining_ms.saturating_sub(lift.late_ms);
+    }
+}
+
+impl Tokens for SessionReply {
+    fn lift(&mut self, lift: Lift) {
+        self.expires_in_ms = self.expires_in_ms.saturating_sub(lift.late_ms);
     }
 }
 
@@ -85,12 +169,23 @@ macro_rules! without_new_tokens {
         })*
     };
 }
-without_new_tokens!((), LockReply, LockPage, SessionReply, SessionEndedReply, SessionPage);
+without_new_tokens!((), LockReply, LockPage, SessionEndedReply, SessionPage);
+
+/// Decides nothing, on what is known of a record: where that has changed, it is read.
+pub(super) fn look_at(key: Key) -> Box<dyn Op> {
+    Call::boxed(vec![key], |_, _| Ok(())).0
+}
+
+/// The reply to a [`Call`].
+pub(super) type CallReply<T> = oneshot::Receiver<Result<T, StoreError>>;
 
 /// A request whose answer is one value.
 pub(super) struct Call<T, W> {
     keys: Vec<Key>,
     work: W,
+    /// The lease that has to be confirmed first.
+    lease: Option<(LockName, LeaseId)>,
+    unconfirmed: Option<Token>,
     result: Option<Result<T, StoreError>>,
     answer: oneshot::Sender<Result<T, StoreError>>,
     lost: u32,
@@ -101,12 +196,19 @@ where
     T: Tokens,
     W: FnMut(&mut Machine, u64) -> Result<T, StoreError> + Send + 'static,
 {
-    pub(super) fn boxed(
+    pub(super) fn boxed(keys: Vec<Key>, work: W) -> (Box<dyn Op>, CallReply<T>) {
+        Self::of_lease(keys, None, work)
+    }
+
+    /// A request whose answer names a lease.
+    pub(super) fn of_lease(
         keys: Vec<Key>,
+        lease: Option<(LockName, LeaseId)>,
         work: W,
-    ) -> (Box<dyn Op>, oneshot::Receiver<Result<T, StoreError>>) {
+    ) -> (Box<dyn Op>, CallReply<T>) {
         let (answer, reply) = oneshot::channel();
-        (Box::new(Self { keys, work, result: None, answer, lost: 0 }), reply)
+        let call = Self { keys, work, lease, unconfirmed: None, result: None, answer, lost: 0 };
+        (Box::new(call), reply)
     }
 }
 
@@ -120,17 +222,25 @@ where
     }
 
     fn run(&mut self, machine: &mut Machine, now_ms: u64) {
-        self.result = Some((self.work)(machine, now_ms));
+        let lease = self.lease.as_ref();
+        self.unconfirmed = lease.and_then(|(lock, lease_id)| {
+            machine.unconfirmed(std::slice::from_ref(lock), *lease_id)
+        });
+        if self.unconfirmed.is_none() {
+            self.result = Some((self.work)(machine, now_ms));
+        }
     }
 
-    fn finish(self: Box<Self>, decided: Decided, _: &mut Waiters) -> Option<Withdraw> {
-        let mut result = self.result?;
-        if let Ok(value) = &mut result {
-            value.lift(decided.lift);
+    fn finish(mut self: Box<Self>, decided: Decided, _: &mut Waiters) -> Remainder {
+        if let Some(token) = self.unconfirmed {
+            return Remainder::Confirm(PendingGrant::retry(token, self));
         }
-        // A caller that left learns the result by repeating.
-        drop(self.answer.send(result));
-        None
+        if let Some(mut result) = self.result.take() {
+            result.lift(decided.lift);
+            // A caller that left learns the result by repeating.
+            drop(self.answer.send(result));
+        }
+        Remainder::Nothing
     }
 
     fn fail(self: Box<Self>, error: StoreError) {
@@ -147,12 +257,27 @@ where
 pub(super) struct Asking {
     waiting: Waiting,
     reply: Option<Reply<Vec<Grant>>>,
+    /// Token of a grant that is not confirmed yet.
+    unconfirmed: Option<Token>,
     lost: u32,
 }
 
 impl Asking {
     pub(super) fn boxed(waiting: Waiting) -> Box<dyn Op> {
-        Box::new(Self { waiting, reply: None, lost: 0 })
+        Box::new(Self { waiting, reply: None, unconfirmed: None, lost: 0 })
+    }
+
+    /// The grants that another server made for it while it waited. A retry would be known to have
+    /// received them, and could not be withdrawn any more.
+    fn delivered(&self, machine: &mut Machine, now_ms: u64) -> Option<Reply<Vec<Grant>>> {
+        let lease_id = self.waiting.parts.first()?.lease_id;
+        let grants = machine.delivered(now_ms, &self.waiting.locks(), lease_id)?;
+        Some(Reply::Done(Ok(grants)))
+    }
+
+    fn unconfirmed(&self, machine: &Machine) -> Option<Token> {
+        let lease_id = self.waiting.parts.first()?.lease_id;
+        machine.unconfirmed(&self.waiting.locks(), lease_id)
     }
 }
 
@@ -165,6 +290,11 @@ impl Op for Asking {
     }
 
     fn run(&mut self, machine: &mut Machine, now_ms: u64) {
+        self.reply = self.waiting.waited.then(|| self.delivered(machine, now_ms)).flatten();
+        self.unconfirmed = machine.confirms().then(|| self.unconfirmed(machine)).flatten();
+        if self.reply.is_some() || self.unconfirmed.is_some() {
+            return;
+        }
         let patience_ms = self.waiting.until_ms.saturating_sub(now_ms);
         let asked = |part: &Acquire| Acquire {
             // Asked again after a while: its patience is what is left of it.
@@ -184,26 +314,44 @@ impl Op for Asking {
         };
     }
 
-    fn finish(self: Box<Self>, decided: Decided, waiters: &mut Waiters) -> Option<Withdraw> {
-        let waiting = self.waiting;
-        match self.reply? {
-            Reply::Done(mut result) => {
-                if let Ok(grants) = &mut result {
-                    grants.lift(decided.lift);
-                    waiting.add_waited(grants, decided.now_ms);
-                }
-                // Shared: the answer to a request that never waited is not withdrawn.
-                let answered =
-                    Answered { at_ms: decided.at_ms, result, is_shared: !waiting.waited };
-                waiting.answer(answered)
-            }
-            Reply::Queued => waiters.insert(waiting),
+    fn finish(mut self: Box<Self>, decided: Decided, waiters: &mut Waiters) -> Remainder {
+        let mut result = match (self.reply.take(), self.unconfirmed) {
+            (Some(Reply::Done(result)), _) => result,
+            (Some(Reply::Queued), _) => return waiters.insert(self.waiting).into(),
+            (None, Some(token)) => return Remainder::Confirm(PendingGrant::retry(token, self)),
+            (None, None) => return Remainder::Nothing,
+        };
+        let (waiting, mut unconfirmed) = (self.waiting, self.unconfirmed);
+        if let Ok(grants) = &mut result {
+            unconfirmed = unconfirmed.max(decided.to_confirm(grants));
+            waiting.add_waited(grants, decided.now_ms);
         }
+        result.lift(decided.lift);
+        // Shared: the answer to a request that never waited is not withdrawn.
+        let answered = Answered { at_ms: decided.at_ms, result, is_shared: !waiting.waited };
+        waiting.settle(answered, unconfirmed)
     }
 
     fn fail(self: Box<Self>, error: StoreError) {
-        let answered = Answered { at_ms: 0, result: Err(error), is_shared: true };
-        drop(self.waiting.answer(answered));
+        self.waiting.refuse(error);
+    }
+
+    fn has_waited(&self) -> bool {
+        self.waiting.waited
+    }
+
+    fn into_waiting(self: Box<Self>) -> Option<Waiting> {
+        Some(self.waiting)
+    }
+
+    fn asked(&self) -> Option<(LockName, LeaseId)> {
+        self.waiting.key()
+    }
+
+    fn abandons(&self, error: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {
+        let first = self.waiting.parts.first()?;
+        let may_wait = first.wait_ms > 0 && matches!(error, StoreError::Unknown(_));
+        may_wait.then(|| (self.waiting.locks(), first.lease_id))
     }
 
     fn lost(&mut self) -> u32 {
@@ -212,16 +360,33 @@ impl Op for Asking {
     }
 }
 
-/// A request whose caller is gone: it leaves its queues, and what was granted to it is rolled back.
+/// A request whose caller is gone, or whose grant was not confirmed: it leaves its queues, and what was
+/// granted to it is rolled back.
 pub(super) struct Withdraw {
     locks: Vec<LockName>,
     lease_id: LeaseId,
+    unacknowledged: Option<Unacknowledged>,
+    is_rolled_back: bool,
     lost: u32,
+}
+
+/// A grant that was not confirmed, and whose callers wait for the outcome of its roll back.
+struct Unacknowledged {
+    waiting: Waiting,
+    shortfall: String,
 }
 
 impl Withdraw {
     pub(super) fn new(locks: Vec<LockName>, lease_id: LeaseId) -> Self {
-        Self { locks, lease_id, lost: 0 }
+        Self { locks, lease_id, unacknowledged: None, is_rolled_back: false, lost: 0 }
+    }
+
+    /// Rolls a grant back that was not confirmed; its callers get the outcome.
+    pub(super) fn unconfirmed(waiting: Waiting, shortfall: String) -> Option<Self> {
+        let lease_id = waiting.parts.first()?.lease_id;
+        let withdraw = Self::new(waiting.locks(), lease_id);
+        let unacknowledged = Some(Unacknowledged { waiting, shortfall });
+        Some(Self { unacknowledged, ..withdraw })
     }
 }
 
@@ -231,15 +396,42 @@ impl Op for Withdraw {
     }
 
     fn run(&mut self, machine: &mut Machine, now_ms: u64) {
-        machine.withdraw_all(now_ms, &self.locks, self.lease_id);
+        let (locks, lease_id) = (&self.locks, self.lease_id);
+        match &self.unacknowledged {
+            None => machine.withdraw_all(now_ms, locks, lease_id),
+            Some(_) => self.is_rolled_back = machine.roll_back(now_ms, locks, lease_id),
+        }
     }
 
-    fn finish(self: Box<Self>, _: Decided, _: &mut Waiters) -> Option<Withdraw> {
-        None
+    fn finish(self: Box<Self>, _: Decided, _: &mut Waiters) -> Remainder {
+        if let Some(Unacknowledged { waiting, shortfall }) = self.unacknowledged {
+            waiting.refuse(if self.is_rolled_back {
+                StoreError::Unavailable(format!("{shortfall}; it was taken back, try again"))
+            } else {
+                StoreError::Unknown(format!(
+                    "{shortfall}; it lives, because it was asked for before: ask again with the \
+                     same id"
+                ))
+            });
+        }
+        Remainder::Nothing
     }
 
     fn fail(self: Box<Self>, error: StoreError) {
-        tracing::debug!(lease_id = %self.lease_id, %error, "a withdrawal was not committed");
+        tracing::debug!(lease_id = %self.lease_id, %error, "a withdrawal was not committed yet");
+        if let Some(Unacknowledged { waiting, shortfall }) = self.unacknowledged {
+            let text = format!("{shortfall}; taking it back failed: {error}");
+            waiting.refuse(StoreError::Unknown(text));
+        }
+    }
+
+    fn withdrawn(&self) -> Option<(LockName, LeaseId)> {
+        let lock = self.locks.first().filter(|_| self.unacknowledged.is_none())?;
+        Some((lock.clone(), self.lease_id))
+    }
+
+    fn abandons(&self, _: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {
+        self.unacknowledged.is_none().then(|| (self.locks.clone(), self.lease_id))
     }
 
     fn lost(&mut self) -> u32 {

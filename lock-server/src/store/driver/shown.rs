@@ -2,21 +2,38 @@
 //! of its own, which says what it means.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fence_protocol::wire::lock::{LockPage, LockReply};
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
-use fence_protocol::{LeaseId, LockName, SessionId};
-use lease::{Bond, Machine};
+use fence_protocol::{LockName, SessionId};
+use lease::Machine;
 
-use super::op::Call;
-use super::{Driver, stored};
+use super::core::EndedBy;
+use super::{Driver, Inner, later, stored};
 use crate::store::records::Key;
 use crate::store::{ListQuery, StoreError};
 
-/// How many leases of a session are ended in one step.
+/// How many leases of a session are ended, and how many sessions are read, in one step.
 const PART: usize = 256;
-/// How many leases a reply on a session counts at most.
-const COUNTED: usize = 100_000;
+/// How many bonds of a session are read to show it: more than the leases that a reply lists.
+const BONDS_READ: usize = 1_000;
+
+/// Keeps the leases of a session from being cleared before they are counted.
+struct Clearing<'a> {
+    inner: &'a Arc<Inner>,
+    id: SessionId,
+    is_due: bool,
+}
+
+impl Drop for Clearing<'_> {
+    fn drop(&mut self) {
+        self.inner.state().clearing.remove(&self.id);
+        if self.is_due {
+            self.inner.clear_ended(self.id, EndedBy::This);
+        }
+    }
+}
 
 impl Driver {
     /// A machine with these locks and the sessions of their leases.
@@ -80,21 +97,39 @@ impl Driver {
         Ok((machine, now_ms))
     }
 
-    /// What is bound to a session, at most `limit`.
-    async fn bonds(
+    /// How many leases and waiting requests are bound to a session, through any server.
+    async fn bond_count(&self, id: SessionId) -> Result<usize, StoreError> {
+        self.inner.store.item_count(&Key::Session(id)).await
+    }
+
+    /// A reply on a session, with the count of all that is bound to it.
+    pub(super) async fn counted(
         &self,
-        id: SessionId,
-        limit: usize,
-    ) -> Result<Vec<(LockName, LeaseId, Bond)>, StoreError> {
-        let items = self.inner.store.items(&Key::Session(id), None, limit).await?;
-        Ok(items.iter().filter_map(|(name, value)| stored::read_bond(name, value)).collect())
+        mut reply: SessionReply,
+    ) -> Result<SessionReply, StoreError> {
+        let sent_ms = self.inner.kit.clock.monotonic_ms();
+        if !self.inner.store.is_alone() {
+            reply.lease_count = self.bond_count(reply.session_id).await?;
+        }
+        Ok(later(reply, self.inner.since_ms(sent_ms)))
+    }
+
+    /// As [`counted`](Self::counted), for what is done already: where the count fails, the reply has what this
+    /// server knows of.
+    pub(super) async fn done(&self, reply: SessionReply) -> SessionReply {
+        let sent_ms = self.inner.kit.clock.monotonic_ms();
+        match self.counted(reply.clone()).await {
+            Ok(counted) => counted,
+            Err(_) => later(reply, self.inner.since_ms(sent_ms)),
+        }
     }
 
     pub(super) async fn shared_session(&self, id: SessionId) -> Result<SessionReply, StoreError> {
         let (mut machine, now_ms) = self.session_loaded(&[id]).await?;
-        let bonds = self.bonds(id, COUNTED).await?;
-        machine.bind(id, bonds);
-        machine.show_session(now_ms, id)
+        let items = self.inner.store.items(&Key::Session(id), None, BONDS_READ).await?;
+        let bonds = items.iter().filter_map(|(name, value)| stored::read_bond(name, value));
+        machine.bind(id, bonds.collect());
+        self.counted(machine.show_session(now_ms, id)?).await
     }
 
     pub(super) async fn shared_sessions(
@@ -108,11 +143,10 @@ impl Driver {
             let room = limit - page.sessions.len();
             let (ids, is_more) = self.inner.store.sessions(after, room).await?;
             let (mut machine, now_ms) = self.session_loaded(&ids).await?;
-            for id in &ids {
-                machine.bind(*id, self.bonds(*id, COUNTED).await?);
-            }
             // Those that have ended are left out.
-            page.sessions.extend(machine.list_sessions(now_ms, None, room).sessions);
+            let live = machine.list_sessions(now_ms, None, room).sessions;
+            let counted = live.into_iter().map(|reply| self.counted(reply));
+            page.sessions.extend(futures_util::future::try_join_all(counted).await?);
             after = ids.last().copied();
             if !is_more || page.sessions.len() >= limit || after.is_none() {
                 page.next_after = after.filter(|_| is_more);
@@ -124,15 +158,19 @@ impl Driver {
     /// Ends a session: its state is the truth about its leases. What they leave in the records is
     /// cleared behind the reply, in parts.
     pub(super) async fn end_shared(&self, id: SessionId) -> Result<SessionEndedReply, StoreError> {
+        let is_first = self.inner.state().clearing.insert(id);
+        let mut clearing = is_first.then(|| Clearing { inner: &self.inner, id, is_due: false });
         let work = move |machine: &mut Machine, now_ms| machine.end_session(now_ms, id);
-        let mut reply = self.call(vec![Key::Session(id)], work).await?;
-        // Beside what this server knew of. Nothing is bound to it any more, and nothing is cleared yet.
-        reply.lease_count += self.bonds(id, COUNTED).await?.len();
-        self.inner.clear_ended(id);
-        Ok(reply)
+        let mut ended = self.call(vec![Key::Session(id)], work).await?;
+        if let Some(clearing) = &mut clearing {
+            clearing.is_due = true;
+        }
+        // It is done, whether or not its leases can be counted.
+        ended.lease_count = self.bond_count(id).await.unwrap_or(ended.lease_count);
+        Ok(ended)
     }
 
-    /// Ends the leases of a session that has ended, record by record.
+    /// Ends the leases of a session that has ended, and lets the session be forgotten then.
     ///
     /// # Errors
     /// [`StoreError`], after which some may be left; the next request for their locks ends them.
@@ -141,15 +179,37 @@ impl Driver {
         loop {
             let key = Key::Session(id);
             let items = self.inner.store.items(&key, after.as_deref(), PART).await?;
-            let Some((last, _)) = items.last() else { return Ok(()) };
+            let Some((last, _)) = items.last() else { break };
             after = Some(last.clone());
-            for (name, value) in &items {
-                let Some((lock, ..)) = stored::read_bond(name, value) else { continue };
-                let keys = vec![Key::Lock(lock), Key::Session(id)];
-                let (op, reply) = Call::boxed(keys, |_, _| Ok(()));
-                self.inner.submit(op)?;
-                // One by one is enough: those who wait are served by the servers that they wait at.
-                drop(reply.await);
+            let locks = items.iter().filter_map(|(name, value)| stored::read_bond(name, value));
+            let settled = locks.map(|(lock, ..)| {
+                self.call(vec![Key::Lock(lock), Key::Session(id)], |_, _| Ok(()))
+            });
+            futures_util::future::try_join_all(settled).await?;
+        }
+        let forget = move |machine: &mut Machine, _: u64| {
+            machine.session_cleared(id);
+            Ok(())
+        };
+        self.call(vec![Key::Session(id)], forget).await
+    }
+
+    /// Reads every session that this server does not know.
+    pub(super) async fn read_sessions(&self) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let (ids, is_more) = self.inner.store.sessions(after, PART).await?;
+            let unknown: Vec<SessionId> = {
+                let machine = &self.inner.state().core.machine;
+                ids.iter().copied().filter(|id| machine.session(*id).is_none()).collect()
+            };
+            // Decided on "absent": the commit brings what there is.
+            let read =
+                unknown.into_iter().map(|id| self.call(vec![Key::Session(id)], |_, _| Ok(())));
+            futures_util::future::try_join_all(read).await?;
+            after = ids.last().copied();
+            if !is_more || after.is_none() {
+                return Ok(());
             }
         }
     }

@@ -42,11 +42,14 @@ const WAITS: &[u8] = b"w";
 /// What became of the bonds of a session.
 pub(super) fn bonds(bonds: Bonds) -> Vec<(ItemName, Option<Vec<u8>>)> {
     let value = |bond| match bond {
-        Bond::Held => Vec::new(),
-        Bond::Waits => WAITS.to_vec(),
+        None => Some(None),
+        Some(Bond::Held) => Some(Some(Vec::new())),
+        Some(Bond::Waits) => Some(Some(WAITS.to_vec())),
+        // What ended with its session is counted, and goes with the session.
+        Some(Bond::Ended) => None,
     };
     let bonds = bonds.into_iter();
-    bonds.map(|((lock, id), bond)| (format!("{lock} {id}"), bond.map(value))).collect()
+    bonds.filter_map(|((lock, id), bond)| Some((format!("{lock} {id}"), value(bond)?))).collect()
 }
 
 /// A bond.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fence_protocol::{LeaseId, LockName, Owner, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use lease::Machine;
 use service_kit::Kit;
 use service_kit::clock::{Clock, ManualClock};
@@ -13,8 +13,12 @@ use service_kit::tasks::Tasks;
 use tokio::task::JoinHandle;
 
 use super::Driver;
-use crate::store::records::{Batch, Committed, MemoryRecords, RecordStore, ServerId};
-use crate::store::{Acquire, Limits, LockStore, StoreError};
+use crate::store::records::{
+    Batch, Committed, Key, MemoryRecords, RecordStore, ServerId, Snapshot,
+};
+use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, StoreError};
+
+const LIVENESS: Duration = Duration::from_secs(3);
 
 /// A task of its own.
 fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -47,7 +51,7 @@ fn in_memory() -> Driver {
 fn two() -> [Driver; 2] {
     let kit = Kit::new("lock-server");
     let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
-    [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), Limits::default(), &kit))
+    [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), LIVENESS, Limits::default(), &kit))
 }
 
 async fn until_queued(driver: &Driver, name: &str, length: usize) {
@@ -130,6 +134,96 @@ async fn every_reply_names_the_token_that_was_taken() {
     assert_eq!(ended.token, granted.token);
 }
 
+/// So does every refusal: several are decided in the batch of the grant that refuses them.
+#[tokio::test]
+async fn every_refusal_names_the_token_that_was_taken() {
+    let [one, two] = two();
+    one.acquire(ask("first", 0)).await.unwrap();
+    for name in ["a", "b", "c"] {
+        two.acquire(ask(name, 0)).await.unwrap();
+    }
+    let asked = (0..8).map(|_| one.acquire(ask("late", 0)));
+    let replies = futures_util::future::join_all(asked).await;
+    let (granted, refused): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_ok);
+    assert_eq!((granted.len(), refused.len()), (1, 7));
+    let token = granted[0].as_ref().unwrap().token;
+    for refusal in refused {
+        let Err(StoreError::Held { holder, .. }) = refusal else { panic!("{refusal:?}") };
+        assert_eq!(holder.token, token);
+    }
+}
+
+/// Two servers over the same records and a clock that stands still.
+fn two_at(clock: &Arc<ManualClock>) -> [Driver; 2] {
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
+    [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), LIVENESS, Limits::default(), &kit))
+}
+
+async fn session(driver: &Driver) -> SessionId {
+    let session_id = service_kit::ids::session_id();
+    let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::DEFAULT);
+    let new = NewSession { session_id, owner, ttl, metadata: None, principal: None };
+    driver.create_session(new).await.unwrap().session_id
+}
+
+/// A server that has not read a session does not take it for one that has ended.
+#[tokio::test]
+async fn a_lease_lives_as_its_session_which_another_server_began() {
+    let [one, two] = two();
+    let other = two.acquire(Acquire { mode: Mode::Shared, ..ask("a", 0) }).await.unwrap();
+    let session = Some(session(&one).await);
+    let bound = Acquire { session, mode: Mode::Shared, ..ask("a", 0) };
+    let bound = one.acquire(bound).await.unwrap();
+    // On what it knew of the lock, and on what it reads of it then.
+    two.release(&lock("a"), other.lease_id).await.unwrap();
+    assert_eq!(holder(&two, "a").await, Some(bound.lease_id));
+    let refused = two.acquire(ask("a", 0)).await;
+    assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
+}
+
+/// A session is renewed through one server, and the other one, which granted its lease, takes it for
+/// over: the lease does not end without the session.
+#[tokio::test]
+async fn a_lease_does_not_end_before_its_session() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let [one, two] = two_at(&clock);
+    let id = session(&one).await;
+    let bound = one.acquire(Acquire { session: Some(id), ..ask("a", 0) }).await.unwrap();
+    clock.advance(Ttl::DEFAULT.ms() - 1);
+    two.heartbeat(id).await.unwrap();
+    clock.advance(2);
+    // Whatever this server does next, it first ends what it takes for over.
+    one.acquire(ask("other", 0)).await.unwrap();
+    assert_eq!(holder(&two, "a").await, Some(bound.lease_id));
+    assert_eq!(one.renew(&lock("a"), bound.lease_id, None).await.unwrap().token, bound.token);
+}
+
+/// A group is handed its locks because a lease expired. What another server has changed at one of them
+/// refuses all of it, and it is decided again.
+#[tokio::test]
+async fn a_group_is_handed_all_of_its_locks_or_none() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let [one, two] = two_at(&clock);
+    one.acquire(ask("a", 0)).await.unwrap();
+    let first = ask("a", 10 * Ttl::DEFAULT.ms());
+    let second = Acquire { lock: lock("b"), ..first.clone() };
+    let (driver, lease_id) = (one.clone(), first.lease_id);
+    let group = spawn(async move { driver.acquire_all(vec![first, second]).await });
+    until_queued(&two, "b", 1).await;
+    let driver = two.clone();
+    let behind = spawn(async move { driver.acquire(ask("b", 20 * Ttl::DEFAULT.ms())).await });
+    until_queued(&two, "b", 2).await;
+    clock.advance(Ttl::DEFAULT.ms() + 1);
+    one.acquire(ask("other", 0)).await.unwrap();
+    let grants = tokio::time::timeout(Duration::from_secs(20), group).await.unwrap();
+    assert_eq!(grants.unwrap().unwrap().len(), 2);
+    for name in ["a", "b"] {
+        assert_eq!(holder(&two, name).await, Some(lease_id), "{name}");
+    }
+    behind.abort();
+}
+
 /// Many callers of both servers: one holder at a time, every token above those before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_contended_lock_has_one_holder() {
@@ -188,7 +282,7 @@ impl RecordStore for Disk {
         }
         self.clock.advance(300);
         let groups = batch.groups.iter().map(|_| Ok(())).collect();
-        Ok(Committed { base: batch.counter, now_ms: None, groups })
+        Ok(Committed { base: batch.counter, now_ms: None, lineage: None, groups })
     }
 }
 
@@ -252,4 +346,59 @@ async fn the_time_of_a_commit_is_not_promised() {
     assert!(renewed.remaining_ms <= Ttl::DEFAULT.ms(), "{renewed:?}");
     let several = driver.acquire_all(vec![ask("b", 0)]).await.unwrap();
     assert_eq!(several[0].remaining_ms, most);
+}
+
+/// Shared records, of which one commit ends without a reply.
+#[derive(Debug)]
+struct Flaky {
+    records: MemoryRecords,
+    is_cut: AtomicBool,
+}
+
+#[async_trait]
+impl RecordStore for Flaky {
+    fn name(&self) -> &'static str {
+        "flaky"
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.records.now_ms()
+    }
+
+    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
+        self.records.read(keys).await
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
+        if self.is_cut.swap(false, Ordering::SeqCst) {
+            return Err(StoreError::Unknown("the connection broke".to_owned()));
+        }
+        self.records.commit(batch).await
+    }
+}
+
+/// A request whose outcome was not known may have left a place in the queue. Once its caller has asked
+/// again, and was granted the lock, that is not withdrawn any more.
+#[tokio::test]
+async fn a_grant_to_a_retry_is_not_withdrawn() {
+    let kit = Kit::new("lock-server");
+    let records = MemoryRecords::new(kit.clock.clone(), 0);
+    let flaky = Arc::new(Flaky { records, is_cut: AtomicBool::new(false) });
+    let driver = Driver::shared(flaky.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let first = driver.acquire(ask("a", 0)).await.unwrap();
+    let request = ask("a", 60_000);
+    flaky.is_cut.store(true, Ordering::SeqCst);
+    let unknown = driver.acquire(request.clone()).await;
+    assert!(matches!(unknown, Err(StoreError::Unknown(_))), "{unknown:?}");
+    let (retrying, retry) = (driver.clone(), request.clone());
+    let retry = spawn(async move { retrying.acquire(retry).await });
+    until_queued(&driver, "a", 1).await;
+    driver.release(&lock("a"), first.lease_id).await.unwrap();
+    retry.await.unwrap().unwrap();
+    driver.inner.withdraw_abandoned();
+    assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
 }

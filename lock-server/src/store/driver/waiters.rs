@@ -3,14 +3,16 @@
 //! Their order is in the queues of the records; this module has the other end of each place, the
 //! callers. A repeat of a lease id waits at the place of the first request, and both get the answer.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use fence_protocol::{LeaseId, LockName};
-use lease::Delivery;
+use fence_protocol::{LeaseId, LockName, Token};
+use lease::{Delivery, Machine};
 use tokio::sync::oneshot;
 
-use super::op::{Decided, Tokens, Withdraw};
-use crate::store::{Acquire, Grant, StoreError};
+use super::op::{Call, Decided, Op, Remainder, Tokens, Withdraw};
+use super::pending::PendingGrant;
+use crate::store::records::Key;
+use crate::store::{Acquire, Grant, StoreError, Takeover};
 
 /// The answer to an acquire.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ impl Waiting {
         (Self { parts, is_several, waited: false, since_ms: now_ms, until_ms, answers }, reply)
     }
 
-    fn key(&self) -> Option<(LockName, LeaseId)> {
+    pub(super) fn key(&self) -> Option<(LockName, LeaseId)> {
         self.parts.first().map(|part| (part.lock.clone(), part.lease_id))
     }
 
@@ -80,18 +82,44 @@ impl Waiting {
         is_lost.then(|| Withdraw::new(locks, lease_id))
     }
 
+    /// Asks for its lock again, at its place: the grant would be delivered.
+    pub(super) fn retry(&self, now_ms: u64) -> Option<Box<dyn Op>> {
+        let wait_ms = self.until_ms.saturating_sub(now_ms);
+        let request = Acquire { wait_ms, ..self.parts.first()?.clone() };
+        let session = request.session.map(Key::Session);
+        let keys = std::iter::once(Key::Lock(request.lock.clone())).chain(session).collect();
+        let work = move |machine: &mut Machine, now_ms| {
+            drop(machine.acquire(now_ms, request.clone()));
+            Ok(())
+        };
+        Some(Call::boxed(keys, work).0)
+    }
+
+    /// Replies that the request was not carried out, or that this is not known.
+    pub(super) fn refuse(self, error: StoreError) {
+        drop(self.answer(Answered { at_ms: 0, result: Err(error), is_shared: true }));
+    }
+
+    /// Replies at once, or once the engine has confirmed the grants up to `unconfirmed`.
+    pub(super) fn settle(self, answered: Answered, unconfirmed: Option<Token>) -> Remainder {
+        match unconfirmed.filter(|_| answered.result.is_ok()) {
+            Some(token) => Remainder::Confirm(PendingGrant::grant(token, self, answered)),
+            None => self.answer(answered).into(),
+        }
+    }
+
     fn is_abandoned(&self) -> bool {
         self.answers.iter().all(oneshot::Sender::is_closed)
     }
 }
 
-/// The waiting requests of this server.
+/// The waiting requests of this server, in an order that a simulation repeats.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     /// By the first of their locks.
-    all: HashMap<(LockName, LeaseId), Waiting>,
+    all: BTreeMap<(LockName, LeaseId), Waiting>,
     /// The requests that wait for a lock: their keys above.
-    by_lock: HashMap<LockName, Vec<(LockName, LeaseId)>>,
+    by_lock: BTreeMap<LockName, Vec<(LockName, LeaseId)>>,
 }
 
 impl Waiters {
@@ -138,22 +166,30 @@ impl Waiters {
     }
 
     /// Answers those who waited for what the rules deliver.
-    pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Option<Withdraw> {
+    pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Remainder {
         let locks = delivery.locks();
         let others = delivery.others.into_iter().map(|(_, grant)| grant);
         let mut result = delivery.result.map(|first| {
             let grants = std::iter::once(first).chain(others);
             grants.collect::<Vec<_>>()
         });
+        let mut unconfirmed = None;
         if let Ok(grants) = &mut result {
-            grants.lift(decided.lift);
+            unconfirmed = decided.to_confirm(grants);
         }
+        result.lift(decided.lift);
         match self.remove(&delivery.lock, delivery.lease_id) {
             Some(waiting) => {
-                waiting.answer(Answered { at_ms: decided.at_ms, result, is_shared: false })
+                let answered = Answered { at_ms: decided.at_ms, result, is_shared: false };
+                waiting.settle(answered, unconfirmed)
             }
-            None => result.is_ok().then(|| Withdraw::new(locks, delivery.lease_id)),
+            None => result.is_ok().then(|| Withdraw::new(locks, delivery.lease_id)).into(),
         }
+    }
+
+    /// Whether a request waits under an id.
+    pub(super) fn has(&self, key: &(LockName, LeaseId)) -> bool {
+        self.all.contains_key(key)
     }
 
     /// Whether a request of this server waits for the lock.
@@ -183,6 +219,14 @@ impl Waiters {
         let overdue = self.all.iter().filter(|(_, waiting)| waiting.until_ms < now_ms);
         let keys: Vec<_> = overdue.map(|(key, _)| key.clone()).collect();
         keys.into_iter().filter_map(|(lock, lease_id)| self.remove(&lock, lease_id)).collect()
+    }
+
+    /// The requests for one lock that may take it over from a live lease.
+    pub(super) fn takeovers(&self) -> impl Iterator<Item = &Waiting> {
+        self.all.values().filter(|waiting| {
+            let takes_over = |part: &Acquire| part.takeover != Takeover::Never;
+            !waiting.is_several && waiting.parts.iter().any(takes_over)
+        })
     }
 
     /// Drops every waiting request without a reply, which its callers read as unknown.

@@ -25,7 +25,7 @@ pub struct MemoryRecords {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     counter: u64,
     records: BTreeMap<Key, Record>,
@@ -34,7 +34,7 @@ struct State {
     servers: BTreeMap<ServerId, (u64, Option<mpsc::UnboundedSender<Wakeup>>)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Record {
     version: Version,
     base: u64,
@@ -59,6 +59,13 @@ impl MemoryRecords {
     /// Records of one server that keeps them itself: nothing is stored a second time.
     pub fn alone(clock: Arc<dyn Clock>) -> Self {
         Self { is_alone: true, ..Self::new(clock, 0) }
+    }
+
+    /// The same records as they are now, apart from these from now on: what a backup is.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let state = Arc::new(Mutex::new(self.state().clone()));
+        Self { clock: self.clock.clone(), is_alone: self.is_alone, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -168,6 +175,10 @@ impl RecordStore for MemoryRecords {
         Ok(items.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
+    async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
+        Ok(self.state().records.get(key).map_or(0, |record| record.items.len()))
+    }
+
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
@@ -177,7 +188,7 @@ impl RecordStore for MemoryRecords {
         }
         state.counter = base + batch.tokens;
         let groups = batch.groups.into_iter().map(|group| state.commit(group, base, now_ms));
-        Ok(Committed { base, now_ms: Some(now_ms), groups: groups.collect() })
+        Ok(Committed { base, now_ms: Some(now_ms), lineage: None, groups: groups.collect() })
     }
 
     async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {

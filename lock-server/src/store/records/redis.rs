@@ -10,8 +10,13 @@
 
 mod clock;
 mod codec;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod keys;
 mod lineage;
+mod offset;
+mod pauses;
+mod replicas;
 mod scans;
 mod time;
 mod wakeups;
@@ -19,12 +24,13 @@ mod wakeups;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
 use fence_protocol::{LockName, Namespace, SessionId, Token};
 use service_kit::Kit;
-use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script};
+use service_kit::redis_link::{LinkError, LinkOptions, LocalLinks, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
@@ -33,11 +39,14 @@ use self::codec::{Commit, Known};
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
+use self::pauses::Pauses;
+pub use self::replicas::ReplicaOptions;
+use self::replicas::Replicas;
 use self::time::StoreTime;
-use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
+use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
 use crate::guards::Guards;
 use crate::store::redis::refusals::store_error;
-use crate::store::redis::{KeyPrefix, background, millis};
+use crate::store::redis::{KeyPrefix, watch};
 use crate::store::{ListQuery, LossOptions, StoreError};
 
 /// How many records are read in one call.
@@ -46,29 +55,6 @@ const READ_MAX: usize = 1_000;
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
 const LOOKS: u32 = 4;
-
-/// Commands on the keys of a namespace, all of them in scripts.
-const COMMANDS: [&str; 19] = [
-    "del",
-    "exists",
-    "get",
-    "hmget",
-    "hset",
-    "incrby",
-    "mget",
-    "persist",
-    "pexpire",
-    "pttl",
-    "set",
-    "setrange",
-    "unlink",
-    "zadd",
-    "zrange",
-    "zrangebylex",
-    "zremrangebylex",
-    "zremrangebyscore",
-    "scan",
-];
 
 /// How the records are reached.
 #[derive(Clone, Debug)]
@@ -81,6 +67,8 @@ pub struct RedisRecordsOptions {
     pub link: LinkOptions,
     /// What becomes of grants when leases may have been lost, or cut short.
     pub loss: LossOptions,
+    /// Which replicas must have a grant.
+    pub replicas: ReplicaOptions,
 }
 
 /// Records in Redis. Cheap to clone.
@@ -90,7 +78,7 @@ pub struct RedisRecords {
 }
 
 struct Inner {
-    link: RedisLink,
+    links: LocalLinks,
     link_options: LinkOptions,
     scripts: Arc<Scripts>,
     lineage: Arc<LineageKeeper>,
@@ -98,12 +86,23 @@ struct Inner {
     keys: Keys,
     counter_seen: Arc<AtomicU64>,
     jumps: Jumps,
+    pauses: Pauses,
+    /// `None` where no replicas are waited for.
+    replicas: Option<Replicas>,
     tasks: Tasks,
+}
+
+/// The reply to a script, and the lineage in which it was run.
+struct Ran {
+    value: Value,
+    lineage: Arc<str>,
 }
 
 impl fmt::Debug for RedisRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisRecords").field("link", &self.inner.link).finish_non_exhaustive()
+        f.debug_struct("RedisRecords")
+            .field("link", &self.inner.links.first())
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,14 +147,18 @@ impl RedisRecords {
         let time =
             Arc::new(StoreTime::new(kit.clock.clone(), millis(options.loss.clock_jump_limit)));
         let (known, loss) = ((&counter_seen, &time), (options.loss.after_loss, guards));
-        let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, kit);
+        let waited = options.replicas;
+        let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, waited.count, kit);
         let lineage = Arc::new(lineage);
-        let link = RedisLink::start(target, options.link, lineage.clone(), &kit.tasks).await?;
+        let (to, verifier) = (target.clone(), lineage.clone());
+        let link = RedisLink::start(to, options.link, verifier.clone(), &kit.tasks).await?;
+        let links = (&link, options.link);
+        let replicas = Replicas::start(&target, &keys, waited, links, verifier, kit).await?;
         let (clock, health) = (kit.clock.clone(), kit.health.clone());
         let stop = kit.tasks.shutdown_token();
-        kit.tasks.spawn(background::watch(link.clone(), clock, health, stop));
+        kit.tasks.spawn(watch::watch(link.clone(), clock, health, stop));
         let inner = Inner {
-            link,
+            links: LocalLinks::new(link, &kit.tasks),
             link_options: options.link,
             scripts,
             lineage,
@@ -163,6 +166,8 @@ impl RedisRecords {
             keys,
             counter_seen,
             jumps: Jumps::new(options.loss.clock_pause, kit),
+            pauses: Pauses::new(kit),
+            replicas,
             tasks: kit.tasks.clone(),
         };
         let records = Self { inner: Arc::new(inner) };
@@ -181,34 +186,36 @@ impl RedisRecords {
     async fn run(
         &self,
         command: impl Fn(&str, u64) -> Cmd + Send + Sync,
-    ) -> Result<Value, LinkError> {
+    ) -> Result<Ran, LinkError> {
         let (mut was_verified, mut looked, mut slow_ms) = (false, 0, 0);
         loop {
-            let (generation, looks) = (self.inner.link.generation(), self.inner.time.looks());
+            let link = self.inner.links.here();
+            let (generation, looks) = (link.generation(), self.inner.time.looks());
             let lineage = self.lineage().ok_or_else(|| {
                 LinkError::Down("the lineage of Redis is not verified yet".to_owned())
             })?;
             let sent_ms = self.inner.time.monotonic_ms();
             let latest_ms = self.inner.time.latest_ms().saturating_add(slow_ms);
-            match self.inner.link.call(&command(&lineage, latest_ms)).await {
+            match link.call(&command(&lineage, latest_ms)).await {
                 Err(LinkError::Server { code, message }) if code == "LINEAGE" && !was_verified => {
                     tracing::warn!(message, "Redis is not as it was left; verifying it again");
                     was_verified = true;
-                    self.inner.link.verify_again(generation).await?;
+                    self.inner.links.verify_again(&link, generation).await?;
                 }
                 Err(LinkError::Server { code, .. }) if code == "CLOCK" && looked < LOOKS => {
+                    tracing::debug!("looking at the clock of Redis again");
                     looked += 1;
                     slow_ms = self.inner.time.monotonic_ms().saturating_sub(sent_ms);
                     self.settle_after(looks).await?;
                 }
-                outcome => return outcome,
+                outcome => return outcome.map(|value| Ran { value, lineage }),
             }
         }
     }
 
     /// As [`run`](Self::run), for a script that changes nothing.
     async fn look(&self, command: impl Fn(&str) -> Cmd + Send + Sync) -> Result<Value, StoreError> {
-        self.run(|lineage, _| command(lineage)).await.map_err(nothing_done)
+        self.run(|lineage, _| command(lineage)).await.map(|ran| ran.value).map_err(nothing_done)
     }
 
     fn seen(&self) -> u64 {
@@ -222,7 +229,8 @@ impl RedisRecords {
     async fn read_some(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
         let (inner, sent_ms) = (&*self.inner, self.inner.time.monotonic_ms());
         let records: Vec<String> = keys.iter().map(|key| inner.keys.record(key)).collect();
-        let fixed = [&inner.keys.lineage, &inner.keys.token, &inner.keys.absent];
+        let Keys { lineage, token, absent, clock_ahead, .. } = &inner.keys;
+        let fixed = [lineage, token, absent, clock_ahead];
         let all: Vec<&str> = fixed.into_iter().chain(&records).map(String::as_str).collect();
         let reply = self
             .look(|lineage| {
@@ -246,10 +254,16 @@ impl RedisRecords {
         // A lineage that lost it has to begin anew, so the verification has to know it too.
         self.saw(batch.counter);
         let reply = self.run(|lineage, latest_ms| {
-            let known = Known { seen: self.seen(), told_ms, latest_ms };
+            let earliest_ms = inner.time.earliest_ms();
+            let known = Known { seen: self.seen(), told_ms, latest_ms, earliest_ms };
             commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
-        let committed = commit.read(reply.await.map_err(refused)?)?;
+        let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
+            if let StoreError::Paused { left_ms } = error {
+                inner.pauses.show(*left_ms);
+            }
+        })?;
+        let committed = Committed { lineage: Some(lineage), ..commit.read(value)? };
         inner.time.saw(committed.now_ms.unwrap_or(0), sent_ms);
         self.saw(committed.base + batch.tokens);
         Ok(committed)
@@ -294,6 +308,10 @@ impl RecordStore for RedisRecords {
         self.inner.time.now_ms()
     }
 
+    fn counter(&self) -> u64 {
+        self.seen()
+    }
+
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
         let (mut snapshots, mut counter) =
             self.read_some(&keys[..keys.len().min(READ_MAX)]).await?;
@@ -323,12 +341,29 @@ impl RecordStore for RedisRecords {
         codec::items(reply.await?)
     }
 
+    async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
+        let mut count = ::redis::cmd("ZCARD");
+        count.arg(self.inner.keys.items(key));
+        codec::count(self.inner.links.here().call(&count).await.map_err(nothing_done)?)
+    }
+
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let lives_ms = batch.lives_ms;
         let told_ms = self.inner.time.promise(lives_ms);
         let committed = self.commit_batch(&batch, told_ms).await;
         self.inner.time.promised(lives_ms, committed.as_ref().map(|_| ()));
         committed
+    }
+
+    fn confirms(&self) -> bool {
+        self.inner.replicas.is_some()
+    }
+
+    async fn confirm(&self, lineage: Option<&str>) -> Confirmed {
+        match &self.inner.replicas {
+            Some(replicas) => replicas.confirm(lineage).await,
+            None => Confirmed::default(),
+        }
     }
 
     async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {
@@ -346,8 +381,8 @@ impl RecordStore for RedisRecords {
     async fn lift(&self, mark: Token) -> Result<(), StoreError> {
         // In this order: a verification that another task makes meanwhile knows the mark as well.
         self.inner.lineage.guards().saw(mark);
-        let generation = self.inner.link.generation();
-        self.inner.link.verify_again(generation).await.map_err(store_error)
+        let generation = self.inner.links.first().generation();
+        self.inner.links.first().verify_again(generation).await.map_err(store_error)
     }
 
     async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError> {
@@ -370,6 +405,10 @@ impl RecordStore for RedisRecords {
         });
         receiver
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -9,38 +9,32 @@ use ::redis::{Cmd, RedisError, RedisResult, Value};
 use service_kit::redis_link::{RedisTarget, Script, plain, text_fields};
 
 /// Commands without a key.
-const PLAIN: [&str; 8] =
-    ["ping", "info", "time", "eval", "evalsha", "script|load", "publish", "subscribe"];
+const PLAIN: [&str; 9] =
+    ["ping", "info", "time", "eval", "evalsha", "script|load", "publish", "subscribe", "scan"];
 /// Commands on the keys of the namespace, sent or in scripts.
-const KEYED: [&str; 28] = [
+const KEYED: [&str; 22] = [
     "del",
     "exists",
-    "get",
-    "hdel",
-    "hget",
     "hmget",
     "hset",
-    "incr",
     "incrby",
     "mget",
+    "persist",
     "pexpire",
-    "sadd",
-    "scard",
+    "pttl",
     "set",
-    "smembers",
-    "spop",
-    "srem",
+    "setrange",
+    "unlink",
     "xadd",
     "xread",
     "xrevrange",
+    "xtrim",
     "zadd",
     "zcard",
     "zrange",
-    "zrangebyscore",
-    "zrem",
-    "zremrangebyrank",
-    "zscan",
-    "zscore",
+    "zrangebylex",
+    "zremrangebylex",
+    "zremrangebyscore",
 ];
 
 /// What one server needs of one Redis.
@@ -48,7 +42,6 @@ const KEYED: [&str; 28] = [
 pub struct Needs {
     user: String,
     prefix: String,
-    keyed: &'static [&'static str],
     more: Vec<&'static str>,
 }
 
@@ -62,16 +55,11 @@ impl Needs {
             (target.db() != 0, "select"),
         ];
         let more = more.into_iter().filter_map(|(is_needed, name)| is_needed.then_some(name));
-        Self { user, prefix: prefix.to_owned(), keyed: &KEYED, more: more.collect() }
-    }
-
-    /// With other commands on the keys of the namespace.
-    pub(in crate::store) fn and_commands(self, keyed: &'static [&'static str]) -> Self {
-        Self { keyed, ..self }
+        Self { user, prefix: prefix.to_owned(), more: more.collect() }
     }
 
     /// And for waiting for so many replicas.
-    pub(super) fn and_replicas(mut self, count: u32) -> Self {
+    pub(in crate::store) fn and_replicas(mut self, count: u32) -> Self {
         if count > 0 {
             self.more.push("wait");
         }
@@ -84,7 +72,7 @@ impl Needs {
         let mut command = script.call_once(&[]);
         command.arg(&self.prefix).arg(format!("{}c:", self.prefix));
         command.arg(&PLAIN[..]).arg(&self.more);
-        for name in self.keyed {
+        for name in KEYED {
             command.arg(format!("{name} key"));
         }
         command
@@ -172,12 +160,12 @@ mod tests {
     fn every_command_of_the_scripts_is_asked_for() {
         let mut found = BTreeSet::new();
         // The quorum's nodes are asked by other scripts, as another user.
-        for folder in ["src/store/redis", "src/events"] {
+        for folder in ["src/store/records/redis", "src/store/redis", "src/events"] {
             in_scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
         }
         assert!(found.len() > 20, "{found:?}");
         // What this server sends by itself.
-        found.extend(["xread", "xrevrange", "zscan"].map(str::to_owned));
+        found.extend(["xread", "xrevrange"].map(str::to_owned));
         found.retain(|name| !PLAIN.contains(&name.as_str()));
         assert_eq!(found, KEYED.map(str::to_owned).into());
     }

@@ -138,7 +138,7 @@ async fn a_new_node_whose_clock_is_ahead_lets_nobody_beside_a_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_node_whose_clock_is_behind_keeps_leases_for_longer() {
+async fn a_new_node_whose_clock_is_behind_keeps_the_time_of_leases() {
     let (_cluster, _server, told, held) = held_at_a_node_with_another_clock(-3_600).await;
-    told.outlives_its_time("held", &held).await;
+    told.keeps_its_time("held", &held).await;
 }

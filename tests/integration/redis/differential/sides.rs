@@ -307,16 +307,16 @@ fn said(outcome: &Outcome) -> String {
 }
 
 /// Both come to show the same.
-pub(super) async fn agree(rules: &mut Side, scripts: &mut Side, world: &World, log: &[String]) {
+pub(super) async fn agree(one: &mut Side, two: &mut Side, world: &World, log: &[String]) {
     let began = Instant::now();
     loop {
-        let (ours, theirs) = (rules.look(world).await, scripts.look(world).await);
+        let (ours, theirs) = (one.look(world).await, two.look(world).await);
         if ours == theirs {
             return;
         }
         assert!(
             began.elapsed() < PATIENCE,
-            "rules:\n{ours}\nscripts:\n{theirs}\nsteps:\n{}",
+            "one:\n{ours}\ntwo:\n{theirs}\nsteps:\n{}",
             log.join("\n")
         );
         tokio::time::sleep(Duration::from_millis(5)).await;

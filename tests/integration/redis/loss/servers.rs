@@ -31,9 +31,10 @@ async fn whoever_knows_of_more_makes_the_pause_longer() {
         }
     })
     .await;
-    assert!((20_000..=30_000).contains(&left_ms), "{left_ms}");
+    assert!((20_000..=34_000).contains(&left_ms), "{left_ms}");
     let same = left(begins.acquire(request("c", 100, 0)).await);
-    assert!(same <= left_ms && same > 15_000, "{same} of {left_ms}");
+    // Each reads its own milliseconds.
+    assert!(same <= left_ms + 10 && same > 15_000, "{same} of {left_ms}");
 }
 
 /// What one server knows, Redis tells the others: the one that granted need not be there any more.
@@ -42,16 +43,14 @@ async fn what_another_server_granted_is_waited_for() {
     let redis = Redis::start().await;
     let mut granted = Setup::lock_server(&redis.url()).start().await;
     granted.locks().grant("a", 30_000).await;
-    until_true("word of the lease", || async {
-        redis.run::<u64>(&["EXISTS", "{fence:default}:in-use"]).await == 1
-    })
-    .await;
+    until_true("word of the lease", || async { redis.run::<u64>(&["EXISTS", LIVES]).await == 1 })
+        .await;
     granted.process.kill();
     // It starts while Redis still knows, and goes on when Redis does not.
     let other = server(&redis).await;
     forget(&redis).await;
     let left_ms = left(other.acquire(request("b", 100, 0)).await);
-    assert!((20_000..=30_000).contains(&left_ms), "{left_ms}");
+    assert!((20_000..=34_000).contains(&left_ms), "{left_ms}");
 }
 
 /// What a caller and an operator see.
@@ -65,8 +64,8 @@ async fn a_pause_is_told_of() {
     let reply = locks.acquire("b", json!({})).await;
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains("no lock is granted for another"), "{problem:?}");
-    assert!(reply.json()["paused_ms"].as_u64().is_some_and(|left| left <= 2_000), "{reply:?}");
-    assert!(["1", "2"].contains(&reply.header("retry-after")), "{reply:?}");
+    assert!(reply.json()["paused_ms"].as_u64().is_some_and(|left| left <= 3_000), "{reply:?}");
+    assert!(["1", "2", "3"].contains(&reply.header("retry-after")), "{reply:?}");
     let text = readiness(&server).await;
     assert!(
         text.contains("[!]grants warning: nobody is granted a lock") && text.ends_with("ready\n")

@@ -24,14 +24,16 @@ async fn no_lease_begins_beside_one_that_ended_by_a_jump() {
     assert!(two.now_ms() < known_ms + 3_000_000);
     assert!(left(two.commit(grant("b", 3_000)).await) <= 4_000);
     left(one.commit(grant("b", 3_000)).await);
-    assert!(two.now_ms() > known_ms + 3_000_000);
     must_put(&one, Version::ABSENT, put(&lock("c"), "x")).await;
     // A clock that goes back does not make the pause an hour longer.
     redis.step(0);
     assert!(left(one.commit(grant("b", 3_000)).await) <= 4_000);
-    assert!(take(&one, 0).await.unwrap().now_ms.unwrap() < known_ms + 3_000_000);
     until("the end of the pause", async || one.commit(grant("b", 100)).await.ok()).await;
-    assert!(one.now_ms() < known_ms + 3_000_000);
+    // The time of the records went on as if the clock had not jumped.
+    for server in [&one, &two] {
+        assert!(take(server, 0).await.unwrap().now_ms.unwrap() < known_ms + 3_000_000);
+        assert!(server.now_ms() < known_ms + 3_000_000);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

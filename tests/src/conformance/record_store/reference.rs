@@ -16,14 +16,36 @@ pub async fn it_does_what_the_reference_does((store, other): &Servers) {
     let mut keys: Vec<Key> = (0..3).map(|at| lock(&format!("l{at}"))).collect();
     keys.extend([session(), session()]);
     let mut versions: HashMap<Key, Version> = HashMap::new();
+    let mut bases: HashMap<Version, u64> = HashMap::new();
+    let mut last = counter;
     for at in 0..BATCHES {
         let batch = random_batch(&mut seed, &keys, &versions);
         let server = if seed.next_u64().is_multiple_of(2) { store } else { other };
         let wanted = reference.commit(batch.clone()).await.unwrap();
         let found = server.commit(batch.clone()).await.unwrap();
-        assert_eq!((&found.groups, found.base), (&wanted.groups, wanted.base), "{at}: {batch:?}");
+        // A counter may jump: each value has that of the batch which wrote it.
+        assert!(found.base >= last, "{at}: {batch:?}");
+        last = found.base + batch.tokens;
+        // Where no token was taken, no value needs it.
+        let groups = batch.groups.iter().filter(|_| batch.tokens > 0);
+        for write in groups.flat_map(|group| &group.writes) {
+            bases.entry(version_of(write)).or_insert(found.base);
+        }
+        let comparable = |snapshots: Vec<Snapshot>| -> Vec<Snapshot> {
+            all_timeless(snapshots).into_iter().map(|found| Snapshot { base: 0, ..found }).collect()
+        };
+        let outcomes = |committed: Committed| -> Vec<Result<(), Vec<Snapshot>>> {
+            committed.groups.into_iter().map(|group| group.map_err(comparable)).collect()
+        };
+        assert_eq!(outcomes(found), outcomes(wanted), "{at}: {batch:?}");
         let wanted = reference.read(&keys).await.unwrap();
-        assert_eq!(server.read(&keys).await.unwrap(), wanted, "{at}: {batch:?}");
+        let (found, counter) = server.read(&keys).await.unwrap();
+        assert!(counter >= last, "{at}: {batch:?}");
+        for record in found.iter().filter(|record| record.version != Version::ABSENT) {
+            let base = bases.get(&record.version);
+            assert!(base.is_none_or(|base| record.base == *base), "{at}: {batch:?}");
+        }
+        assert_eq!(comparable(found), comparable(wanted.0.clone()), "{at}: {batch:?}");
         for key in &keys {
             let items = reference.items(key, None, 100).await.unwrap();
             assert_eq!(server.items(key, None, 100).await.unwrap(), items, "{at}: {batch:?}");
@@ -36,7 +58,7 @@ fn random_batch(seed: &mut Seed, keys: &[Key], versions: &HashMap<Key, Version>)
     let mut below = |limit: u64| seed.next_u64() % limit;
     let mut versions = versions.clone();
     let mut groups = Vec::new();
-    for _ in 0..=below(4) {
+    for _ in 0..=below(3) {
         let mut group = Group { before_ms: u64::MAX, ..Group::default() };
         for key in keys {
             if below(3) > 0 {
@@ -65,5 +87,12 @@ fn random_batch(seed: &mut Seed, keys: &[Key], versions: &HashMap<Key, Version>)
         }
         groups.push(group);
     }
-    Batch { groups, tokens: below(4), ..Batch::default() }
+    // Groups of a batch that takes tokens have no record in common.
+    let mut keys: Vec<&Key> =
+        groups.iter().flat_map(|group| &group.reads).map(|(key, _)| key).collect();
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    let tokens = if keys.len() == count { below(4) } else { 0 };
+    Batch { groups, tokens, ..Batch::default() }
 }

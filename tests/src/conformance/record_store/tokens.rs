@@ -4,7 +4,8 @@ use fence_protocol::Token;
 
 use super::*;
 
-/// The counter before a batch stands beside each value that the batch wrote.
+/// The counter before a batch stands beside each value that the batch wrote. It may jump, and no token is
+/// taken twice.
 pub async fn tokens_follow_the_counter((store, other): &Servers) {
     let (a, b) = (lock("a"), lock("b"));
     let (_, start) = store.read(&[]).await.unwrap();
@@ -13,17 +14,20 @@ pub async fn tokens_follow_the_counter((store, other): &Servers) {
         group(&[(&b, Version::ABSENT)], vec![put(&b, "2")]),
     ];
     let committed = commit(store, Batch { groups, counter: start, tokens: 2, ..Batch::default() });
-    assert_eq!(committed.await.base, start);
+    let first = committed.await.base;
+    assert!(first >= start, "{first} after {start}");
     let (snapshots, counter) = other.read(&[a.clone(), b.clone()]).await.unwrap();
-    assert_eq!(counter, start + 2);
-    assert!(snapshots.iter().all(|found| found.base == start), "{snapshots:?}");
-    assert_eq!(take(other, 5).await.unwrap().base, start + 2);
+    assert!(counter >= first + 2, "{counter} after {first}");
+    assert!(snapshots.iter().all(|found| found.base == first), "{snapshots:?}");
+    let second = take(other, 500).await.unwrap().base;
+    assert!(second >= counter, "{second} after {counter}");
     let next = group(&[(&a, snapshots[0].version)], vec![put(&a, "1")]);
     let committed =
         commit(store, Batch { groups: vec![next], counter: start, tokens: 1, ..Batch::default() });
-    assert_eq!(committed.await.base, start + 7);
-    assert_eq!(read(other, &a).await.base, start + 7);
-    assert_eq!(read(other, &b).await.base, start);
+    let third = committed.await.base;
+    assert!(third >= second + 500, "{third} after {second}");
+    assert_eq!(read(other, &a).await.base, third);
+    assert_eq!(read(other, &b).await.base, first);
 }
 
 /// Whether or not its tokens are lost.
@@ -35,22 +39,27 @@ pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     let lost = commit(store, Batch { groups: vec![lost], tokens: 1, ..Batch::default() }).await;
     assert!(lost.groups[0].is_err());
     let next = take(store, 1).await.unwrap().base;
-    assert!((before..=before + 1).contains(&next), "{next} after {before}");
+    assert!(next >= before, "{next} after {before}");
 }
 
-/// The last one is given, and then none, and nothing else is changed.
+/// Then none is given, and nothing else is changed; what takes none goes on. An engine may keep the last
+/// ones to itself.
 pub async fn tokens_are_used_up((store, _): &Servers) {
-    store.lift(Token::new(Token::MAX - 2).unwrap()).await.unwrap();
+    let lifted = store.lift(Token::new(Token::MAX - 2).unwrap()).await;
+    assert!(matches!(lifted, Ok(()) | Err(StoreError::Exhausted)), "{lifted:?}");
     let key = lock("a");
     let wish = |tokens| {
         let groups = vec![group(&[(&key, Version::ABSENT)], vec![put(&key, "x")])];
         store.commit(Batch { groups, tokens, ..Batch::default() })
     };
-    assert_eq!(wish(3).await, Err(StoreError::Exhausted));
+    let many = if lifted.is_ok() { 3 } else { Token::MAX };
+    assert_eq!(wish(many).await, Err(StoreError::Exhausted));
     assert_eq!(read(store, &key).await, Snapshot::absent(key.clone()));
-    assert_eq!(wish(2).await.unwrap().base, Token::MAX - 2);
-    assert_eq!(take(store, 1).await, Err(StoreError::Exhausted));
-    assert_eq!(take(store, 0).await.unwrap().base, Token::MAX);
+    if lifted.is_ok() {
+        assert_eq!(wish(2).await.unwrap().base, Token::MAX - 2);
+        assert_eq!(take(store, 1).await, Err(StoreError::Exhausted));
+    }
+    assert!(take(store, 0).await.unwrap().base <= Token::MAX);
 }
 
 /// And a mark that is below the counter changes nothing.
@@ -61,14 +70,15 @@ pub async fn a_mark_is_exceeded((store, other): &Servers) {
     let base = take(other, 10).await.unwrap().base;
     assert!(base >= mark, "{base}");
     store.lift(Token::new(mark).unwrap()).await.unwrap();
-    assert_eq!(take(store, 1).await.unwrap().base, base + 10);
+    let next = take(store, 1).await.unwrap().base;
+    assert!((base + 10..mark + 50_000_000).contains(&next) || mark < base, "{next} after {base}");
 }
 
-/// Of the engine's own.
+/// Of the engine's own, where it has one.
 pub async fn the_time_is_never_ahead((store, other): &Servers) {
     for _ in 0..50 {
         let known = store.now_ms();
-        let now = take(other, 0).await.unwrap().now_ms.expect("an engine with a clock");
+        let Some(now) = take(other, 0).await.unwrap().now_ms else { return };
         assert!(known <= now, "{known} at {now}");
         let now = take(store, 0).await.unwrap().now_ms.expect("an engine with a clock");
         assert!(store.now_ms() >= now);

@@ -5,7 +5,7 @@ use fence_protocol::wire::lock::LockState;
 
 use super::kinds::permit;
 use super::*;
-use crate::{Kind, NewSession, NoSession, SessionRefusal};
+use crate::{Kind, Mode, NewSession, NoSession, SessionRefusal};
 
 fn all(names: &[&str], number: u128, wait_ms: u64) -> Vec<Acquire> {
     names.iter().map(|name| ask(name, number, wait_ms)).collect()
@@ -257,4 +257,48 @@ fn the_places_of_groups_are_bounded() {
     assert_eq!(machine.acquire(0, ask("a", 3, 50)), Reply::Queued);
     let (on, why) = refused_part(machine.acquire_all(0, all(&["b", "a"], 4, 50)));
     assert!(on == lock("a") && matches!(why, StoreError::Limit { limit: 2, .. }), "{on}: {why}");
+}
+
+/// A server that has loaded one of the locks of a group does not know whether it is the first elsewhere.
+#[test]
+fn a_group_is_served_where_its_place_at_every_lock_is_known() {
+    let limits = Limits::default();
+    let mut one = Machine::shared(0, limits, 1);
+    granted(one.acquire(0, ask("a", 9, 0)));
+    assert_eq!(one.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
+    let group = one.record(&lock("a")).unwrap().queue[0].group.unwrap();
+    let parts: Vec<_> = ["a", "b"].map(|name| (lock(name), Mode::Exclusive)).into();
+    let mut two = Machine::shared(0, limits, 2);
+    let load = |two: &mut Machine, name| {
+        let record = one.record(&lock(name)).cloned();
+        two.load(0, lock(name), record, vec![(group, parts.clone())]);
+    };
+    load(&mut two, "a");
+    // The lease of "a" is over.
+    granted(two.acquire(150, ask("c", 3, 0)));
+    assert_eq!(two.take_deliveries(), []);
+    load(&mut two, "b");
+    granted(two.acquire(151, ask("d", 4, 0)));
+    assert_eq!(two.take_deliveries().len(), 1);
+    assert_eq!(holders(&mut two, &["a", "b"]), [Some(id(1)), Some(id(1))]);
+}
+
+/// Leases end when their time is over, by whichever server and in whatever order that is noticed.
+#[test]
+fn every_ended_id_is_remembered_for_its_time() {
+    let limits = Limits { ended_retention_ms: 50, ..Limits::default() };
+    let mut machine = Machine::shared(0, limits, 1);
+    let shared = |number, ttl_ms| Acquire {
+        mode: Mode::Shared,
+        ttl: Ttl::from_ms(ttl_ms).unwrap(),
+        ..ask("a", number, 0)
+    };
+    granted(machine.acquire(0, shared(1, 200)));
+    granted(machine.acquire(0, shared(2, 100)));
+    for now_ms in [220, 221] {
+        machine.tick(now_ms);
+        drop(machine.take_changes());
+    }
+    let error = refused(machine.acquire(222, shared(1, 200)));
+    assert!(matches!(error, StoreError::Lost { .. }), "{error:?}");
 }

@@ -1,9 +1,10 @@
-//! Looks at the clock of Redis, and the pauses for its jumps.
+//! Looks at the clock of Redis, and corrections of its jumps.
 //!
 //! Redis measures leases with a clock that people set. A commit under a time that is later than what this
 //! server's monotonic clock allows is refused: the clock has jumped, or the script was long on its
-//! way. A look tells which, and lets a pause begin before the new time is believed, so that no lease
-//! begins beside one that ended by a jump.
+//! way. A look shows which. A jump is corrected in Redis, for every server: the time of the records goes
+//! on as if there had been none, so no lease looks as if it were over. Redis itself may have forgotten
+//! records meanwhile, so a pause begins in the same step, for as long as their leases may live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +14,13 @@ use service_kit::health::{Health, Status};
 use service_kit::redis_link::LinkError;
 use tokio::sync::Mutex;
 
+use super::codec::Beat;
+use super::keys::Keys;
+use super::offset::Step;
 use super::{RedisRecords, codec};
-use crate::store::redis::offset::Step;
+
+/// How often the clock is looked at for one jump.
+const LOOKS_MAX: u32 = 3;
 
 /// What is reported of jumps.
 #[derive(Debug)]
@@ -41,10 +47,12 @@ impl Jumps {
     }
 
     fn report(&self, step: Step) {
-        let (ms, way) = match step {
-            Step::Steady => return,
-            Step::Forward(ms) => (ms, "forward: leases may have looked as if they were over"),
-            Step::Backward(ms) => (ms, "back: leases live that much longer"),
+        let (ms, way) = match (step, self.pauses) {
+            (Step::Steady, _) => return,
+            (Step::Forward(ms), true) => (ms, "forward: leases keep their time"),
+            (Step::Forward(ms), false) => (ms, "forward: leases are over that much earlier"),
+            (Step::Backward(ms), true) => (ms, "back: leases keep their time"),
+            (Step::Backward(ms), false) => (ms, "back: leases live that much longer"),
         };
         self.counted.inc();
         let jumps = self.count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -81,42 +89,71 @@ impl RedisRecords {
     }
 
     async fn look_at_clock(&self, server: &str, liveness_ms: u64) -> Result<Vec<u32>, LinkError> {
-        let (inner, sent_ms) = (&*self.inner, self.inner.time.monotonic_ms());
-        let (now_ms, servers) = self.beat_once(server, liveness_ms, 0).await?;
-        let (offset, step) = inner.time.compare(now_ms, sent_ms);
-        if let Step::Forward(jump_ms) = step
-            && inner.jumps.pauses
-        {
-            let wait_ms = jump_ms.min(inner.time.lives_ms());
-            if wait_ms > 0 {
-                self.beat_once(server, liveness_ms, wait_ms).await?;
+        let inner = &*self.inner;
+        let mut correction = Correction::default();
+        for _ in 0..LOOKS_MAX {
+            let sent_ms = inner.time.monotonic_ms();
+            let beat = self.beat_once(server, liveness_ms, correction).await?;
+            let (offset, step) = inner.time.compare(beat.now_ms, sent_ms);
+            // What another server has corrected is not corrected again: they could take turns for ever.
+            let is_corrected = inner.time.is_corrected(beat.ahead_ms);
+            if step != Step::Steady && inner.jumps.pauses && !is_corrected {
+                correction = Correction::of(step, beat.ahead_ms, inner.time.lives_ms());
+                continue;
             }
+            inner.time.believe(offset, beat.now_ms, sent_ms);
+            let corrected = inner.time.corrected(beat.ahead_ms);
+            inner.jumps.report(if corrected == Step::Steady { step } else { corrected });
+            return Ok(beat.servers);
         }
-        inner.time.believe(offset);
-        inner.time.saw(now_ms, sent_ms);
-        inner.jumps.report(step);
-        Ok(servers)
+        Err(LinkError::Down("the clock of Redis jumps all the time".to_owned()))
     }
 
     async fn beat_once(
         &self,
         server: &str,
         liveness_ms: u64,
-        wait_ms: u64,
-    ) -> Result<(u64, Vec<u32>), LinkError> {
+        correction: Correction,
+    ) -> Result<Beat, LinkError> {
         let (inner, keys) = (&*self.inner, &self.inner.keys);
-        let all = [&keys.lineage, &keys.servers, &keys.paused_for, &keys.lives_until, &keys.absent];
+        let Keys { lineage, servers, paused_for, lives_until, absent, clock_ahead, .. } = keys;
+        let all = [lineage, servers, paused_for, lives_until, absent, clock_ahead, &keys.token];
         let all = all.map(String::as_str);
         let reply = Box::pin(self.run(|lineage, _| {
             let mut command = inner.scripts.beat.call(&all);
-            command.arg(lineage).arg(server).arg(liveness_ms);
-            command.arg(inner.time.own_lives_ms()).arg(wait_ms);
+            command.arg(lineage).arg(server).arg(liveness_ms).arg(inner.time.own_lives_ms());
+            command.arg(correction.pause_ms).arg(correction.jump_ms).arg(correction.ahead_ms);
             command
         }));
-        let (now_ms, lives_ms, servers) =
-            codec::beat(reply.await?).map_err(|error| LinkError::Unknown(error.to_string()))?;
-        // What other servers said before a jump counts by the clock that jumped.
-        inner.time.others_live(lives_ms);
-        Ok((now_ms, servers))
+        let beat = codec::beat(reply.await?.value);
+        let beat = beat.map_err(|error| LinkError::Unknown(error.to_string()))?;
+        // What other servers said before a jump counts by the time that was corrected since.
+        inner.time.others_live(beat.lives_ms);
+        inner.pauses.show(beat.paused_ms);
+        self.saw(beat.counter);
+        Ok(beat)
+    }
+}
+
+/// What is done about a jump: none where it is all zero.
+#[derive(Clone, Copy, Debug, Default)]
+struct Correction {
+    /// For how long no lease may begin: Redis may have forgotten records that looked as if they were over.
+    pause_ms: u64,
+    /// By how much the clock jumped ahead.
+    jump_ms: i64,
+    /// How far it was ahead before.
+    ahead_ms: i64,
+}
+
+impl Correction {
+    fn of(step: Step, ahead_ms: i64, lives_ms: u64) -> Self {
+        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX / 4);
+        let (pause_ms, jump_ms) = match step {
+            Step::Steady => (0, 0),
+            Step::Forward(ms) => (ms.min(lives_ms), signed(ms)),
+            Step::Backward(ms) => (0, -signed(ms)),
+        };
+        Self { pause_ms, jump_ms, ahead_ms }
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Known {
     pub(super) told_ms: u64,
     /// The latest time that Redis can show.
     pub(super) latest_ms: u64,
+    /// The earliest.
+    pub(super) earliest_ms: u64,
 }
 
 /// A [`Batch`] whose form was checked, to be sent in any lineage.
@@ -61,11 +63,13 @@ impl<'b> Commit<'b> {
     /// The command in a lineage.
     pub(super) fn command(&self, script: &Script, keys: &Keys, lineage: &str, known: Known) -> Cmd {
         let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
-        let fixed = [&keys.lineage, &keys.token, &keys.paused_for, &keys.lives_until, &keys.absent];
+        let Keys { lineage: own, token, paused_for, lives_until, absent, clock_ahead, .. } = keys;
+        let fixed = [own, token, paused_for, lives_until, absent, clock_ahead];
         let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
         let mut command = script.call_bytes(all.into_iter());
         command.arg(lineage).arg(known.seen).arg(self.batch.tokens);
-        command.arg(known.told_ms).arg(known.latest_ms).arg(self.locks);
+        command.arg(known.told_ms).arg(known.latest_ms).arg(known.earliest_ms).arg(self.locks);
+        command.arg(u8::from(self.batch.in_pause));
         for group in &self.batch.groups {
             self.group(&mut command, group, keys);
         }
@@ -151,7 +155,7 @@ impl<'b> Commit<'b> {
                 return None;
             }
         }
-        Some(Committed { base, now_ms: Some(now_ms), groups })
+        Some(Committed { base, now_ms: Some(now_ms), lineage: None, groups })
     }
 }
 
@@ -208,13 +212,33 @@ pub(super) fn records(keys: &[Key], reply: Value) -> Result<(Vec<Snapshot>, u64,
     read().ok_or_else(|| unreadable("a record"))
 }
 
-/// The reply to `beat.lua`: the time, for how long leases may live, and the servers.
-pub(super) fn beat(reply: Value) -> Result<(u64, u64, Vec<u32>), StoreError> {
+/// The reply to `beat.lua`.
+#[derive(Debug)]
+pub(super) struct Beat {
+    /// The time.
+    pub(super) now_ms: u64,
+    /// The counter.
+    pub(super) counter: u64,
+    /// How far the clock of Redis is ahead of the time.
+    pub(super) ahead_ms: i64,
+    /// What is left of a pause.
+    pub(super) paused_ms: u64,
+    /// For how long a lease of any server may live.
+    pub(super) lives_ms: u64,
+    /// The servers that live.
+    pub(super) servers: Vec<u32>,
+}
+
+/// Reads a [`Beat`].
+pub(super) fn beat(reply: Value) -> Result<Beat, StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();
-        let (now_ms, lives_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let (now_ms, counter) = (number(fields.next()?)?, number(fields.next()?)?);
+        let Value::Int(ahead_ms) = fields.next()? else { return None };
+        let (paused_ms, lives_ms) = (number(fields.next()?)?, number(fields.next()?)?);
         let servers = fields.map(|server| text(server)?.parse().ok());
-        Some((now_ms, lives_ms, servers.collect::<Option<Vec<_>>>()?))
+        let servers = servers.collect::<Option<Vec<_>>>()?;
+        Some(Beat { now_ms, counter, ahead_ms, paused_ms, lives_ms, servers })
     };
     read().ok_or_else(|| unreadable("the list of live servers"))
 }
@@ -222,6 +246,12 @@ pub(super) fn beat(reply: Value) -> Result<(u64, u64, Vec<u32>), StoreError> {
 /// Items as they stand in a sorted set.
 pub(super) fn items(reply: Value) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
     array(reply).and_then(items_of).ok_or_else(|| unreadable("the items of a record"))
+}
+
+/// The reply to ZCARD.
+pub(super) fn count(reply: Value) -> Result<usize, StoreError> {
+    let count = number(reply).and_then(|count| usize::try_from(count).ok());
+    count.ok_or_else(|| unreadable("the number of the items of a record"))
 }
 
 /// The reply to SCAN: the next cursor, and the keys that it found.

@@ -2,12 +2,14 @@
 -- No function is created here: Redis would create it anew at every call.
 --
 -- KEYS[1] lineage  [2] token  [3] paused-for  [4] lives-until  [5] absent, which is never written: a
---         cluster runs no script while its slot moves to another node  [6...] the records, locks first
+--         cluster runs no script while its slot moves to another node  [6] clock-ahead
+--         [7...] the records, locks first
 -- ARGV[1] the lineage that the caller verified  [2] the highest counter that it saw
 --     [3] tokens taken  [4] for how long a lease of this batch may live, ms; 0 where that is known here
 --     [5] the latest time that this Redis can show by the caller's clock, ms since 1970
---     [6] how many of the records are locks  [7...] operations; `k` is the place of a record in KEYS
---         from 6 on, counted from 1
+--     [6] the earliest  [7] how many of the records are locks  [8] '1' where the caller knows of the pause, and takes
+--         tokens for no lease  [9...] operations; `k` is the place of a record in KEYS from 7 on,
+--         counted from 1
 --
 -- Operations that begin a group and refuse it:
 --   ? n length not_before before (k version)*n  the records have these versions ('' for none), and the
@@ -35,17 +37,17 @@ if got[1] ~= argv[1] then
   return redis.error_reply('LINEAGE the lineage of this Redis is ' .. (got[1] or 'missing'))
 end
 local counter, tokens = tonumber(got[2] or ''), tonumber(argv[3])
-if not counter or counter < tonumber(argv[2]) then
+if not counter or not (counter >= tonumber(argv[2])) then
   return redis.error_reply('LINEAGE the counter fell to ' .. (got[2] or 'nothing'))
 end
 local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Under a clock that jumped, leases look as if they were over that are not.
-if now > tonumber(argv[5]) then
-  return redis.error_reply('CLOCK the clock of Redis is ahead of what is possible')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) - (tonumber(got[6] or '') or 0)
+-- Under a clock that jumped, leases look as if they were over that are not, or live too long.
+if now > tonumber(argv[5]) or now < tonumber(argv[6]) then
+  return redis.error_reply('CLOCK the clock of Redis shows what is not possible')
 end
 local missing = {}
-for k = 6, #keys do
+for k = 7, #keys do
   if not got[k] then
     missing[#missing + 1] = keys[k]
   elseif #got[k] < 24 then
@@ -59,7 +61,7 @@ for from = 1, #missing, 4000 do
   end
 end
 if tokens > 0 then
-  if got[3] and argv[7] then
+  if got[3] and argv[9] and argv[8] ~= '1' then
     local left = call('PTTL', keys[3])
     if left > tonumber(got[3]) then
       -- The clock went back.
@@ -71,13 +73,17 @@ if tokens > 0 then
     return redis.error_reply('EXHAUSTED no token is left')
   end
   -- The first write: where Redis refuses to write, nothing was changed.
-  call('INCRBY', keys[2], argv[3])
+  local taken = redis.pcall('INCRBY', keys[2], argv[3])
+  if type(taken) == 'table' and taken.err then
+    return string.find(taken.err, 'not an integer', 1, true)
+      and redis.error_reply('LINEAGE the counter is no number') or taken
+  end
 end
 if argv[4] ~= '0' and now + argv[4] > (tonumber(got[4] or '') or 0) then
   call('SET', keys[4], string.format('%.0f', now + argv[4]), 'PX', argv[4])
 end
 local base, reply, group = string.format('%015.0f', counter), { counter, now }, 0
-local at, stop = 7, #argv
+local at, stop = 9, #argv
 while at <= stop do
   local op, k = argv[at], nil
   if op == 'A' or op == '?' then
@@ -87,26 +93,26 @@ while at <= stop do
       fits = now >= tonumber(argv[at + 3]) and now < tonumber(argv[at + 4])
     end
     for i = from, to, 2 do
-      local had = got[argv[i] + 5]
+      local had = got[argv[i] + 6]
       fits = fits and (had and sub(had, 1, 8) or '') == argv[i + 1]
     end
     at, group = to + 2, group + 1
     if not fits then
       local refused = { group }
       for i = from, to, 2 do
-        local j = argv[i] + 5
-        local has_items = got[j] and j <= 5 + argv[6] and sub(got[j], 24, 24) == '1'
+        local j = argv[i] + 6
+        local has_items = got[j] and j <= 6 + argv[7] and sub(got[j], 24, 24) == '1'
         refused[#refused + 1] = got[j]
         refused[#refused + 1] = has_items and call('ZRANGE', keys[j] .. '#', 0, -1)
       end
       reply[#reply + 1], at = refused, at + length
     elseif op == 'A' then
-      k = argv[from] + 5
+      k = argv[from] + 6
     end
   elseif op == 'P' then
-    at, k = at + 2, argv[at + 1] + 5
+    at, k = at + 2, argv[at + 1] + 6
   elseif op == '+' then
-    local j, name = argv[at + 1] + 5, argv[at + 2]
+    local j, name = argv[at + 1] + 6, argv[at + 2]
     local key, had = keys[j], got[j]
     if had and sub(had, 24, 24) == '1' then
       call('ZREMRANGEBYLEX', key .. '#', '[' .. name .. '\0', '(' .. name .. '\1')
@@ -124,11 +130,11 @@ while at <= stop do
     end
     at = at + 4
   elseif op == '-' then
-    local key, name = keys[argv[at + 1] + 5], argv[at + 2]
+    local key, name = keys[argv[at + 1] + 6], argv[at + 2]
     call('ZREMRANGEBYLEX', key .. '#', '[' .. name .. '\0', '(' .. name .. '\1')
     at = at + 3
   elseif op == 'D' then
-    local j = argv[at + 1] + 5
+    local j = argv[at + 1] + 6
     call('UNLINK', keys[j], keys[j] .. '#')
     got[j], at = false, at + 2
   elseif op == 'N' then

@@ -20,7 +20,11 @@ pub(super) struct Keys {
     pub(super) meta: String,
     /// Exists while no lease may begin: how long that was to last when it began, ms.
     pub(super) paused_for: String,
-    /// No lease lives after it, ms since 1970.
+    /// By how much the clock of Redis has jumped ahead of the time that records are kept in, ms.
+    pub(super) clock_ahead: String,
+    /// The highest token that is known to be with enough replicas.
+    pub(super) replicas: String,
+    /// No lease lives after it, ms of that time.
     pub(super) lives_until: String,
     /// Live servers, each until when.
     pub(super) servers: String,
@@ -38,6 +42,8 @@ impl Keys {
             token: key("token"),
             meta: key("meta"),
             paused_for: key("paused-for"),
+            clock_ahead: key("clock-ahead"),
+            replicas: key("replicas"),
             lives_until: key("lives-until"),
             servers: key("servers"),
             absent: key("absent"),
@@ -57,6 +63,11 @@ impl Keys {
             Key::Lock(lock) => [&self.prefix, LOCK, lock.as_str()].concat(),
             Key::Session(id) => format!("{}{SESSION}{id}", self.prefix),
         }
+    }
+
+    /// Where the items of a record stand.
+    pub(super) fn items(&self, key: &Key) -> String {
+        self.record(key) + "#"
     }
 
     /// The channel of a server.

@@ -1,7 +1,7 @@
 -- Adopts the namespace's lineage, or begins a new one where INCRs may have been lost.
 -- Run by EVAL on a connection that carries nothing else yet.
 --
--- KEYS[1] lineage  [2] token  [3] meta  [4] paused-for  [5] lives-until  [6] absent
+-- KEYS[1] lineage  [2] token  [3] meta  [4] paused-for  [5] lives-until  [6] absent  [7] clock-ahead
 -- ARGV[1] run id and [2] replication id of this process, from INFO
 --     [3] the highest counter that the caller saw, [4] the highest mark that a guard has reported
 --     [5] where the caller's clock would begin  [6] the year 2025 in ms  [7] tokens a millisecond
@@ -13,13 +13,15 @@
 --     [14] 'wait' where grants wait for leases that may be lost
 --     [15] 'fresh' where an operator vouches that the namespace has never issued a token; 'look' where
 --          nothing is to be changed yet
+--     [16] the time as the caller knows it, ms; 0 where it does not  [17] by how much it may be wrong
 --
 -- Post: SAME id                         this is the process that the lineage was written by
 --       NEW id counter reason left      the counter is above every token that can have been issued, and
 --                                       no lease begins for so long, ms
 --       DUE reason                      a new lineage is due; nothing was changed
 --       STALE epoch | FORMAT found | EXHAUSTED      nothing was changed
-local lineage, token, until_ms = unpack(redis.call('MGET', KEYS[1], KEYS[2], KEYS[5]))
+local lineage, token, until_ms, ahead =
+  unpack(redis.call('MGET', KEYS[1], KEYS[2], KEYS[5], KEYS[7]))
 local meta = redis.pcall('HMGET', KEYS[3], 'run_id', 'replication_id', 'format', 'epoch', 'counter')
 if meta.err then
   return redis.error_reply('FOREIGN ' .. KEYS[3] .. ' is no hash: no lock server has written it')
@@ -29,7 +31,11 @@ end
 local counter = token and string.match(token, '^%d+$') and tonumber(token)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lives = math.max((tonumber(until_ms or '') or 0) - now, tonumber(ARGV[13]))
+-- The time of the records; the caller's, where the clock of this process shows another one.
+local expected, at = tonumber(ARGV[16]), now - (tonumber(ahead or '') or 0)
+local is_other = expected > 0 and math.abs(at - expected) > tonumber(ARGV[17])
+local lives = (tonumber(until_ms or '') or 0) - (is_other and expected or at)
+lives = math.max(lives, tonumber(ARGV[13]))
 local epoch, known_epoch = tonumber(ARGV[12]), tonumber(meta[4] or '')
 local reason
 if meta[1] == ARGV[1] and meta[2] == ARGV[2] and epoch and known_epoch and epoch < known_epoch then
@@ -68,6 +74,10 @@ if waits and redis.call('PTTL', KEYS[4]) < lives then
 end
 local value = string.format('%.0f', counter or 0)
 if reason then
+  -- The time of the records goes on, whatever the clock of this process shows.
+  if is_other then
+    redis.call('SET', KEYS[7], string.format('%.0f', now - expected))
+  end
   redis.call('SET', KEYS[2], value)
   redis.call('SET', KEYS[1], ARGV[9])
   redis.call('HSET', KEYS[3], 'run_id', ARGV[1], 'replication_id', ARGV[2], 'format', ARGV[11],

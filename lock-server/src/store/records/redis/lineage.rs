@@ -22,13 +22,13 @@ use service_kit::redis_link::{
     LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields,
 };
 
+use super::Scripts;
 use super::keys::Keys;
 use super::time::StoreTime;
-use super::{COMMANDS, Scripts};
 use crate::guards::{self, Guards};
 use crate::store::AfterLoss;
 use crate::store::redis::KeyPrefix;
-use crate::store::redis::lineage::{Verdict, identity, other_format};
+use crate::store::redis::identity::identity;
 use crate::store::redis::refusals::elsewhere;
 use crate::store::redis::rights::Needs;
 use lease::tokens;
@@ -64,6 +64,9 @@ struct Known {
     choice: Option<u64>,
     lives_ms: u64,
     waits: bool,
+    /// The time of the records, 0 where it is not known, and by how much that may be wrong.
+    now_ms: u64,
+    limit_ms: u64,
 }
 
 /// What the script may do.
@@ -74,6 +77,17 @@ enum Mode {
     Fresh,
 }
 
+/// Outcome of the script.
+#[derive(Debug)]
+enum Verdict {
+    /// The lineage goes on.
+    Same { id: String },
+    /// A new one began: the counter was lifted, and no lease begins for so long, ms.
+    New { id: String, counter: String, reason: String, paused_ms: u64 },
+    /// A new one is due, and nothing was changed.
+    Due { reason: String },
+}
+
 impl LineageKeeper {
     pub(super) fn new(
         target: &RedisTarget,
@@ -81,6 +95,7 @@ impl LineageKeeper {
         scripts: &Arc<Scripts>,
         (counter_seen, time): (&Arc<AtomicU64>, &Arc<StoreTime>),
         (after_loss, guards): (AfterLoss, Guards),
+        replicas: u32,
         kit: &Kit,
     ) -> Self {
         let begun = Counter::default();
@@ -93,7 +108,7 @@ impl LineageKeeper {
         });
         Self {
             is_cluster: target.is_cluster(),
-            needs: Needs::of(target, keys.prefix()).and_commands(&COMMANDS),
+            needs: Needs::of(target, keys.prefix()).and_replicas(replicas),
             keys: keys.clone(),
             scripts: scripts.clone(),
             counter_seen: counter_seen.clone(),
@@ -150,6 +165,8 @@ impl LineageKeeper {
             choice,
             lives_ms: self.time.lives_ms(),
             waits: self.after_loss == AfterLoss::Wait,
+            now_ms: self.time.now_ms(),
+            limit_ms: self.time.limit_ms(),
         };
         judge_lineage(connection, self.is_cluster, &self.keys, &known, mode).await
     }
@@ -229,7 +246,7 @@ pub async fn init_fresh(
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
-    Needs::of(&target, keys.prefix()).and_commands(&COMMANDS).check(&mut connection).await?;
+    Needs::of(&target, keys.prefix()).check(&mut connection).await?;
     let (is_cluster, known) = (target.is_cluster(), Known { choice, ..Known::default() });
     match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
@@ -266,6 +283,7 @@ async fn judge_lineage(
         &keys.paused_for,
         &keys.lives_until,
         &keys.absent,
+        &keys.clock_ahead,
     ]);
     command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.mark).arg(known.floor);
     command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
@@ -277,6 +295,7 @@ async fn judge_lineage(
         Mode::Begin => "",
         Mode::Fresh => "fresh",
     });
+    command.arg(known.now_ms).arg(known.limit_ms);
     let value = command.query_async(connection).await;
     let value = value.map_err(|error| failed("its lineage", error))?;
     let fields = text_fields(value).unwrap_or_default();
@@ -295,10 +314,19 @@ async fn judge_lineage(
              and their epochs began again, HDEL {meta} epoch",
             known.choice.unwrap_or_default()
         )),
-        ["FORMAT", found] => Err(other_format(keys.prefix(), found, FORMAT)),
+        ["FORMAT", found] => Err(other_format(keys.prefix(), found)),
         ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
             issued; use another namespace, and check the clocks of Redis and of this machine"
             .to_owned()),
         other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
     }
+}
+
+fn other_format(prefix: &str, found: &str) -> String {
+    format!(
+        "the locks in this Redis are stored in format {found}, and this lock-server stores them in \
+         format {FORMAT}: run the version that wrote them, or use another --namespace, or, when no \
+         lock server uses it and no lease of it lives, delete its keys {prefix}*; its tokens then go \
+         on above all that were issued"
+    )
 }

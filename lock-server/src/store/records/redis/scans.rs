@@ -23,11 +23,12 @@ impl RedisRecords {
             let mut scan = ::redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
             scan.arg("TYPE").arg("string");
-            let reply = self.inner.link.call(&scan).await.map_err(|error| match error {
-                // Nothing was to be changed.
-                LinkError::Unknown(reason) => StoreError::Unavailable(reason),
-                error => store_error(error),
-            })?;
+            let reply =
+                self.inner.links.first().call(&scan).await.map_err(|error| match error {
+                    // Nothing was to be changed.
+                    LinkError::Unknown(reason) => StoreError::Unavailable(reason),
+                    error => store_error(error),
+                })?;
             let (next, keys) = codec::scan(reply)?;
             found.extend(keys.iter().filter_map(|key| read(key)));
             if next == "0" {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use service_kit::clock::Clock;
 
+use super::offset::{Offset, Step};
 use crate::store::StoreError;
-use crate::store::redis::offset::{Offset, Step};
 
 /// A clock may be slower than another by one part in so many.
 const DRIFT: u64 = 2_000;
@@ -33,6 +33,8 @@ struct State {
     offset: Option<Offset>,
     /// How often that was.
     looks: u64,
+    /// How far the clock of Redis is known to be ahead of the time of the records.
+    ahead_ms: Option<i64>,
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
     /// Redis has this bound, or a later one.
@@ -50,6 +52,11 @@ impl StoreTime {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// By how much a clock may move without a jump.
+    pub(super) fn limit_ms(&self) -> u64 {
+        self.limit_ms
+    }
+
     pub(super) fn monotonic_ms(&self) -> u64 {
         self.clock.monotonic_ms()
     }
@@ -62,18 +69,21 @@ impl StoreTime {
     }
 
     /// Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A reply
-    /// that was long on its way shows less than is known already; one that shows less than was known
-    /// when its command was sent says that the clock of Redis went back.
+    /// that was long on its way shows less than is known already.
     pub(super) fn saw(&self, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
-        if shown_ms > state.latest_ms(now_ms, self.limit_ms) {
-            // A clock that jumped is not believed before a pause has begun.
+        let earliest_ms = state.at(sent_ms).saturating_sub(self.limit_ms);
+        if shown_ms > state.latest_ms(now_ms, self.limit_ms) || shown_ms < earliest_ms {
+            // A clock that jumped is not believed before it was looked at.
             return;
         }
-        if shown_ms >= state.at(now_ms) || shown_ms < state.at(sent_ms) {
-            state.anchor = Some((shown_ms, now_ms));
-        }
+        state.read(shown_ms, sent_ms, now_ms);
+    }
+
+    /// The earliest time that Redis can show from now on.
+    pub(super) fn earliest_ms(&self) -> u64 {
+        self.now_ms().saturating_sub(self.limit_ms)
     }
 
     /// The latest time that Redis can show now, without what comes on the way to it.
@@ -94,11 +104,29 @@ impl StoreTime {
         (offset, before.map_or(Step::Steady, |before| offset.since(before, self.limit_ms)))
     }
 
-    /// From now on.
-    pub(super) fn believe(&self, offset: Offset) {
+    /// From now on: Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
+    pub(super) fn believe(&self, offset: Offset, shown_ms: u64, sent_ms: u64) {
+        let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
         state.offset = Some(offset);
         state.looks += 1;
+        state.read(shown_ms, sent_ms, now_ms);
+    }
+
+    /// Whether a jump was corrected since the last look.
+    pub(super) fn is_corrected(&self, ahead_ms: i64) -> bool {
+        self.state().ahead_ms.is_some_and(|before_ms| before_ms != ahead_ms)
+    }
+
+    /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was corrected
+    /// since the last look, by this server or by another one.
+    pub(super) fn corrected(&self, ahead_ms: i64) -> Step {
+        let before_ms = self.state().ahead_ms.replace(ahead_ms);
+        match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
+            0 => Step::Steady,
+            jump_ms if jump_ms > 0 => Step::Forward(jump_ms.unsigned_abs()),
+            jump_ms => Step::Backward(jump_ms.unsigned_abs()),
+        }
     }
 
     /// A lease that lives for so long is about to be committed. Returns what Redis is to store, in
@@ -157,11 +185,17 @@ impl StoreTime {
     /// what Redis stored may be lost.
     pub(super) fn is_new(&self) {
         let mut state = self.state();
-        (state.told_until_ms, state.offset) = (0, None);
+        (state.told_until_ms, state.offset, state.ahead_ms) = (0, None, None);
     }
 }
 
 impl State {
+    fn read(&mut self, shown_ms: u64, sent_ms: u64, now_ms: u64) {
+        if shown_ms >= self.at(now_ms) || shown_ms < self.at(sent_ms) {
+            self.anchor = Some((shown_ms, now_ms));
+        }
+    }
+
     fn latest_ms(&self, now_ms: u64, limit_ms: u64) -> u64 {
         self.offset.map_or(LATEST_MS, |offset| offset.latest_ms(now_ms, limit_ms))
     }
@@ -200,22 +234,22 @@ mod tests {
         assert_eq!(time.now_ms(), 50_140);
         // The clock went back by seconds.
         time.saw(45_000, 1_099);
+        assert!(time.now_ms() >= 50_140);
+        time.believe(time.compare(45_000, 1_099).0, 45_000, 1_099);
         assert_eq!(time.now_ms(), 45_000);
     }
 
     #[test]
     fn a_clock_that_jumped_is_not_believed_before_it_was_looked_at() {
         let (clock, time) = time();
-        time.believe(time.compare(50_000, 1_000).0);
-        time.saw(50_000, 1_000);
+        time.believe(time.compare(50_000, 1_000).0, 50_000, 1_000);
         clock.advance(100);
         time.saw(3_600_000, 1_099);
         assert_eq!(time.now_ms(), 50_099);
         assert_eq!(time.latest_ms(), 51_100);
         let (offset, step) = time.compare(3_600_000, 1_100);
         assert_eq!(step, Step::Forward(3_549_900));
-        time.believe(offset);
-        time.saw(3_600_000, 1_099);
+        time.believe(offset, 3_600_000, 1_100);
         assert_eq!((time.now_ms(), time.looks()), (3_600_000, 2));
     }
 

@@ -32,7 +32,8 @@ impl RedisRecords {
         wakeups: &mpsc::UnboundedSender<Wakeup>,
     ) -> Result<(), String> {
         let options = self.inner.link_options;
-        let mut subscription = self.inner.link.target().subscribe(options.connect_timeout).await?;
+        let mut subscription =
+            self.inner.links.first().target().subscribe(options.connect_timeout).await?;
         match tokio::time::timeout(options.reply_timeout, subscription.subscribe(channel)).await {
             Ok(done) => done.map_err(|error| error.to_string())?,
             Err(_) => return Err("no reply in time".to_owned()),
@@ -57,7 +58,7 @@ impl RedisRecords {
                     let mut publish = ::redis::cmd("PUBLISH");
                     publish.arg(channel).arg(PING);
                     // A Redis that does not answer is noticed by the pings that do not arrive.
-                    let _ = self.inner.link.call(&publish).await;
+                    let _ = self.inner.links.first().call(&publish).await;
                     unheard += 1;
                 }
             }

@@ -1,0 +1,143 @@
+//! What becomes of decisions that were not committed: they are made again on what was read, or refused.
+
+use super::*;
+
+impl Core {
+    /// Something that a group was decided on has changed: it is decided again, on what was read.
+    pub(super) fn lose(&mut self, decisions: Decisions, snapshots: Vec<Snapshot>, now_ms: u64) {
+        if let Err(error) = self.load(snapshots, now_ms) {
+            tracing::error!(%error, "a record cannot be read");
+            self.refuse(decisions, &error);
+            return;
+        }
+        if decisions.ops.is_empty() {
+            // Time decided it, or the end of a session: it is decided again for those who wait here.
+            let awaited = |lock: &LockName| self.waiters.wait_for(lock);
+            let locks = decisions.keys.iter().filter_map(lock_of).filter(awaited);
+            self.pending.extend(locks.map(|lock| look_at(Key::Lock(lock))));
+        }
+        for mut op in decisions.ops.into_iter().rev() {
+            if op.lost() > RACES_MAX {
+                let text = "the lock is changed by others all the time; repeat the request";
+                op.fail(StoreError::Unavailable(text.to_owned()));
+            } else {
+                self.pending.push_front(op);
+            }
+        }
+    }
+
+    /// Replaces what is known by what was read: sessions first, because leases are judged by them.
+    pub(in crate::store::driver) fn load(
+        &mut self,
+        snapshots: Vec<Snapshot>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        let (sessions, locks): (Vec<_>, Vec<_>) =
+            snapshots.into_iter().partition(|snapshot| matches!(snapshot.key, Key::Session(_)));
+        let mut asking = Vec::new();
+        for snapshot in sessions.into_iter().chain(locks) {
+            let version = snapshot.version;
+            let key = snapshot.key.clone();
+            match &key {
+                Key::Session(id) => {
+                    let session = stored::read_session(&snapshot)?;
+                    self.machine.load_session(now_ms, *id, session);
+                    self.note_ended(*id, EndedBy::Another);
+                }
+                Key::Lock(lock) => {
+                    let (record, groups) = stored::read_record(&snapshot)?.unzip();
+                    let known = record.as_ref().map(Record::waiting_ids).unwrap_or_default();
+                    self.machine.load(now_ms, lock.clone(), record, groups.unwrap_or_default());
+                    // A request that waits here and has no place there was granted meanwhile, or lost its place.
+                    let ids = self.waiters.ids(lock);
+                    let gone = ids.into_iter().filter(|id| !known.contains(id));
+                    asking.extend(gone.filter_map(|id| self.waiters.take(lock, id)));
+                }
+            }
+            match version {
+                Version::ABSENT => drop(self.versions.remove(&key)),
+                version => drop(self.versions.insert(key, version)),
+            }
+        }
+        self.pending.extend(asking.into_iter().map(Asking::boxed));
+        Ok(())
+    }
+
+    pub(super) fn note_ended(&mut self, id: SessionId, by: EndedBy) {
+        if self.machine.session(id).is_some_and(Session::is_to_be_cleared) {
+            self.ended_sessions.entry(id).or_insert(by);
+        }
+    }
+
+    /// The store could not commit: nothing that was decided counts.
+    pub(in crate::store::driver) fn fail(&mut self, flight: Flight, error: &StoreError) {
+        self.machine.take_tokens_back(flight.decided.lift.counter);
+        let count: usize = flight.groups.iter().map(|decisions| decisions.ops.len()).sum();
+        if matches!(error, StoreError::Limit { .. }) && count > 1 {
+            // Nothing was done, because of one of them.
+            self.one_by_one = count;
+            for decisions in flight.groups.into_iter().rev() {
+                self.forget(decisions.keys);
+                decisions.ops.into_iter().rev().for_each(|op| self.pending.push_front(op));
+            }
+            return;
+        }
+        for decisions in flight.groups {
+            self.forget(decisions.keys);
+            for op in decisions.ops {
+                if !op.has_waited() {
+                    self.abandoned.extend(op.abandons(error));
+                    op.fail(error.clone());
+                } else if let Some(waiting) = op.into_waiting() {
+                    // It is asked again, under its id, when the store answers.
+                    let withdraw = self.waiters.insert(waiting);
+                    self.pending.extend(withdraw.map(|op| Box::new(op) as Box<dyn Op>));
+                }
+            }
+        }
+    }
+
+    /// The store lets no lease begin for so long, and nothing was committed: everything is decided
+    /// again, without grants.
+    pub(in crate::store::driver) fn pause(&mut self, flight: Flight, until_ms: u64) {
+        self.is_paused = true;
+        self.machine.pause(until_ms);
+        self.machine.take_tokens_back(flight.decided.lift.counter);
+        let mut again: Vec<Box<dyn Op>> = Vec::new();
+        for decisions in flight.groups {
+            // What was due without a request is seen when the records are read again.
+            let locks = decisions.keys.iter().filter(|key| matches!(key, Key::Lock(_)));
+            again.extend(locks.map(|key| look_at(key.clone())));
+            self.forget(decisions.keys);
+            again.extend(decisions.ops);
+        }
+        again.into_iter().rev().for_each(|op| self.pending.push_front(op));
+    }
+
+    fn forget(&mut self, keys: Vec<Key>) {
+        for key in keys {
+            self.versions.remove(&key);
+            match key {
+                Key::Lock(lock) => self.machine.forget(&lock),
+                Key::Session(id) => self.machine.forget_session(id),
+            }
+        }
+    }
+
+    /// Answers requests with an error, and forgets what is known of their records.
+    fn refuse(&mut self, decisions: Decisions, error: &StoreError) {
+        self.forget(decisions.keys);
+        for op in decisions.ops {
+            self.abandoned.extend(op.abandons(error));
+            op.fail(error.clone());
+        }
+    }
+
+    /// Nothing is served any more. Every reply that is under way is dropped, which its caller reads as
+    /// unknown.
+    pub(in crate::store::driver) fn stop(&mut self, reason: String) {
+        self.failed = Some(reason);
+        self.pending.clear();
+        self.waiters.clear();
+    }
+}

@@ -1,0 +1,295 @@
+//! What goes on beside the requests: saying that this server lives, messages of other servers, and
+//! watching etcd.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use service_kit::health::{Health, Status};
+use tokio::sync::mpsc;
+
+use super::gateway::Gateway;
+use super::lineage::Occasion;
+use super::txn::{self, Range, Txn};
+use super::wire::{KeyValue, Status as MemberStatus};
+use super::{Inner, NAME, locked, store_error, tidy};
+use crate::store::StoreError;
+use crate::store::records::{ServerId, Wakeup};
+
+/// How often etcd is looked at. An etcd that was stopped, restored and started again takes longer
+/// than this, so that it is noticed before the next commit, or by it.
+const LOOK: Duration = Duration::from_secs(1);
+const REWATCH_PAUSE: Duration = Duration::from_millis(100);
+/// How often messages that were read are removed.
+const EMPTY: Duration = Duration::from_secs(10);
+/// How many looks there are between two signs of life of this server's last commit.
+const LOOKS_A_SIGN: u64 = 600;
+
+/// Why etcd cannot be used at the start, where it says itself that it has no leader.
+pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
+    match gateway.status().await {
+        Ok(member) if member.leader == 0 => {
+            format!("etcd has no leader: fewer than a majority of its members is up ({error})")
+        }
+        _ => error,
+    }
+}
+
+pub(super) fn start(inner: &Arc<Inner>, health: Health) {
+    spawn(inner, tidy::run(inner.clone()));
+    spawn(inner, look(inner.clone(), health));
+    let (listener, servers) = (inner.clone(), inner.keys.servers());
+    spawn(inner, async move {
+        let clocks = listener.clone();
+        let heard = move |kv: Option<&KeyValue>| clocks.hear_clock(kv);
+        listener.listen(servers, heard).await;
+    });
+}
+
+fn spawn(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = inner.tasks.shutdown_token();
+    inner.tasks.spawn(async move {
+        stop.run_until_cancelled(work).await;
+    });
+}
+
+/// What other servers notify this one of.
+pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "wake-ups of one server, which reads them at once"
+    )]
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let (listener, inbox) = (inner.clone(), inner.keys.inbox(server));
+    let read = Arc::new(tokio::sync::Notify::new());
+    let (empty, emptied) = (inner.clone(), (inbox.clone(), read.clone()));
+    spawn(inner, async move {
+        let keys = listener.keys.clone();
+        let heard = move |kv: Option<&KeyValue>| {
+            let wakeup = match kv {
+                Some(kv) => keys.subject_of_message(&kv.key).map(Wakeup::Record),
+                None => Some(Wakeup::All),
+            };
+            if kv.is_some() {
+                read.notify_one();
+            }
+            // A server that stops reads no more.
+            wakeup.map(|wakeup| sender.send(wakeup));
+        };
+        listener.listen(inbox, heard).await;
+    });
+    spawn(inner, async move {
+        let (inbox, read) = emptied;
+        loop {
+            read.notified().await;
+            tokio::time::sleep(EMPTY).await;
+            // A watch also shows what was deleted since.
+            let txn = Txn { success: vec![txn::delete_all(&inbox)], ..Txn::default() };
+            if let Err(error) = empty.gateway.run(&txn).await {
+                tracing::debug!(%error, "messages that were read are not removed yet");
+            }
+        }
+    });
+    receiver
+}
+
+impl Inner {
+    /// Says that a server lives, and shows its clock; the servers that live.
+    pub(super) async fn beat(
+        self: &Arc<Self>,
+        server: ServerId,
+        ms: u64,
+    ) -> Result<Vec<ServerId>, StoreError> {
+        let lease = self.lease_of(server, ms.div_ceil(1_000)).await?;
+        let value = format!("{:08x} {}", self.writer, self.now_ms());
+        let put = txn::put_on(&self.keys.server(server), value.as_bytes(), lease);
+        let read = txn::get_all(&self.keys.servers());
+        let txn = Txn { success: vec![put, read], ..Txn::default() };
+        let reply = match self.gateway.run(&txn).await {
+            Err(error) if error.is_no_lease() => {
+                // At the next beat with another one.
+                locked(&self.beats).remove(&server);
+                return Err(store_error(error));
+            }
+            reply => reply.map_err(store_error)?,
+        };
+        self.lineage.saw(&reply.header);
+        let kvs = reply.ranges().next().map(|range| range.kvs).unwrap_or_default();
+        kvs.iter().for_each(|kv| self.hear_clock(Some(kv)));
+        let servers: Vec<ServerId> =
+            kvs.iter().filter_map(|kv| self.keys.server_of(&kv.key)).collect();
+        let writers = kvs.iter().filter_map(read_beat).map(|(writer, _)| writer).collect();
+        if self.has_lost_one(writers) && servers.first() == Some(&server) {
+            // It may take longer than this server counts as alive without a beat.
+            let (inner, servers) = (self.clone(), servers.clone());
+            let stop = self.tasks.shutdown_token();
+            self.tasks.spawn(async move {
+                let _one_at_a_time = inner.adopting.lock().await;
+                stop.run_until_cancelled(inner.adopt_soon(&servers)).await;
+            });
+        }
+        Ok(servers)
+    }
+
+    /// The etcd lease that a server's key hangs on, given its time again.
+    async fn lease_of(&self, server: ServerId, ttl_s: u64) -> Result<u64, StoreError> {
+        let known = locked(&self.beats).get(&server).copied();
+        if let Some((lease, known_s)) = known
+            && known_s == ttl_s
+            && self.is_kept(lease).await?
+        {
+            return Ok(lease);
+        }
+        let lease = self.new_lease(ttl_s).await?;
+        locked(&self.beats).insert(server, (lease, ttl_s));
+        Ok(lease)
+    }
+
+    /// Another server shows its clock.
+    fn hear_clock(&self, kv: Option<&KeyValue>) {
+        if let Some((writer, at_ms)) = kv.and_then(read_beat)
+            && writer != self.writer
+        {
+            locked(&self.clocks).saw(writer, at_ms, self.now_ms());
+        }
+    }
+
+    /// Whether a writer is gone since the last beat, or this is the first one.
+    fn has_lost_one(&self, alive: BTreeSet<u32>) -> bool {
+        let mut known = locked(&self.writers);
+        let alive: Vec<u32> = alive.into_iter().collect();
+        let has_lost =
+            known.as_ref().is_none_or(|known| known.iter().any(|writer| !alive.contains(writer)));
+        *known = Some(alive);
+        has_lost
+    }
+
+    async fn adopt_soon(&self, servers: &[ServerId]) {
+        let writers = locked(&self.writers).clone().unwrap_or_default();
+        let servers: Vec<u32> = servers.iter().map(|server| server.0).collect();
+        if let Err(error) = self.adopt(&writers, &servers).await {
+            tracing::debug!(%error, "what servers left that are gone is not looked through yet");
+            // At the next beat again.
+            *locked(&self.writers) = None;
+        }
+    }
+
+    /// Reads what is written in a range; watches anew when the watch is lost, or another member answers.
+    /// None stands for messages that were lost.
+    async fn listen(&self, range: Range, heard: impl Fn(Option<&KeyValue>) + Send) {
+        loop {
+            if let Err(reason) = self.listen_once(&range, &heard).await {
+                tracing::debug!(reason, "a watch on etcd was lost; watching again");
+            }
+            // It breaks when etcd is stopped, and what is started then may be an older backup, of which
+            // this server has nothing newer to hold against: it is verified before the next commit.
+            self.lineage.forget();
+            tokio::time::sleep(REWATCH_PAUSE).await;
+        }
+    }
+
+    async fn listen_once(
+        &self,
+        range: &Range,
+        heard: &(impl Fn(Option<&KeyValue>) + Send),
+    ) -> Result<(), String> {
+        let watch = self.gateway.watch(range).await;
+        let mut watch = watch.map_err(|error| error.to_string())?;
+        let first = watch.created(self.gateway.timeout()).await?;
+        let member = watch.member();
+        // What was written before this moment was missed.
+        heard(None);
+        first.events.iter().for_each(|event| heard(Some(&event.kv)));
+        loop {
+            tokio::select! {
+                reply = watch.next() => match reply? {
+                    Some(reply) => {
+                        // How far others are: a server that only watches notices an older backup by it.
+                        self.lineage.saw(&reply.header);
+                        reply.events.iter().for_each(|event| heard(Some(&event.kv)));
+                    }
+                    None => return Err("the stream has ended".to_owned()),
+                },
+                () = tokio::time::sleep(LOOK) => {
+                    // A member that does not answer does not end its streams either.
+                    if self.gateway.current() != member {
+                        return Err("another member of etcd answers now".to_owned());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn keep_pen(&self) {
+        let lease = self.pen.lock().await.lease;
+        if lease != 0
+            && let Err(error) = self.gateway.lease_keepalive_at_all(lease).await
+        {
+            tracing::debug!(%error, "the last commit of this server is not kept alive");
+        }
+    }
+}
+
+/// A server's writer, and its clock.
+fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
+    let text = std::str::from_utf8(&kv.value).ok()?;
+    let (writer, at_ms) = text.split_once(' ')?;
+    Some((u32::from_str_radix(writer, 16).ok()?, at_ms.parse().ok()?))
+}
+
+/// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
+async fn look(inner: Arc<Inner>, health: Health) {
+    let mut was_away = false;
+    for looks in 1_u64.. {
+        let status = match inner.gateway.status().await {
+            Ok(member) => {
+                let in_doubt = inner.lineage.saw_status(&member);
+                let verified = if was_away || in_doubt { inner.verify().await } else { Ok(()) };
+                was_away = verified.is_err();
+                verified.map_or_else(Status::Failing, |()| judge(&inner, &member))
+            }
+            Err(error) => {
+                was_away = true;
+                // No commit before it was looked at again: it may come back as another one.
+                inner.lineage.forget();
+                Status::Failing(error.to_string())
+            }
+        };
+        health.set(NAME, status);
+        if looks.is_multiple_of(LOOKS_A_SIGN) {
+            inner.keep_pen().await;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+impl Inner {
+    async fn verify(&self) -> Result<(), String> {
+        let verified = self.lineage.verify(&self.gateway, Occasion::Later).await;
+        verified.map_err(|error| error.to_string())
+    }
+}
+
+fn judge(inner: &Inner, member: &MemberStatus) -> Status {
+    if member.leader == 0 {
+        return Status::Failing(
+            "etcd has no leader: fewer than a majority of its members is up".to_owned(),
+        );
+    }
+    if !member.errors.is_empty() {
+        let alarms = member.errors.join("; ");
+        let hint = if alarms.contains("NOSPACE") {
+            ": etcd is full and takes no writes; compact, defragment, then \"etcdctl alarm disarm\""
+        } else {
+            ""
+        };
+        return Status::Failing(format!("etcd raises {alarms}{hint}"));
+    }
+    match inner.lineage.doubt() {
+        Some(doubt) => Status::Warn(format!(
+            "etcd may have lost what it knew ({doubt}); tokens were lifted above everything issued \
+             before"
+        )),
+        None => Status::Ok,
+    }
+}

@@ -1,0 +1,154 @@
+//! By how much the moments of another server's record are moved to be moments of this server's clock.
+//!
+//! etcd has no clock. A record says what its writer's clock showed at the write, so it is as old as
+//! this server finds it to be, or older: moving its moments by the difference of the two clocks at the
+//! first sight ends nothing too early. A live server also shows its clock once a second, which gives the
+//! difference more exactly. The argument is in docs/decisions/0051-records-in-etcd.md.
+
+use std::collections::HashMap;
+
+use crate::store::records::{Key, Version};
+
+/// For how long the difference to a server's clock counts, in milliseconds: a host that was suspended
+/// comes back with another one.
+const FRESH_MS: u64 = 5_000;
+/// How many records are remembered before old ones are forgotten.
+const KEPT: usize = 10_000;
+/// How long a record that was not read again is remembered at least, in milliseconds.
+const KEPT_MS: u64 = 3_600_000;
+
+/// What this server knows of other servers' clocks.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    writers: HashMap<u32, Difference>,
+    sights: HashMap<Key, Sight>,
+    prune_at: usize,
+}
+
+/// A record of another server.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    version: Version,
+    shift_ms: i64,
+    at_ms: u64,
+}
+
+/// This server's clock minus another one's, or more than that: the lowest of what was seen in this
+/// period and in the one before.
+#[derive(Clone, Copy, Debug)]
+struct Difference {
+    lowest_ms: i64,
+    before_ms: i64,
+    since_ms: u64,
+    seen_ms: u64,
+}
+
+fn between(now_ms: u64, at_ms: u64) -> i64 {
+    let (now, at) = (i64::try_from(now_ms), i64::try_from(at_ms));
+    now.unwrap_or(i64::MAX).saturating_sub(at.unwrap_or(i64::MAX))
+}
+
+impl Clocks {
+    /// A writer's clock showed `at_ms` before `now_ms`.
+    pub(super) fn saw(&mut self, writer: u32, at_ms: u64, now_ms: u64) {
+        let shift_ms = between(now_ms, at_ms);
+        let fresh = Difference {
+            lowest_ms: shift_ms,
+            before_ms: shift_ms,
+            since_ms: now_ms,
+            seen_ms: now_ms,
+        };
+        let known = self.writers.entry(writer).or_insert(fresh);
+        if now_ms.saturating_sub(known.seen_ms) >= FRESH_MS {
+            *known = fresh;
+        } else if now_ms.saturating_sub(known.since_ms) >= FRESH_MS {
+            (known.before_ms, known.lowest_ms) = (known.lowest_ms, shift_ms);
+            known.since_ms = now_ms;
+        }
+        known.lowest_ms = known.lowest_ms.min(shift_ms);
+        known.seen_ms = now_ms;
+    }
+
+    /// What is added to the moments of a record.
+    pub(super) fn shift_ms(
+        &mut self,
+        key: &Key,
+        version: Version,
+        (writer, at_ms): (u32, u64),
+        now_ms: u64,
+    ) -> i64 {
+        let fresh = self
+            .writers
+            .get(&writer)
+            .filter(|known| now_ms.saturating_sub(known.seen_ms) < FRESH_MS);
+        let known_ms = fresh.map(|known| known.lowest_ms.min(known.before_ms));
+        let sight = self.sights.get(key).filter(|sight| sight.version == version);
+        let first_ms = sight.map_or_else(|| between(now_ms, at_ms), |sight| sight.shift_ms);
+        let shift_ms = known_ms.map_or(first_ms, |known_ms| first_ms.min(known_ms));
+        // What is known of a writer counts while it is fresh: its clock may have stood still.
+        self.sights.insert(key.clone(), Sight { version, shift_ms: first_ms, at_ms: now_ms });
+        self.prune(now_ms);
+        shift_ms
+    }
+
+    /// A record is gone, or is this server's own.
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.sights.remove(key);
+    }
+
+    fn prune(&mut self, now_ms: u64) {
+        if self.sights.len() <= self.prune_at.max(KEPT) {
+            return;
+        }
+        // One that is read again later is taken for younger than it is, which ends nothing too early.
+        self.sights.retain(|_, sight| now_ms.saturating_sub(sight.at_ms) < KEPT_MS);
+        self.prune_at = self.sights.len() * 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::LockName;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::Lock(LockName::new("a").unwrap())
+    }
+
+    /// Reading a record once more does not make it younger, and a new version is a new sight.
+    #[test]
+    fn the_first_sight_counts() {
+        let mut clocks = Clocks::default();
+        assert_eq!(clocks.shift_ms(&key(), Version(1), (7, 1_000), 50_000), 49_000);
+        assert_eq!(clocks.shift_ms(&key(), Version(1), (7, 1_000), 60_000), 49_000);
+        assert_eq!(clocks.shift_ms(&key(), Version(2), (7, 11_500), 60_000), 48_500);
+        clocks.forget(&key());
+        assert_eq!(clocks.shift_ms(&key(), Version(2), (7, 11_500), 70_000), 58_500);
+    }
+
+    #[test]
+    fn a_live_server_shows_its_clock() {
+        let mut clocks = Clocks::default();
+        clocks.saw(7, 20_000, 30_003);
+        clocks.saw(7, 21_000, 31_001);
+        clocks.saw(7, 22_000, 32_009);
+        assert_eq!(clocks.shift_ms(&key(), Version(1), (7, 15_000), 32_500), 10_001);
+        // A server that was not heard of for a while may have another clock by now.
+        assert_eq!(clocks.shift_ms(&key(), Version(2), (7, 23_000), 60_000), 37_000);
+        clocks.saw(7, 24_000, 60_100);
+        assert_eq!(clocks.shift_ms(&key(), Version(3), (7, 24_100), 60_200), 36_100);
+    }
+
+    /// Its clock runs slower than ours: what was seen long ago is lower than what is true.
+    #[test]
+    fn a_difference_that_grows_is_followed() {
+        let mut clocks = Clocks::default();
+        for at in 0..100 {
+            let now_ms = 1_000_000 + at * 1_000;
+            clocks.saw(7, now_ms - 500 - at, now_ms);
+        }
+        let shift_ms = clocks.shift_ms(&key(), Version(1), (7, 0), 1_100_000);
+        assert!((589..=599).contains(&shift_ms), "{shift_ms}");
+    }
+}

@@ -1,0 +1,174 @@
+//! What an answer that is no success means for the request. Everything here is without I/O.
+
+use crate::store::records::etcd::wire::Refusal;
+
+/// How much of a foreign text is passed on, in bytes.
+const TEXT_MAX: usize = 200;
+
+/// The codes of gRPC that are needed.
+mod code {
+    pub(super) const INVALID_ARGUMENT: u32 = 3;
+    pub(super) const NOT_FOUND: u32 = 5;
+    pub(super) const PERMISSION_DENIED: u32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: u32 = 8;
+    pub(super) const FAILED_PRECONDITION: u32 = 9;
+    pub(super) const OUT_OF_RANGE: u32 = 11;
+    pub(super) const UNAUTHENTICATED: u32 = 16;
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// etcd took it and said no: nothing was done, here or at any other member.
+    Refused {
+        /// As gRPC numbers it.
+        code: u32,
+        /// In etcd's words.
+        message: String,
+    },
+    /// The token of the login is not valid any more: nothing was done.
+    LoginAgain,
+    /// This cluster cannot do it now, or not for this user: nothing was done.
+    Closed(String),
+    /// etcd is full. It says so before it takes what writes, and also after it was done: where the
+    /// quota was passed between the two.
+    Full(String),
+    /// This member did nothing; another may.
+    NotDone(String),
+    /// It may have been done, or may be done yet.
+    Unclear(String),
+}
+
+/// The verdict on an answer with this status and body.
+pub(super) fn judge(status: u16, body: &[u8], user: Option<&str>) -> Verdict {
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
+        return without_reason(status, body);
+    };
+    let text = if refusal.message.is_empty() { &refusal.error } else { &refusal.message };
+    let message = shortened(text);
+    let said = |what: &str| message.contains(what);
+    if said("invalid auth token") || said("revision of auth store is old") {
+        return Verdict::LoginAgain;
+    }
+    if said("user name is empty") {
+        return Verdict::Closed(
+            "etcd asks for a user: name one by --store-user, and its password by \
+             --store-password-file"
+                .to_owned(),
+        );
+    }
+    match refusal.code {
+        code::PERMISSION_DENIED => Verdict::Closed(format!(
+            "etcd's user {} may not do this; grant its role readwrite on the prefix fencepost/ \
+             (docs/operating/etcd.md)",
+            user.unwrap_or("(none)")
+        )),
+        code::RESOURCE_EXHAUSTED if said("space exceeded") => Verdict::Full(
+            "etcd is full: its alarm NOSPACE is raised and it takes no writes; compact, \
+             defragment, then \"etcdctl alarm disarm\""
+                .to_owned(),
+        ),
+        code::RESOURCE_EXHAUSTED => Verdict::NotDone(format!("etcd refuses: {message}")),
+        code::UNAUTHENTICATED => Verdict::LoginAgain,
+        code::INVALID_ARGUMENT
+        | code::NOT_FOUND
+        | code::FAILED_PRECONDITION
+        | code::OUT_OF_RANGE => Verdict::Refused { code: refusal.code, message },
+        // A member without a leader turns a request away before it is proposed.
+        _ if message.ends_with("no leader") => {
+            Verdict::NotDone("etcd has no leader: fewer than a majority of it is up".to_owned())
+        }
+        // "leader changed", "request timed out", a member that stops, and whatever is not known.
+        _ => Verdict::Unclear(format!("etcd answers {status}: {message}")),
+    }
+}
+
+/// An answer that is not one of etcd's.
+fn without_reason(status: u16, body: &[u8]) -> Verdict {
+    match status {
+        404 => Verdict::NotDone(
+            "it has no JSON gateway at /v3/: is this the client URL of an etcd of version 3.4 or \
+             later, started with --enable-grpc-gateway?"
+                .to_owned(),
+        ),
+        400..500 => {
+            let text = shortened(&String::from_utf8_lossy(body));
+            Verdict::NotDone(format!("it answers {status}: {text}; is it an etcd?"))
+        }
+        _ => Verdict::Unclear(format!(
+            "it answers {status}: {}",
+            shortened(&String::from_utf8_lossy(body))
+        )),
+    }
+}
+
+/// The beginning of a text from outside, in one line.
+pub(super) fn shortened(text: &str) -> String {
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut end = line.len().min(TEXT_MAX);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.truncate(end);
+    line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: u32, message: &str) -> Verdict {
+        let body = serde_json::json!({ "error": message, "message": message, "code": code });
+        judge(503, body.to_string().as_bytes(), Some("locks"))
+    }
+
+    /// What may have been done is never told as not done.
+    #[test]
+    fn lost_leaders_leave_it_open() {
+        for message in [
+            "etcdserver: leader changed",
+            "etcdserver: request timed out",
+            "etcdserver: request timed out, possibly due to previous leader failure",
+            "etcdserver: server stopped",
+            "transport is closing",
+            "context deadline exceeded",
+            "anything new",
+        ] {
+            for code in [1, 2, 4, 13, 14] {
+                assert!(matches!(of(code, message), Verdict::Unclear(_)), "{code} {message}");
+            }
+        }
+        assert!(matches!(of(14, "etcdserver: no leader"), Verdict::NotDone(_)));
+    }
+
+    #[test]
+    fn refusals_are_sentences() {
+        let closed = |code, message: &str, expected: &str| match of(code, message) {
+            Verdict::Closed(text) => assert!(text.contains(expected), "{text}"),
+            other => panic!("{message}: {other:?}"),
+        };
+        closed(7, "etcdserver: permission denied", "user locks may not");
+        closed(3, "etcdserver: user name is empty", "--store-user");
+        assert_eq!(of(16, "etcdserver: invalid auth token"), Verdict::LoginAgain);
+        assert!(matches!(of(8, "etcdserver: too many requests"), Verdict::NotDone(_)));
+        let full = of(8, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Verdict::Full(text) if text.contains("NOSPACE")));
+        let gone = of(5, "etcdserver: requested lease not found");
+        assert!(matches!(gone, Verdict::Refused { code: 5, .. }));
+    }
+
+    #[test]
+    fn what_is_no_etcd_is_said_to_be_none() {
+        let no_gateway = judge(404, b"Not Found\n", None);
+        assert!(matches!(no_gateway, Verdict::NotDone(text) if text.contains("gateway")));
+        assert!(matches!(judge(418, b"<html>", None), Verdict::NotDone(_)));
+        assert!(matches!(judge(502, b"<html>", None), Verdict::Unclear(_)));
+    }
+
+    #[test]
+    fn foreign_texts_are_short_and_one_line() {
+        let long = "é\n".repeat(500);
+        let text = shortened(&long);
+        assert!(text.len() <= TEXT_MAX && !text.contains('\n'));
+    }
+}

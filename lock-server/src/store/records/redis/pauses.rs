@@ -1,0 +1,44 @@
+//! What is reported of pauses, in which no lease begins.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::gauge::Gauge;
+use service_kit::Kit;
+use service_kit::health::{Health, Status};
+
+/// The readiness check.
+const CHECK: &str = "grants";
+
+#[derive(Debug)]
+pub(super) struct Pauses {
+    left: Gauge<f64, AtomicU64>,
+    health: Health,
+}
+
+impl Pauses {
+    pub(super) fn new(kit: &Kit) -> Self {
+        let left = Gauge::default();
+        kit.metrics.registry(|registry| {
+            registry.register(
+                "lock_grants_paused_seconds",
+                "For how much longer nobody is granted a lock, after a loss or a jump of the clock",
+                left.clone(),
+            );
+        });
+        Self { left, health: kit.health.clone() }
+    }
+
+    /// Shows what is left of a pause, in milliseconds; 0 where there is none.
+    pub(super) fn show(&self, left_ms: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds needs no more")]
+        let before = self.left.set(left_ms as f64 / 1_000.0);
+        if left_ms > 0 {
+            let text = "nobody is granted a lock for a while: Redis may have lost leases, and their \
+                        holders may still believe; renewals go on, lock_grants_paused_seconds says for \
+                        how much longer";
+            self.health.set(CHECK, Status::Warn(text.to_owned()));
+        } else if before > 0.0 {
+            self.health.remove(CHECK);
+        }
+    }
+}

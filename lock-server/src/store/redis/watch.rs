@@ -1,0 +1,41 @@
+//! Readiness of a Redis: its settings and its clock, judged now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use service_kit::clock::Clock;
+use service_kit::health::{Health, Status};
+use service_kit::redis_link::{LinkState, RedisLink};
+use tokio_util::sync::CancellationToken;
+
+use super::judge;
+
+/// How often the settings and the clock of Redis are judged.
+const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Shows in `/readyz` what is found, which logs what is new.
+pub(in crate::store) async fn watch(
+    link: RedisLink,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    stop: CancellationToken,
+) {
+    let mut clocks = judge::ClockWatch::default();
+    let mut states = link.watch();
+    loop {
+        let state = states.borrow_and_update().clone();
+        let status = match state {
+            LinkState::Down(reason) => Status::Failing(reason),
+            LinkState::Up(_) => match judge::look(&link, &*clock, &mut clocks).await {
+                Ok(findings) => judge::status(&findings),
+                Err(reason) => Status::Failing(reason),
+            },
+        };
+        health.set("redis", status);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(JUDGE_INTERVAL) => {}
+            _ = states.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Reports of what happened to locks, for people who watch. No decision depends on them.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use fence_protocol::LockName;
+use fence_protocol::wire::event::{Event, EventKind};
+
+use super::Acquire;
+use super::records::ServerId;
+
+/// A request that has waited for so long is reported as queued.
+const QUEUED_AFTER: Duration = Duration::from_millis(100);
+
+/// What takes the events of a store. It never waits.
+pub trait Report: fmt::Debug + Send + Sync + 'static {
+    /// Takes events, in the order in which they happened.
+    fn report(&self, events: Vec<Event>);
+
+    /// The locks that a server has granted, as far as that is remembered, and whose leases have not
+    /// ended: nobody else looks at the end of their time once that server is dead.
+    fn granted_by(&self, server: ServerId) -> Vec<LockName>;
+}
+
+/// The event of a request in a queue.
+fn queued(request: &Acquire) -> Event {
+    let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
+    (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
+    event.mode = request.mode.wire();
+    event
+}
+
+/// Awaits the answer to requests that may have to wait in queues. Where that takes long they are
+/// reported as queued, and as left where they end without a grant or this future is dropped.
+pub(crate) async fn report_waiting<T, E>(
+    reports: &dyn Report,
+    parts: &[Acquire],
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    tokio::pin!(answer);
+    tokio::select! {
+        biased;
+        result = &mut answer => return result,
+        () = tokio::time::sleep(QUEUED_AFTER) => {}
+    }
+    let mut left = Left { reports, events: parts.iter().map(queued).collect() };
+    reports.report(left.events.clone());
+    let result = answer.await;
+    if result.is_ok() {
+        // The grant is reported instead.
+        left.events.clear();
+    }
+    result
+}
+
+/// Requests that were reported as queued. Dropped, they have left without a grant.
+struct Left<'a> {
+    reports: &'a dyn Report,
+    events: Vec<Event>,
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let left = self.events.drain(..).map(|event| Event { kind: EventKind::Left, ..event });
+        let left: Vec<Event> = left.collect();
+        if !left.is_empty() {
+            self.reports.report(left);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The promises, checked independently of the rules: over every commit (`commits.rs`), over every reply
+//! (`replies.rs`), and over what should have happened by itself (`waits.rs`).
+//!
+//! The audit sees what no server does: the records as they stand, the true time, and which client
+//! still believes in which lease. The first broken promise ends the simulation.
+
+mod commits;
+mod replies;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fence_protocol::{LeaseId, LockName, SessionId};
+use lease::{Mode, Reading, Record, Session, StoredSession, StoredWaiter, place_of};
+use lock_server::store::records::{Key, ServerId, Snapshot, Version};
+
+pub use replies::Told;
+
+/// For how long ended ids are remembered, ms: the default of the servers.
+const RETENTION_MS: u64 = 10_000;
+/// A server that was silent may be taken for dead for so long after it is back, ms.
+const SUSPECT_MS: u64 = 5_000;
+/// A server that was told before a step of the clock who lives may go by that for so long, ms: it may stand
+/// still for 6 s.
+const STEP_MS: u64 = 12_000;
+
+/// What is known of a simulation, and the first promise that was broken.
+#[derive(Debug, Default)]
+pub struct Audit {
+    kind: Option<Kind>,
+    violation: Option<String>,
+    locks: BTreeMap<LockName, Record>,
+    sessions: BTreeMap<SessionId, Session>,
+    /// Every token that was issued.
+    issued: BTreeMap<u64, (LockName, LeaseId)>,
+    highest: BTreeMap<LockName, u64>,
+    grants: BTreeMap<(LockName, LeaseId), Granted>,
+    requests: BTreeMap<LeaseId, Request>,
+    servers: BTreeMap<u32, Server>,
+    beliefs: BTreeMap<LockName, Vec<replies::Belief>>,
+    /// When a lock was last changed.
+    changed_ms: BTreeMap<LockName, u64>,
+    /// Locks that an operator has revoked leases of.
+    revoked: BTreeSet<LockName>,
+    /// Sessions that their clients ended.
+    ended_sessions: BTreeSet<SessionId>,
+    /// Since when a lock is free and its first waiter is not granted.
+    overdue: BTreeMap<LockName, (LeaseId, u64)>,
+    /// When something last went wrong in the engine or the network.
+    trouble_ms: u64,
+    clock_stepped_ms: Option<u64>,
+    /// What the seed covered, for the summing up.
+    counts: BTreeMap<&'static str, u64>,
+}
+
+/// Whose memory is the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The engine's: several servers.
+    Shared,
+    /// That of the only server.
+    Alone,
+}
+
+/// A grant that was committed.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    token: u64,
+    at_ms: u64,
+    /// When its end was committed.
+    ended_ms: Option<u64>,
+    /// The engine lost it.
+    is_lost: bool,
+}
+
+/// A request with everything that its client does about it.
+#[derive(Debug, Default)]
+struct Request {
+    locks: BTreeSet<LockName>,
+    mode: Mode,
+    session: Option<SessionId>,
+    /// A call of it ended without a reply, or with one that names no outcome.
+    was_left: bool,
+    /// The client received the grant.
+    is_received: bool,
+    /// The locks whose release began.
+    released: BTreeSet<LockName>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Server {
+    until_ms: u64,
+    /// When it was last silent for too long.
+    lapsed_ms: Option<u64>,
+    is_stopped: bool,
+}
+
+impl Audit {
+    /// An audit of servers that share an engine, or of one that is alone.
+    pub fn of(kind: Kind) -> Self {
+        Self { kind: Some(kind), ..Self::default() }
+    }
+
+    /// Whether anything is checked.
+    pub fn is_on(&self) -> bool {
+        self.kind.is_some()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.kind == Some(Kind::Shared)
+    }
+
+    /// The first broken promise.
+    pub fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    /// What was covered.
+    pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counts
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn check(&mut self, holds: bool, broken: impl FnOnce() -> String) {
+        if !holds && self.violation.is_none() {
+            self.violation = Some(broken());
+        }
+    }
+
+    /// The highest token that was issued.
+    pub fn highest_issued(&self) -> u64 {
+        self.issued.last_key_value().map_or(0, |(token, _)| *token)
+    }
+
+    /// The engine forgot what was not durable: leases are gone, and their holders still believe.
+    pub fn memory_was_lost(&mut self, now_ms: u64, read: impl Fn(&Key) -> Snapshot) {
+        self.count("losses");
+        self.trouble_ms = now_ms;
+        // What was removed since is there again.
+        for lock in self.changed_ms.keys() {
+            self.locks.insert(lock.clone(), record_of(&read(&Key::Lock(lock.clone()))));
+        }
+        for id in self.sessions.keys().copied().collect::<Vec<_>>() {
+            match session_of(&read(&Key::Session(id))) {
+                Some(found) => self.sessions.insert(id, found),
+                None => self.sessions.remove(&id),
+            };
+        }
+        // Places in queues are lost too, and so is which servers live.
+        self.requests.values_mut().for_each(|request| request.was_left = true);
+        self.servers.values_mut().for_each(|server| server.lapsed_ms = Some(now_ms));
+        for ((lock, lease), grant) in &mut self.grants {
+            let record = self.locks.get(lock);
+            let lives = record.is_some_and(|record| record.holders.get(*lease).is_some());
+            grant.is_lost = true;
+            grant.ended_ms = if lives { None } else { grant.ended_ms.or(Some(now_ms)) };
+        }
+    }
+
+    /// The engine's clock was stepped.
+    pub fn clock_stepped(&mut self, now_ms: u64) {
+        self.count("clock steps");
+        self.clock_stepped_ms = Some(now_ms);
+        self.trouble_ms = now_ms;
+    }
+
+    /// A server said that it lives.
+    pub fn server_beat(&mut self, now_ms: u64, server: ServerId, ms: u64) {
+        let server = self.servers.entry(server.0).or_default();
+        if server.until_ms > 0 && server.until_ms <= now_ms {
+            server.lapsed_ms = Some(now_ms);
+        }
+        server.until_ms = now_ms + ms;
+    }
+
+    /// A server stops, or begins to.
+    pub fn server_stopped(&mut self, now_ms: u64, server: ServerId) {
+        self.count("stops");
+        self.trouble_ms = now_ms;
+        self.servers.entry(server.0).or_default().is_stopped = true;
+    }
+
+    /// Something goes wrong on purpose that may delay what has to happen by itself.
+    pub fn trouble(&mut self, now_ms: u64) {
+        self.trouble_ms = self.trouble_ms.max(now_ms);
+    }
+
+    /// Whether others may take a server for dead. After a step of the clock that is any server: one that
+    /// was told before the step who lives takes another that began after it for one that is not listed,
+    /// until it is told again, which a server that stands still is late. No lease depends on that: what a
+    /// waiter loses is its place, and its server asks again.
+    fn is_suspect(&self, now_ms: u64, server: u32) -> bool {
+        if self.clock_stepped_ms.is_some_and(|at_ms| now_ms < at_ms + STEP_MS) {
+            return true;
+        }
+        self.servers.get(&server).is_none_or(|server| {
+            let lapsed = server.lapsed_ms.is_some_and(|at_ms| now_ms < at_ms + SUSPECT_MS);
+            server.is_stopped || server.until_ms <= now_ms || lapsed
+        })
+    }
+
+    /// Until when a lease lives, by the engine's clock.
+    fn lives_until_ms(&self, engine_ms: u64, holder: &lease::Holder) -> u64 {
+        let Some(id) = holder.session else { return holder.expires_at_ms };
+        self.sessions.get(&id).and_then(|session| session.lives(engine_ms).ok()).unwrap_or(0)
+    }
+}
+
+/// A record with its queue, as it stands in the engine.
+///
+/// # Panics
+/// Where it cannot be read.
+fn record_of(snapshot: &Snapshot) -> Record {
+    let Key::Lock(lock) = &snapshot.key else { return Record::default() };
+    if snapshot.version == Version::ABSENT {
+        return Record::default();
+    }
+    let reading = Reading::Shared { base: snapshot.base, shift_ms: 0 };
+    let stored = serde_json::from_slice(&snapshot.value).expect("a record");
+    let mut record = Record::from_stored(stored, reading).expect("tokens");
+    for (name, value) in &snapshot.items {
+        let stored: StoredWaiter = serde_json::from_slice(value).expect("a waiter");
+        let (waiter, _) = stored.read(lock, place_of(name).expect("a place"), reading);
+        record.queue.push_back(waiter);
+    }
+    record
+}
+
+fn session_of(snapshot: &Snapshot) -> Option<Session> {
+    if snapshot.version == Version::ABSENT {
+        return None;
+    }
+    let stored: StoredSession = serde_json::from_slice(&snapshot.value).expect("a session");
+    let reading = Reading::Shared { base: snapshot.base, shift_ms: 0 };
+    Some(Session::from_stored(stored, reading))
+}

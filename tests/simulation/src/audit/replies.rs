@@ -1,0 +1,232 @@
+//! What a client may be told.
+
+use std::collections::BTreeSet;
+
+use fence_protocol::{LeaseId, LockName, SessionId};
+use lease::Mode;
+
+use super::{Audit, Granted, Request};
+
+/// A reply that names a live lease.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The lock.
+    pub lock: LockName,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its token.
+    pub token: u64,
+    /// What remains, in milliseconds.
+    pub remaining_ms: u64,
+    /// When the client sent the request, by the time of the simulation: clients count from then on.
+    pub invoked_ms: u64,
+}
+
+/// A lease that its client believes in.
+#[derive(Clone, Debug)]
+pub(super) struct Belief {
+    lease: LeaseId,
+    mode: Mode,
+    session: Option<SessionId>,
+    until_ms: u64,
+}
+
+impl Audit {
+    /// A client is about to ask for locks.
+    pub fn asks(
+        &mut self,
+        lease: LeaseId,
+        locks: BTreeSet<LockName>,
+        mode: Mode,
+        session: Option<SessionId>,
+    ) {
+        let new = Request { locks, mode, session, ..Request::default() };
+        self.requests.entry(lease).or_insert(new);
+    }
+
+    /// A call of a request ended without a reply that names its outcome.
+    pub fn leaves(&mut self, lease: LeaseId) {
+        if let Some(request) = self.requests.get_mut(&lease) {
+            request.was_left = true;
+        }
+    }
+
+    /// A client is about to release a lease.
+    pub fn releases(&mut self, lock: &LockName, lease: LeaseId) {
+        if let Some(request) = self.requests.get_mut(&lease) {
+            request.released.insert(lock.clone());
+        }
+        if let Some(beliefs) = self.beliefs.get_mut(lock) {
+            beliefs.retain(|belief| belief.lease != lease);
+        }
+    }
+
+    /// An operator is about to end, or has ended, every lease of a lock.
+    pub fn revokes(&mut self, lock: &LockName) {
+        self.revoked.insert(lock.clone());
+        self.beliefs.remove(lock);
+    }
+
+    /// A client ends a session: it believes in none of its leases any more.
+    pub fn ends_session(&mut self, id: SessionId) {
+        self.ended_sessions.insert(id);
+        for beliefs in self.beliefs.values_mut() {
+            beliefs.retain(|belief| belief.session != Some(id));
+        }
+    }
+
+    /// A client received a live lease, in the reply to an acquire or a renewal.
+    pub fn told_lease(&mut self, now_ms: u64, engine_ms: u64, told: &Told) {
+        let Told { lock, lease, token, remaining_ms, .. } = told;
+        let grant = self.grants.get(&(lock.clone(), *lease)).copied();
+        let committed = grant.map(|grant| grant.token);
+        self.check(committed == Some(*token), || {
+            format!("{lease} was told token {token} of {lock}; committed was {committed:?}")
+        });
+        let Some(grant) = grant else { return };
+        self.check_promise(now_ms, engine_ms, told, grant);
+        let Some(request) = self.requests.get_mut(lease) else { return };
+        let is_new = !std::mem::replace(&mut request.is_received, true);
+        let (mode, session) = (request.mode, request.session);
+        let was_released = request.released.contains(lock);
+        let counted_ms = now_ms - told.invoked_ms.max(grant.at_ms);
+        let until_ms = (now_ms + remaining_ms).saturating_sub(counted_ms);
+        let belief = Belief { lease: *lease, mode, session, until_ms };
+        let beliefs = self.beliefs.entry(lock.clone()).or_default();
+        beliefs.retain(|other| other.lease != *lease && other.until_ms > now_ms);
+        // A revocation whose reply was lost may be carried out at any time.
+        // A grant that is received after a loss of memory may live again by that: it had ended, and another
+        // one, which is lost, came after it. Fencing covers that.
+        let lives_again = is_new && grant.is_lost;
+        if was_released || until_ms <= now_ms || self.revoked.contains(lock) || lives_again {
+            return;
+        }
+        beliefs.push(belief);
+        let modes: Vec<Mode> = beliefs.iter().map(|belief| belief.mode).collect();
+        let shares = match mode {
+            Mode::Exclusive => modes.len() == 1,
+            Mode::Shared => modes.iter().all(|other| *other == mode),
+            Mode::Permit { size } => modes.len() <= size as usize,
+        };
+        let text = format!("{beliefs:?}");
+        self.check(shares, || format!("L2: clients believe in {lock} at once: {text}"));
+    }
+
+    /// The engine honours what is told.
+    fn check_promise(&mut self, now_ms: u64, engine_ms: u64, told: &Told, grant: Granted) {
+        let Told { lock, lease, remaining_ms, invoked_ms, .. } = told;
+        let was_released =
+            self.requests.get(lease).is_some_and(|request| request.released.contains(lock));
+        let is_excused = grant.is_lost || was_released || self.revoked.contains(lock);
+        if !self.is_shared() || is_excused || self.clock_stepped_ms.is_some() {
+            return;
+        }
+        let holder = self.locks.get(lock).and_then(|record| record.holders.get(*lease));
+        let until_ms = holder.map_or(0, |holder| self.lives_until_ms(engine_ms, holder));
+        let honoured_ms = until_ms.saturating_sub(engine_ms);
+        let counted_ms = now_ms - (*invoked_ms).max(grant.at_ms);
+        self.check(*remaining_ms <= honoured_ms + counted_ms, || {
+            format!("{lease} was told {remaining_ms} ms of {lock}; the engine has {honoured_ms} ms")
+        });
+    }
+
+    /// A client was told that a session lives, with the locks that are bound to it.
+    pub fn told_session(
+        &mut self,
+        now_ms: u64,
+        engine_ms: u64,
+        id: SessionId,
+        (remaining_ms, invoked_ms): (u64, u64),
+    ) {
+        let grants = &self.grants;
+        for (lock, beliefs) in &mut self.beliefs {
+            // A session may survive a loss of memory that its newest lease did not: its heartbeats go on,
+            // and its client believes. Fencing covers that.
+            let lives = |belief: &&mut Belief| {
+                let grant = grants.get(&(lock.clone(), belief.lease));
+                belief.session == Some(id) && grant.is_some_and(|grant| !grant.is_lost)
+            };
+            for belief in beliefs.iter_mut().filter(lives) {
+                belief.until_ms = invoked_ms + remaining_ms;
+            }
+        }
+        if !self.is_shared()
+            || self.counts.contains_key("losses")
+            || self.clock_stepped_ms.is_some()
+        {
+            return;
+        }
+        let lives = self.sessions.get(&id).and_then(|session| session.lives(engine_ms).ok());
+        let honoured_ms = lives.unwrap_or(0).saturating_sub(engine_ms);
+        self.check(remaining_ms <= honoured_ms + now_ms - invoked_ms, || {
+            format!("session {id} was told {remaining_ms} ms; the engine has {honoured_ms} ms")
+        });
+    }
+
+    /// A client got a reply that names no lease: it waits for no grant any more.
+    pub fn told_nothing(&mut self, lease: LeaseId) {
+        self.leaves(lease);
+    }
+
+    /// A client was told that its lease has ended.
+    pub fn told_lost(&mut self, engine_ms: u64, invoked_ms: u64, lock: &LockName, lease: LeaseId) {
+        self.count("lost leases");
+        let Some(grant) = self.grants.get(&(lock.clone(), lease)).copied() else { return };
+        let holder = self.locks.get(lock).and_then(|record| record.holders.get(lease));
+        let Some(holder) = holder.filter(|_| self.is_shared()) else { return };
+        let lives = self.lives_until_ms(engine_ms, holder) > engine_ms;
+        // Its end may have been committed, and lost with the engine's memory before the reply arrived; and
+        // a lease whose time was over lives again where the engine's clock is set back.
+        let is_back = grant.is_lost || self.clock_stepped_ms.is_some();
+        self.check(!lives || grant.at_ms >= invoked_ms || is_back, || {
+            format!("{lease} was told that it lost {lock}, which it holds")
+        });
+    }
+
+    /// A client was told that its lease is released.
+    pub fn told_released(&mut self, lock: &LockName, lease: LeaseId) {
+        self.count("releases");
+        let holds = self.locks.get(lock).is_some_and(|record| record.holders.get(lease).is_some());
+        // As above.
+        let is_lost = self.grants.get(&(lock.clone(), lease)).is_some_and(|grant| grant.is_lost);
+        self.check(!holds || is_lost, || {
+            format!("{lease} was told that {lock} is released, and holds it")
+        });
+    }
+
+    /// A client that did not wait was told that a lock is held.
+    pub fn told_held(&mut self, now_ms: u64, engine_ms: u64, invoked_ms: u64, lock: &LockName) {
+        self.count("refusals");
+        if !self.is_shared() {
+            return;
+        }
+        let Some(record) = self.locks.get(lock) else {
+            let changed_ms = self.changed_ms.get(lock).copied().unwrap_or(0);
+            self.check(changed_ms >= invoked_ms, || format!("{lock} is held, and was never"));
+            return;
+        };
+        // A session that has ended lived as long as its leases say.
+        let end_ms = |holder: &lease::Holder| {
+            self.lives_until_ms(engine_ms, holder).max(holder.expires_at_ms)
+        };
+        let ends = record.holders.iter().map(end_ms);
+        let ends_ms = ends.chain(record.closed.iter().map(|closed| closed.until_ms)).max();
+        let over_ms = engine_ms.saturating_sub(ends_ms.unwrap_or(0));
+        let changed_ms = self.changed_ms.get(lock).copied().unwrap_or(0);
+        let free_since_ms = changed_ms.max(now_ms.saturating_sub(over_ms));
+        let is_free = record.queue.is_empty() && free_since_ms < invoked_ms;
+        self.check(!is_free || self.clock_stepped_ms.is_some(), || {
+            format!("{lock} was refused as held, and is free since {free_since_ms} ms")
+        });
+    }
+
+    /// A client was told that it waited in vain.
+    pub fn told_timed_out(&mut self, now_ms: u64, invoked_ms: u64, wait_ms: u64, lease: LeaseId) {
+        self.count("time-outs");
+        let waited_ms = now_ms - invoked_ms;
+        let is_calm = self.trouble_ms == 0;
+        self.check(!is_calm || waited_ms + 100 >= wait_ms, || {
+            format!("{lease} timed out after {waited_ms} ms of {wait_ms}")
+        });
+    }
+}

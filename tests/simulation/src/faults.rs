@@ -1,0 +1,108 @@
+//! How often what fails.
+
+use std::time::Duration;
+
+use crate::seed::Seed;
+
+/// The faults of one simulation. Numbers without a unit are parts of a thousand calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// The longest ordinary way to the engine or back, ms.
+    pub(crate) delay_ms: u64,
+    /// Calls that are answered at once, without a way at all.
+    pub(crate) direct: u64,
+    /// Ways that take up to `slow_ms`.
+    pub(crate) slow: u64,
+    /// The longest way, ms.
+    pub(crate) slow_ms: u64,
+    /// Requests that never arrive, and whose sender is told that nothing was done.
+    pub(crate) refused: u64,
+    /// Requests that never arrive, and whose sender learns nothing.
+    pub(crate) request_lost: u64,
+    /// Requests that are carried out without a reply.
+    pub(crate) reply_lost: u64,
+    /// Messages to other servers that are lost, repeated or late.
+    pub(crate) wakeup_lost: u64,
+    /// See above.
+    pub(crate) wakeup_repeated: u64,
+    /// See above.
+    pub(crate) wakeup_late: u64,
+    /// Between two faults of a whole process, ms; 0 for none.
+    pub(crate) pause_ms: u64,
+    /// Whether servers stop and start.
+    pub(crate) stops: bool,
+    /// Whether servers stand still for seconds.
+    pub(crate) stalls: bool,
+    /// Whether the engine loses what was not durable.
+    pub(crate) losses: bool,
+    /// Whether the engine's clock steps.
+    pub(crate) steps: bool,
+    /// Calls that a client hangs up on.
+    pub(crate) hang_ups: u64,
+    /// Replies that a client does not receive.
+    pub(crate) unread: u64,
+}
+
+impl Faults {
+    /// No faults: the engine answers at once.
+    pub(crate) const NONE: Self = Self {
+        delay_ms: 0,
+        direct: 1_000,
+        slow: 0,
+        slow_ms: 0,
+        refused: 0,
+        request_lost: 0,
+        reply_lost: 0,
+        wakeup_lost: 0,
+        wakeup_repeated: 0,
+        wakeup_late: 0,
+        pause_ms: 0,
+        stops: false,
+        stalls: false,
+        losses: false,
+        steps: false,
+        hang_ups: 0,
+        unread: 0,
+    };
+
+    /// Ways that take their time, and nothing else.
+    pub(crate) fn calm(seed: &mut Seed) -> Self {
+        let direct = [0, 500, 1_000][seed.below(3) as usize];
+        Self { delay_ms: 1 + seed.below(12), direct, ..Self::NONE }
+    }
+
+    /// Some faults, and not all of them in every simulation, so that each meets calm ones too.
+    pub(crate) fn some(seed: &mut Seed) -> Self {
+        let calm = Self::calm(seed);
+        let mut often = |most: u64| if seed.below(2) == 0 { 0 } else { 1 + seed.below(most) };
+        Self {
+            slow: often(60),
+            slow_ms: 50 + often(3_500),
+            refused: often(40),
+            request_lost: often(40),
+            reply_lost: often(60),
+            wakeup_lost: often(400),
+            wakeup_repeated: often(300),
+            wakeup_late: often(300),
+            pause_ms: 500 + often(8_000),
+            stops: often(2) > 0,
+            stalls: often(2) > 0,
+            losses: often(4) > 2,
+            steps: often(4) > 2,
+            hang_ups: often(150),
+            unread: often(150),
+            ..calm
+        }
+    }
+
+    /// Whether something happens that happens so often.
+    pub(crate) fn strikes(seed: &mut Seed, of_thousand: u64) -> bool {
+        of_thousand > 0 && seed.below(1_000) < of_thousand
+    }
+
+    /// How long one way takes.
+    pub(crate) fn way(&self, seed: &mut Seed) -> Duration {
+        let most_ms = if Self::strikes(seed, self.slow) { self.slow_ms } else { self.delay_ms };
+        Duration::from_millis(seed.below(most_ms + 1))
+    }
+}

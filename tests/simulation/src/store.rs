@@ -1,0 +1,367 @@
+//! What every process of a simulation shares: the engine with its memory, its clock and its network.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fence_protocol::Token;
+use futures_util::FutureExt;
+use lock_server::store::StoreError;
+use lock_server::store::records::{
+    Batch, Change, Committed, Group, Key, MemoryRecords, RecordStore, ServerId, Snapshot, Wakeup,
+};
+use service_kit::clock::Clock;
+use tokio::sync::mpsc;
+
+use crate::audit::Audit;
+use crate::clock::StepClock;
+use crate::faults::Faults;
+use crate::seed::Seed;
+
+/// How far the engine's clock is ahead of the simulation's.
+const ENGINE_AHEAD_MS: i64 = 1_000_000;
+
+/// What all processes share.
+pub(crate) struct World {
+    /// The time that clients and the audit go by.
+    pub(crate) time: Arc<dyn Clock>,
+    engine_clock: Arc<StepClock>,
+    state: Mutex<State>,
+}
+
+/// The engine and everything that is drawn from the seed.
+pub(crate) struct State {
+    pub(crate) seed: Seed,
+    pub(crate) faults: Faults,
+    pub(crate) audit: Audit,
+    engine: MemoryRecords,
+    /// What a loss of memory leaves.
+    durable: MemoryRecords,
+    /// Which memory of the engine this is.
+    lineage: u64,
+    /// No lease begins before, by the time of the simulation.
+    paused_until_ms: u64,
+    /// A lease may live until then, by the time of the simulation.
+    lives_until_ms: u64,
+    wakeups: BTreeMap<ServerId, mpsc::UnboundedSender<Wakeup>>,
+    trace: Option<String>,
+}
+
+/// What a request finds on its way to the engine.
+pub(crate) struct Way {
+    /// Answered without a way.
+    pub(crate) is_direct: bool,
+    pub(crate) there: Duration,
+    pub(crate) back: Duration,
+    pub(crate) fate: Fate,
+}
+
+/// How a request ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    Refused,
+    RequestLost,
+    ReplyLost,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl World {
+    /// An engine without records.
+    pub(crate) fn new(
+        time: Arc<dyn Clock>,
+        seed: Seed,
+        faults: Faults,
+        audit: Audit,
+        is_traced: bool,
+    ) -> Self {
+        let ahead_ms = if is_traced || audit.is_on() { ENGINE_AHEAD_MS } else { 0 };
+        let engine_clock = Arc::new(StepClock::new(time.clone(), ahead_ms));
+        let engine = MemoryRecords::new(engine_clock.clone(), 0);
+        let state = State {
+            seed,
+            faults,
+            audit,
+            durable: engine.copy(),
+            engine,
+            lineage: 1,
+            paused_until_ms: 0,
+            lives_until_ms: 0,
+            wakeups: BTreeMap::new(),
+            trace: is_traced.then(String::new),
+        };
+        Self { time, engine_clock, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.time.monotonic_ms()
+    }
+
+    /// The engine's time.
+    pub(crate) fn engine_ms(&self) -> u64 {
+        self.engine_clock.monotonic_ms()
+    }
+
+    /// Adds a line to the history, where it is kept.
+    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
+        let now_ms = self.now_ms();
+        self.state().note(now_ms, line);
+    }
+
+    /// The history so far.
+    pub(crate) fn take_trace(&self) -> String {
+        self.state().trace.take().unwrap_or_default()
+    }
+
+    /// What happens to the next request.
+    pub(crate) fn way(&self) -> Way {
+        let now_ms = self.now_ms();
+        let State { seed, faults, audit, .. } = &mut *self.state();
+        if faults.direct == 1_000 {
+            // Nothing is drawn, so that an engine for the conformance suites needs no seed.
+            let (there, back) = (Duration::ZERO, Duration::ZERO);
+            return Way { is_direct: true, there, back, fate: Fate::Answered };
+        }
+        let fate = match seed.below(1_000) {
+            at if at < faults.refused => Fate::Refused,
+            at if at < faults.refused + faults.request_lost => Fate::RequestLost,
+            at if at < faults.refused + faults.request_lost + faults.reply_lost => Fate::ReplyLost,
+            _ => Fate::Answered,
+        };
+        let is_direct = fate == Fate::Answered && Faults::strikes(seed, faults.direct);
+        let (there, back) = (faults.way(seed), faults.way(seed));
+        let most = Duration::from_millis(faults.delay_ms);
+        if fate != Fate::Answered || there.max(back) > most {
+            audit.trouble(now_ms);
+        }
+        Way { is_direct, there, back, fate }
+    }
+
+    /// Commits a batch of a server that believes in a lineage.
+    pub(crate) fn commit(
+        &self,
+        from: &str,
+        lineage: u64,
+        batch: Batch,
+    ) -> Result<Committed, StoreError> {
+        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+        self.state().commit(from, lineage, batch, now_ms, engine_ms)
+    }
+
+    /// The records, where the lineage is the one that the caller believes in.
+    pub(crate) fn engine(&self, lineage: u64) -> Result<MemoryRecords, StoreError> {
+        let state = self.state();
+        state.check_lineage(lineage)?;
+        Ok(state.engine.clone())
+    }
+
+    /// Which memory of the engine this is.
+    pub(crate) fn lineage(&self) -> u64 {
+        self.state().lineage
+    }
+
+    /// Everything up to now survives a loss.
+    pub(crate) fn sync(&self) {
+        let mut state = self.state();
+        state.durable = state.engine.copy();
+    }
+
+    /// The engine forgets what was not durable. What has to be true of the next token, and of leases that
+    /// were lost, is what the docs of the trait ask of an engine.
+    pub(crate) fn lose_memory(&self) {
+        let now_ms = self.now_ms();
+        let state = &mut *self.state();
+        state.engine = state.durable.copy();
+        state.lineage += 1;
+        state.lift_above_all();
+        state.paused_until_ms = state.paused_until_ms.max(state.lives_until_ms);
+        let paused_ms = state.paused_until_ms.saturating_sub(now_ms);
+        state.note(now_ms, || format!("the engine lost its memory; paused for {paused_ms} ms"));
+        let State { audit, engine, .. } = state;
+        audit.memory_was_lost(now_ms, |key| snapshot(engine, key));
+        for wakeups in state.wakeups.values() {
+            // A server that is gone needs no message.
+            let _ = wakeups.send(Wakeup::All);
+        }
+    }
+
+    /// The engine's clock steps back: leases live that much longer. Forward it does not step: an engine
+    /// corrects that, because leases would end before their holders expect it.
+    pub(crate) fn step_clock_back(&self, ms: u64) {
+        let now_ms = self.now_ms();
+        self.engine_clock.step_back(ms);
+        let state = &mut *self.state();
+        state.audit.clock_stepped(now_ms);
+        state.note(now_ms, || format!("the engine's clock stepped back by {ms} ms"));
+    }
+
+    /// Something happened on purpose that may delay what has to happen by itself.
+    pub(crate) fn trouble(&self) {
+        let now_ms = self.now_ms();
+        self.state().audit.trouble(now_ms);
+    }
+
+    /// From now on only ways take their time.
+    pub(crate) fn end_faults(&self) {
+        let now_ms = self.now_ms();
+        let state = &mut *self.state();
+        let Faults { delay_ms, direct, .. } = state.faults;
+        state.faults = Faults { delay_ms, direct, ..Faults::NONE };
+        state.note(now_ms, || "the faults end".to_owned());
+    }
+
+    /// Looks at what should happen by itself: see [`Audit::look`].
+    pub(crate) fn look(&self) {
+        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+        let state = &mut *self.state();
+        let is_paused = state.paused_until_ms > now_ms;
+        let State { audit, engine, .. } = state;
+        audit.look(now_ms, engine_ms, is_paused, |key| snapshot(engine, key));
+    }
+
+    /// Where a server is notified.
+    pub(crate) fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.state().wakeups.insert(server, sender);
+        receiver
+    }
+
+    /// A server is gone.
+    pub(crate) fn forget_server(&self, server: ServerId) {
+        self.state().wakeups.remove(&server);
+    }
+}
+
+impl State {
+    pub(crate) fn note(&mut self, now_ms: u64, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            // Writing to a String does not fail.
+            let _ = writeln!(trace, "{now_ms:>6} {}", line());
+        }
+    }
+
+    fn check_lineage(&self, lineage: u64) -> Result<(), StoreError> {
+        if lineage == self.lineage {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("the engine is not as this server left it".to_owned()))
+    }
+
+    /// No token that was issued is issued again.
+    fn lift_above_all(&mut self) {
+        let highest = self.audit.highest_issued() + 1_000;
+        let lifted = Token::new(highest).map(|mark| self.engine.lift(mark).now_or_never());
+        lifted.unwrap().unwrap().unwrap();
+    }
+
+    fn commit(
+        &mut self,
+        from: &str,
+        lineage: u64,
+        mut batch: Batch,
+        now_ms: u64,
+        engine_ms: u64,
+    ) -> Result<Committed, StoreError> {
+        self.check_lineage(lineage)?;
+        let is_grant = batch.tokens > 0 && !batch.groups.is_empty();
+        if is_grant && now_ms < self.paused_until_ms {
+            return Err(StoreError::Paused { left_ms: self.paused_until_ms - now_ms });
+        }
+        self.lives_until_ms = self.lives_until_ms.max(now_ms + batch.lives_ms);
+        let notify: Vec<_> =
+            batch.groups.iter_mut().map(|group| std::mem::take(&mut group.notify)).collect();
+        let groups = batch.groups.clone();
+        let tokens = batch.tokens;
+        let committed = self.engine.commit(batch).now_or_never().unwrap()?;
+        self.note(now_ms, || {
+            format!("{from} commits at {engine_ms}, base {}, {tokens} tokens", committed.base)
+        });
+        for ((group, outcome), notify) in groups.iter().zip(&committed.groups).zip(notify) {
+            self.note(now_ms, || format!("  {}", shown(group, outcome.is_ok())));
+            if outcome.is_err() {
+                continue;
+            }
+            let State { audit, engine, .. } = self;
+            let tokens = (committed.base, tokens);
+            audit.committed(now_ms, engine_ms, tokens, group, |key| snapshot(engine, key));
+            notify.into_iter().for_each(|(server, key)| self.notify(now_ms, server, key));
+        }
+        Ok(committed)
+    }
+
+    /// Messages to other servers are lost, repeated and late.
+    fn notify(&mut self, now_ms: u64, server: ServerId, key: Key) {
+        let Self { seed, faults, wakeups, audit, .. } = self;
+        let Some(sender) = wakeups.get(&server) else { return };
+        if Faults::strikes(seed, faults.wakeup_lost) {
+            audit.trouble(now_ms);
+            return;
+        }
+        if faults.direct == 1_000 && faults.delay_ms == 0 {
+            let _ = sender.send(Wakeup::Record(key));
+            return;
+        }
+        let times = 1 + u32::from(Faults::strikes(seed, faults.wakeup_repeated));
+        for _ in 0..times {
+            let mut late = faults.way(seed);
+            if Faults::strikes(seed, faults.wakeup_late) {
+                late += Duration::from_millis(seed.below(3_000));
+            }
+            if late > Duration::from_millis(faults.delay_ms) {
+                audit.trouble(now_ms);
+            }
+            let (sender, key) = (sender.clone(), key.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(late).await;
+                // A server that is gone needs no message.
+                let _ = sender.send(Wakeup::Record(key));
+            });
+        }
+    }
+}
+
+/// A record as it stands.
+fn snapshot(engine: &MemoryRecords, key: &Key) -> Snapshot {
+    let read = engine.read(std::slice::from_ref(key)).now_or_never();
+    read.unwrap().unwrap().0.pop().unwrap()
+}
+
+/// A group in a line of the history.
+fn shown(group: &Group, is_committed: bool) -> String {
+    let mut line = if is_committed { "done:" } else { "lost:" }.to_owned();
+    for (key, version) in &group.reads {
+        let _ = write!(line, " {}@{:x}", name(key), version.0);
+    }
+    for write in &group.writes {
+        let _ = match &write.change {
+            Change::Keep => write!(line, "; {}", name(&write.key)),
+            Change::Remove => write!(line, "; {} removed", name(&write.key)),
+            Change::Put { version, value, .. } => {
+                let value = String::from_utf8_lossy(value);
+                write!(line, "; {}@{:x} = {value}", name(&write.key), version.0)
+            }
+        };
+        for (item, value) in &write.items {
+            let value = value.as_ref().map(|value| String::from_utf8_lossy(value));
+            let _ = write!(line, ", {item}: {}", value.as_deref().unwrap_or("-"));
+        }
+    }
+    line
+}
+
+fn name(key: &Key) -> String {
+    match key {
+        Key::Lock(lock) => lock.to_string(),
+        Key::Session(id) => id.to_string(),
+    }
+}
