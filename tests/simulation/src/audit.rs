@@ -140,8 +140,10 @@ impl Audit {
         self.count("losses");
         self.trouble_ms = now_ms;
         // What was removed since is there again.
-        for lock in self.changed_ms.keys() {
+        for (lock, changed_ms) in &mut self.changed_ms {
             self.locks.insert(lock.clone(), record_of(&read(&Key::Lock(lock.clone()))));
+            // A reply that is on its way says what was true before.
+            *changed_ms = now_ms;
         }
         for id in self.sessions.keys().copied().collect::<Vec<_>>() {
             match session_of(&read(&Key::Session(id))) {
