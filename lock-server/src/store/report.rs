@@ -19,7 +19,7 @@ pub trait Report: fmt::Debug + Send + Sync + 'static {
     fn report(&self, events: Vec<Event>);
 
     /// The locks that a server has granted, as far as that is remembered, and whose leases have not
-    /// ended: nobody else looks at the end of their time once that server is dead.
+    /// ended: once that server is dead, another one has to look at the end of their time.
     fn granted_by(&self, server: ServerId) -> Vec<LockName>;
 }
 

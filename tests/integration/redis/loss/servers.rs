@@ -67,9 +67,7 @@ async fn a_pause_is_told_of() {
     assert!(reply.json()["paused_ms"].as_u64().is_some_and(|left| left <= 3_000), "{reply:?}");
     assert!(["1", "2", "3"].contains(&reply.header("retry-after")), "{reply:?}");
     let text = readiness(&server).await;
-    assert!(
-        text.contains("[!]grants warning: nobody is granted a lock") && text.ends_with("ready\n")
-    );
+    assert!(text.contains("[!]grants warning: no lock is granted") && text.ends_with("ready\n"));
     let metrics = locks.0.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     let paused = metrics.lines().find_map(|line| line.strip_prefix("lock_grants_paused_seconds "));

@@ -167,7 +167,7 @@ fn signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     }
 }
 
-/// A key of ours is text; one that is not is somebody else's.
+/// A key of ours is text; one that is not belongs to another program.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     bytes(deserializer).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

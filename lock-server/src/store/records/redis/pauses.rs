@@ -21,7 +21,7 @@ impl Pauses {
         kit.metrics.registry(|registry| {
             registry.register(
                 "lock_grants_paused_seconds",
-                "For how much longer nobody is granted a lock, after a loss or a jump of the clock",
+                "For how much longer no lock is granted, after a loss or a jump of the clock",
                 left.clone(),
             );
         });
@@ -33,7 +33,7 @@ impl Pauses {
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds needs no more")]
         let before = self.left.set(left_ms as f64 / 1_000.0);
         if left_ms > 0 {
-            let text = "nobody is granted a lock for a while: Redis may have lost leases, and their \
+            let text = "no lock is granted for a while: Redis may have lost leases, and their \
                         holders may still believe; renewals go on, lock_grants_paused_seconds says for \
                         how much longer";
             self.health.set(CHECK, Status::Warn(text.to_owned()));
