@@ -1,7 +1,7 @@
 //! One driver for every engine: it decides what waits by the rules, on what it knows of the records,
 //! and commits everything that came together in one call.
 //!
-//! What arrives while a commit is under way goes into the next one. A commit that lost a race brings
+//! What arrives while commits are under way goes into the next one. A commit that lost a race brings
 //! the records as they stand, and the request is decided again. Where this process is the only one
 //! that writes, its memory is the truth and only changes are written.
 //!
@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `op.rs` | a request: its records, its decision, its answer |
 //! | `core.rs` | what is known; decides a batch, settles its commit |
+//! | `core/in_flight.rs` | batches that are under way, and what waits for them |
 //! | `core/uncommitted.rs` | decisions that lost a race, or that the store could not commit |
 //! | `requests.rs` | the requests of the API |
 //! | `draft.rs` | sorts requests that touch the same records into groups |
@@ -91,8 +92,6 @@ struct Server {
 
 struct State {
     core: Core,
-    /// A batch is being decided or committed.
-    is_led: bool,
     /// The counter that the store knows of, where this server is alone.
     committed: u64,
     /// When the background looks next.
@@ -149,13 +148,8 @@ impl Driver {
     ) -> Self {
         let committed = machine.counter();
         let core = Core::new(machine, server.id, &*store, &limits);
-        let state = Mutex::new(State {
-            core,
-            is_led: false,
-            committed,
-            wakes_at_ms: u64::MAX,
-            clearing: BTreeSet::new(),
-        });
+        let state =
+            Mutex::new(State { core, committed, wakes_at_ms: u64::MAX, clearing: BTreeSet::new() });
         let (kit, sooner) = (kit.clone(), Arc::default());
         let inner = Inner {
             store,
@@ -238,7 +232,7 @@ impl Inner {
         self.kit.clock.monotonic_ms().saturating_sub(at_ms)
     }
 
-    /// Queues a request, and decides it at once unless a batch is under way.
+    /// Queues a request, and decides it at once unless it has to wait for a batch that is under way.
     fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
         if self.local.get().is_none()
             && let Ok(here) = Handle::try_current()
@@ -252,7 +246,7 @@ impl Inner {
                 let text = format!("the lease store failed: {reason}; restart this server");
                 return Err(StoreError::Unavailable(text));
             }
-            if state.core.pending.len() >= INBOX {
+            if state.core.pending.len() + state.core.in_flight.held_back() >= INBOX {
                 return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
             }
             state.core.pending.push_back(op);
@@ -262,7 +256,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Decides what waits and what is due, unless a batch is under way.
+    /// Decides what waits and what is due, unless enough batches are under way.
     fn lead(self: &Arc<Self>) {
         let flight = self.take_off(&mut self.state());
         self.fly(flight);
@@ -298,10 +292,10 @@ impl Inner {
         }
     }
 
-    /// The next batch that the store has to commit; none while one is under way. Batches that change
-    /// nothing, where this server is alone, are settled on the way.
+    /// The next batch that the store has to commit; none while as many as it takes are under way. Batches
+    /// that change nothing, where this server is alone, are settled on the way.
     fn take_off(&self, state: &mut State) -> Option<Flight> {
-        if state.is_led {
+        if state.core.in_flight.count() >= self.store.batches_max() {
             return None;
         }
         loop {
@@ -324,7 +318,7 @@ impl Inner {
             let counter = batch.counter + batch.tokens;
             let is_known = self.store.is_volatile() || counter == state.committed;
             if is_change || !self.store.is_alone() || !is_known {
-                state.is_led = true;
+                state.core.begin(&flight);
                 return Some(flight);
             }
             let committed = Committed {
@@ -356,7 +350,7 @@ impl Inner {
         let lineage = result.as_ref().ok().and_then(|committed| committed.lineage.clone());
         let (ended, grants, next) = {
             let state = &mut *self.state();
-            state.is_led = false;
+            state.core.end(&flight);
             self.settle(state, flight, result, now_ms);
             self.report(state);
             let ended = std::mem::take(&mut state.core.ended_sessions);

@@ -85,8 +85,11 @@ impl Snapshot {
 pub struct Batch {
     /// Each is committed or refused by itself.
     pub groups: Vec<Group>,
-    /// The counter's value that the groups were decided on. The engine's counter is there or above.
+    /// The counter's value that the groups were decided on: the tokens of this batch are above it.
     pub counter: u64,
+    /// How far that may be above the engine's counter, because of the tokens of batches that are under
+    /// way; see [`RecordStore::batches_max`]. An engine whose counter is lower has lost tokens.
+    pub ahead: u64,
     /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch that
     /// takes some have no record in common; an engine that cannot commit all of them in one step may
     /// refuse the last ones as if they had lost a race.
@@ -215,6 +218,12 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// for the next commit.
     fn reads_max(&self) -> usize {
         usize::MAX
+    }
+
+    /// How many batches may be under way at once, which have no record in common. One where this process
+    /// is alone.
+    fn batches_max(&self) -> usize {
+        1
     }
 
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.

@@ -218,6 +218,10 @@ impl RecordStore for SimRecords {
         self.link.is_alone
     }
 
+    fn batches_max(&self) -> usize {
+        if self.link.is_alone { 1 } else { 2 }
+    }
+
     fn now_ms(&self) -> u64 {
         let now_ms = self.link.clock.monotonic_ms();
         match self.link.is_alone {

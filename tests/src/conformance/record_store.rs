@@ -61,6 +61,7 @@ macro_rules! record_store_suite {
             a_large_batch_is_one_batch
             a_group_has_many_records
             tokens_follow_the_counter
+            tokens_are_above_a_batch_under_way
             a_refused_group_takes_no_token_twice
             tokens_are_used_up
             a_mark_is_exceeded

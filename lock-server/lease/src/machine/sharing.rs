@@ -221,6 +221,13 @@ impl Machine {
         locks
     }
 
+    /// Whether [`tick`](Self::tick) would look at more than the [locks that are due](Self::due_locks).
+    pub fn is_more_due(&self, now_ms: u64) -> bool {
+        let session_ms = self.sessions.next_alarm_ms();
+        let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        !self.passing.is_empty() || is_due(session_ms) || is_due(self.paused_until_ms())
+    }
+
     /// Whether anything is loaded of a lock.
     pub fn knows(&self, lock: &LockName) -> bool {
         self.records.contains_key(lock)

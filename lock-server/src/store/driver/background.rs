@@ -58,7 +58,8 @@ async fn alarms(weak: Weak<Inner>) {
             }
             let now_ms = inner.store.now_ms();
             // What is due while a batch is under way is decided when that lands.
-            let next_ms = state.core.machine.next_alarm_ms().filter(|_| !state.is_led);
+            let next_ms =
+                state.core.machine.next_alarm_ms().filter(|_| state.core.in_flight.is_empty());
             state.wakes_at_ms = next_ms.unwrap_or(u64::MAX);
             next_ms.map_or(IDLE_MS, |at_ms| at_ms.saturating_sub(now_ms)).min(IDLE_MS)
         };

@@ -1,5 +1,6 @@
 //! What the driver knows, and its steps: decide what waits, settle what was committed.
 
+mod in_flight;
 mod uncommitted;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -8,6 +9,7 @@ use fence_protocol::wire::event::Event;
 use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::{Delivery, Machine, Record, Related, Session, lift, place_name};
 
+use self::in_flight::InFlight;
 use super::draft::Draft;
 use super::op::{Asking, Decided, Lift, Op, Remainder, look_at};
 use super::pending::PendingGrant;
@@ -43,6 +45,7 @@ pub(super) struct Core {
     pub(super) machine: Machine,
     pub(super) waiters: Waiters,
     pub(super) pending: VecDeque<Box<dyn Op>>,
+    pub(super) in_flight: InFlight,
     /// The versions of what is loaded. Empty where this server is alone.
     versions: HashMap<Key, Version>,
     server: ServerId,
@@ -51,6 +54,8 @@ pub(super) struct Core {
     /// How many records a group reads at most, as far as requests can be put off.
     reads_max: usize,
     writes: u32,
+    /// The counter that the engine had at least.
+    counter_seen: u64,
     retention_ms: u64,
     /// Events that were committed and not reported yet.
     pub(super) reported: Vec<Event>,
@@ -112,12 +117,14 @@ impl Core {
             machine,
             waiters: Waiters::default(),
             pending: VecDeque::new(),
+            in_flight: InFlight::default(),
             versions: HashMap::new(),
             server,
             is_alone: store.is_alone(),
             is_volatile: store.is_volatile(),
             reads_max: store.reads_max(),
             writes: 0,
+            counter_seen: 0,
             retention_ms: limits.ended_retention_ms,
             reported: Vec::new(),
             outdated: VecDeque::new(),
@@ -135,7 +142,8 @@ impl Core {
         Version(u64::from(self.server.0) << 32 | u64::from(self.writes))
     }
 
-    /// Decides what waits and what is due; `None` where there is nothing.
+    /// Decides what waits and what is due; `None` where there is nothing, or where it has to wait for
+    /// the batches that are under way.
     pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Flight> {
         let counter = self.machine.counter();
         let due: Vec<Vec<Key>> = match self.is_alone {
@@ -145,6 +153,11 @@ impl Core {
                 locks.map(|lock| self.closure(vec![Key::Lock(lock)], None)).collect()
             }
         };
+        let overlaps = !self.in_flight.is_empty();
+        if overlaps && !self.may_overlap(now_ms, &due) {
+            self.in_flight.drain();
+            return None;
+        }
         self.machine.tick(now_ms);
         if self.is_paused && self.machine.pause_left_ms(now_ms).is_none() {
             self.is_paused = false;
@@ -172,6 +185,13 @@ impl Core {
         }
         let mut ops = VecDeque::from(self.without_void(ops));
         while let Some(mut op) = ops.pop_front() {
+            if overlaps {
+                let keys = self.closure(op.keys(), None);
+                if self.in_flight.touches(&keys) {
+                    self.in_flight.hold_back(op, keys);
+                    continue;
+                }
+            }
             // Before anything is settled: what is settled is written together with what it was settled by.
             if self.reads_max < usize::MAX
                 && draft.size_with(&self.closure(op.keys(), None)) > self.reads_max
@@ -186,6 +206,9 @@ impl Core {
         }
         // For the next commit, in their order.
         ops.into_iter().rev().for_each(|op| self.pending.push_front(op));
+        if overlaps && draft.is_empty() {
+            return None;
+        }
         let (lift, confirms) = (Lift { counter, by: 0, late_ms: 0 }, self.machine.confirms());
         let decided = Decided { at_ms, now_ms, lift, confirms };
         Some(if self.is_volatile {
@@ -193,6 +216,28 @@ impl Core {
         } else {
             self.draw_up(draft, decided)
         })
+    }
+
+    /// Whether a batch may be decided while others are under way: what is due has no record in common
+    /// with them, and nothing else is due or left over.
+    fn may_overlap(&self, now_ms: u64, due: &[Vec<Key>]) -> bool {
+        let has_leftovers = self.one_by_one > 0 || self.machine.has_news();
+        !self.in_flight.drains()
+            && !has_leftovers
+            && !self.is_paused
+            && !self.machine.is_more_due(now_ms)
+            && !due.iter().any(|keys| self.in_flight.touches(keys))
+    }
+
+    /// The batch is sent.
+    pub(super) fn begin(&mut self, flight: &Flight) {
+        self.in_flight.begin(flight);
+    }
+
+    /// The outcome of the batch is there, or it is known that there is none.
+    pub(super) fn end(&mut self, flight: &Flight) {
+        let held_back = self.in_flight.end(flight);
+        held_back.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
     /// Drops withdrawals of requests that a caller has repeated meanwhile: it waits at their place.
@@ -278,7 +323,8 @@ impl Core {
         let counter = decided.lift.counter;
         let tokens = self.machine.counter() - counter;
         let in_pause = self.is_paused;
-        let mut batch = Batch { counter, tokens, in_pause, ..Batch::default() };
+        let ahead = self.in_flight.tokens();
+        let mut batch = Batch { counter, ahead, tokens, in_pause, ..Batch::default() };
         let locks: Vec<LockName> =
             self.machine.take_changes().into_iter().map(|(lock, _)| lock).collect();
         let sessions: Vec<SessionId> =
@@ -404,7 +450,9 @@ impl Core {
         decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
         let ahead_ms = committed.now_ms.map_or(0, |ms| ms.saturating_sub(decided.now_ms));
         decided.lift.late_ms = ahead_ms.saturating_sub(at_ms.saturating_sub(decided.at_ms));
-        self.machine.raise_counter(committed.base.saturating_add(batch.tokens));
+        let counter = committed.base.saturating_add(batch.tokens);
+        self.counter_seen = self.counter_seen.max(counter);
+        self.machine.raise_counter(counter);
         for (decisions, outcome) in groups.into_iter().zip(committed.groups) {
             match outcome {
                 Ok(()) => self.settle_group(decisions, decided),

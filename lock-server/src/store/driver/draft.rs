@@ -29,6 +29,10 @@ impl Draft {
         Self { is_alone, parts: Vec::new(), place_of: HashMap::new() }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Adds a request that was decided on these records, until one of them says something else.
     pub(super) fn add(&mut self, keys: Vec<Key>, before_ms: u64, op: Box<dyn Op>) {
         let place = self.extend(keys, before_ms);

@@ -52,6 +52,9 @@ use crate::store::{ListQuery, LossOptions, StoreError};
 /// How many records are read in one call.
 const READ_MAX: usize = 1_000;
 
+/// How many batches are under way at once: one is decided while Redis commits another.
+const BATCHES_MAX: usize = 2;
+
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
 const LOOKS: u32 = 4;
@@ -252,7 +255,7 @@ impl RedisRecords {
         let (inner, commit) = (&*self.inner, Commit::new(batch)?);
         let sent_ms = inner.time.monotonic_ms();
         // A lineage that lost it has to begin anew, so the verification has to know it too.
-        self.saw(batch.counter);
+        self.saw(batch.counter.saturating_sub(batch.ahead));
         let reply = self.run(|lineage, latest_ms| {
             let earliest_ms = inner.time.earliest_ms();
             let known = Known { seen: self.seen(), told_ms, latest_ms, earliest_ms };
@@ -302,6 +305,10 @@ impl RecordStore for RedisRecords {
 
     fn is_alone(&self) -> bool {
         false
+    }
+
+    fn batches_max(&self) -> usize {
+        BATCHES_MAX
     }
 
     fn now_ms(&self) -> u64 {

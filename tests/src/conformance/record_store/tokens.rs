@@ -30,6 +30,19 @@ pub async fn tokens_follow_the_counter((store, other): &Servers) {
     assert_eq!(read(other, &b).await.base, first);
 }
 
+/// Where the batch that it follows never arrives, or arrives later, its tokens are above those all the same.
+pub async fn tokens_are_above_a_batch_under_way((store, other): &Servers) {
+    if store.batches_max() < 2 {
+        return;
+    }
+    let (_, start) = store.read(&[]).await.unwrap();
+    let follows = Batch { counter: start + 5, ahead: 5, tokens: 2, ..Batch::default() };
+    assert_eq!(commit(store, follows).await.base, start + 5);
+    let late = Batch { counter: start, tokens: 5, ..Batch::default() };
+    assert_eq!(commit(store, late).await.base, start + 7);
+    assert_eq!(take(other, 1).await.unwrap().base, start + 12);
+}
+
 /// Whether or not its tokens are lost.
 pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     let key = lock("a");

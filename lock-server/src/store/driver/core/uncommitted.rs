@@ -71,7 +71,7 @@ impl Core {
 
     /// The store could not commit: nothing that was decided counts.
     pub(in crate::store::driver) fn fail(&mut self, flight: Flight, error: &StoreError) {
-        self.machine.take_tokens_back(flight.decided.lift.counter);
+        self.take_tokens_back(flight.decided.lift.counter);
         let count: usize = flight.groups.iter().map(|decisions| decisions.ops.len()).sum();
         if matches!(error, StoreError::Limit { .. }) && count > 1 {
             // Nothing was done, because of one of them.
@@ -102,7 +102,7 @@ impl Core {
     pub(in crate::store::driver) fn pause(&mut self, flight: Flight, until_ms: u64) {
         self.is_paused = true;
         self.machine.pause(until_ms);
-        self.machine.take_tokens_back(flight.decided.lift.counter);
+        self.take_tokens_back(flight.decided.lift.counter);
         let mut again: Vec<Box<dyn Op>> = Vec::new();
         for decisions in flight.groups {
             // What was due without a request is seen when the records are read again.
@@ -112,6 +112,11 @@ impl Core {
             again.extend(decisions.ops);
         }
         again.into_iter().rev().for_each(|op| self.pending.push_front(op));
+    }
+
+    /// A batch that was decided on this counter took none, but one that was decided later may have.
+    fn take_tokens_back(&mut self, counter: u64) {
+        self.machine.take_tokens_back(counter.max(self.counter_seen));
     }
 
     fn forget(&mut self, keys: Vec<Key>) {
@@ -138,6 +143,7 @@ impl Core {
     pub(in crate::store::driver) fn stop(&mut self, reason: String) {
         self.failed = Some(reason);
         self.pending.clear();
+        self.in_flight.clear();
         self.waiters.clear();
     }
 }

@@ -67,7 +67,7 @@ impl<'b> Commit<'b> {
         let fixed = [own, token, paused_for, lives_until, absent, clock_ahead];
         let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
         let mut command = script.call_bytes(all.into_iter());
-        command.arg(lineage).arg(known.seen).arg(self.batch.tokens);
+        command.arg(lineage).arg(known.seen).arg(self.batch.tokens).arg(self.batch.counter);
         command.arg(known.told_ms).arg(known.latest_ms).arg(known.earliest_ms).arg(self.locks);
         command.arg(u8::from(self.batch.in_pause));
         for group in &self.batch.groups {

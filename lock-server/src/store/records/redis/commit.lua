@@ -5,11 +5,13 @@
 --         cluster runs no script while its slot moves to another node  [6] clock-ahead
 --         [7...] the records, locks first
 -- ARGV[1] the lineage that the caller verified  [2] the highest counter that it saw
---     [3] tokens taken  [4] for how long a lease of this batch may live, ms; 0 where that is known here
---     [5] the latest time that this Redis can show by the caller's clock, ms since 1970
---     [6] the earliest  [7] how many of the records are locks  [8] '1' where the caller knows of the pause, and takes
---         tokens for no lease  [9...] operations; `k` is the place of a record in KEYS from 7 on,
---         counted from 1
+--     [3] tokens taken  [4] the counter that they are above, which is higher than this one where
+--         another batch of the caller is still on its way
+--     [5] for how long a lease of this batch may live, ms; 0 where that is known here
+--     [6] the latest time that this Redis can show by the caller's clock, ms since 1970
+--     [7] the earliest  [8] how many of the records are locks
+--     [9] '1' where the caller knows of the pause, and takes tokens for no lease
+--     [10...] operations; `k` is the place of a record in KEYS from 7 on, counted from 1
 --
 -- Operations that begin a group and refuse it:
 --   ? n length not_before before (k version)*n  the records have these versions ('' for none), and the
@@ -43,7 +45,7 @@ end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) - (tonumber(got[6] or '') or 0)
 -- Under a clock that jumped, leases look as if they were over that are not, or live too long.
-if now > tonumber(argv[5]) or now < tonumber(argv[6]) then
+if now > tonumber(argv[6]) or now < tonumber(argv[7]) then
   return redis.error_reply('CLOCK the clock of Redis shows what is not possible')
 end
 local missing = {}
@@ -61,7 +63,7 @@ for from = 1, #missing, 4000 do
   end
 end
 if tokens > 0 then
-  if got[3] and argv[9] and argv[8] ~= '1' then
+  if got[3] and argv[10] and argv[9] ~= '1' then
     local left = call('PTTL', keys[3])
     if left > tonumber(got[3]) then
       -- The clock went back.
@@ -69,21 +71,24 @@ if tokens > 0 then
       call('PEXPIRE', keys[3], left)
     end
     return redis.error_reply('PAUSED ' .. math.max(left, 1))
-  elseif counter + tokens > 999999999999999 then
+  end
+  local base = math.max(counter, tonumber(argv[4]))
+  if base + tokens > 999999999999999 then
     return redis.error_reply('EXHAUSTED no token is left')
   end
   -- The first write: where Redis refuses to write, nothing was changed.
-  local taken = redis.pcall('INCRBY', keys[2], argv[3])
+  local taken = redis.pcall('INCRBY', keys[2], string.format('%.0f', base + tokens - counter))
   if type(taken) == 'table' and taken.err then
     return string.find(taken.err, 'not an integer', 1, true)
       and redis.error_reply('LINEAGE the counter is no number') or taken
   end
+  counter = base
 end
-if argv[4] ~= '0' and now + argv[4] > (tonumber(got[4] or '') or 0) then
-  call('SET', keys[4], string.format('%.0f', now + argv[4]), 'PX', argv[4])
+if argv[5] ~= '0' and now + argv[5] > (tonumber(got[4] or '') or 0) then
+  call('SET', keys[4], string.format('%.0f', now + argv[5]), 'PX', argv[5])
 end
 local base, reply, group = string.format('%015.0f', counter), { counter, now }, 0
-local at, stop = 9, #argv
+local at, stop = 10, #argv
 while at <= stop do
   local op, k = argv[at], nil
   if op == 'A' or op == '?' then
@@ -101,7 +106,7 @@ while at <= stop do
       local refused = { group }
       for i = from, to, 2 do
         local j = argv[i] + 6
-        local has_items = got[j] and j <= 6 + argv[7] and sub(got[j], 24, 24) == '1'
+        local has_items = got[j] and j <= 6 + argv[8] and sub(got[j], 24, 24) == '1'
         refused[#refused + 1] = got[j]
         refused[#refused + 1] = has_items and call('ZRANGE', keys[j] .. '#', 0, -1)
       end

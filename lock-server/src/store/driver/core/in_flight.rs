@@ -1,0 +1,94 @@
+//! The batches that are being committed, and the requests that have to wait for one of them.
+//!
+//! A batch may be decided while another is under way, as long as they have no record in common: then
+//! neither depends on what becomes of the other. Sessions tie locks together, so a request that needs
+//! one waits until no batch is under way, and no other begins before it is decided.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::Flight;
+use crate::store::driver::op::Op;
+use crate::store::records::Key;
+
+/// Batches that are being committed.
+#[derive(Default)]
+pub(in crate::store::driver) struct InFlight {
+    count: usize,
+    /// How many tokens they take.
+    tokens: u64,
+    /// What they were decided on.
+    keys: HashSet<Key>,
+    /// Requests that have to wait, in their order.
+    held_back: VecDeque<Box<dyn Op>>,
+    /// What those need: a later request must not overtake them.
+    needed: HashSet<Key>,
+    /// No other batch begins before these have ended.
+    drains: bool,
+}
+
+impl InFlight {
+    /// How many batches are under way.
+    pub(in crate::store::driver) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(in crate::store::driver) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many requests wait for one of them.
+    pub(in crate::store::driver) fn held_back(&self) -> usize {
+        self.held_back.len()
+    }
+
+    /// How far the counter that a batch is decided on may be above the engine's.
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    pub(super) fn drains(&self) -> bool {
+        self.drains
+    }
+
+    /// Lets no batch begin until none is under way.
+    pub(super) fn drain(&mut self) {
+        self.drains = true;
+    }
+
+    pub(super) fn begin(&mut self, flight: &Flight) {
+        self.count += 1;
+        self.tokens += flight.batch.tokens;
+        self.keys.extend(flight.groups.iter().flat_map(|decisions| &decisions.keys).cloned());
+    }
+
+    /// A batch has ended. Returns the requests that waited.
+    pub(super) fn end(&mut self, flight: &Flight) -> VecDeque<Box<dyn Op>> {
+        self.count -= 1;
+        self.tokens -= flight.batch.tokens;
+        for key in flight.groups.iter().flat_map(|decisions| &decisions.keys) {
+            self.keys.remove(key);
+        }
+        self.drains &= self.count > 0;
+        self.needed.clear();
+        std::mem::take(&mut self.held_back)
+    }
+
+    /// Whether a decision on these records has to wait.
+    pub(super) fn touches(&self, keys: &[Key]) -> bool {
+        keys.iter().any(|key| {
+            matches!(key, Key::Session(_)) || self.keys.contains(key) || self.needed.contains(key)
+        })
+    }
+
+    /// Keeps a request that [has to wait](Self::touches) for these records.
+    pub(super) fn hold_back(&mut self, op: Box<dyn Op>, keys: Vec<Key>) {
+        self.drains |= keys.iter().any(|key| matches!(key, Key::Session(_)));
+        self.needed.extend(keys);
+        self.held_back.push_back(op);
+    }
+
+    /// Drops the requests that wait.
+    pub(super) fn clear(&mut self) {
+        self.held_back.clear();
+    }
+}
