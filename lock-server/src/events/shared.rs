@@ -1,8 +1,8 @@
 //! The events of several lock servers: one bounded stream in their Redis.
 //!
-//! Each server appends its events in batches and reads those of all servers, its own too, so that all
-//! have the same events with the same ids, and a reader may resume at any of them. It has connections of
-//! its own: neither a slow reader nor a full stream can hold up an operation on a lock.
+//! Each server appends its events in batches, and with each batch reads those of the other servers before
+//! it, so that all have the same events with the same ids, and a reader may resume at any of them. It has
+//! a connection of its own: neither a slow reader nor a full stream can hold up an operation on a lock.
 
 mod entries;
 #[cfg(any(test, fuzzing))]
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Value, cmd};
+use ::redis::{Cmd, Value, cmd};
 use async_trait::async_trait;
 use fence_protocol::Namespace;
 use fence_protocol::wire::event::{Event, EventKind};
@@ -23,7 +23,7 @@ use service_kit::redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields,
 };
 
-use self::entries::Batch;
+use self::entries::{Batch, Exchanged};
 use super::Events;
 use super::ring::{EventId, Ring};
 use crate::store::records::ServerId;
@@ -32,13 +32,13 @@ use crate::store::redis::refusals::elsewhere;
 
 /// How many events are appended in one step, which is as long as Redis stands still for them.
 const BATCH: usize = 1_024;
-/// Between two appends, and between two reads, while there is news: the first event goes at once, and
-/// those of a busy server together. No person reads faster.
+/// Between two appends: the first event goes at once, and those of a busy server together. No person reads
+/// faster.
 const GATHER: Duration = Duration::from_millis(25);
 /// How many batches are read in one step.
 const PAGE: usize = 64;
-/// How long a read waits for news; the link wants an answer within two seconds.
-const BLOCK_MS: u64 = 500;
+/// Between two looks at what other servers have appended, while this one appends nothing.
+const POLL: Duration = Duration::from_millis(200);
 /// Between two tries when Redis is away.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Of how many servers the last batch is known, so that none is read twice.
@@ -54,14 +54,6 @@ impl Verifier for Unverified {
     }
 }
 
-/// The keys of a namespace's events.
-#[derive(Clone, Debug)]
-struct Keys {
-    stream: String,
-    last: String,
-    lineage: String,
-}
-
 /// Reads what is remembered, then follows it, and writes the events of this server.
 ///
 /// # Errors
@@ -75,39 +67,34 @@ pub(super) async fn start(
 ) -> Result<(), String> {
     let prefix = key_prefix.of(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
-    let key = |name: &str| format!("{prefix}{name}");
-    let keys = Keys { stream: key("events"), last: key("events:last"), lineage: key("lineage") };
-    let link = async || {
-        let (options, unverified) = (LinkOptions::default(), Arc::new(Unverified));
-        RedisLink::start(target.clone(), options, unverified, &kit.tasks).await
-    };
-    let (reading, writing) = (link().await?, link().await?);
-    let mut reader = StreamReader {
+    let keys = ["events", "events:last", "lineage"].map(|name| format!("{prefix}{name}"));
+    let (options, unverified) = (LinkOptions::default(), Arc::new(Unverified));
+    let mut stream = Stream {
         events: events.clone(),
-        link: reading,
-        keys: keys.clone(),
+        link: RedisLink::start(target, options, unverified, &kit.tasks).await?,
+        script: Script::new("shared.lua", include_str!("shared.lua")),
+        keys,
+        origin,
         last: EventId::default(),
         batches: HashMap::new(),
         lineage: None,
         reported: None,
     };
-    reader.load().await.map_err(|error| format!("the events in Redis cannot be read: {error}"))?;
-    let writer = StreamWriter { events: events.clone(), link: writing, keys, origin };
+    stream.load().await.map_err(|error| format!("the events in Redis cannot be read: {error}"))?;
     let stop = kit.tasks.shutdown_token();
-    let stop_writing = stop.clone();
     kit.tasks.spawn(async move {
-        stop.run_until_cancelled(reader.follow()).await;
-    });
-    kit.tasks.spawn(async move {
-        stop_writing.run_until_cancelled(writer.write()).await;
+        stop.run_until_cancelled(stream.follow()).await;
     });
     Ok(())
 }
 
-struct StreamReader {
+struct Stream {
     events: Events,
     link: RedisLink,
-    keys: Keys,
+    script: Script,
+    /// The stream, the id of its last entry, and the lineage of the records.
+    keys: [String; 3],
+    origin: ServerId,
     /// Read up to here.
     last: EventId,
     /// The last batch of each server: one whose reply was lost may have been appended twice.
@@ -117,14 +104,14 @@ struct StreamReader {
     reported: Option<Option<String>>,
 }
 
-impl StreamReader {
+impl Stream {
     /// Reads what was there before this server started.
     async fn load(&mut self) -> Result<(), LinkError> {
         let capacity = self.events.inner.options.history;
         let (mut known, mut count, mut end) = (Vec::new(), 0, "+".to_owned());
         while count < capacity {
             let mut read = cmd("XREVRANGE");
-            read.arg(&self.keys.stream).arg(&end).arg("-").arg("COUNT").arg(PAGE);
+            read.arg(&self.keys[0]).arg(&end).arg("-").arg("COUNT").arg(PAGE);
             let batches = entries::of_range(self.link.call(&read).await?);
             let Some(oldest) = batches.last() else { break };
             end = format!("({}", oldest.id);
@@ -148,40 +135,99 @@ impl StreamReader {
         Ok(number(0).unwrap_or(0) * 1_000 + number(1).unwrap_or(0) / 1_000)
     }
 
+    /// Appends what is reported here, and reads what others append.
     async fn follow(mut self) {
-        loop {
-            if let Err(error) = self.turn().await {
-                tracing::debug!(%error, "the events in Redis cannot be read now");
-                tokio::time::sleep(PAUSE).await;
+        let inner = self.events.inner.clone();
+        let Some(outbox) = &inner.outbox else { return };
+        // Of more than the stream keeps, the first would be gone before anyone can read them.
+        let most = BATCH.min((inner.options.history / 4).max(1));
+        let mut pace = tokio::time::sleep(Duration::ZERO);
+        for number in 1.. {
+            let next = tokio::time::timeout(POLL, outbox.next(most)).await;
+            let mut batch = next.unwrap_or_default();
+            if !batch.is_empty() && batch.len() < most {
+                pace.await;
+                batch.extend(outbox.take(most - batch.len()));
             }
+            pace = tokio::time::sleep(GATHER);
+            let lost = inner.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                let mut gap = Event::new(EventKind::Gap).text("a lock server dropped events");
+                gap.missed = Some(lost);
+                batch.insert(0, gap);
+            }
+            self.exchange(number, batch).await;
         }
     }
 
-    async fn turn(&mut self) -> Result<(), LinkError> {
-        let mut look = cmd("MGET");
-        look.arg(&self.keys.last).arg(&self.keys.lineage);
-        let fields = text_fields(self.link.call(&look).await?).unwrap_or_default();
-        self.see_lineage(fields.get(1).map(String::as_str).unwrap_or_default());
-        let last: EventId = fields.first().and_then(|text| text.parse().ok()).unwrap_or_default();
-        if last < self.last {
+    /// Appends a batch, which may be empty, and remembers what stands before it and then the batch.
+    /// Repeats until Redis has it: readers know a batch that was appended twice by its number.
+    async fn exchange(&mut self, number: u64, events: Vec<Event>) {
+        let count = events.len() as u64;
+        let text = serde_json::to_string(&events).unwrap_or_default();
+        loop {
+            let command = self.command((number, count), &text);
+            let error = match self.link.call(&command).await {
+                Ok(reply) => match self.read(reply).await {
+                    Ok(Some(id)) => {
+                        let origin = (self.origin.0, number);
+                        return self.remember(Batch { id, count, at_ms: 0, origin, events }, 0);
+                    }
+                    Ok(None) => return,
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if let LinkError::Server { code, .. } = &error
+                && elsewhere(code).is_none()
+            {
+                tracing::warn!(%error, count, "Redis did not take the events");
+                self.events.lose(count);
+                return tokio::time::sleep(PAUSE).await;
+            }
+            tracing::debug!(%error, "the events in Redis cannot be reached now");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn command(&self, (number, count): (u64, u64), text: &str) -> Cmd {
+        let mut command = self.script.call_once(&self.keys.each_ref().map(String::as_str));
+        command.arg(self.last.to_string()).arg(PAGE).arg(self.events.inner.options.history);
+        command.arg(self.origin.0).arg(number).arg(count).arg(text);
+        command
+    }
+
+    /// Remembers what others have appended. Returns the id of the caller's batch.
+    async fn read(&mut self, reply: Value) -> Result<Option<EventId>, LinkError> {
+        let Some(Exchanged { lineage, before, id, batches }) = entries::of_exchange(reply) else {
+            return Err(LinkError::Server {
+                code: "EVENTS".to_owned(),
+                message: "the reply to a batch of events is none".to_owned(),
+            });
+        };
+        self.see_lineage(&lineage);
+        if before < self.last {
             // Emptied, or restored from before. Ids there may be lower than those read here.
             self.events.gap(None, "Redis lost the stream of events");
             self.last = EventId::default();
             self.batches.clear();
         }
-        let mut read = cmd("XREAD");
-        read.arg("COUNT").arg(PAGE).arg("BLOCK").arg(BLOCK_MS);
-        read.arg("STREAMS").arg(&self.keys.stream).arg(self.last.to_string());
-        let batches = entries::of_read(self.link.call(&read).await?);
-        let is_all = batches.len() < PAGE;
-        let is_news = !batches.is_empty();
-        for batch in batches {
-            self.remember(batch, 0);
+        let mut page = batches;
+        while self.last < before {
+            if page.is_empty() {
+                let mut read = cmd("XRANGE");
+                read.arg(&self.keys[0]).arg(format!("({}", self.last)).arg(before.to_string());
+                page = entries::of_range(self.link.call(read.arg("COUNT").arg(PAGE)).await?);
+            }
+            if page.is_empty() {
+                // Cut from the stream already: the next batch shows the gap.
+                break;
+            }
+            for batch in page.drain(..) {
+                self.remember(batch, 0);
+            }
         }
-        if is_news && is_all {
-            tokio::time::sleep(GATHER).await;
-        }
-        Ok(())
+        Ok(id)
     }
 
     fn remember(&mut self, batch: Batch, age_ms: u64) {
@@ -215,63 +261,6 @@ impl StreamReader {
         }
         if self.lineage.replace(id.to_owned()).is_some() {
             self.events.tell(Event::new(EventKind::Lineage).text(id));
-        }
-    }
-}
-
-struct StreamWriter {
-    events: Events,
-    link: RedisLink,
-    keys: Keys,
-    origin: ServerId,
-}
-
-impl StreamWriter {
-    async fn write(self) {
-        let script = Script::new("shared.lua", include_str!("shared.lua"));
-        let Some(outbox) = &self.events.inner.outbox else { return };
-        // Of more than the stream keeps, the first would be gone before anyone can read them.
-        let most = BATCH.min((self.events.inner.options.history / 4).max(1));
-        let mut pace = tokio::time::sleep(Duration::ZERO);
-        for number in 1.. {
-            let mut batch = outbox.next(most).await;
-            if batch.len() < most {
-                pace.await;
-                batch.extend(outbox.take(most - batch.len()));
-            }
-            pace = tokio::time::sleep(GATHER);
-            let lost = self.events.inner.lost.swap(0, Ordering::Relaxed);
-            if lost > 0 {
-                let mut gap = Event::new(EventKind::Gap).text("a lock server dropped events");
-                gap.missed = Some(lost);
-                batch.insert(0, gap);
-            }
-            self.append(&script, number, &batch).await;
-        }
-    }
-
-    /// Repeats until Redis has them. Readers know a batch that was appended twice by its number.
-    async fn append(&self, script: &Script, number: u64, batch: &[Event]) {
-        let mut command = script.call_once(&[&*self.keys.stream, &*self.keys.last]);
-        let (history, text) = (self.events.inner.options.history, serde_json::to_string(batch));
-        command.arg(history).arg(self.origin.0).arg(number).arg(batch.len());
-        command.arg(text.unwrap_or_default());
-        loop {
-            match self.link.call(&command).await {
-                Ok(Value::BulkString(_)) => return,
-                Err(LinkError::Server { code, .. }) if elsewhere(&code).is_some() => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Ok(_) | Err(LinkError::Server { .. }) => {
-                    tracing::warn!(count = batch.len(), "Redis did not take the events");
-                    self.events.lose(batch.len() as u64);
-                    tokio::time::sleep(PAUSE).await;
-                    return;
-                }
-                Err(LinkError::Down(_) | LinkError::Unknown(_)) => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
         }
     }
 }

@@ -29,13 +29,26 @@ impl Batch {
     }
 }
 
-/// The entries of an `XREAD` of one stream; none where nothing came in time.
-pub(super) fn of_read(reply: Value) -> Vec<Batch> {
-    let Value::Array(mut streams) = reply else { return Vec::new() };
-    match streams.pop() {
-        Some(Value::Array(mut stream)) => of_range(stream.pop().unwrap_or(Value::Nil)),
-        _ => Vec::new(),
-    }
+/// The reply to `shared.lua`.
+pub(super) struct Exchanged {
+    /// Lineage of the records; empty where there is none.
+    pub(super) lineage: String,
+    /// The id of the last entry before the caller's.
+    pub(super) before: EventId,
+    /// The id of the caller's; `None` where it appended nothing.
+    pub(super) id: Option<EventId>,
+    /// Entries of others up to that one, perhaps not all.
+    pub(super) batches: Vec<Batch>,
+}
+
+/// Reads an [`Exchanged`]; `None` where it is something else.
+pub(super) fn of_exchange(reply: Value) -> Option<Exchanged> {
+    let Value::Array(parts) = reply else { return None };
+    let [lineage, before, id, entries] = <[Value; 4]>::try_from(parts).ok()?;
+    let fields = text_fields(Value::Array(vec![lineage, before, id]))?;
+    let [lineage, before, id] = <[String; 3]>::try_from(fields).ok()?;
+    let id = if id.is_empty() { None } else { Some(id.parse().ok()?) };
+    Some(Exchanged { lineage, before: before.parse().ok()?, id, batches: of_range(entries) })
 }
 
 /// The entries of an `XRANGE` or `XREVRANGE`.
@@ -93,13 +106,15 @@ mod tests {
             array([text("x"), array([])]),
             Value::Nil,
         ]);
-        let batches = of_read(array([array([text("stream"), entries])]));
+        let reply = array([text("lineage"), text("7-6"), text(""), entries]);
+        let Exchanged { lineage, before, id, batches } = of_exchange(reply).unwrap();
+        assert_eq!((lineage.as_str(), before, id), ("lineage", batches[2].id, None));
         assert_eq!(batches.len(), 3);
         assert_eq!(batches[0].events[0].kind, EventKind::Lineage);
         assert_eq!((batches[0].at_ms, batches[0].origin), (9, (3, 1)));
         assert_eq!(batches[0].before(), "7-0".parse().unwrap());
         assert_eq!((batches[1].id, batches[1].count), ("7-3".parse().unwrap(), 1));
         assert!(batches[1].events.is_empty() && batches[2].events.is_empty());
-        assert!(of_read(Value::Nil).is_empty() && of_range(text("x")).is_empty());
+        assert!(of_exchange(Value::Nil).is_none() && of_range(text("x")).is_empty());
     }
 }

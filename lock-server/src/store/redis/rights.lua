@@ -20,8 +20,6 @@ for at = 3, #ARGV do
   end
   if name == 'publish' or name == 'subscribe' then
     words[#words + 1] = channel
-  elseif name == 'xread' then
-    words = { 'xread', 'STREAMS', key, '0' }
   elseif keyed ~= '' then
     words[#words + 1] = key
   end
