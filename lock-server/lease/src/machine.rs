@@ -81,7 +81,8 @@ enum Alarm {
 #[derive(Debug)]
 pub struct Machine {
     counter: u64,
-    records: BTreeMap<LockName, Record>,
+    /// Boxed, because a record moves whenever its lock changes, and the tree moves its neighbours then.
+    records: BTreeMap<LockName, Box<Record>>,
     alarms: BTreeSet<(u64, LockName, Alarm)>,
     waiters: usize,
     limits: Limits,
@@ -135,7 +136,7 @@ impl Machine {
                 self.dirty.insert(lock.clone());
             }
         }
-        self.put_back(lock, record);
+        self.put_back(lock, Box::new(record));
     }
 
     /// The next token will be above `counter`; never lowers.
@@ -190,7 +191,7 @@ impl Machine {
         std::mem::take(&mut self.dirty)
             .into_iter()
             .map(|lock| {
-                let record = self.records.get(&lock);
+                let record = self.records.get(&lock).map(Box::as_ref);
                 (lock, record)
             })
             .collect()
@@ -198,7 +199,7 @@ impl Machine {
 
     /// What is known of a lock.
     pub fn record(&self, lock: &LockName) -> Option<&Record> {
-        self.records.get(lock)
+        self.records.get(lock).map(Box::as_ref)
     }
 
     /// Whether there is something to make durable or to deliver.

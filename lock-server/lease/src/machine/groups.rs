@@ -176,7 +176,7 @@ impl Machine {
 
     fn check_kinds(&self, parts: &[Acquire]) -> Result<(), StoreError> {
         for wish in parts {
-            let kind = self.records.get(&wish.lock).and_then(Record::kind);
+            let kind = self.records.get(&wish.lock).and_then(|record| record.kind());
             if let Some(kind) = kind.filter(|kind| *kind != wish.mode.kind()) {
                 return Err(part(&wish.lock, StoreError::OtherKind(kind)));
             }
@@ -274,7 +274,7 @@ impl Machine {
 
     /// The record of the first lock that a group waits for.
     pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
-        self.records.get(self.waits_for(id)?)
+        self.records.get(self.waits_for(id)?).map(Box::as_ref)
     }
 
     /// Whether nothing is in the way of a group. Of several servers, one may not have loaded each of its

@@ -33,7 +33,7 @@ impl Machine {
     }
 
     /// Takes a record out to change it, with its alarm.
-    pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Record> {
+    pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Box<Record>> {
         let record = self.records.remove(lock)?;
         if let Some(at_ms) = self.alarm_ms(&record) {
             self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
@@ -43,7 +43,7 @@ impl Machine {
 
     /// Puts a record back that may have changed. Where its first waiter may be served now,
     /// [`pass_on`](Self::pass_on) will.
-    pub(super) fn put_back(&mut self, lock: LockName, record: Record) {
+    pub(super) fn put_back(&mut self, lock: LockName, record: Box<Record>) {
         if record.may_pass_on(&self.limits) {
             self.passing.push(lock.clone());
         }
@@ -51,7 +51,7 @@ impl Machine {
     }
 
     /// Puts a record back whose queue was just served.
-    pub(super) fn keep(&mut self, lock: LockName, record: Record) {
+    pub(super) fn keep(&mut self, lock: LockName, record: Box<Record>) {
         let at_ms = self.alarm_ms(&record);
         if let Some(at_ms) = at_ms {
             self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
