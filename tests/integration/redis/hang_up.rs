@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use fence_protocol::Code;
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_tests::api::{Locks, Reply};
 use fence_tests::event_stream::EventStream;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
-use fence_tests::key_file::session_id;
+use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::raw_http;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
@@ -72,7 +73,13 @@ async fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Reply> {
     let body = json!({"ttl_ms": LONG_MS, "wait_ms": WAIT_MS});
     let waiting = tokio::spawn(async move { own.acquire(lock, body).await });
     locks.queue_of(lock, 1).await;
+    settled(locks, lock).await;
     waiting
+}
+
+/// The server has the reply to what Redis shows of a lock: it decides one request about it after the other.
+async fn settled(locks: &Locks, lock: &str) {
+    locks.renew(lock, lease_id()).await.problem(Code::LeaseLost);
 }
 
 /// The hand-over to a waiter is in the reply to another client's request.
@@ -115,6 +122,7 @@ async fn a_waiter_gets_the_grant_of_a_reply_to_a_waiter_that_left() {
     let own = locks.clone();
     let second = tokio::spawn(async move { own.acquire("a", shared(WAIT_MS)).await });
     locks.queue_of("a", 2).await;
+    settled(&locks, "a").await;
     held.proxy.set(Fault::HoldReplies);
     drop(first);
     held.until_gone("lock:a#").await;
