@@ -29,6 +29,11 @@ use service_kit::telemetry::{self, LogFormat};
 use crate::cli::{Cli, Command};
 use crate::exit::{Failure, code};
 
+/// Requests allocate and free on every thread, which the system's allocator serves slowly: see
+/// docs/decisions/0055-an-allocator.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Every HTTP client that a command or a demo makes may speak TLS.
     service_kit::tls::install_crypto();
