@@ -292,10 +292,15 @@ impl Inner {
         }
     }
 
-    /// The next batch that the store has to commit; none while as many as it takes are under way. Batches
-    /// that change nothing, where this server is alone, are settled on the way.
+    /// The next batch that the store has to commit; none where it has to wait for one that is under way.
+    /// Batches that change nothing, where this server is alone, are settled on the way.
     fn take_off(&self, state: &mut State) -> Option<Flight> {
-        if state.core.in_flight.count() >= self.store.batches_max() {
+        let is_free = match state.core.in_flight.count() {
+            0 => true,
+            1 => self.store.overlap_min().is_some_and(|min| state.core.pending.len() >= min),
+            _ => false,
+        };
+        if !is_free {
             return None;
         }
         loop {

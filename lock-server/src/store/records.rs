@@ -88,7 +88,7 @@ pub struct Batch {
     /// The counter's value that the groups were decided on: the tokens of this batch are above it.
     pub counter: u64,
     /// How far that may be above the engine's counter, because of the tokens of batches that are under
-    /// way; see [`RecordStore::batches_max`]. An engine whose counter is lower has lost tokens.
+    /// way; see [`RecordStore::overlap_min`]. An engine whose counter is lower has lost tokens.
     pub ahead: u64,
     /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch that
     /// takes some have no record in common; an engine that cannot commit all of them in one step may
@@ -220,10 +220,10 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
-    /// How many batches may be under way at once, which have no record in common. One where this process
-    /// is alone.
-    fn batches_max(&self) -> usize {
-        1
+    /// How many requests have to wait for a batch to be committed while another one is under way, which
+    /// has no record in common with it; `None` where one is committed after the other.
+    fn overlap_min(&self) -> Option<usize> {
+        None
     }
 
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.

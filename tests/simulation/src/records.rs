@@ -218,8 +218,8 @@ impl RecordStore for SimRecords {
         self.link.is_alone
     }
 
-    fn batches_max(&self) -> usize {
-        if self.link.is_alone { 1 } else { 2 }
+    fn overlap_min(&self) -> Option<usize> {
+        (!self.link.is_alone).then_some(1)
     }
 
     fn now_ms(&self) -> u64 {

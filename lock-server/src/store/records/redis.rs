@@ -52,8 +52,9 @@ use crate::store::{ListQuery, LossOptions, StoreError};
 /// How many records are read in one call.
 const READ_MAX: usize = 1_000;
 
-/// How many batches are under way at once: one is decided while Redis commits another.
-const BATCHES_MAX: usize = 2;
+/// So many requests are decided while Redis commits others. With fewer, a call for them costs more time
+/// than waiting for the next one.
+const OVERLAP_MIN: usize = 16;
 
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
@@ -307,8 +308,8 @@ impl RecordStore for RedisRecords {
         false
     }
 
-    fn batches_max(&self) -> usize {
-        BATCHES_MAX
+    fn overlap_min(&self) -> Option<usize> {
+        Some(OVERLAP_MIN)
     }
 
     fn now_ms(&self) -> u64 {
