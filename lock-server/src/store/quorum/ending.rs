@@ -9,9 +9,8 @@ use service_kit::ids;
 use super::doubt::{Doubt, changes, changes_for_good};
 use super::nodes::budget;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
-use crate::store::quorum::rules::{Addressee, End, Renew, bucket_of};
+use crate::store::quorum::rules::{Addressee, End, Renew, TopUp, bucket_of};
 use crate::store::{Grant, Mode, Revoke, StoreError};
 
 /// How often something is asked anew because the nodes are in another view, or above a token.

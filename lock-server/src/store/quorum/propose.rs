@@ -15,9 +15,8 @@ use super::nodes::budget;
 use super::queue::{Delivery, Granted, Holder, Outcome};
 use super::round::Asked;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::{Decision, Round};
-use crate::store::quorum::rules::{NodeReply, Vote, bucket_of};
+use crate::store::quorum::rules::{NodeReply, TopUp, Vote, bucket_of};
 use crate::store::{Acquire, Grant, StoreError};
 use lease::tokens;
 

@@ -1,9 +1,8 @@
 //! The rules of a quorum of independent nodes: pure, without I/O, clock or runtime.
 //!
-//! [`node`] is one node as a state machine: what the node's scripts do, in Rust. [`tally`] is what a
-//! proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. The model checker
-//! runs all three; the store runs the latter two over real nodes, and a test holds the scripts
-//! against the first, step by step.
+//! [`tally`] is what a proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. What
+//! a node does is in its scripts; the tests have the same node in Rust, which the model checker runs
+//! under these rules, and compare the scripts with it step by step.
 //!
 //! Why tokens are unique and rise: a node accepts a token at most once (`t` above everything that it
 //! accepted before in the lock's bucket), any two majorities share a node, and a node that lost its
@@ -15,7 +14,6 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-pub mod node;
 pub mod tally;
 pub mod view;
 
@@ -88,6 +86,32 @@ pub struct Vote {
     /// Tokens of this lease that can never reach a majority: more than `f` nodes are above each and
     /// do not hold it. A vote for one of them may be replaced, whoever got it.
     pub dead: Vec<Token>,
+    /// For how long ended ids are remembered, in milliseconds.
+    pub retention_ms: u64,
+}
+
+/// Tells a node of a lease that a majority holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopUp {
+    /// The lock.
+    pub lock: LockName,
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// The id of the grant.
+    pub lease: LeaseId,
+    /// The token that a majority confirmed for it.
+    pub token: Token,
+    /// What remains of the lease, in milliseconds.
+    pub remaining_ms: u64,
+    /// The time to live that a renewal restores, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who holds it.
+    pub owner: Owner,
+    /// As in [`Vote::metadata`].
+    pub metadata: String,
+    /// The attempt that the grant was made for, so that [`End::Drop`] takes it back
+    /// here as well; empty after a renewal.
+    pub attempt: String,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,
 }
@@ -284,9 +308,6 @@ impl NodeReply {
         }
     }
 }
-
-#[cfg(test)]
-mod walk;
 
 #[cfg(test)]
 mod tests {

@@ -8,9 +8,8 @@ use ::redis::Cmd;
 use fence_protocol::{LeaseId, LockName, Namespace, Token};
 use service_kit::redis_link::Script;
 
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::view::{Accepted, Addressee, FORMAT, View};
-use crate::store::quorum::rules::{Bucket, End, NodeId, Renew, Vote, bucket_of};
+use crate::store::quorum::rules::{Bucket, End, NodeId, Renew, TopUp, Vote, bucket_of};
 use crate::store::redis::KeyPrefix;
 
 macro_rules! script {

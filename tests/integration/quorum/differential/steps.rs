@@ -3,12 +3,13 @@
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use fence_tests::seed::Seed;
-use lock_server::store::quorum::rules::node::{Node, TopUp};
 use lock_server::store::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
 use lock_server::store::quorum::rules::{
-    Bucket, End, Members, NodeId, NodeReply, Refusal, Renew, Vote, bucket_of,
+    Bucket, End, Members, NodeId, NodeReply, Refusal, Renew, TopUp, Vote, bucket_of,
 };
 use lock_server::store::quorum::scripts::{Init, Rejoin};
+
+use super::super::reference::Node;
 
 /// Whom a script about a lock is for.
 #[derive(Clone, Debug)]

@@ -9,9 +9,8 @@ use super::super::replies::read_reply;
 use super::super::round::Asked;
 use super::super::{Current, QuorumStore};
 use super::ballot::Votes;
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::Heard;
-use crate::store::quorum::rules::{End, NodeReply, majority};
+use crate::store::quorum::rules::{End, NodeReply, TopUp, majority};
 
 /// The pauses after which a node is asked again that has not said that the vote is gone: a vote that
 /// is left behind is in everybody's way for as long as its lease would live.
