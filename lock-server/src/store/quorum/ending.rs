@@ -10,7 +10,7 @@ use super::doubt::{Doubt, changes, changes_for_good};
 use super::nodes::budget;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::store::quorum::rules::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
-use crate::store::quorum::rules::{Addressee, End, Renew, TopUp, bucket_of};
+use crate::store::quorum::rules::{End, Operation, Renew, TopUp, bucket_of};
 use crate::store::{Grant, Mode, Revoke, StoreError};
 
 /// How often something is asked anew because the nodes are in another view, or above a token.
@@ -50,7 +50,6 @@ impl QuorumStore {
             retention_ms: self.inner.options.limits.ended_retention_ms,
         };
         self.inner.membership.saw_ttl(renew.ttl_ms.unwrap_or(0));
-        let scripts = &self.inner.scripts;
         let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
             let began_ms = self.now_ms();
@@ -58,8 +57,7 @@ impl QuorumStore {
                 let decision = round.renew();
                 (decision != RenewDecision::Undecided).then_some(decision)
             };
-            let command = |to: Addressee<'_>| scripts.renew(to, &renew);
-            let asked = self.ask(lock, budget(ttl), command, decide).await;
+            let asked = self.ask(budget(ttl), Operation::Renew(renew.clone()), decide).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -120,19 +118,18 @@ impl QuorumStore {
             End::For { reason, .. } => *reason,
             End::Drop { .. } => EndReason::Released,
         };
-        let retention_ms = self.inner.options.limits.ended_retention_ms;
-        let scripts = &self.inner.scripts;
         let mut doubt = Doubt::new(match &end {
             End::For { .. } => changes_for_good,
             End::Drop { .. } => changes,
         });
+        let retention_ms = self.inner.options.limits.ended_retention_ms;
+        let operation = Operation::End { lock: lock.clone(), lease, end, retention_ms };
         for _ in 0..ROUNDS_MAX {
             let decide = |round: &Round| {
                 let decision = round.end();
                 (decision != EndDecision::Undecided).then_some(decision)
             };
-            let command = |to: Addressee<'_>| scripts.end(to, lock, lease, &end, retention_ms);
-            let asked = self.ask(lock, budget(None), command, decide).await;
+            let asked = self.ask(budget(None), operation.clone(), decide).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -198,9 +195,8 @@ impl QuorumStore {
         let mut token = Self::token_above(self.known_p(lock), None)?;
         let mut doubt = Doubt::new(changes);
         for attempt in 0..ROUNDS_MAX {
-            let scripts = &self.inner.scripts;
-            let command = |to: Addressee<'_>| scripts.raise(to, bucket, token);
-            let asked = self.ask(lock, budget(None), command, raised).await;
+            let operation = Operation::Raise { bucket, token };
+            let asked = self.ask(budget(None), operation, raised).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -228,9 +224,7 @@ impl QuorumStore {
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
         let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
-            let scripts = &self.inner.scripts;
-            let command = |to: Addressee<'_>| scripts.lift(to, mark);
-            let asked = self.ask_about(budget(None), command, raised, |_, _| {}).await;
+            let asked = self.ask(budget(None), Operation::Lift(mark), raised).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {

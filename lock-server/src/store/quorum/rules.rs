@@ -154,6 +154,89 @@ pub enum End {
     },
 }
 
+/// What a node is asked to do in one step, about a lock or about its counters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Accept a token for a lease.
+    Vote(Vote),
+    /// Take over a lease that a majority holds.
+    TopUp(TopUp),
+    /// Give a lease its time again.
+    Renew(Renew),
+    /// End a lease.
+    End {
+        /// The lock.
+        lock: LockName,
+        /// The lease.
+        lease: LeaseId,
+        /// How.
+        end: End,
+        /// For how long ended ids are remembered, in milliseconds.
+        retention_ms: u64,
+    },
+    /// Say what is known of a lock.
+    Read(LockName),
+    /// Use up a token that no lease gets.
+    Raise {
+        /// The bucket whose counter is raised.
+        bucket: Bucket,
+        /// The token.
+        token: Token,
+    },
+    /// Lift all counters to a mark.
+    Lift(Token),
+}
+
+impl Operation {
+    /// The word by which the scripts know it.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Vote(_) => "vote",
+            Self::TopUp(_) => "topup",
+            Self::Renew(_) => "renew",
+            Self::End { .. } => "finish",
+            Self::Read(_) => "read",
+            Self::Raise { .. } => "raise",
+            Self::Lift(_) => "lift",
+        }
+    }
+
+    /// The lock that it is about, if it is about one.
+    pub(super) fn lock(&self) -> Option<&LockName> {
+        match self {
+            Self::Vote(Vote { lock, .. })
+            | Self::TopUp(TopUp { lock, .. })
+            | Self::Renew(Renew { lock, .. })
+            | Self::End { lock, .. }
+            | Self::Read(lock) => Some(lock),
+            Self::Raise { .. } | Self::Lift(_) => None,
+        }
+    }
+
+    /// The bucket whose counter it concerns; `None` for all of them.
+    pub(super) fn bucket(&self) -> Option<Bucket> {
+        match self {
+            Self::Vote(Vote { bucket, .. })
+            | Self::TopUp(TopUp { bucket, .. })
+            | Self::Renew(Renew { bucket, .. })
+            | Self::Raise { bucket, .. } => Some(*bucket),
+            Self::End { lock, .. } | Self::Read(lock) => Some(bucket_of(lock)),
+            Self::Lift(_) => None,
+        }
+    }
+
+    /// For how long ended ids are remembered, in milliseconds.
+    pub(super) fn retention_ms(&self) -> u64 {
+        match self {
+            Self::Vote(Vote { retention_ms, .. })
+            | Self::TopUp(TopUp { retention_ms, .. })
+            | Self::Renew(Renew { retention_ms, .. })
+            | Self::End { retention_ms, .. } => *retention_ms,
+            Self::Read(_) | Self::Raise { .. } | Self::Lift(_) => 0,
+        }
+    }
+}
+
 /// Why a node does not take part; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
