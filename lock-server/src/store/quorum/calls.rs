@@ -2,13 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::redis::Value;
-use futures_util::FutureExt as _;
-use futures_util::future::{MaybeDone, maybe_done};
 use service_kit::redis_link::{LinkError, RedisLink};
 use service_kit::tasks::Tasks;
 
@@ -20,13 +16,11 @@ use crate::store::quorum::rules::Operation;
 
 /// How many operations one call has at most.
 const OPERATIONS_MAX: usize = 64;
-/// How many calls of a node are under way at most: what comes meanwhile waits for the next one.
-const CALLS_MAX: usize = 1;
 
 /// Receives the reply to one operation.
 pub(super) type OnReply = Box<dyn FnOnce(Result<Value, Silence>) + Send>;
 
-/// Calls to one node, in the order in which their operations were submitted.
+/// Calls to one node, one at a time, in the order in which their operations were submitted.
 pub(super) struct Calls {
     index: usize,
     link: RedisLink,
@@ -35,24 +29,20 @@ pub(super) struct Calls {
     queue: Mutex<CallQueue>,
 }
 
+/// The operations of one call, under one view, and the receivers of their replies.
+type Batch = (Arc<Current>, Vec<(Arc<Operation>, OnReply)>);
+
 #[derive(Default)]
 struct CallQueue {
     waiting: VecDeque<Submitted>,
-    calls: usize,
+    /// Whether a task sends what waits.
+    is_sending: bool,
 }
 
 struct Submitted {
     current: Arc<Current>,
     operation: Arc<Operation>,
     on_reply: OnReply,
-}
-
-type Reply = Pin<Box<dyn Future<Output = Result<Value, LinkError>> + Send>>;
-
-/// A call that was sent.
-struct Call {
-    reply: Pin<Box<MaybeDone<Reply>>>,
-    receivers: Vec<OnReply>,
 }
 
 impl fmt::Debug for Calls {
@@ -70,72 +60,47 @@ impl Calls {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an operation under a view in which the node votes, behind every one that was submitted
-    /// before. It is sent at once, or with others when a call returns.
+    /// Submits an operation under a view in which the node votes. It is sent behind every one that was
+    /// submitted before: with the next call, which begins when the one under way has returned.
     pub(super) fn submit(
         self: &Arc<Self>,
         current: &Arc<Current>,
         operation: &Arc<Operation>,
         on_reply: OnReply,
     ) {
-        let mut queue = self.queue();
         let (current, operation) = (current.clone(), operation.clone());
+        let mut queue = self.queue();
         queue.waiting.push_back(Submitted { current, operation, on_reply });
-        if queue.calls >= CALLS_MAX {
-            return;
+        if !std::mem::replace(&mut queue.is_sending, true) {
+            drop(queue);
+            self.tasks.spawn(self.clone().send_all());
         }
-        let Some(call) = self.next(&mut queue) else { return };
-        queue.calls += 1;
-        drop(queue);
-        self.tasks.spawn(self.clone().run(call));
     }
 
-    /// Passes replies on, and sends what came meanwhile, until nothing waits.
-    async fn run(self: Arc<Self>, mut call: Call) {
-        loop {
-            call.reply.as_mut().await;
-            let reply = call.reply.as_mut().take_output();
-            let reply = reply.unwrap_or_else(|| Err(LinkError::Unknown("no reply".to_owned())));
-            // Sent first: whoever gets a reply may submit what is to go behind all that waits.
-            let next = {
-                let mut queue = self.queue();
-                let next = self.next(&mut queue);
-                queue.calls -= usize::from(next.is_none());
-                next
+    /// Sends what waits until nothing does.
+    async fn send_all(self: Arc<Self>) {
+        while let Some((current, submitted)) = self.next() {
+            let (operations, receivers): (Vec<_>, Vec<_>) = submitted.into_iter().unzip();
+            let reply = match current.addressee(self.index) {
+                Some(to) => self.link.call_in_turn(&self.scripts.batch(to, &operations)).await,
+                None => Err(LinkError::Down("the node does not vote".to_owned())),
             };
-            pass_on(reply, call.receivers);
-            match next {
-                Some(next) => call = next,
-                None => return,
-            }
+            pass_on(reply, receivers);
         }
     }
 
-    /// Sends what waits under one view. The lock on the queue is held meanwhile, so that no call
-    /// overtakes another one.
-    fn next(&self, queue: &mut CallQueue) -> Option<Call> {
-        let first = queue.waiting.front()?;
+    /// Takes what waits under one view; `None` where nothing waits, and nothing is sent from then on.
+    fn next(&self) -> Option<Batch> {
+        let mut queue = self.queue();
+        let Some(first) = queue.waiting.front() else {
+            queue.is_sending = false;
+            return None;
+        };
         let current = first.current.clone();
         let same = |next: &&Submitted| Arc::ptr_eq(&next.current, &current);
         let count = queue.waiting.iter().take(OPERATIONS_MAX).take_while(same).count();
-        let mut operations = Vec::with_capacity(count);
-        let mut receivers = Vec::with_capacity(count);
-        for submitted in queue.waiting.drain(..count) {
-            operations.push(submitted.operation);
-            receivers.push(submitted.on_reply);
-        }
-        let command = current.addressee(self.index).map(|to| self.scripts.batch(to, &operations));
-        let link = self.link.clone();
-        let reply: Reply = Box::pin(async move {
-            match command {
-                Some(command) => link.call_in_turn(&command).await,
-                None => Err(LinkError::Down("the node does not vote".to_owned())),
-            }
-        });
-        let mut reply = Box::pin(maybe_done(reply));
-        // The first poll sends it.
-        let _ = (&mut reply).now_or_never();
-        Some(Call { reply, receivers })
+        let taken = queue.waiting.drain(..count).map(|next| (next.operation, next.on_reply));
+        Some((current, taken.collect()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fence_protocol::wire::lock::{EndReason, EndedReply};
-use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 use service_kit::ids;
 
 use super::doubt::{Doubt, changes, changes_for_good};
@@ -112,17 +112,12 @@ impl QuorumStore {
         &self,
         lock: &LockName,
         lease: LeaseId,
-        end: End,
+        reason: EndReason,
+        why: Option<Owner>,
     ) -> Result<EndedReply, StoreError> {
-        let reason = match &end {
-            End::For { reason, .. } => *reason,
-            End::Drop { .. } => EndReason::Released,
-        };
-        let mut doubt = Doubt::new(match &end {
-            End::For { .. } => changes_for_good,
-            End::Drop { .. } => changes,
-        });
+        let mut doubt = Doubt::new(changes_for_good);
         let retention_ms = self.inner.options.limits.ended_retention_ms;
+        let end = End::For { reason, why };
         let operation = Operation::End { lock: lock.clone(), lease, end, retention_ms };
         for _ in 0..ROUNDS_MAX {
             let decide = |round: &Round| {
@@ -159,8 +154,7 @@ impl QuorumStore {
         lock: &LockName,
         lease: LeaseId,
     ) -> Result<EndedReply, StoreError> {
-        let end = End::For { reason: EndReason::Released, why: None };
-        let ended = self.end(lock, lease, end).await;
+        let ended = self.end(lock, lease, EndReason::Released, None).await;
         // What waits under this id is told only when the nodes remember that it has ended.
         let released = StoreError::Lost { reason: EndReason::Released, why: None };
         match &ended {
@@ -180,8 +174,7 @@ impl QuorumStore {
             Some(lease) => lease,
             None => self.look(lock).await?.surely_live()?.ok_or(StoreError::NotHeld)?.lease,
         };
-        let end = End::For { reason: EndReason::Revoked, why: revoke.reason };
-        match self.end(lock, lease, end).await {
+        match self.end(lock, lease, EndReason::Revoked, revoke.reason).await {
             Ok(ended) => Ok(vec![ended]),
             Err(StoreError::Lost { .. }) if !named => Err(StoreError::NotHeld),
             Err(error) => Err(error),

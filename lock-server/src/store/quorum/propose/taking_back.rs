@@ -19,8 +19,8 @@ const AGAIN: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
 
 impl QuorumStore {
-    /// Takes votes back, in the background. The first orders are sent before this returns, on the
-    /// connections that the votes went through, so behind them; each goes out in every view in which
+    /// Takes votes back, in the background. The first orders are submitted before this returns, so
+    /// they go to each node behind the votes; each goes out in every view in which
     /// a vote was asked for, and in the one in force. What it gives ends when most nodes have obeyed,
     /// or may not have heard.
     pub(in super::super) fn take_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {

@@ -55,11 +55,6 @@ impl Members {
         self.0.contains(node)
     }
 
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
