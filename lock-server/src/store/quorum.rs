@@ -6,6 +6,7 @@
 //! nodes one quorum (`membership`, `plan`). Any number of lock servers may use the same nodes.
 
 mod acquire;
+mod calls;
 mod counters;
 mod doubt;
 mod ending;
@@ -39,6 +40,7 @@ use service_kit::clock::Clock;
 use service_kit::redis_link::{LinkOptions, RedisLink};
 use service_kit::tasks::Tasks;
 
+use self::calls::Calls;
 use self::counters::Counters;
 use self::membership::{Current, Driver, Membership};
 use self::nodes::{Node, Notes};
@@ -150,7 +152,8 @@ impl QuorumStore {
             };
             let (target, verifier) = (target.clone(), Arc::new(verifier));
             let link = RedisLink::start_lazily(target, options.link, verifier, &kit.tasks);
-            Arc::new(Node { index, link, notes })
+            let calls = Calls::new(index, link.clone(), scripts.clone(), kit.tasks.clone());
+            Arc::new(Node { index, link, calls: Arc::new(calls), notes })
         };
         let nodes: Vec<Arc<Node>> = targets.iter().enumerate().map(node).collect();
         runs.follow(nodes.iter().map(|node| node.link.watch()).collect());
@@ -256,7 +259,7 @@ impl QuorumStore {
     }
 
     /// The view to ask under.
-    fn current(&self) -> Result<Current, StoreError> {
+    fn current(&self) -> Result<Arc<Current>, StoreError> {
         self.inner.membership.current().ok_or_else(|| {
             let (_, reasons) = self.inner.membership.summary();
             StoreError::Unavailable(format!("the quorum has not begun: {reasons}"))

@@ -1,6 +1,6 @@
 //! The quorum's rules under a model checker: every order of messages, losses, one amnesia.
 //!
-//! The nodes are `rules::quorum::node` and the proposers decide with `rules::quorum::tally`: what
+//! The nodes are the reference of the scripts (`reference`) and the proposers decide with `rules::tally`: what
 //! the servers run, and what the scripts are held against. The checker walks through every state
 //! that can come of it within the bounds of a [`Bounds`], and looks for two leases with one token, a
 //! later grant with a lower token, and two holders at once.

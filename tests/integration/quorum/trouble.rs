@@ -220,8 +220,14 @@ async fn a_deaf_subscription_is_noticed() {
     let nodes = QuorumNodes::start(3).await;
     let path = Forgetful::before(nodes.node(0).address()).await;
     let url = nodes.url().replace(&nodes.node(0).address(), &path.address);
-    let (_store, kit) = store_at(&url).await.unwrap();
+    let (store, kit) = store_at(&url).await.unwrap();
     until_all_vote(&kit).await;
+    // It listens while a request waits.
+    store.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    let waits = store.clone();
+    let _waiting = AbortOnDropHandle::new(tokio::spawn(async move {
+        waits.acquire(request("a", LONG_MS, LONG_MS)).await
+    }));
     let subscribed = || async {
         let count: (String, usize) =
             nodes.node(0).run(&["PUBSUB", "NUMSUB", "{fence:default}:q:wake"]).await;

@@ -28,7 +28,19 @@ impl QuorumStore {
         let (mut seat, entered) =
             self.queues().enter(self, &request, &self.inner.options.limits)?;
         match entered {
-            Entered::First => self.drive(request.lock.clone()),
+            Entered::First if request.wait_ms > 0 => {
+                drop(self.inner.tasks.spawn(self.clone().drive(request.lock.clone())));
+            }
+            // In the caller's task until it has its reply: most locks are free, and no other request
+            // comes meanwhile.
+            Entered::First => {
+                let drive = self.inner.tasks.finish(self.clone().drive(request.lock.clone()));
+                tokio::select! {
+                    biased;
+                    told = seat.told() => return told,
+                    () = drive => {}
+                }
+            }
             Entered::Behind => {
                 tokio::select! {
                     biased;
@@ -83,33 +95,31 @@ impl QuorumStore {
     }
 
     /// Asks for whoever is first in the queue of a lock, one after the other, until nobody is.
-    fn drive(&self, lock: LockName) {
-        let store = self.clone();
-        self.inner.tasks.spawn(async move {
-            while let Some((request, wake)) = store.queues().head(&lock) {
-                // What woke this up so far is seen by the proposal.
-                drain(&wake);
-                let outcome = store.propose(&request).await;
-                let now_ms = store.now_ms();
-                let poll_ms = store.queues().poll_ms(store.inner.nodes.len());
-                match store.queues().tell(&lock, request.lease_id, outcome, now_ms, poll_ms) {
-                    Next::Ask => {}
-                    Next::TakeBack(delivery) => {
-                        if let Some(most) = delivery.take_back() {
-                            // It ends without a word where too few nodes have answered.
-                            let _ = most.await;
-                        }
+    async fn drive(self, lock: LockName) {
+        while let Some((request, wake)) = self.queues().head(&lock) {
+            // What woke this up so far is seen by the proposal.
+            drain(&wake);
+            let outcome = self.propose(&request).await;
+            let now_ms = self.now_ms();
+            let poll_ms = self.queues().poll_ms(self.inner.nodes.len());
+            match self.queues().tell(&lock, request.lease_id, outcome, now_ms, poll_ms) {
+                Next::Ask => {}
+                Next::TakeBack(delivery) => {
+                    if let Some(most) = delivery.take_back() {
+                        // It ends without a word where too few nodes have answered.
+                        let _ = most.await;
                     }
-                    Next::Wait(ms) => {
-                        let ms = ms.saturating_add(random_below(SPREAD_MS));
-                        tokio::select! {
-                            () = wake.notified() => give_way().await,
-                            () = tokio::time::sleep(Duration::from_millis(ms)) => {}
-                        }
+                }
+                Next::Wait(ms) => {
+                    let _listening = self.queues().await_ends();
+                    let ms = ms.saturating_add(random_below(SPREAD_MS));
+                    tokio::select! {
+                        () = wake.notified() => give_way().await,
+                        () = tokio::time::sleep(Duration::from_millis(ms)) => {}
                     }
                 }
             }
-        });
+        }
     }
 }
 

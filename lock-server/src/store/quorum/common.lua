@@ -1,4 +1,4 @@
--- What the scripts of a member begin with: who asks is of the same quorum and in the same view, and
+-- What the scripts of a member begin with: the caller is of the same quorum and in the same view, and
 -- means this node, not one that it is a copy of.
 --
 -- KEYS[1]  meta, a hash: format cluster n view members node state run_id floor ready_at covered, and
@@ -6,7 +6,6 @@
 --          alone.
 -- ARGV[1]  the cluster  [2] of how many nodes  [3] the caller's view  [4] its members
 -- ARGV[5]  the node that is meant: its id
--- ARGV[6]  a bucket, in the scripts that are about one
 --
 -- Refusals, for all of them, before anything is written:
 --        NOMEMBER            it belongs to no quorum
@@ -20,20 +19,24 @@
 --        l:<lock>            the record of a lock, see lock.lua; it goes away by itself
 --
 -- Numbers stay below 10^15, exact in a double; what may have fifteen digits is written by int().
-local meta = redis.call('HMGET', KEYS[1], 'cluster', 'n', 'state', 'view', 'members', 'floor',
-  'covered', 'p' .. (ARGV[6] or ''), 'node')
-if not meta[1] or meta[1] == '' then
-  return { 'NOMEMBER' }
-elseif meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then
-  return { 'OTHER', meta[1], meta[2] }
-elseif meta[3] ~= 'ready' then
-  return { 'NOTREADY' }
-elseif meta[4] ~= ARGV[3] or meta[5] ~= ARGV[4] then
-  return { 'VIEW', meta[4], meta[5] }
-elseif meta[9] ~= ARGV[5] then
-  return { 'STRANGER', meta[9] }
+local meta
+
+-- Reads what the node knows of itself, and further fields. Returns the refusal, if any.
+local function admit(...)
+  meta = redis.call('HMGET', KEYS[1], 'cluster', 'n', 'state', 'view', 'members', 'node', 'floor',
+    'covered', ...)
+  if not meta[1] or meta[1] == '' then
+    return { 'NOMEMBER' }
+  elseif meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then
+    return { 'OTHER', meta[1], meta[2] }
+  elseif meta[3] ~= 'ready' then
+    return { 'NOTREADY' }
+  elseif meta[4] ~= ARGV[3] or meta[5] ~= ARGV[4] then
+    return { 'VIEW', meta[4], meta[5] }
+  elseif meta[6] ~= ARGV[5] then
+    return { 'STRANGER', meta[6] }
+  end
 end
-local accepted = math.max(tonumber(meta[8] or '0'), tonumber(meta[6]))
 
 local function int(number)
   return string.format('%.0f', number)

@@ -3,15 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fence_protocol::wire::lock::{EndReason, EndedReply};
-use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 use service_kit::ids;
 
 use super::doubt::{Doubt, changes, changes_for_good};
 use super::nodes::budget;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
-use crate::store::quorum::rules::{Addressee, End, Renew, bucket_of};
+use crate::store::quorum::rules::{End, Operation, Renew, TopUp, bucket_of};
 use crate::store::{Grant, Mode, Revoke, StoreError};
 
 /// How often something is asked anew because the nodes are in another view, or above a token.
@@ -51,7 +50,6 @@ impl QuorumStore {
             retention_ms: self.inner.options.limits.ended_retention_ms,
         };
         self.inner.membership.saw_ttl(renew.ttl_ms.unwrap_or(0));
-        let scripts = &self.inner.scripts;
         let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
             let began_ms = self.now_ms();
@@ -59,8 +57,7 @@ impl QuorumStore {
                 let decision = round.renew();
                 (decision != RenewDecision::Undecided).then_some(decision)
             };
-            let command = |to: Addressee<'_>| scripts.renew(to, &renew);
-            let asked = self.ask(lock, budget(ttl), command, decide).await;
+            let asked = self.ask(budget(ttl), Operation::Renew(renew.clone()), decide).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -115,25 +112,19 @@ impl QuorumStore {
         &self,
         lock: &LockName,
         lease: LeaseId,
-        end: End,
+        reason: EndReason,
+        why: Option<Owner>,
     ) -> Result<EndedReply, StoreError> {
-        let reason = match &end {
-            End::For { reason, .. } => *reason,
-            End::Drop { .. } => EndReason::Released,
-        };
+        let mut doubt = Doubt::new(changes_for_good);
         let retention_ms = self.inner.options.limits.ended_retention_ms;
-        let scripts = &self.inner.scripts;
-        let mut doubt = Doubt::new(match &end {
-            End::For { .. } => changes_for_good,
-            End::Drop { .. } => changes,
-        });
+        let end = End::For { reason, why };
+        let operation = Operation::End { lock: lock.clone(), lease, end, retention_ms };
         for _ in 0..ROUNDS_MAX {
             let decide = |round: &Round| {
                 let decision = round.end();
                 (decision != EndDecision::Undecided).then_some(decision)
             };
-            let command = |to: Addressee<'_>| scripts.end(to, lock, lease, &end, retention_ms);
-            let asked = self.ask(lock, budget(None), command, decide).await;
+            let asked = self.ask(budget(None), operation.clone(), decide).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -163,8 +154,7 @@ impl QuorumStore {
         lock: &LockName,
         lease: LeaseId,
     ) -> Result<EndedReply, StoreError> {
-        let end = End::For { reason: EndReason::Released, why: None };
-        let ended = self.end(lock, lease, end).await;
+        let ended = self.end(lock, lease, EndReason::Released, None).await;
         // What waits under this id is told only when the nodes remember that it has ended.
         let released = StoreError::Lost { reason: EndReason::Released, why: None };
         match &ended {
@@ -184,8 +174,7 @@ impl QuorumStore {
             Some(lease) => lease,
             None => self.look(lock).await?.surely_live()?.ok_or(StoreError::NotHeld)?.lease,
         };
-        let end = End::For { reason: EndReason::Revoked, why: revoke.reason };
-        match self.end(lock, lease, end).await {
+        match self.end(lock, lease, EndReason::Revoked, revoke.reason).await {
             Ok(ended) => Ok(vec![ended]),
             Err(StoreError::Lost { .. }) if !named => Err(StoreError::NotHeld),
             Err(error) => Err(error),
@@ -199,9 +188,8 @@ impl QuorumStore {
         let mut token = Self::token_above(self.known_p(lock), None)?;
         let mut doubt = Doubt::new(changes);
         for attempt in 0..ROUNDS_MAX {
-            let scripts = &self.inner.scripts;
-            let command = |to: Addressee<'_>| scripts.raise(to, bucket, token);
-            let asked = self.ask(lock, budget(None), command, raised).await;
+            let operation = Operation::Raise { bucket, token };
+            let asked = self.ask(budget(None), operation, raised).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {
@@ -229,9 +217,7 @@ impl QuorumStore {
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
         let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {
-            let scripts = &self.inner.scripts;
-            let command = |to: Addressee<'_>| scripts.lift(to, mark);
-            let asked = self.ask_about(budget(None), command, raised, |_, _| {}).await;
+            let asked = self.ask(budget(None), Operation::Lift(mark), raised).await;
             let mut asked = asked.map_err(|error| doubt.failed(error))?;
             doubt.note(&asked.round);
             match asked.decision.take() {

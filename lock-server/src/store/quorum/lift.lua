@@ -1,11 +1,11 @@
--- Lets every token from now on be above a mark: after common.lua.
---
--- KEYS   meta
--- ARGV   [1] cluster [2] n [3] view [4] members [5] node [6] no bucket: empty [7] the mark
+-- Lets every token from now on be above a mark.
 --
 -- Post:  RAISED floor                the floor of all buckets, at the mark or above
-if tonumber(ARGV[7]) <= tonumber(meta[6]) then
-  return { 'RAISED', meta[6] }
+local function lift(mark)
+  if tonumber(mark) > floor then
+    redis.call('HSET', KEYS[1], 'floor', mark)
+    floor = tonumber(mark)
+  end
+  return { 'RAISED', floor }
 end
-redis.call('HSET', KEYS[1], 'floor', ARGV[7])
-return { 'RAISED', ARGV[7] }
+

@@ -59,7 +59,7 @@ impl QuorumStore {
     async fn names(&self, query: &ListQuery) -> Result<BTreeSet<LockName>, StoreError> {
         let current = self.current()?;
         let nodes =
-            self.inner.nodes.iter().filter_map(|node| Some((node, current.addressee(node)?)));
+            self.inner.nodes.iter().filter_map(|node| Some((node, current.addressee(node.index)?)));
         let mut scans: FuturesUnordered<_> =
             nodes.map(|(node, to)| self.names_of(node, to, query)).collect();
         let mut reasons = self.absent(&current);

@@ -1,15 +1,23 @@
--- The record of a lock at one node; what the scripts about one lock go on with after common.lua.
---
--- KEYS[2]  l:<lock>
--- ARGV[6]  the lock's bucket  [7] how long ended ids are remembered, ms
+-- The record of a lock at one node; what the operations of a batch share. After common.lua.
 --
 -- The record is a text: a line for the live lease (empty without one), then a line an ended id,
 -- newest first, at most eight. It expires when the lease's time and then the retention are over.
 -- A lease whose time is over is an ended id from then on, whether or not that is written already.
-local retention = tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local live, ended = nil, ''
+-- As a text: a number is formatted anew wherever it is written.
+local now_text = string.format('%.0f', now)
+-- Of the node: every bucket's counter is at least at floor; p has the buckets of the batch.
+local floor, covered, p
+-- Of the operation: the record's key, its bucket, and how long ended ids are remembered, ms.
+local key, bucket, retention
+-- The record, once it was read.
+local live, ended
+
+-- The highest token that counts as accepted in the bucket.
+local function accepted()
+  return math.max(p[bucket] or 0, floor)
+end
 
 local function held_ms(lease)
   return math.max(now - lease.granted, 0)
@@ -43,8 +51,11 @@ local function ended_reason(id)
   return reason, why
 end
 
+local HEAD = '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$'
+
 local function read_record()
-  local text = redis.call('GET', KEYS[2])
+  live, ended = nil, ''
+  local text = redis.call('GET', key)
   if not text then
     return
   end
@@ -54,7 +65,7 @@ local function read_record()
     return
   end
   local id, token, ttl, granted, expires, renewals, renewer, order, attempt, owner, metadata =
-    string.match(head, '^' .. string.rep('([^\t]*)\t', 10) .. '(.*)$')
+    string.match(head, HEAD)
   live = {
     id = id, token = token, ttl = tonumber(ttl), granted = tonumber(granted),
     expires = tonumber(expires), renewals = tonumber(renewals), renewer = renewer,
@@ -65,34 +76,35 @@ local function read_record()
     live = nil
   end
 end
-read_record()
 
 -- Until when the node remembers anything is noted ahead, in steps of at most ten seconds.
 local function save()
   if not live and (ended == '' or retention == 0) then
-    redis.call('DEL', KEYS[2])
+    redis.call('DEL', key)
     return
   end
   local gone = math.max(live and live.expires or 0, now) + retention
-  if gone > tonumber(meta[7]) then
-    redis.call('HSET', KEYS[1], 'covered', int(gone + math.min(gone - now, 10000)))
+  if gone > covered then
+    local ahead = gone + math.min(gone - now, 10000)
+    redis.call('HSET', KEYS[1], 'covered', int(ahead))
+    covered = ahead
   end
   local head = live and table.concat({
     live.id, live.token, live.ttl, live.granted, live.expires, live.renewals, live.renewer, live.order,
     live.attempt, live.owner, live.metadata,
   }, '\t') or ''
-  redis.call('SET', KEYS[2], head .. '\n' .. ended, 'PXAT', int(gone))
+  redis.call('SET', key, head .. '\n' .. ended, 'PXAT', int(gone))
 end
 
 local function accept(token)
-  if tonumber(token) > accepted then
-    accepted = tonumber(token)
-    redis.call('HSET', KEYS[1], 'p' .. ARGV[6], token)
+  if tonumber(token) > accepted() then
+    redis.call('HSET', KEYS[1], 'p' .. bucket, token)
+    p[bucket] = tonumber(token)
   end
 end
 
 local function held()
-  return { 'HELD', live.id, live.owner, live.token, held_ms(live), live.expires - now, accepted }
+  return { 'HELD', live.id, live.owner, live.token, held_ms(live), live.expires - now, accepted() }
 end
 
 -- Why this id cannot be asked for here, or nil.

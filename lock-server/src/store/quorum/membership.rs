@@ -6,7 +6,7 @@ mod lines;
 mod returning;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use service_kit::health::{Health, Status};
@@ -35,12 +35,12 @@ pub(super) struct Current {
 impl Current {
     /// Whether a node is to be asked.
     pub(super) fn has(&self, node: &Node) -> bool {
-        self.addressee(node).is_some()
+        self.addressee(node.index).is_some()
     }
 
     /// Whom a script for this node is for, where it is to be asked.
-    pub(super) fn addressee(&self, node: &Node) -> Option<Addressee<'_>> {
-        let id = self.votes.get(node.index)?.as_ref()?;
+    pub(super) fn addressee(&self, node: usize) -> Option<Addressee<'_>> {
+        let id = self.votes.get(node)?.as_ref()?;
         Some(Addressee { view: &self.view, node: id })
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn of_node(node: &str, reason: &str) -> String {
 /// What this server knows of the quorum.
 #[derive(Debug)]
 pub(super) struct Membership {
-    current: RwLock<Option<Current>>,
+    current: RwLock<Option<Arc<Current>>>,
     details: Mutex<Details>,
     kick: Notify,
     /// Counts the views that nodes told of between the looks.
@@ -110,7 +110,7 @@ impl Membership {
     }
 
     /// The view to ask under.
-    pub(super) fn current(&self) -> Option<Current> {
+    pub(super) fn current(&self) -> Option<Arc<Current>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -133,6 +133,7 @@ impl Membership {
         if let Some(known) = &mut *current
             && known.view.view < number
         {
+            let known = Arc::make_mut(known);
             known.view.view = number;
             for votes in &mut known.votes {
                 votes.take_if(|id| !members.contains(id));
@@ -288,10 +289,16 @@ impl Membership {
         match &plan.view {
             // A node told of a newer view meanwhile; the next look finds it too.
             Some(found) if is_older(found) => {}
-            Some(view) => *current = Some(Current { view: view.clone(), votes }),
+            Some(view) => {
+                let found = Current { view: view.clone(), votes };
+                // Operations under the same one go in one call.
+                if current.as_deref() != Some(&found) {
+                    *current = Some(Arc::new(found));
+                }
+            }
             None => {
                 if let Some(known) = &mut *current {
-                    known.votes = votes;
+                    Arc::make_mut(known).votes = votes;
                 }
             }
         }

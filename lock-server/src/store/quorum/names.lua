@@ -6,6 +6,10 @@
 --        [9] about how many keys to look at
 --
 -- Post:  NAMES cursor name...        cursor 0 at the end; a name may come twice
+local refusal = admit()
+if refusal then
+  return refusal
+end
 local found = redis.call('SCAN', ARGV[6], 'MATCH', ARGV[7], 'COUNT', ARGV[9])
 local answer = { 'NAMES', found[1] }
 for _, key in ipairs(found[2]) do

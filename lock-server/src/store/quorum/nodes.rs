@@ -1,14 +1,19 @@
 //! The nodes: asked all at the same time, and nobody waits for the slow ones.
 
+use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
+use ::redis::Value;
 use fence_protocol::Ttl;
 use futures_util::FutureExt as _;
 use service_kit::redis_link::{LinkError, RedisLink};
-use service_kit::tasks::Tasks;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
+
+use super::calls::Calls;
+use super::membership::Current;
+use crate::store::quorum::rules::Operation;
 
 /// The bounds of the time that a node has to answer.
 const BUDGET_MIN: Duration = Duration::from_millis(50);
@@ -27,6 +32,8 @@ pub(super) struct Node {
     /// Its place in the URL.
     pub(super) index: usize,
     pub(super) link: RedisLink,
+    /// Through the link, what concerns locks and counters.
+    pub(super) calls: Arc<Calls>,
     pub(super) notes: Arc<Notes>,
 }
 
@@ -113,7 +120,7 @@ impl Silence {
         }
     }
 
-    fn of(error: LinkError) -> Self {
+    pub(super) fn of(error: LinkError) -> Self {
         match error {
             LinkError::Down(reason) => Self::NotDone(reason),
             LinkError::Unknown(reason) => Self::Unknown(reason),
@@ -128,49 +135,59 @@ impl Silence {
     }
 }
 
-/// What nodes answer, in the order of the answers.
+/// Replies of nodes, in the order in which they come.
 #[derive(Debug)]
 pub(super) struct Replies<T> {
-    from: mpsc::Receiver<(usize, Result<T, Silence>)>,
+    from: Vec<(usize, oneshot::Receiver<Result<T, Silence>>)>,
     patience: std::pin::Pin<Box<tokio::time::Sleep>>,
 }
 
 impl<T> Replies<T> {
-    /// The next answer; none where all have answered, or the time is over. Cancel-safe.
+    /// The next reply; `None` where all nodes have replied, or the time is over. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<(usize, Result<T, Silence>)> {
-        tokio::select! {
-            biased;
-            reply = self.from.recv() => reply,
-            () = &mut self.patience => None,
-        }
+        poll_fn(|cx| {
+            let mut at = 0;
+            while let Some((node, from)) = self.from.get_mut(at) {
+                match from.poll_unpin(cx) {
+                    Poll::Ready(Ok(reply)) => {
+                        let node = *node;
+                        self.from.swap_remove(at);
+                        return Poll::Ready(Some((node, reply)));
+                    }
+                    // Only the end of the process loses a reply.
+                    Poll::Ready(Err(_)) => drop(self.from.swap_remove(at)),
+                    Poll::Pending => at += 1,
+                }
+            }
+            match self.from.is_empty() {
+                true => Poll::Ready(None),
+                false => self.patience.as_mut().poll(cx).map(|()| None),
+            }
+        })
+        .await
     }
 }
 
-/// Sends each node its command, all at once, in tasks of their own: an answer that comes too late for
+/// Submits an operation at every node of the view that `asked` names. A reply that comes too late for
 /// the caller is read, and `read` may note what it says, all the same.
 pub(super) fn ask<T: Send + 'static>(
     nodes: &[Arc<Node>],
-    tasks: &Tasks,
+    current: &Arc<Current>,
     patience: Duration,
-    command: impl Fn(&Node) -> Option<Cmd>,
-    read: impl Fn(&Node, Value) -> Result<T, Silence> + Clone + Send + Sync + 'static,
+    operation: Operation,
+    asked: impl Fn(&Node) -> bool,
+    read: impl Fn(&Node, Value) -> Result<T, Silence> + Clone + Send + 'static,
 ) -> Replies<T> {
-    let (answers, from) = mpsc::channel(nodes.len().max(1));
-    for node in nodes {
-        let Some(command) = command(node) else { continue };
-        let (node, answers, read) = (node.clone(), answers.clone(), read.clone());
-        let mut asking = Box::pin(async move {
-            let reply = match node.link.call_in_turn(&command).await {
-                Ok(value) => read(&node, value),
-                Err(error) => Err(Silence::of(error)),
-            };
-            // Nobody listens any more where a majority has decided.
-            let _ = answers.try_send((node.index, reply));
-        });
-        // Sent before this returns: what is asked next, to take this back, must not overtake it.
-        if (&mut asking).now_or_never().is_none() {
-            tasks.spawn(asking);
-        }
+    let operation = Arc::new(operation);
+    let mut from = Vec::with_capacity(nodes.len());
+    for node in nodes.iter().filter(|node| current.has(node) && asked(node)) {
+        let (answer, reply) = oneshot::channel();
+        let (own, read) = (node.clone(), read.clone());
+        let on_reply = move |value: Result<Value, Silence>| {
+            let _ = answer.send(value.and_then(|value| read(&own, value)));
+        };
+        node.calls.submit(current, &operation, Box::new(on_reply));
+        from.push((node.index, reply));
     }
     Replies { from, patience: Box::pin(tokio::time::sleep(patience)) }
 }

@@ -15,9 +15,8 @@ use super::nodes::budget;
 use super::queue::{Delivery, Granted, Holder, Outcome};
 use super::round::Asked;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::{Decision, Round};
-use crate::store::quorum::rules::{NodeReply, Vote, bucket_of};
+use crate::store::quorum::rules::{NodeReply, Operation, TopUp, Vote, bucket_of};
 use crate::store::{Acquire, Grant, StoreError};
 use lease::tokens;
 
@@ -118,13 +117,13 @@ impl<'a> Proposal<'a> {
     async fn round(&mut self) -> Step {
         self.rounds += 1;
         self.began_ms = self.store.now_ms();
-        let (scripts, vote) = (&self.store.inner.scripts, &self.ballot.vote);
+        let vote = &self.ballot.vote;
         let decide = |round: &Round| {
             let decision = round.vote(vote);
             (decision != Decision::Undecided).then_some(decision)
         };
         let patience = budget(Some(self.request.ttl));
-        let asked = self.store.ask(&vote.lock, patience, |to| scripts.vote(to, vote), decide).await;
+        let asked = self.store.ask(patience, Operation::Vote(vote.clone()), decide).await;
         let mut asked = match asked {
             Ok(asked) => asked,
             Err(error) => return self.failed(error),

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::wire::lock::WaiterReply;
 use fence_protocol::{LeaseId, LockName};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 pub(super) use self::delivery::{Delivery, Granted};
 pub(super) use self::holder::Holder;
@@ -46,6 +46,8 @@ pub(super) struct Queues {
     state: Mutex<State>,
     /// At how many nodes this server hears of ends.
     hearing: AtomicUsize,
+    /// How many queues wait for an end.
+    waiting: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +103,16 @@ pub(super) enum Entered {
     Behind,
     /// A request with the same id is there already, and it shares its place.
     Beside,
+}
+
+/// A queue that waits for an end.
+#[derive(Debug)]
+pub(super) struct AwaitsEnd<'a>(&'a Queues);
+
+impl Drop for AwaitsEnd<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.send_modify(|count| *count = count.saturating_sub(1));
+    }
 }
 
 impl Entry {
@@ -215,6 +227,17 @@ impl Queues {
         {
             queue.wake.notify_one();
         }
+    }
+
+    /// A queue waits for an end, until this is dropped.
+    pub(super) fn await_ends(&self) -> AwaitsEnd<'_> {
+        self.waiting.send_modify(|count| *count += 1);
+        AwaitsEnd(self)
+    }
+
+    /// How many queues wait for an end.
+    pub(super) fn awaiting_ends(&self) -> watch::Receiver<usize> {
+        self.waiting.subscribe()
     }
 
     /// Ends are heard of at one node more from now on, until [`is_deaf`](Self::is_deaf).

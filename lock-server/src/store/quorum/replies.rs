@@ -3,7 +3,7 @@
 use ::redis::Value;
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{Invalid, LockName, Owner};
-use service_kit::redis_link::text_fields;
+use service_kit::redis_link::{LinkError, text_fields};
 
 use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, State, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
@@ -25,7 +25,43 @@ pub struct Names {
     pub names: Vec<LockName>,
 }
 
-/// Reads the answer to vote, topup, renew, end, raise and lift.
+/// Takes the reply to a batch of so many operations apart: for each its reply, or the error of the
+/// command that failed in it.
+///
+/// # Errors
+/// [`Unreadable`].
+pub fn read_batch(value: Value, count: usize) -> Result<Vec<Result<Value, LinkError>>, Unreadable> {
+    let Value::Array(replies) = value else {
+        return Err(Unreadable { answer: String::new(), why: "it is no list".to_owned() });
+    };
+    if replies.len() != count {
+        let why = format!("it has {} replies to {count} operations", replies.len());
+        return Err(Unreadable { answer: String::new(), why });
+    }
+    Ok(replies.into_iter().map(failure).collect())
+}
+
+/// The reply, or the error where it is that a command failed.
+fn failure(reply: Value) -> Result<Value, LinkError> {
+    let word = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    let text = match &reply {
+        Value::Array(fields) if fields.len() == 2 && word(&fields[0]) == "FAILED" => {
+            word(&fields[1])
+        }
+        _ => return Ok(reply),
+    };
+    let is_code = |code: &str| code.chars().all(|c| c.is_ascii_uppercase());
+    let (code, message) = match text.split_once(' ').filter(|(code, _)| is_code(code)) {
+        Some((code, message)) => (code.to_owned(), message.to_owned()),
+        None => ("ERR".to_owned(), text),
+    };
+    Err(LinkError::Server { code, message })
+}
+
+/// Reads the reply to an operation, but not to [`Operation::Read`](super::rules::Operation::Read).
 ///
 /// # Errors
 /// [`Unreadable`].
@@ -49,7 +85,7 @@ pub fn read_look(value: Value) -> Result<Look, Unreadable> {
     read(value, look)
 }
 
-/// Reads the answer to read: what the node knows of the lock, or why it does not take part.
+/// Reads the reply to [`Operation::Read`](super::rules::Operation::Read): what the node knows of the lock, or why it does not take part.
 ///
 /// # Errors
 /// [`Unreadable`].

@@ -1,8 +1,8 @@
 //! One question to all nodes, until a majority has decided or the time is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::Cmd;
 use fence_protocol::{LockName, Token};
 
 use super::membership::of_node;
@@ -11,14 +11,14 @@ use super::replies::read_reply;
 use super::{Current, QuorumStore};
 use crate::store::StoreError;
 use crate::store::quorum::rules::tally::{Heard, Round};
-use crate::store::quorum::rules::{Addressee, NodeReply, Refusal, bucket_of};
+use crate::store::quorum::rules::{NodeReply, Operation, Refusal, bucket_of};
 
 /// A question that has its answer, and the answers that may still come.
 #[derive(Debug)]
 pub(super) struct Asked<D> {
     pub(super) round: Round,
     /// The view in which it was asked.
-    pub(super) current: Current,
+    pub(super) current: Arc<Current>,
     /// What it has come to; none where the answers decide nothing.
     pub(super) decision: Option<D>,
     pub(super) late: Replies<NodeReply>,
@@ -34,33 +34,15 @@ impl<D> Asked<D> {
 }
 
 impl QuorumStore {
-    /// Asks every node that belongs to the view, and notes what they say of their counters.
+    /// Asks every node that belongs to the view, and notes the counters that they report.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] where no view is known.
     pub(super) async fn ask<D>(
         &self,
-        lock: &LockName,
         patience: Duration,
-        command: impl Fn(Addressee<'_>) -> Cmd,
+        operation: Operation,
         decide: impl Fn(&Round) -> Option<D>,
-    ) -> Result<Asked<D>, StoreError> {
-        let bucket = usize::from(bucket_of(lock).number());
-        self.ask_about(patience, command, decide, move |node, reply| {
-            if let Some(p) = reply.p() {
-                node.notes.saw(bucket, p);
-            }
-        })
-        .await
-    }
-
-    /// As [`ask`](Self::ask), for what concerns no lock.
-    pub(super) async fn ask_about<D>(
-        &self,
-        patience: Duration,
-        command: impl Fn(Addressee<'_>) -> Cmd,
-        decide: impl Fn(&Round) -> Option<D>,
-        note: impl Fn(&Node, &NodeReply) + Clone + Send + Sync + 'static,
     ) -> Result<Asked<D>, StoreError> {
         let inner = &*self.inner;
         let current = self.current()?;
@@ -70,21 +52,18 @@ impl QuorumStore {
             round.hear(node.index, Heard::NotAsked);
         }
         let kick = inner.membership.clone();
-        let mut late = ask(
-            &inner.nodes,
-            &inner.tasks,
-            patience,
-            |node| current.addressee(node).map(&command),
-            move |node, value| {
-                let reply =
-                    read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))?;
-                if matches!(reply, NodeReply::Refused(_)) {
-                    kick.look_again();
-                }
-                note(node, &reply);
-                Ok(reply)
-            },
-        );
+        let bucket = operation.bucket();
+        let read = move |node: &Node, value| {
+            let reply = read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))?;
+            if matches!(reply, NodeReply::Refused(_)) {
+                kick.look_again();
+            }
+            if let (Some(bucket), Some(p)) = (bucket, reply.p()) {
+                node.notes.saw(usize::from(bucket.number()), p);
+            }
+            Ok(reply)
+        };
+        let mut late = ask(&inner.nodes, &current, patience, operation, |_| true, read);
         loop {
             if let Some(decision) = decide(&round) {
                 return Ok(Asked { round, current, decision: Some(decision), late, reasons });

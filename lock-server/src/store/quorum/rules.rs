@@ -1,9 +1,8 @@
 //! The rules of a quorum of independent nodes: pure, without I/O, clock or runtime.
 //!
-//! [`node`] is one node as a state machine: what the node's scripts do, in Rust. [`tally`] is what a
-//! proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. The model checker
-//! runs all three; the store runs the latter two over real nodes, and a test holds the scripts
-//! against the first, step by step.
+//! [`tally`] is what a proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. What
+//! a node does is in its scripts; the tests have the same node in Rust, which the model checker runs
+//! under these rules, and compare the scripts with it step by step.
 //!
 //! Why tokens are unique and rise: a node accepts a token at most once (`t` above everything that it
 //! accepted before in the lock's bucket), any two majorities share a node, and a node that lost its
@@ -15,7 +14,6 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-pub mod node;
 pub mod tally;
 pub mod view;
 
@@ -92,6 +90,32 @@ pub struct Vote {
     pub retention_ms: u64,
 }
 
+/// Tells a node of a lease that a majority holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopUp {
+    /// The lock.
+    pub lock: LockName,
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// The id of the grant.
+    pub lease: LeaseId,
+    /// The token that a majority confirmed for it.
+    pub token: Token,
+    /// What remains of the lease, in milliseconds.
+    pub remaining_ms: u64,
+    /// The time to live that a renewal restores, in milliseconds.
+    pub ttl_ms: u64,
+    /// Who holds it.
+    pub owner: Owner,
+    /// As in [`Vote::metadata`].
+    pub metadata: String,
+    /// The attempt that the grant was made for, so that [`End::Drop`] takes it back
+    /// here as well; empty after a renewal.
+    pub attempt: String,
+    /// For how long ended ids are remembered, in milliseconds.
+    pub retention_ms: u64,
+}
+
 /// A renewal at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Renew {
@@ -128,6 +152,89 @@ pub enum End {
         /// The attempt.
         attempt: String,
     },
+}
+
+/// What a node is asked to do in one step, about a lock or about its counters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Accept a token for a lease.
+    Vote(Vote),
+    /// Take over a lease that a majority holds.
+    TopUp(TopUp),
+    /// Give a lease its time again.
+    Renew(Renew),
+    /// End a lease.
+    End {
+        /// The lock.
+        lock: LockName,
+        /// The lease.
+        lease: LeaseId,
+        /// How.
+        end: End,
+        /// For how long ended ids are remembered, in milliseconds.
+        retention_ms: u64,
+    },
+    /// Say what is known of a lock.
+    Read(LockName),
+    /// Use up a token that no lease gets.
+    Raise {
+        /// The bucket whose counter is raised.
+        bucket: Bucket,
+        /// The token.
+        token: Token,
+    },
+    /// Lift all counters to a mark.
+    Lift(Token),
+}
+
+impl Operation {
+    /// The word by which the scripts know it.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Vote(_) => "vote",
+            Self::TopUp(_) => "topup",
+            Self::Renew(_) => "renew",
+            Self::End { .. } => "finish",
+            Self::Read(_) => "read",
+            Self::Raise { .. } => "raise",
+            Self::Lift(_) => "lift",
+        }
+    }
+
+    /// The lock that it is about, if it is about one.
+    pub(super) fn lock(&self) -> Option<&LockName> {
+        match self {
+            Self::Vote(Vote { lock, .. })
+            | Self::TopUp(TopUp { lock, .. })
+            | Self::Renew(Renew { lock, .. })
+            | Self::End { lock, .. }
+            | Self::Read(lock) => Some(lock),
+            Self::Raise { .. } | Self::Lift(_) => None,
+        }
+    }
+
+    /// The bucket whose counter it concerns; `None` for all of them.
+    pub(super) fn bucket(&self) -> Option<Bucket> {
+        match self {
+            Self::Vote(Vote { bucket, .. })
+            | Self::TopUp(TopUp { bucket, .. })
+            | Self::Renew(Renew { bucket, .. })
+            | Self::Raise { bucket, .. } => Some(*bucket),
+            Self::End { lock, .. } | Self::Read(lock) => Some(bucket_of(lock)),
+            Self::Lift(_) => None,
+        }
+    }
+
+    /// For how long ended ids are remembered, in milliseconds.
+    pub(super) fn retention_ms(&self) -> u64 {
+        match self {
+            Self::Vote(Vote { retention_ms, .. })
+            | Self::TopUp(TopUp { retention_ms, .. })
+            | Self::Renew(Renew { retention_ms, .. })
+            | Self::End { retention_ms, .. } => *retention_ms,
+            Self::Read(_) | Self::Raise { .. } | Self::Lift(_) => 0,
+        }
+    }
 }
 
 /// Why a node does not take part; nothing was changed.
@@ -284,9 +391,6 @@ impl NodeReply {
         }
     }
 }
-
-#[cfg(test)]
-mod walk;
 
 #[cfg(test)]
 mod tests {

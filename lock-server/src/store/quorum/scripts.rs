@@ -3,14 +3,14 @@
 //! Each file says in its head which keys and arguments it takes, in which order, and what it answers.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use ::redis::Cmd;
-use fence_protocol::{LeaseId, LockName, Namespace, Token};
+use fence_protocol::{LockName, Namespace};
 use service_kit::redis_link::Script;
 
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::view::{Accepted, Addressee, FORMAT, View};
-use crate::store::quorum::rules::{Bucket, End, NodeId, Renew, Vote, bucket_of};
+use crate::store::quorum::rules::{End, NodeId, Operation};
 use crate::store::redis::KeyPrefix;
 
 macro_rules! script {
@@ -22,14 +22,8 @@ macro_rules! script {
 /// Every script that is loaded.
 #[derive(Clone, Debug)]
 pub struct Scripts {
-    vote: Script,
-    topup: Script,
-    renew: Script,
-    end: Script,
-    read: Script,
+    batch: Script,
     names: Script,
-    raise: Script,
-    lift: Script,
     look: Script,
     init: Script,
     doubt: Script,
@@ -103,14 +97,19 @@ impl Scripts {
     /// The scripts, for the keys of one namespace.
     pub fn new(keys: Keys) -> Self {
         Self {
-            vote: script!("common.lua", "lock.lua", "vote.lua"),
-            topup: script!("common.lua", "lock.lua", "topup.lua"),
-            renew: script!("common.lua", "lock.lua", "renew.lua"),
-            end: script!("common.lua", "lock.lua", "end.lua"),
-            read: script!("common.lua", "lock.lua", "read.lua"),
+            batch: script!(
+                "common.lua",
+                "lock.lua",
+                "vote.lua",
+                "topup.lua",
+                "renew.lua",
+                "finish.lua",
+                "read.lua",
+                "raise.lua",
+                "lift.lua",
+                "batch.lua"
+            ),
             names: script!("common.lua", "names.lua"),
-            raise: script!("common.lua", "raise.lua"),
-            lift: script!("common.lua", "lift.lua"),
             look: script!("look.lua"),
             init: script!("init.lua"),
             doubt: script!("doubt.lua"),
@@ -124,16 +123,10 @@ impl Scripts {
     }
 
     /// All of them, to load them.
-    pub fn all(&self) -> [&Script; 16] {
+    pub fn all(&self) -> [&Script; 10] {
         [
-            &self.vote,
-            &self.topup,
-            &self.renew,
-            &self.end,
-            &self.read,
+            &self.batch,
             &self.names,
-            &self.raise,
-            &self.lift,
             &self.look,
             &self.init,
             &self.doubt,
@@ -150,61 +143,32 @@ impl Scripts {
         &self.keys
     }
 
-    /// Proposes a token; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn vote(&self, to: Addressee<'_>, vote: &Vote) -> Cmd {
-        let mut call = self.about(&self.vote, to, &vote.lock, vote.retention_ms, vote.bucket);
-        call.arg(vote.lease.to_string()).arg(vote.token.get()).arg(vote.ttl_ms);
-        call.arg(vote.owner.as_str()).arg(one_line(&vote.metadata).as_ref()).arg(&vote.attempt);
-        let dead = vote.dead.iter().map(|token| format!("{token},")).collect::<String>();
-        call.arg(format!(",{dead}"));
-        call
-    }
-
-    /// Tells a node of a lease that a majority holds; [`read_reply`](super::replies::read_reply).
-    pub fn topup(&self, to: Addressee<'_>, topup: &TopUp) -> Cmd {
-        let mut call = self.about(&self.topup, to, &topup.lock, topup.retention_ms, topup.bucket);
-        call.arg(topup.lease.to_string()).arg(topup.token.get()).arg(topup.remaining_ms);
-        call.arg(topup.owner.as_str()).arg(one_line(&topup.metadata).as_ref()).arg(topup.ttl_ms);
-        call.arg(&topup.attempt);
-        call
-    }
-
-    /// Renews a lease; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn renew(&self, to: Addressee<'_>, renew: &Renew) -> Cmd {
-        let mut call = self.about(&self.renew, to, &renew.lock, renew.retention_ms, renew.bucket);
-        call.arg(renew.lease.to_string())
-            .arg(renew.ttl_ms.unwrap_or(0))
-            .arg(&renew.by)
-            .arg(renew.order);
-        call
-    }
-
-    /// Ends a lease or drops a vote; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn end(
-        &self,
-        to: Addressee<'_>,
-        lock: &LockName,
-        lease: LeaseId,
-        end: &End,
-        retention_ms: u64,
-    ) -> Cmd {
-        let mut call = self.about(&self.end, to, lock, retention_ms, bucket_of(lock));
-        call.arg(lease.to_string());
-        match end {
-            End::For { reason, why } => {
-                call.arg(reason.as_str()).arg(why.as_ref().map_or("", |why| why.as_str()));
-            }
-            End::Drop { attempt } => {
-                call.arg("").arg(attempt);
-            }
+    /// Sends operations, at least one, in their order; [`read_batch`](super::replies::read_batch) reads
+    /// the replies.
+    pub fn batch(&self, to: Addressee<'_>, operations: &[Arc<Operation>]) -> Cmd {
+        let meta = self.keys.meta();
+        let mut call = ::redis::cmd("EVALSHA");
+        call.arg(self.batch.sha1()).arg(operations.len() + 1).arg(meta);
+        for operation in operations {
+            match operation.lock() {
+                Some(lock) => call.arg(self.keys.lock(lock)),
+                None => call.arg(meta),
+            };
         }
-        call.arg(lock.as_str()).arg(&self.keys.wake);
+        address(&mut call, to);
+        call.arg(self.keys.wake());
+        for operation in operations {
+            call.arg(operation.word());
+            match operation.bucket() {
+                Some(bucket) => call.arg(bucket.number()),
+                None => call.arg(""),
+            };
+            call.arg(operation.retention_ms());
+        }
+        for operation in operations {
+            add_arguments(&mut call, operation);
+        }
         call
-    }
-
-    /// Asks what the node knows of a lock; [`read_seen`](super::replies::read_seen).
-    pub fn read(&self, to: Addressee<'_>, lock: &LockName) -> Cmd {
-        self.about(&self.read, to, lock, 0, bucket_of(lock))
     }
 
     /// Asks for names of locks that begin with `prefix` from a cursor on, 0 at first;
@@ -214,20 +178,6 @@ impl Scripts {
         let mut call = addressed(&self.names, &[self.keys.meta()], to);
         let wanted = pattern(&format!("{before}{prefix}"));
         call.arg(cursor).arg(wanted).arg(before.len()).arg(count);
-        call
-    }
-
-    /// Uses up a token; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn raise(&self, to: Addressee<'_>, bucket: Bucket, token: Token) -> Cmd {
-        let mut call = addressed(&self.raise, &[self.keys.meta()], to);
-        call.arg(bucket.number()).arg(token.get());
-        call
-    }
-
-    /// Lifts all counters; [`read_reply`](super::replies::read_reply) reads the answer.
-    pub fn lift(&self, to: Addressee<'_>, mark: Token) -> Cmd {
-        let mut call = addressed(&self.lift, &[self.keys.meta()], to);
-        call.arg("").arg(mark.get());
         call
     }
 
@@ -288,32 +238,67 @@ impl Scripts {
     pub fn advance(&self, view: &View) -> Cmd {
         member(&self.advance, &[self.keys.meta()], view)
     }
+}
 
-    fn about(
-        &self,
-        script: &Script,
-        to: Addressee<'_>,
-        lock: &LockName,
-        retention_ms: u64,
-        bucket: Bucket,
-    ) -> Cmd {
-        let record = self.keys.lock(lock);
-        let mut call = addressed(script, &[self.keys.meta(), &record], to);
-        call.arg(bucket.number()).arg(retention_ms);
-        call
+/// The arguments of one operation: those of its file, in its order.
+fn add_arguments(call: &mut Cmd, operation: &Operation) {
+    match operation {
+        Operation::Vote(vote) => {
+            call.arg(vote.lease.to_string()).arg(vote.token.get()).arg(vote.ttl_ms);
+            call.arg(vote.owner.as_str()).arg(one_line(&vote.metadata).as_ref()).arg(&vote.attempt);
+            let dead = vote.dead.iter().map(|token| format!("{token},")).collect::<String>();
+            call.arg(format!(",{dead}"));
+        }
+        Operation::TopUp(topup) => {
+            call.arg(topup.lease.to_string()).arg(topup.token.get()).arg(topup.remaining_ms);
+            call.arg(topup.owner.as_str()).arg(one_line(&topup.metadata).as_ref());
+            call.arg(topup.ttl_ms).arg(&topup.attempt);
+        }
+        Operation::Renew(renew) => {
+            call.arg(renew.lease.to_string()).arg(renew.ttl_ms.unwrap_or(0));
+            call.arg(&renew.by).arg(renew.order);
+        }
+        Operation::End { lock, lease, end, .. } => {
+            call.arg(lease.to_string());
+            match end {
+                End::For { reason, why } => {
+                    call.arg(reason.as_str()).arg(why.as_ref().map_or("", |why| why.as_str()));
+                }
+                End::Drop { attempt } => {
+                    call.arg("").arg(attempt);
+                }
+            }
+            call.arg(lock.as_str());
+        }
+        Operation::Read(_) => {}
+        Operation::Raise { token, .. } => {
+            call.arg(token.get());
+        }
+        Operation::Lift(mark) => {
+            call.arg(mark.get());
+        }
     }
 }
 
 fn addressed(script: &Script, keys: &[&str], to: Addressee<'_>) -> Cmd {
-    let mut call = member(script, keys, to.view);
-    call.arg(to.node.as_str());
+    let mut call = script.call(keys);
+    address(&mut call, to);
     call
 }
 
 fn member(script: &Script, keys: &[&str], view: &View) -> Cmd {
     let mut call = script.call(keys);
-    call.arg(&view.cluster).arg(view.n).arg(view.view).arg(view.members.to_string());
+    within(&mut call, view);
     call
+}
+
+fn address(call: &mut Cmd, to: Addressee<'_>) {
+    within(call, to.view);
+    call.arg(to.node.as_str());
+}
+
+fn within(call: &mut Cmd, view: &View) {
+    call.arg(&view.cluster).arg(view.n).arg(view.view).arg(view.members.to_string());
 }
 
 /// A JSON text without line breaks, which stand only between its words: a record is lines.

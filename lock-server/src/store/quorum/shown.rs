@@ -10,10 +10,10 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 use super::QuorumStore;
 use super::membership::of_node;
-use super::nodes::{Silence, ask};
+use super::nodes::{Node, Silence, ask};
 use super::replies::read_seen;
 use super::round::{reasons_text, say};
-use crate::store::quorum::rules::{ENDED_MAX, Seen, SeenLease, bucket_of, majority};
+use crate::store::quorum::rules::{ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority};
 use crate::store::{Acquire, StoreError};
 
 /// How long is waited for the last nodes, so that what is shown is complete.
@@ -168,15 +168,9 @@ impl QuorumStore {
         let began_ms = self.now_ms();
         let bucket = usize::from(bucket_of(lock).number());
         let kick = inner.membership.clone();
-        let command = |node: &super::nodes::Node| {
-            current.addressee(node).map(|to| inner.scripts.read(to, lock))
-        };
-        let mut replies =
-            ask(&inner.nodes, &inner.tasks, PATIENCE, command, move |node, value| match read_seen(
-                value,
-            )
-            .map_err(|error| Silence::Unknown(error.to_string()))?
-            {
+        let read = move |node: &Node, value| {
+            let seen = read_seen(value).map_err(|error| Silence::Unknown(error.to_string()))?;
+            match seen {
                 Ok(seen) => {
                     node.notes.saw(bucket, seen.p);
                     Ok(seen)
@@ -185,7 +179,10 @@ impl QuorumStore {
                     kick.look_again();
                     Err(Silence::NotDone(say(&refusal)))
                 }
-            });
+            }
+        };
+        let operation = Operation::Read(lock.clone());
+        let mut replies = ask(&inner.nodes, &current, PATIENCE, operation, |_| true, read);
         let mut reasons = self.absent(&current);
         let mut seen = Vec::new();
         while let Some((node, reply)) = replies.next().await {

@@ -39,8 +39,14 @@ impl FromStr for QuorumUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         let list = text.strip_prefix(SCHEME).unwrap_or(text);
         let mut targets: Vec<RedisTarget> = Vec::new();
-        for part in parts(list) {
-            targets.push(node(part)?);
+        let parts = parts(list);
+        for (at, part) in parts.iter().enumerate() {
+            // What is before an `@` may be a password that has a comma and a scheme in it.
+            let is_in_doubt = parts[at + 1..].iter().any(|later| later.contains('@'));
+            targets.push(node(part).map_err(|error| match is_in_doubt {
+                true => concealed(list),
+                false => error,
+            })?);
         }
         if !SIZES.contains(&targets.len()) {
             return Err(format!(
@@ -100,6 +106,15 @@ fn node(part: &str) -> Result<RedisTarget, String> {
     })
 }
 
+/// The error of a list in which a password may have been split.
+fn concealed(list: &str) -> String {
+    format!(
+        "\"{}\" has a node that is no Redis URL of its own; each is redis://host:port or \
+         redis://user:password@host:port, with %2C for a comma in the password",
+        without_password(&format!("{SCHEME}{list}"))
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +157,9 @@ mod tests {
             "redis://u:hunter2@a/x/y,redis://b,redis://c",
             "u:hunter2@a,redis://b,redis://c",
             "redis:/u:hunter2@a",
+            "redis://u:hunter2,redis://x@a",
+            "redis:/u:hunter2,redis://x@a,redis://b",
+            "redis://u@a:hunter2,redis://x@b,redis://c",
         ] {
             let error = format!("redis-quorum:{list}").parse::<QuorumUrl>().unwrap_err();
             assert!(!error.contains("hunter2"), "{error}");

@@ -17,7 +17,7 @@ use super::replies::{read_look, read_member};
 use super::scripts::Scripts;
 use crate::store::quorum::rules::NodeId;
 use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, State};
-use crate::store::redis::judge::{Version, oldest_version};
+use crate::store::redis::identity::{check_master, field};
 
 /// Verifies one node.
 #[derive(Debug)]
@@ -193,30 +193,17 @@ fn refuse_errors(value: ::redis::Value) -> Result<::redis::Value, String> {
 
 /// Run id of a process that may be a node of a quorum.
 fn identity(info: &str) -> Result<String, String> {
-    let field = |name: &str| {
-        info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
-    };
-    let version = field("redis_version")?;
-    if Version::parse(version).is_none_or(|version| version < oldest_version()) {
-        return Err(format!(
-            "Redis {version} is not supported; use version {} or newer",
-            oldest_version()
-        ));
-    }
-    if field("role")? != "master" {
-        return Err("this Redis is a replica, and a node of a quorum is a Redis of its own: what \
-                    it votes must come from nowhere else"
-            .to_owned());
-    }
+    check_master(
+        info,
+        "this Redis is a replica, and a node of a quorum is a Redis of its own: what it votes must \
+         come from nowhere else",
+    )?;
     if info_field(info, "cluster_enabled") == Some("1") {
         return Err("this Redis is a node of a cluster, and a node of a quorum is a Redis of its \
                     own; start one without cluster-enabled"
             .to_owned());
     }
-    if info_field(info, "loading") == Some("1") {
-        return Err("Redis is still loading its data".to_owned());
-    }
-    field("run_id").map(str::to_owned)
+    field(info, "run_id").map(str::to_owned)
 }
 
 /// Whether every vote is on disk before it is answered. Settings that may not be read keep nothing.
@@ -245,10 +232,8 @@ mod tests {
     fn a_redis_of_its_own_may_be_a_node() {
         assert_eq!(identity(INFO).unwrap(), "aa");
         for (from, to, reason) in [
-            ("7.0.15", "6.2.1", "not supported"),
             ("role:master", "role:slave", "is a replica"),
             ("cluster_enabled:0", "cluster_enabled:1", "node of a cluster"),
-            ("role:master", "role:master\r\nloading:1", "loading"),
             ("run_id:aa", "", "INFO lacks run_id"),
         ] {
             let error = identity(&INFO.replace(from, to)).unwrap_err();

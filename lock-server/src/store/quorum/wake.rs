@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName};
 use futures_util::StreamExt;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::nodes::Node;
@@ -19,20 +20,28 @@ const AT_ONCE: usize = 16;
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// After so many pings that are not heard the subscription counts as deaf.
 const UNHEARD_MAX: u32 = 2;
+/// After so many intervals in which no queue waited the subscription ends.
+const IDLE_TICKS_MAX: u32 = 5;
 /// No lock and no lease: nobody minds it.
 const PING: &str = "ping";
 
-/// Listens to one node until the process ends.
+/// Listens to one node while a queue of this server waits, until the process ends. A node sends each end
+/// to every server that listens, and one where nothing waits has no use for it.
 pub(super) async fn listen(store: QuorumStore, node: Arc<Node>) {
-    loop {
-        if let Err(reason) = listen_once(&store, &node).await {
+    let mut awaiting = store.queues().awaiting_ends();
+    while awaiting.wait_for(|count| *count > 0).await.is_ok() {
+        if let Err(reason) = listen_once(&store, &node, &awaiting).await {
             tracing::debug!(node = %node.link.target(), reason, "cannot subscribe");
         }
         tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
     }
 }
 
-async fn listen_once(store: &QuorumStore, node: &Node) -> Result<(), String> {
+async fn listen_once(
+    store: &QuorumStore,
+    node: &Node,
+    awaiting: &watch::Receiver<usize>,
+) -> Result<(), String> {
     let timeout = store.inner.options.link.connect_timeout;
     let mut subscription = node.link.target().subscribe(timeout).await?;
     let channel = store.inner.scripts.keys().wake();
@@ -43,36 +52,47 @@ async fn listen_once(store: &QuorumStore, node: &Node) -> Result<(), String> {
     // What was said before this moment was missed.
     everybody(store);
     store.queues().hears();
-    hear_all(store, node, channel, subscription.into_on_message()).await;
+    let messages = subscription.into_on_message();
+    let heard = hear_all(store, node, awaiting, messages).await;
     store.queues().is_deaf();
-    Err("the subscription was lost".to_owned())
+    heard
 }
 
-/// Passes messages on until the stream ends, or until our own pings are not heard any more. Every
-/// server on the node hears them, so that only where nobody has said anything for a while one is sent.
+/// Passes messages on until no queue has waited for a while.
+///
+/// Every server on the node receives pings, so one is sent only where no message came for a while.
+///
+/// # Errors
+/// The stream has ended, or the own pings do not arrive any more.
 async fn hear_all(
     store: &QuorumStore,
     node: &Node,
-    channel: &str,
+    awaiting: &watch::Receiver<usize>,
     mut messages: impl futures_util::Stream<Item = ::redis::Msg> + Unpin,
-) {
+) -> Result<(), String> {
+    let lost = || Err("the subscription was lost".to_owned());
     let mut ticker = tokio::time::interval(PING_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut is_quiet, mut unheard) = (false, 0);
+    let mut idle_ticks = 0;
     loop {
         tokio::select! {
             message = messages.next() => {
-                let Some(message) = message else { return };
+                let Some(message) = message else { return lost() };
                 (is_quiet, unheard) = (false, 0);
                 let text: String = message.get_payload().unwrap_or_default();
                 hear(store, &text);
             }
             _ = ticker.tick() => {
+                idle_ticks = if *awaiting.borrow() > 0 { 0 } else { idle_ticks + 1 };
+                if idle_ticks >= IDLE_TICKS_MAX {
+                    return Ok(());
+                }
                 if unheard >= UNHEARD_MAX {
-                    return;
+                    return lost();
                 }
                 // A node that is away has not taken it: that it is not heard says nothing then.
-                if is_quiet && node.link.call(&ping(channel)).await.is_ok() {
+                if is_quiet && node.link.call(&ping(store.inner.scripts.keys().wake())).await.is_ok() {
                     unheard += 1;
                 }
                 is_quiet = true;

@@ -6,28 +6,37 @@ use super::judge::{Version, oldest_version};
 
 /// Run id and replication id of a process that may issue tokens.
 pub(in crate::store) fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), String> {
-    let field = |name: &str| {
-        info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
-    };
-    let version = field("redis_version")?;
+    check_master(info, "this Redis is a replica; name the master in --store")?;
+    if info_field(info, "cluster_enabled") == Some("1") && !is_cluster {
+        return Err("this Redis is a node of a cluster, in which keys move to other nodes; write \
+                    redis-cluster://host:port,host:port with some of its nodes in --store"
+            .to_owned());
+    }
+    Ok((field(info, "run_id")?, field(info, "master_replid")?))
+}
+
+/// Requires a master of a supported version that has loaded its data; `is_replica` is the error for a
+/// replica.
+pub(in crate::store) fn check_master(info: &str, is_replica: &str) -> Result<(), String> {
+    let version = field(info, "redis_version")?;
     if Version::parse(version).is_none_or(|version| version < oldest_version()) {
         return Err(format!(
             "Redis {version} is not supported; use version {} or newer",
             oldest_version()
         ));
     }
-    if field("role")? != "master" {
-        return Err("this Redis is a replica; name the master in --store".to_owned());
+    if field(info, "role")? != "master" {
+        return Err(is_replica.to_owned());
     }
-    if info_field(info, "loading") == Some("1") {
-        return Err("Redis is still loading its data".to_owned());
+    match info_field(info, "loading") {
+        Some("1") => Err("Redis is still loading its data".to_owned()),
+        _ => Ok(()),
     }
-    if info_field(info, "cluster_enabled") == Some("1") && !is_cluster {
-        return Err("this Redis is a node of a cluster, in which keys move to other nodes; write \
-                    redis-cluster://host:port,host:port with some of its nodes in --store"
-            .to_owned());
-    }
-    Ok((field("run_id")?, field("master_replid")?))
+}
+
+/// A field that every Redis has.
+pub(in crate::store) fn field<'i>(info: &'i str, name: &str) -> Result<&'i str, String> {
+    info_field(info, name).ok_or_else(|| format!("Redis cannot be verified: INFO lacks {name}"))
 }
 
 #[cfg(test)]

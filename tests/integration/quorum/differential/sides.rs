@@ -1,15 +1,19 @@
 //! The node in Redis.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use fence_protocol::LockName;
 use fence_tests::redis_server::Redis;
 use lock_server::store::quorum::replies::{
-    read_look, read_member, read_names, read_reply, read_seen,
+    read_batch, read_look, read_member, read_names, read_reply, read_seen,
 };
+use lock_server::store::quorum::rules::Operation;
 use lock_server::store::quorum::rules::view::{Addressee, View};
 use lock_server::store::quorum::scripts::{Keys, Scripts};
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
+use service_kit::redis_link::LinkError;
 
 use super::steps::{Answer, Step, World};
 
@@ -51,30 +55,37 @@ impl RealNode {
     pub(super) async fn take(&mut self, step: &Step, world: &World) -> Answer {
         self.tell(world).await;
         let scripts = self.scripts.clone();
-        let node = match step {
-            Step::Vote(to, vote) => scripts.vote(to.addressee(), vote),
-            Step::TopUp(to, topup) => scripts.topup(to.addressee(), topup),
-            Step::Renew(to, renew) => scripts.renew(to.addressee(), renew),
-            Step::End(to, lock, lease, end, retention_ms) => {
-                scripts.end(to.addressee(), lock, *lease, end, *retention_ms)
+        let call = match step {
+            Step::Batch(to, operations) => {
+                let replies = self.batch(to.addressee(), operations).await;
+                let read = |reply: Result<Value, _>| read_reply(reply.unwrap()).unwrap();
+                return Answer::Nodes(replies.into_iter().map(read).collect());
             }
-            Step::Raise(to, bucket, token) => scripts.raise(to.addressee(), *bucket, *token),
-            Step::Lift(to, mark) => scripts.lift(to.addressee(), *mark),
-            member => {
-                let call = match member {
-                    Step::Init(init) => scripts.init(init),
-                    Step::Doubt(run_id, seen, fresh) => scripts.doubt(run_id, seen.as_ref(), fresh),
-                    Step::Adopt(old, new) => scripts.adopt(old, new),
-                    Step::Bump(view) => scripts.bump(view),
-                    Step::Rejoin(rejoin) => scripts.rejoin(rejoin),
-                    Step::Ready(view, id) => scripts.ready(view, id),
-                    Step::Advance(view) => scripts.advance(view),
-                    other => panic!("{other:?} is about a lock"),
-                };
-                return Answer::Member(read_member(self.call(&call).await).unwrap());
-            }
+            Step::Init(init) => scripts.init(init),
+            Step::Doubt(run_id, seen, fresh) => scripts.doubt(run_id, seen.as_ref(), fresh),
+            Step::Adopt(old, new) => scripts.adopt(old, new),
+            Step::Bump(view) => scripts.bump(view),
+            Step::Rejoin(rejoin) => scripts.rejoin(rejoin),
+            Step::Ready(view, id) => scripts.ready(view, id),
+            Step::Advance(view) => scripts.advance(view),
         };
-        Answer::Node(read_reply(self.call(&node).await).unwrap())
+        Answer::Member(read_member(self.call(&call).await).unwrap())
+    }
+
+    /// The key of the record of a lock.
+    pub(super) fn record(&self, lock: &LockName) -> String {
+        self.scripts.keys().lock(lock)
+    }
+
+    /// One call with these operations.
+    pub(super) async fn batch(
+        &mut self,
+        to: Addressee<'_>,
+        operations: &[Operation],
+    ) -> Vec<Result<Value, LinkError>> {
+        let operations: Vec<_> = operations.iter().cloned().map(Arc::new).collect();
+        let call = self.scripts.batch(to, &operations);
+        read_batch(self.call(&call).await, operations.len()).unwrap()
     }
 
     /// Whether everything that can be seen of the node is what the one in Rust says.
@@ -85,7 +96,8 @@ impl RealNode {
         let (view, own) = about.unwrap_or_else(|| (View::default(), "x".parse().unwrap()));
         let to = Addressee { view: &view, node: &own };
         let mut calls = vec![self.scripts.look(), self.scripts.names(to, "", 0, 1_000)];
-        calls.extend(world.locks.iter().map(|lock| self.scripts.read(to, lock)));
+        let reads = world.locks.iter().cloned().map(|lock| Arc::new(Operation::Read(lock)));
+        calls.push(self.scripts.batch(to, &reads.collect::<Vec<_>>()));
         let mut answers = self.calls(&calls).await.into_iter();
         let mut next = || answers.next().unwrap();
 
@@ -97,8 +109,9 @@ impl RealNode {
             found.names
         });
         assert_eq!(node.names(now_ms, to), theirs, "names; steps:\n{}", log.join("\n"));
-        for lock in &world.locks {
-            let theirs = read_seen(next()).unwrap();
+        let seen = read_batch(next(), world.locks.len()).unwrap();
+        for (lock, theirs) in world.locks.iter().zip(seen) {
+            let theirs = read_seen(theirs.unwrap()).unwrap();
             let ours = node.read(now_ms, to, lock);
             assert_eq!(ours, theirs, "{lock}; steps:\n{}", log.join("\n"));
         }

@@ -3,12 +3,13 @@
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use fence_tests::seed::Seed;
-use lock_server::store::quorum::rules::node::{Node, TopUp};
 use lock_server::store::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
 use lock_server::store::quorum::rules::{
-    Bucket, End, Members, NodeId, NodeReply, Refusal, Renew, Vote, bucket_of,
+    Bucket, End, Members, NodeId, NodeReply, Operation, Refusal, Renew, TopUp, Vote, bucket_of,
 };
 use lock_server::store::quorum::scripts::{Init, Rejoin};
+
+use super::super::reference::Node;
 
 /// Whom a script about a lock is for.
 #[derive(Clone, Debug)]
@@ -23,15 +24,11 @@ impl To {
     }
 }
 
-/// One script with its arguments.
+/// One call of a script.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Vote(To, Vote),
-    TopUp(To, TopUp),
-    Renew(To, Renew),
-    End(To, LockName, LeaseId, End, u64),
-    Raise(To, Bucket, Token),
-    Lift(To, Token),
+    /// Several are one call, at one moment.
+    Batch(To, Vec<Operation>),
     Init(Init),
     Doubt(String, Option<NodeId>, NodeId),
     Adopt(String, String),
@@ -44,7 +41,7 @@ pub(super) enum Step {
 /// What a step was answered.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    Node(NodeReply),
+    Nodes(Vec<NodeReply>),
     Member(MemberReply),
 }
 
@@ -95,15 +92,23 @@ pub(super) const WORDS: [&str; 24] = [
     "AnotherNode",
 ];
 
-/// The word of an answer.
-pub(super) fn word(answer: &Answer) -> String {
-    let text = match answer {
-        Answer::Node(NodeReply::Refused(Refusal::Stranger { .. })) => "AnotherNode".to_owned(),
-        Answer::Node(NodeReply::Refused(refusal)) => format!("{refusal:?}"),
-        Answer::Node(reply) => format!("{reply:?}"),
-        Answer::Member(reply) => format!("{reply:?}"),
+/// The words of an answer.
+pub(super) fn words(answer: &Answer) -> Vec<String> {
+    let texts = match answer {
+        Answer::Nodes(replies) => replies.iter().map(text).collect(),
+        Answer::Member(reply) => vec![format!("{reply:?}")],
     };
-    text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    let first =
+        |text: &String| text.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned);
+    texts.iter().filter_map(first).collect()
+}
+
+fn text(reply: &NodeReply) -> String {
+    match reply {
+        NodeReply::Refused(Refusal::Stranger { .. }) => "AnotherNode".to_owned(),
+        NodeReply::Refused(refusal) => format!("{refusal:?}"),
+        reply => format!("{reply:?}"),
+    }
 }
 
 impl World {
@@ -139,13 +144,18 @@ impl World {
         let voting = self.node.look(0).meta.is_some_and(|meta| meta.state.as_str() == "ready");
         let about_locks = if voting { 92 } else { 15 };
         match seed.below(100) < about_locks {
-            true => self.about_a_lock(seed),
+            true => self.about_locks(seed),
             false => self.about_membership(seed),
         }
     }
 
-    fn about_a_lock(&mut self, seed: &mut Seed) -> Step {
+    fn about_locks(&mut self, seed: &mut Seed) -> Step {
         let to = To { view: self.view(seed, 24), node: self.node_id(seed) };
+        let more = if seed.below(4) == 0 { 1 + seed.below(4) } else { 0 };
+        Step::Batch(to, (0..=more).map(|_| self.operation(seed)).collect())
+    }
+
+    fn operation(&mut self, seed: &mut Seed) -> Operation {
         let lock = if self.busy { self.locks[0].clone() } else { pick(seed, &self.locks) };
         let bucket = bucket_of(&lock);
         // Few ids at a time, and in the long run more than are remembered.
@@ -166,54 +176,48 @@ impl World {
         match seed.below(20) {
             0..8 => {
                 let dead = (0..seed.below(3)).map(|_| self.token(seed, bucket)).collect();
-                Step::Vote(
-                    to,
-                    Vote {
-                        lock,
-                        bucket,
-                        lease,
-                        token,
-                        ttl_ms,
-                        owner,
-                        metadata,
-                        attempt,
-                        dead,
-                        retention_ms,
-                    },
-                )
+                Operation::Vote(Vote {
+                    lock,
+                    bucket,
+                    lease,
+                    token,
+                    ttl_ms,
+                    owner,
+                    metadata,
+                    attempt,
+                    dead,
+                    retention_ms,
+                })
             }
             8..11 => {
                 let remaining_ms = 1 + seed.below(ttl_ms);
                 let attempt = if seed.below(2) == 0 { attempt } else { String::new() };
-                Step::TopUp(
-                    to,
-                    TopUp {
-                        lock,
-                        bucket,
-                        lease,
-                        token,
-                        remaining_ms,
-                        ttl_ms,
-                        owner,
-                        metadata,
-                        attempt,
-                        retention_ms,
-                    },
-                )
+                Operation::TopUp(TopUp {
+                    lock,
+                    bucket,
+                    lease,
+                    token,
+                    remaining_ms,
+                    ttl_ms,
+                    owner,
+                    metadata,
+                    attempt,
+                    retention_ms,
+                })
             }
             11..14 => {
                 let ttl_ms = (seed.below(2) == 0).then_some(ttl_ms);
                 let (by, order) = (pick(seed, &["one", "two"]).to_owned(), seed.below(4));
-                Step::Renew(to, Renew { lock, bucket, lease, ttl_ms, by, order, retention_ms })
+                Operation::Renew(Renew { lock, bucket, lease, ttl_ms, by, order, retention_ms })
             }
-            14..16 => Step::End(to, lock, lease, End::Drop { attempt }, retention_ms),
+            14..16 => Operation::End { lock, lease, end: End::Drop { attempt }, retention_ms },
             16..18 => {
                 let reason = pick(seed, &[EndReason::Released, EndReason::Revoked]);
                 let why = (seed.below(2) == 0).then_some(owner);
-                Step::End(to, lock, lease, End::For { reason, why }, retention_ms)
+                Operation::End { lock, lease, end: End::For { reason, why }, retention_ms }
             }
-            18 => Step::Raise(to, bucket, token),
-            _ => Step::Lift(to, token),
+            18 => Operation::Raise { bucket, token },
+            _ => Operation::Lift(token),
         }
     }
 
@@ -268,12 +272,8 @@ impl World {
     /// The node's view, or one time in `odds` another one.
     fn view(&self, seed: &mut Seed, odds: u64) -> View {
         let known = self.node.look(0).meta.map(|meta| meta.view);
-        let mut view = known.filter(|view| !view.cluster.is_empty()).unwrap_or_else(|| View {
-            cluster: "c1".to_owned(),
-            n: 3,
-            view: 1,
-            members: "node-1,x,y".parse().unwrap(),
-        });
+        let known = known.filter(|view| !view.cluster.is_empty());
+        let mut view = known.unwrap_or_else(first_view);
         match seed.below(odds * 4) {
             0 => view.cluster = "c2".to_owned(),
             1 => view.n = 5,
@@ -291,6 +291,25 @@ impl World {
         own.unwrap_or_else(|| "x".parse().unwrap())
     }
 
+    /// A vote for each lock.
+    pub(super) fn votes(&self) -> Vec<Operation> {
+        let vote = |(at, lock): (usize, &LockName)| {
+            Operation::Vote(Vote {
+                lock: lock.clone(),
+                bucket: bucket_of(lock),
+                lease: self.leases[at],
+                token: Token::new(1 + at as u64).unwrap(),
+                ttl_ms: 1_000,
+                owner: Owner::new("me").unwrap(),
+                metadata: String::new(),
+                attempt: "a".to_owned(),
+                dead: Vec::new(),
+                retention_ms: 1_000,
+            })
+        };
+        self.locks.iter().enumerate().map(vote).collect()
+    }
+
     /// Mostly near to what was accepted, sometimes at the end of all tokens.
     fn token(&self, seed: &mut Seed, bucket: Bucket) -> Token {
         let look = self.node.look(0);
@@ -305,8 +324,27 @@ impl World {
     }
 }
 
+pub(super) fn first_view() -> View {
+    let members = "node-1,x,y".parse().unwrap();
+    View { cluster: "c1".to_owned(), n: 3, view: 1, members }
+}
+
 fn pick<T: Clone>(seed: &mut Seed, from: &[T]) -> T {
     from[seed.below(from.len() as u64) as usize].clone()
+}
+
+fn at_node(node: &mut Node, now_ms: u64, to: Addressee<'_>, operation: &Operation) -> NodeReply {
+    match operation {
+        Operation::Vote(vote) => node.vote(now_ms, to, vote),
+        Operation::TopUp(topup) => node.topup(now_ms, to, topup),
+        Operation::Renew(renew) => node.renew(now_ms, to, renew),
+        Operation::End { lock, lease, end, retention_ms } => {
+            node.end(now_ms, to, lock, *lease, end, *retention_ms)
+        }
+        Operation::Raise { bucket, token } => node.raise(to, *bucket, *token),
+        Operation::Lift(mark) => node.lift(to, *mark),
+        Operation::Read(_) => panic!("what is read is compared after every step"),
+    }
 }
 
 impl Step {
@@ -314,16 +352,11 @@ impl Step {
     pub(super) fn at_rules(&self, world: &mut World) -> Answer {
         let (node, now_ms) = (&mut world.node, world.now_ms);
         match self {
-            Self::Vote(to, vote) => Answer::Node(node.vote(now_ms, to.addressee(), vote)),
-            Self::TopUp(to, topup) => Answer::Node(node.topup(now_ms, to.addressee(), topup)),
-            Self::Renew(to, renew) => Answer::Node(node.renew(now_ms, to.addressee(), renew)),
-            Self::End(to, lock, lease, end, retention_ms) => {
-                Answer::Node(node.end(now_ms, to.addressee(), lock, *lease, end, *retention_ms))
+            Self::Batch(to, operations) => {
+                let to = to.addressee();
+                let one = |operation| at_node(node, now_ms, to, operation);
+                Answer::Nodes(operations.iter().map(one).collect())
             }
-            Self::Raise(to, bucket, token) => {
-                Answer::Node(node.raise(to.addressee(), *bucket, *token))
-            }
-            Self::Lift(to, mark) => Answer::Node(node.lift(to.addressee(), *mark)),
             Self::Init(init) => {
                 Answer::Member(node.init(&init.view, &init.node, &init.run_id, init.floor))
             }

@@ -4,9 +4,10 @@ use std::hash::{Hash, Hasher};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
-use lock_server::store::quorum::rules::node::Node;
 use lock_server::store::quorum::rules::tally::{Decision, Heard, RenewDecision, Round};
 use lock_server::store::quorum::rules::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
+
+use super::super::reference::Node;
 
 /// What a proposer is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

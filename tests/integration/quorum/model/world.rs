@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lock_server::store::quorum::rules::node::Node;
 use lock_server::store::quorum::rules::tally::Heard;
 use lock_server::store::quorum::rules::view::{Accepted, MemberReply, View};
 use lock_server::store::quorum::rules::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
+use super::super::reference::Node;
 use super::bounds::{Bounds, Recovery, Step};
 use super::proposer::{Ask, Message, Phase, Proposer};
 

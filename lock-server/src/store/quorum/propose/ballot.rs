@@ -12,7 +12,7 @@ use crate::store::quorum::rules::{NodeReply, Vote, majority};
 
 /// The votes that a proposal asks for.
 #[derive(Debug)]
-pub(super) struct Ballot<V = Current> {
+pub(super) struct Ballot<V = Arc<Current>> {
     pub(super) vote: Vote,
     /// One a node: whether it may hold a vote of this attempt.
     touched: Vec<bool>,
@@ -24,7 +24,7 @@ pub(super) struct Ballot<V = Current> {
 
 /// Votes of one attempt, to take them back: no other attempt's, and none that another one has counted.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Votes<V = Current> {
+pub(in super::super) struct Votes<V = Arc<Current>> {
     pub(super) lock: LockName,
     pub(super) lease: LeaseId,
     pub(super) attempt: String,

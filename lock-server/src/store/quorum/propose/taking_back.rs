@@ -1,17 +1,17 @@
 //! Taking votes back, and bringing a lease to the nodes that lack it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::super::nodes::{Replies, Silence, ask, budget};
+use super::super::nodes::{Node, Replies, Silence, ask, budget};
 use super::super::replies::read_reply;
 use super::super::round::Asked;
 use super::super::{Current, QuorumStore};
 use super::ballot::Votes;
-use crate::store::quorum::rules::node::TopUp;
 use crate::store::quorum::rules::tally::Heard;
-use crate::store::quorum::rules::{End, NodeReply, majority};
+use crate::store::quorum::rules::{End, NodeReply, Operation, TopUp, majority};
 
 /// The pauses after which a node is asked again that has not said that the vote is gone: a vote that
 /// is left behind is in everybody's way for as long as its lease would live.
@@ -19,8 +19,8 @@ const AGAIN: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
 
 impl QuorumStore {
-    /// Takes votes back, in the background. The first orders are sent before this returns, on the
-    /// connections that the votes went through, so behind them; each goes out in every view in which
+    /// Takes votes back, in the background. The first orders are submitted before this returns, so
+    /// they go to each node behind the votes; each goes out in every view in which
     /// a vote was asked for, and in the one in force. What it gives ends when most nodes have obeyed,
     /// or may not have heard.
     pub(in super::super) fn take_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
@@ -56,16 +56,16 @@ impl QuorumStore {
         views.iter().map(|view| self.send_drops_in(view, votes)).collect()
     }
 
-    fn send_drops_in(&self, view: &Current, votes: &Votes) -> Replies<NodeReply> {
+    fn send_drops_in(&self, view: &Arc<Current>, votes: &Votes) -> Replies<NodeReply> {
         let inner = &*self.inner;
-        let end = End::Drop { attempt: votes.attempt.clone() };
-        let retention_ms = inner.options.limits.ended_retention_ms;
-        let command = |node: &super::super::nodes::Node| {
-            let holds = votes.nodes.get(node.index) == Some(&true);
-            let to = view.addressee(node).filter(|_| holds)?;
-            Some(inner.scripts.end(to, &votes.lock, votes.lease, &end, retention_ms))
+        let operation = Operation::End {
+            lock: votes.lock.clone(),
+            lease: votes.lease,
+            end: End::Drop { attempt: votes.attempt.clone() },
+            retention_ms: inner.options.limits.ended_retention_ms,
         };
-        ask(&inner.nodes, &inner.tasks, budget(None), command, |_, value| {
+        let holds = |node: &Node| votes.nodes.get(node.index) == Some(&true);
+        ask(&inner.nodes, view, budget(None), operation, holds, |_, value| {
             read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))
         })
     }
@@ -94,7 +94,7 @@ impl QuorumStore {
     /// Brings a lease to the nodes that a majority was reached without, in the background.
     pub(in super::super) fn top_up_later<D: Send + 'static>(&self, topup: TopUp, asked: Asked<D>) {
         let store = self.clone();
-        self.inner.tasks.spawn(async move { store.top_up(&topup, asked, None).await });
+        self.inner.tasks.spawn(async move { store.top_up(topup, asked, None).await });
     }
 
     /// The same for votes that may be taken back: none is brought anywhere after that.
@@ -106,7 +106,7 @@ impl QuorumStore {
     ) {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
-            store.top_up(&topup, asked, Some(&votes)).await;
+            store.top_up(topup, asked, Some(&votes)).await;
             if votes.are_taken_back() {
                 // Perhaps while it was on its way: then the order came before it.
                 store.take_back(votes);
@@ -114,7 +114,7 @@ impl QuorumStore {
         });
     }
 
-    async fn top_up<D>(&self, topup: &TopUp, mut asked: Asked<D>, votes: Option<&Votes>) {
+    async fn top_up<D>(&self, topup: TopUp, mut asked: Asked<D>, votes: Option<&Votes>) {
         while let Some((node, reply)) = asked.late.next().await {
             if let Ok(reply) = reply {
                 asked.round.hear(node, Heard::Replied(reply));
@@ -133,13 +133,14 @@ impl QuorumStore {
             return;
         }
         let Ok(current) = self.current() else { return };
-        for node in &self.inner.nodes {
-            let goes =
-                lacking.get(node.index) == Some(&true) && !votes.is_some_and(Votes::are_taken_back);
-            if let Some(to) = current.addressee(node).filter(|_| goes) {
-                // A node that cannot be topped up is one of the few that may be missing.
-                let _ = node.link.call(&self.inner.scripts.topup(to, topup)).await;
-            }
+        if votes.is_some_and(Votes::are_taken_back) {
+            return;
         }
+        let lacks = |node: &Node| lacking.get(node.index) == Some(&true);
+        let operation = Operation::TopUp(topup);
+        // A node that cannot be topped up is one of the few that may be missing.
+        let mut replies =
+            ask(&self.inner.nodes, &current, budget(None), operation, lacks, |_, _| Ok(()));
+        while replies.next().await.is_some() {}
     }
 }

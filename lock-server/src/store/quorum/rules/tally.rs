@@ -222,11 +222,6 @@ impl Round {
         })
     }
 
-    /// Whether a node may have done what it was asked to without our knowing.
-    pub fn leaves_doubt(&self) -> bool {
-        self.heard.iter().any(|heard| matches!(heard, Heard::Waiting | Heard::Unanswered))
-    }
-
     /// What the proposal has come to.
     pub fn vote(&self, vote: &Vote) -> Decision {
         votes::decide(self, vote)

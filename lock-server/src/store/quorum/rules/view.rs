@@ -55,11 +55,6 @@ impl Members {
         self.0.contains(node)
     }
 
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -180,12 +175,9 @@ pub struct Meta {
     /// When it may become ready, by its own clock, in milliseconds since 1970.
     pub ready_at_ms: u64,
     /// Until when it remembers anything about a lock, at the latest, by its own clock, in
-    /// milliseconds since 1970. It is written in steps of at most [`COVER_MS`], not at every vote.
+    /// milliseconds since 1970. It is written in steps of at most ten seconds, not at every vote.
     pub covered_ms: u64,
 }
-
-/// How far ahead of need a node notes until when it remembers something, in milliseconds.
-pub const COVER_MS: u64 = 10_000;
 
 /// What there is to see of a node, whoever asks.
 #[derive(Clone, Debug, PartialEq, Eq)]

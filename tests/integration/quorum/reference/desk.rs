@@ -3,7 +3,7 @@
 use fence_protocol::{LeaseId, Owner};
 
 use super::record::{Live, Record};
-use crate::store::quorum::rules::NodeReply;
+use lock_server::store::quorum::rules::NodeReply;
 
 /// What a script about a lock works on.
 pub(super) struct Desk {

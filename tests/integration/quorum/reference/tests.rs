@@ -1,7 +1,6 @@
-use fence_protocol::{LeaseId, LockName, Owner, Token};
+use fence_protocol::Owner;
 
 use super::*;
-use crate::store::quorum::rules::bucket_of;
 
 const LONG_MS: u64 = 60_000;
 

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use proptest::prelude::*;
 
-use super::node::Node;
-use super::tally::{Decision, Heard, Round};
-use super::view::{State, View};
-use super::{Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority};
+use lock_server::store::quorum::rules::tally::{Decision, Heard, Round};
+use lock_server::store::quorum::rules::view::{State, View};
+use lock_server::store::quorum::rules::{
+    Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority,
+};
+
+use super::reference::Node;
 
 const TTL_MS: u64 = 1_000_000;
 

@@ -1,50 +1,54 @@
 //! How a node comes into a quorum, into newer views, and back.
 
 use super::Node;
-use crate::store::quorum::rules::view::{Accepted, FORMAT, MemberReply, Meta, State, View};
-use crate::store::quorum::rules::{NodeId, Refusal};
+use lock_server::store::quorum::rules::view::{Accepted, FORMAT, MemberReply, Meta, State, View};
+use lock_server::store::quorum::rules::{NodeId, Refusal};
 
-impl Meta {
-    pub(super) fn other_view(&self) -> Refusal {
-        Refusal::View { view: self.view.view, members: self.view.members.clone() }
-    }
+pub(super) fn other_view(meta: &Meta) -> Refusal {
+    Refusal::View { view: meta.view.view, members: meta.view.members.clone() }
+}
 
-    fn stranger(&self) -> MemberReply {
-        MemberReply::Stranger(Some(self.node.clone()))
-    }
+fn stranger(meta: &Meta) -> MemberReply {
+    MemberReply::Stranger(Some(meta.node.clone()))
+}
 
-    /// Whether it belongs to the quorum of `view`.
-    fn same_quorum(&self, view: &View) -> Result<(), Refusal> {
-        if self.view.cluster.is_empty() {
-            Err(Refusal::NoMember)
-        } else if (&self.view.cluster, self.view.n) != (&view.cluster, view.n) {
-            Err(Refusal::Other { cluster: self.view.cluster.clone(), n: self.view.n })
-        } else {
-            Ok(())
-        }
+/// Whether the node belongs to the quorum of `view`.
+fn same_quorum(meta: &Meta, view: &View) -> Result<(), Refusal> {
+    if meta.view.cluster.is_empty() {
+        Err(Refusal::NoMember)
+    } else if (&meta.view.cluster, meta.view.n) != (&view.cluster, view.n) {
+        Err(Refusal::Other { cluster: meta.view.cluster.clone(), n: meta.view.n })
+    } else {
+        Ok(())
     }
+}
 
-    /// Into a newer view, or why not.
-    fn move_to(&mut self, view: &View, may: &[State]) -> Option<MemberReply> {
-        if let Err(refusal) = self.same_quorum(view) {
-            return Some(MemberReply::Refused(refusal));
-        } else if !may.contains(&self.state) {
-            return Some(MemberReply::Refused(Refusal::NotReady));
-        }
-        let (now, then) = (self.view.view, view.view);
-        if now > then || (now == then && self.view.members != view.members) {
-            return Some(MemberReply::Refused(self.other_view()));
-        } else if !view.members.contains(&self.node) {
-            return Some(self.stranger());
-        }
-        self.view.clone_from(view);
-        None
+/// Into a newer view, or why not.
+fn move_to(meta: &mut Meta, view: &View, may: &[State]) -> Option<MemberReply> {
+    if let Err(refusal) = same_quorum(meta, view) {
+        return Some(MemberReply::Refused(refusal));
+    } else if !may.contains(&meta.state) {
+        return Some(MemberReply::Refused(Refusal::NotReady));
     }
+    let (now, then) = (meta.view.view, view.view);
+    if now > then || (now == then && meta.view.members != view.members) {
+        return Some(MemberReply::Refused(other_view(meta)));
+    } else if !view.members.contains(&meta.node) {
+        return Some(stranger(meta));
+    }
+    meta.view.clone_from(view);
+    None
 }
 
 impl Node {
     /// `init.lua`
-    pub fn init(&mut self, view: &View, node: &NodeId, run_id: &str, floor: u64) -> MemberReply {
+    pub(in super::super) fn init(
+        &mut self,
+        view: &View,
+        node: &NodeId,
+        run_id: &str,
+        floor: u64,
+    ) -> MemberReply {
         let Some(meta) = &mut self.meta else { return MemberReply::Known };
         let in_doubt = meta.state == State::Doubt;
         if in_doubt && meta.view.cluster.is_empty() && meta.node == *node && meta.run_id == run_id {
@@ -60,7 +64,12 @@ impl Node {
     }
 
     /// `doubt.lua`
-    pub fn doubt(&mut self, run_id: &str, seen: Option<&NodeId>, fresh: &NodeId) -> MemberReply {
+    pub(in super::super) fn doubt(
+        &mut self,
+        run_id: &str,
+        seen: Option<&NodeId>,
+        fresh: &NodeId,
+    ) -> MemberReply {
         if let Some(meta) = &self.meta
             && meta.state == State::Doubt
             && meta.run_id == run_id
@@ -88,7 +97,7 @@ impl Node {
     }
 
     /// `adopt.lua`
-    pub fn adopt(&mut self, old_run_id: &str, run_id: &str) -> MemberReply {
+    pub(in super::super) fn adopt(&mut self, old_run_id: &str, run_id: &str) -> MemberReply {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
@@ -101,11 +110,11 @@ impl Node {
     }
 
     /// `bump.lua`
-    pub fn bump(&mut self, now_ms: u64, view: &View) -> MemberReply {
+    pub(in super::super) fn bump(&mut self, now_ms: u64, view: &View) -> MemberReply {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
-        if let Some(refusal) = meta.move_to(view, &[State::Ready]) {
+        if let Some(refusal) = move_to(meta, view, &[State::Ready]) {
             return refusal;
         }
         MemberReply::Bumped(Accepted {
@@ -116,16 +125,16 @@ impl Node {
     }
 
     /// `advance.lua`
-    pub fn advance(&mut self, view: &View) -> MemberReply {
+    pub(in super::super) fn advance(&mut self, view: &View) -> MemberReply {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
         let may = [State::Ready, State::Joining, State::New];
-        meta.move_to(view, &may).unwrap_or(MemberReply::Done)
+        move_to(meta, view, &may).unwrap_or(MemberReply::Done)
     }
 
     /// `rejoin.lua`
-    pub fn rejoin(
+    pub(in super::super) fn rejoin(
         &mut self,
         now_ms: u64,
         view: &View,
@@ -136,21 +145,21 @@ impl Node {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
-        match meta.same_quorum(view) {
+        match same_quorum(meta, view) {
             Ok(()) | Err(Refusal::NoMember) => {}
             Err(refusal) => return MemberReply::Refused(refusal),
         }
         if meta.node != *node {
-            return meta.stranger();
+            return stranger(meta);
         } else if meta.state != State::Doubt {
             return match meta.view == *view {
                 true => MemberReply::Done,
-                false => MemberReply::Refused(meta.other_view()),
+                false => MemberReply::Refused(other_view(meta)),
             };
         } else if meta.run_id != run_id {
             return MemberReply::OtherRun(meta.run_id.clone());
         } else if meta.view.view >= view.view {
-            return MemberReply::Refused(meta.other_view());
+            return MemberReply::Refused(other_view(meta));
         }
         meta.view.clone_from(view);
         meta.state = State::Joining;
@@ -164,18 +173,23 @@ impl Node {
     }
 
     /// `ready.lua`
-    pub fn ready(&mut self, now_ms: u64, view: &View, node: &NodeId) -> MemberReply {
+    pub(in super::super) fn ready(
+        &mut self,
+        now_ms: u64,
+        view: &View,
+        node: &NodeId,
+    ) -> MemberReply {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
-        if let Err(refusal) = meta.same_quorum(view) {
+        if let Err(refusal) = same_quorum(meta, view) {
             return MemberReply::Refused(refusal);
         } else if meta.node != *node {
-            return meta.stranger();
+            return stranger(meta);
         } else if meta.state == State::Doubt {
             return MemberReply::Refused(Refusal::NotReady);
         } else if meta.view != *view {
-            return MemberReply::Refused(meta.other_view());
+            return MemberReply::Refused(other_view(meta));
         } else if meta.state != State::Ready && now_ms < meta.ready_at_ms {
             return MemberReply::Wait(meta.ready_at_ms - now_ms);
         }

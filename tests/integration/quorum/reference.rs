@@ -5,47 +5,27 @@
 
 use std::collections::BTreeMap;
 
-use fence_protocol::{LeaseId, LockName, Owner, Token};
-
-use super::view::{Addressee, COVER_MS, Look, Meta, State, View};
-use super::{Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, Vote};
+use fence_protocol::{LeaseId, LockName, Token};
+use lock_server::store::quorum::rules::view::{Addressee, Look, Meta, State, View};
+use lock_server::store::quorum::rules::{
+    Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, TopUp, Vote, bucket_of,
+};
 
 mod desk;
 mod joining;
 mod record;
+mod tests;
 
 use self::desk::Desk;
+use self::joining::other_view;
 use self::record::{Ended, Live, Record};
 
-/// Tells a node of a lease that a majority holds.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TopUp {
-    /// The lock.
-    pub lock: LockName,
-    /// Its bucket.
-    pub bucket: Bucket,
-    /// The id of the grant.
-    pub lease: LeaseId,
-    /// The token that a majority confirmed for it.
-    pub token: Token,
-    /// What remains of the lease, in milliseconds.
-    pub remaining_ms: u64,
-    /// The time to live that a renewal restores, in milliseconds.
-    pub ttl_ms: u64,
-    /// Who holds it.
-    pub owner: Owner,
-    /// As in [`Vote::metadata`](super::Vote::metadata).
-    pub metadata: String,
-    /// The attempt that the grant was made for, so that [`super::End::Drop`] takes it back
-    /// here as well; empty after a renewal.
-    pub attempt: String,
-    /// For how long ended ids are remembered, in milliseconds.
-    pub retention_ms: u64,
-}
+/// How far ahead of need a node notes until when it remembers something, in milliseconds.
+const COVER_MS: u64 = 10_000;
 
 /// A node: what it knows of itself, and of locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Node {
+pub(super) struct Node {
     meta: Option<Meta>,
     p: BTreeMap<Bucket, u64>,
     locks: BTreeMap<LockName, Record>,
@@ -64,7 +44,7 @@ impl Node {
         } else if meta.state != State::Ready {
             return Err(Refusal::NotReady);
         } else if meta.view != *to.view {
-            return Err(meta.other_view());
+            return Err(other_view(meta));
         } else if meta.node != *to.node {
             return Err(Refusal::Stranger { node: meta.node.clone() });
         }
@@ -114,22 +94,22 @@ impl Node {
     }
 
     /// The highest token that counts as accepted in a bucket.
-    pub fn p(&self, bucket: Bucket) -> u64 {
+    pub(super) fn p(&self, bucket: Bucket) -> u64 {
         self.meta.as_ref().map_or(0, |meta| self.accepted(meta, bucket))
     }
 
     /// The view that the node is in, as far as it knows one.
-    pub fn view(&self) -> Option<&View> {
+    pub(super) fn view(&self) -> Option<&View> {
         self.meta.as_ref().map(|meta| &meta.view).filter(|view| !view.cluster.is_empty())
     }
 
     /// Lets go of the records whose time is over, as Redis does by itself.
-    pub fn expire(&mut self, now_ms: u64) {
+    pub(super) fn expire(&mut self, now_ms: u64) {
         self.locks.retain(|_, record| record.gone_at_ms > now_ms);
     }
 
     /// `vote.lua`
-    pub fn vote(&mut self, now_ms: u64, to: Addressee<'_>, vote: &Vote) -> NodeReply {
+    pub(super) fn vote(&mut self, now_ms: u64, to: Addressee<'_>, vote: &Vote) -> NodeReply {
         let mut desk = match self.desk(now_ms, to, &vote.lock, vote.bucket, vote.retention_ms) {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -175,7 +155,7 @@ impl Node {
     }
 
     /// `topup.lua`
-    pub fn topup(&mut self, now_ms: u64, to: Addressee<'_>, topup: &TopUp) -> NodeReply {
+    pub(super) fn topup(&mut self, now_ms: u64, to: Addressee<'_>, topup: &TopUp) -> NodeReply {
         let desk = self.desk(now_ms, to, &topup.lock, topup.bucket, topup.retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
@@ -217,7 +197,7 @@ impl Node {
     }
 
     /// `renew.lua`
-    pub fn renew(&mut self, now_ms: u64, to: Addressee<'_>, renew: &Renew) -> NodeReply {
+    pub(super) fn renew(&mut self, now_ms: u64, to: Addressee<'_>, renew: &Renew) -> NodeReply {
         let desk = self.desk(now_ms, to, &renew.lock, renew.bucket, renew.retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
@@ -246,7 +226,7 @@ impl Node {
     }
 
     /// `end.lua`. What it publishes is not modelled.
-    pub fn end(
+    pub(super) fn end(
         &mut self,
         now_ms: u64,
         to: Addressee<'_>,
@@ -255,7 +235,7 @@ impl Node {
         end: &End,
         retention_ms: u64,
     ) -> NodeReply {
-        let desk = self.desk(now_ms, to, lock, super::bucket_of(lock), retention_ms);
+        let desk = self.desk(now_ms, to, lock, bucket_of(lock), retention_ms);
         let mut desk = match desk {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -299,8 +279,13 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`] where the node does not take part.
-    pub fn read(&self, now_ms: u64, to: Addressee<'_>, lock: &LockName) -> Result<Seen, Refusal> {
-        let desk = self.desk(now_ms, to, lock, super::bucket_of(lock), 0)?;
+    pub(super) fn read(
+        &self,
+        now_ms: u64,
+        to: Addressee<'_>,
+        lock: &LockName,
+    ) -> Result<Seen, Refusal> {
+        let desk = self.desk(now_ms, to, lock, bucket_of(lock), 0)?;
         let live = desk.record.live.as_ref().map(|live| SeenLease {
             lease: live.lease,
             info: live.holder(now_ms),
@@ -316,14 +301,14 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`] where the node does not take part.
-    pub fn names(&self, now_ms: u64, to: Addressee<'_>) -> Result<Vec<LockName>, Refusal> {
+    pub(super) fn names(&self, now_ms: u64, to: Addressee<'_>) -> Result<Vec<LockName>, Refusal> {
         self.admit(to)?;
         let known = self.locks.iter().filter(|(_, record)| record.gone_at_ms > now_ms);
         Ok(known.map(|(lock, _)| lock.clone()).collect())
     }
 
     /// `raise.lua`
-    pub fn raise(&mut self, to: Addressee<'_>, bucket: Bucket, token: Token) -> NodeReply {
+    pub(super) fn raise(&mut self, to: Addressee<'_>, bucket: Bucket, token: Token) -> NodeReply {
         let p = match self.admit(to) {
             Ok(meta) => self.accepted(meta, bucket),
             Err(refusal) => return NodeReply::Refused(refusal),
@@ -336,7 +321,7 @@ impl Node {
     }
 
     /// `lift.lua`
-    pub fn lift(&mut self, to: Addressee<'_>, mark: Token) -> NodeReply {
+    pub(super) fn lift(&mut self, to: Addressee<'_>, mark: Token) -> NodeReply {
         if let Err(refusal) = self.admit(to) {
             return NodeReply::Refused(refusal);
         }
@@ -348,10 +333,7 @@ impl Node {
     }
 
     /// `look.lua`
-    pub fn look(&self, now_ms: u64) -> Look {
+    pub(super) fn look(&self, now_ms: u64) -> Look {
         Look { now_ms, meta: self.meta.clone(), p: self.p.clone() }
     }
 }
-
-#[cfg(test)]
-mod tests;
