@@ -20,9 +20,17 @@ pub use replies::Told;
 const RETENTION_MS: u64 = 10_000;
 /// A server that was silent may be taken for dead for so long after it is back, ms.
 const SUSPECT_MS: u64 = 5_000;
+/// How long after something went wrong waits have no bound, ms: requests that were lost are made up for, and
+/// servers that stopped are known to be dead.
+pub const RECOVERY_MS: u64 = 8_000;
 /// A server that was told before a step of the clock who lives may go by that for so long, ms: it may stand
 /// still for 6 s.
 const STEP_MS: u64 = 12_000;
+/// As [`RECOVERY_MS`], where a server stops and nothing else goes wrong: others know of it when it was
+/// silent for 3 s, and look once a second.
+pub const STOP_MS: u64 = 5_000;
+/// A server that stopped and counts as alive no more is known to be dead after so long, ms.
+const DEAD_MS: u64 = 1_500;
 
 /// What is known of a simulation, and the first promise that was broken.
 #[derive(Debug, Default)]
@@ -46,9 +54,25 @@ pub struct Audit {
     ended_sessions: BTreeSet<SessionId>,
     /// Since when a lock is free and its first waiter is not granted.
     overdue: BTreeMap<LockName, (LeaseId, u64)>,
-    /// When something last went wrong in the engine or the network.
-    trouble_ms: u64,
+    /// Grants that were rolled back before their callers had left, with what is to be said of that.
+    rolled_back: Vec<(LeaseId, String)>,
+    /// Since when a request waits for a reply without a place in its queues.
+    without_place: BTreeMap<LeaseId, u64>,
+    /// Waits have a bound from then on: 0 where nothing went wrong yet.
+    calm_from_ms: u64,
+    /// When the engine's clock was last stepped.
     clock_stepped_ms: Option<u64>,
+    /// It was stepped back.
+    is_stepped_back: bool,
+    /// It jumped, and records were dropped of which nothing lives.
+    has_jumped: bool,
+    /// Steps forward that nobody corrects: when, and by how much.
+    shortened: Vec<(u64, u64)>,
+    /// When something was last committed on a record, and how long the replies to that took on their way,
+    /// ms. Servers cannot know that.
+    ways_back: BTreeMap<Key, Vec<(u64, u64)>>,
+    /// When a server stood still, and for how long.
+    stalls: Vec<(u64, u64)>,
     /// What the seed covered, for the summing up.
     counts: BTreeMap<&'static str, u64>,
 }
@@ -83,6 +107,13 @@ struct Request {
     was_left: bool,
     /// The client received the grant.
     is_received: bool,
+    /// Calls that wait for a reply, and when the last one began.
+    open_calls: u32,
+    called_ms: u64,
+    /// When its client hung up on the last of them.
+    left_ms: Option<u64>,
+    /// A call of it ended otherwise: what its server knows of its client is not known.
+    is_answered: bool,
     /// The locks whose release began.
     released: BTreeSet<LockName>,
 }
@@ -93,6 +124,19 @@ struct Server {
     /// When it was last silent for too long.
     lapsed_ms: Option<u64>,
     is_stopped: bool,
+}
+
+/// A commit.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The time of the simulation.
+    pub now_ms: u64,
+    /// The engine's time.
+    pub engine_ms: u64,
+    /// The counter before the batch, and how many tokens it took.
+    pub tokens: (u64, u64),
+    /// How long the reply is on its way, ms.
+    pub back_ms: u64,
 }
 
 impl Audit {
@@ -138,7 +182,7 @@ impl Audit {
     /// The engine forgot what was not durable: leases are gone, and their holders still believe.
     pub fn memory_was_lost(&mut self, now_ms: u64, read: impl Fn(&Key) -> Snapshot) {
         self.count("losses");
-        self.trouble_ms = now_ms;
+        self.trouble(now_ms, RECOVERY_MS);
         // What was removed since is there again.
         for (lock, changed_ms) in &mut self.changed_ms {
             self.locks.insert(lock.clone(), record_of(&read(&Key::Lock(lock.clone()))));
@@ -162,11 +206,43 @@ impl Audit {
         }
     }
 
-    /// The engine's clock was stepped.
-    pub fn clock_stepped(&mut self, now_ms: u64) {
+    /// A server stands still: it reads replies that much later.
+    pub fn server_stalls(&mut self, now_ms: u64, ms: u64) {
+        self.stalls.push((now_ms, ms));
+    }
+
+    /// The engine's clock was stepped back: what was over lives again.
+    pub fn clock_stepped_back(&mut self, now_ms: u64) {
+        self.is_stepped_back = true;
+        self.stepped(now_ms);
+    }
+
+    /// The engine's clock was stepped forward by less than servers notice: leases end that much earlier.
+    pub fn clock_stepped_forward(&mut self, now_ms: u64, ms: u64) {
+        self.shortened.push((now_ms, ms));
+        for belief in self.beliefs.values_mut().flatten() {
+            belief.until_ms = belief.until_ms.saturating_sub(ms);
+        }
+        self.stepped(now_ms);
+    }
+
+    /// The engine's clock jumped, and was corrected: leases keep their time.
+    pub fn clock_jumped(&mut self, now_ms: u64) {
+        self.count("clock jumps");
+        self.has_jumped = true;
+        self.trouble(now_ms, RECOVERY_MS);
+    }
+
+    fn stepped(&mut self, now_ms: u64) {
         self.count("clock steps");
         self.clock_stepped_ms = Some(now_ms);
-        self.trouble_ms = now_ms;
+        self.trouble(now_ms, RECOVERY_MS);
+    }
+
+    /// By how much the engine's clock was stepped forward since; without what its servers knew then.
+    fn shortened_ms(&self, since_ms: u64) -> u64 {
+        let late = self.shortened.iter().filter(|(at_ms, _)| at_ms + STEP_MS > since_ms);
+        late.map(|(_, ms)| ms).sum()
     }
 
     /// A server said that it lives.
@@ -181,13 +257,28 @@ impl Audit {
     /// A server stops, or begins to.
     pub fn server_stopped(&mut self, now_ms: u64, server: ServerId) {
         self.count("stops");
-        self.trouble_ms = now_ms;
+        self.trouble(now_ms, STOP_MS);
         self.servers.entry(server.0).or_default().is_stopped = true;
     }
 
-    /// Something goes wrong on purpose that may delay what has to happen by itself.
-    pub fn trouble(&mut self, now_ms: u64) {
-        self.trouble_ms = self.trouble_ms.max(now_ms);
+    /// Something goes wrong on purpose that may delay what has to happen by itself, for so long.
+    pub fn trouble(&mut self, now_ms: u64, ms: u64) {
+        self.calm_from_ms = self.calm_from_ms.max(now_ms + ms);
+    }
+
+    /// By how much a reply about a record may promise more than the engine honours, where its request was
+    /// sent at `invoked_ms`.
+    fn unknowable_ms(&self, key: &Key, invoked_ms: u64) -> u64 {
+        let ways = self.ways_back.get(key).into_iter().flatten();
+        let back_ms = ways.filter(|(at_ms, _)| *at_ms >= invoked_ms).map(|(_, ms)| *ms).max();
+        let others = self.shortened.iter().chain(&self.stalls);
+        let others = others.filter(|(at_ms, _)| *at_ms >= invoked_ms);
+        back_ms.unwrap_or(0) + others.map(|(_, ms)| *ms).sum::<u64>()
+    }
+
+    /// Whether nothing has gone wrong yet.
+    fn is_calm(&self) -> bool {
+        self.calm_from_ms == 0
     }
 
     /// Whether others may take a server for dead. After a step of the clock that is any server: one that
@@ -202,6 +293,12 @@ impl Audit {
             let lapsed = server.lapsed_ms.is_some_and(|at_ms| now_ms < at_ms + SUSPECT_MS);
             server.is_stopped || server.until_ms <= now_ms || lapsed
         })
+    }
+
+    /// Whether others must know that a server is dead.
+    fn is_dead(&self, now_ms: u64, server: u32) -> bool {
+        let server = self.servers.get(&server);
+        server.is_some_and(|server| server.is_stopped && server.until_ms + DEAD_MS <= now_ms)
     }
 
     /// Until when a lease lives, by the engine's clock.

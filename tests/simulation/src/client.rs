@@ -29,6 +29,8 @@ const RETRIES: u32 = 5;
 /// One client, which does one thing after the other.
 pub(crate) struct Client {
     owner: String,
+    /// Nearly all of its requests are for one lock.
+    is_hot: bool,
     seed: Seed,
     world: Arc<World>,
     fleet: Arc<Fleet>,
@@ -56,8 +58,26 @@ fn name(lock: &str) -> LockName {
 }
 
 impl Client {
-    pub(crate) fn new(number: u64, seed: Seed, world: Arc<World>, fleet: Arc<Fleet>) -> Self {
-        Self { owner: format!("client-{number}"), seed, world, fleet }
+    pub(crate) fn new(
+        number: u64,
+        is_hot: bool,
+        seed: Seed,
+        world: Arc<World>,
+        fleet: Arc<Fleet>,
+    ) -> Self {
+        Self { owner: format!("client-{number}"), is_hot, seed, world, fleet }
+    }
+
+    /// Another task of this client.
+    fn fork(&mut self) -> Self {
+        let (seed, owner) = (self.seed.fork(), self.owner.clone());
+        Self {
+            owner,
+            seed,
+            is_hot: self.is_hot,
+            world: self.world.clone(),
+            fleet: self.fleet.clone(),
+        }
     }
 
     /// Lives until the simulation ends.
@@ -84,6 +104,7 @@ impl Client {
     fn wish(&mut self, session: Option<SessionId>) -> Wish {
         let seed = &mut self.seed;
         let (locks, mode) = match seed.below(10) {
+            1..10 if self.is_hot => (vec![EXCLUSIVE[0]], Mode::Exclusive),
             0..4 => (vec![EXCLUSIVE[seed.below(3) as usize]], Mode::Exclusive),
             4 => (vec![READ_WRITE], Mode::Exclusive),
             5 | 6 => (vec![READ_WRITE], Mode::Shared),
@@ -98,7 +119,11 @@ impl Client {
                 (locks, Mode::Exclusive)
             }
         };
-        let wait_ms = if seed.below(3) == 0 { 0 } else { 200 + seed.below(9_000) };
+        let wait_ms = match seed.below(6) {
+            0 | 1 if !self.is_hot => 0,
+            2 => 200 + seed.below(20_000),
+            _ => 200 + seed.below(9_000),
+        };
         let ttl_ms = 600 + seed.below(4_000);
         let lease = LeaseId::new(self.id()).unwrap();
         Wish { lease, locks, mode, wait_ms, ttl_ms, session }
@@ -109,9 +134,22 @@ impl Client {
         self.call_for(None, method, path, body).await
     }
 
-    /// As [`call`](Self::call), for a lease: the audit knows first that its client hangs up.
+    /// As [`call`](Self::call), for a lease.
     async fn call_for(
         &mut self,
+        lease: Option<LeaseId>,
+        method: Method,
+        path: &str,
+        body: Value,
+    ) -> Outcome {
+        let place = self.seed.below(self.fleet.count() as u64) as usize;
+        self.call_at(place, lease, method, path, body).await
+    }
+
+    /// The audit knows first that a client hangs up.
+    async fn call_at(
+        &mut self,
+        place: usize,
         lease: Option<LeaseId>,
         method: Method,
         path: &str,
@@ -121,20 +159,31 @@ impl Client {
         let hangs_up = Faults::strikes(&mut self.seed, faults.hang_ups);
         let patience = if hangs_up { self.seed.below(2_000) } else { 30_000 };
         sleep(Duration::from_millis(self.seed.below(4))).await;
-        let place = self.seed.below(self.fleet.count() as u64) as usize;
         let Some(server) = self.fleet.at(place) else { return Outcome::Unknown };
         let owner = self.owner.clone();
         self.world.note(|| format!("{owner} asks {place}: {method} {path} {body}"));
         let hang_up = async {
             sleep(Duration::from_millis(patience)).await;
-            lease.into_iter().for_each(|lease| self.world.state().audit.leaves(lease));
+            let now_ms = self.world.now_ms();
+            lease.into_iter().for_each(|lease| self.world.state().audit.hangs_up(now_ms, lease));
         };
+        let now_ms = self.world.now_ms();
+        lease.into_iter().for_each(|lease| self.world.state().audit.calls(now_ms, lease));
         let reply = tokio::select! {
             biased;
-            () = server.stopped.cancelled() => None,
+            () = server.stopped.cancelled() => {
+                lease.into_iter().for_each(|lease| self.world.state().audit.ends_call(lease));
+                None
+            }
             reply = server.call(method, path, &body) => Some(reply),
             () = hang_up => None,
         };
+        if let Some((status, reply)) = &reply {
+            let audit = &mut self.world.state().audit;
+            lease.into_iter().for_each(|lease| audit.ends_call(lease));
+            let is_unavailable = *status >= 500;
+            audit.told_status(is_unavailable, &format!("{status} {reply}"));
+        }
         let is_unread = Faults::strikes(&mut self.seed, faults.unread);
         self.world.note(|| match &reply {
             None => format!("{owner} got no reply"),
@@ -161,14 +210,11 @@ impl Client {
             let invoked_ms = self.world.now_ms();
             let outcome = self.acquire(&wish).await;
             match outcome {
-                Outcome::Done(body) => {
-                    self.told_leases(&wish, &body, invoked_ms);
-                    return self.use_lease(&wish).await;
-                }
+                Outcome::Done(_) => return self.use_lease(&wish).await,
                 Outcome::Refused(code, body) => {
                     return self.told_refusal(&wish, &code, &body, invoked_ms);
                 }
-                Outcome::Unknown => self.world.state().audit.leaves(wish.lease),
+                Outcome::Unknown => {}
             }
             if self.seed.below(5) == 0 {
                 return;
@@ -195,11 +241,39 @@ impl Client {
             if let Some(size) = size {
                 body["size"] = json!(size);
             }
-            let path = format!("/v1/locks/{lock}/acquire");
-            return self.call_for(Some(wish.lease), Method::POST, &path, body).await;
+            return self.ask(wish, &format!("/v1/locks/{lock}/acquire"), body).await;
         }
         body["locks"] = wish.locks.iter().map(|lock| json!({ "lock": lock })).collect();
-        self.call_for(Some(wish.lease), Method::POST, "/v1/acquire", body).await
+        self.ask(wish, "/v1/acquire", body).await
+    }
+
+    /// Asks once, or twice at the same server.
+    async fn ask(&mut self, wish: &Wish, path: &str, body: Value) -> Outcome {
+        let place = self.seed.below(self.fleet.count() as u64) as usize;
+        let repeated = self.world.state().faults.repeated;
+        if !Faults::strikes(&mut self.seed, repeated) {
+            return self.ask_at(place, wish, path, body).await;
+        }
+        let (mut twin, again) = (self.fork(), body.clone());
+        let second = async move {
+            sleep(twin.seed.time_ms(0, 300)).await;
+            twin.ask_at(place, wish, path, again).await
+        };
+        match tokio::join!(self.ask_at(place, wish, path, body), second) {
+            (Outcome::Done(body), _) => Outcome::Done(body),
+            (_, second) => second,
+        }
+    }
+
+    async fn ask_at(&mut self, place: usize, wish: &Wish, path: &str, body: Value) -> Outcome {
+        let invoked_ms = self.world.now_ms();
+        let outcome = self.call_at(place, Some(wish.lease), Method::POST, path, body).await;
+        match &outcome {
+            Outcome::Done(body) => self.told_leases(wish, body, invoked_ms),
+            Outcome::Unknown => self.world.state().audit.leaves(wish.lease),
+            Outcome::Refused(..) => {}
+        }
+        outcome
     }
 
     fn told_leases(&self, wish: &Wish, body: &Value, invoked_ms: u64) {
@@ -314,7 +388,7 @@ impl Client {
         let Outcome::Done(body) = outcome else { return };
         self.told_session(id, &body, invoked_ms);
         let beats = self.seed.below(5);
-        let mut heart = Self::new(0, self.seed.fork(), self.world.clone(), self.fleet.clone());
+        let mut heart = self.fork();
         heart.owner = format!("{}-heart", self.owner);
         let beating = async move {
             for _ in 0..beats {

@@ -50,9 +50,9 @@ impl StepClock {
         Self { time, ahead_ms: AtomicI64::new(ahead_ms) }
     }
 
-    /// Steps it back.
-    pub(crate) fn step_back(&self, ms: u64) {
-        self.ahead_ms.fetch_sub(ms.cast_signed(), Ordering::Relaxed);
+    /// Steps it, forward or back.
+    pub(crate) fn step(&self, ms: i64) {
+        self.ahead_ms.fetch_add(ms, Ordering::Relaxed);
     }
 }
 

@@ -35,12 +35,14 @@ pub(crate) struct Faults {
     pub(crate) stalls: bool,
     /// Whether the engine loses what was not durable.
     pub(crate) losses: bool,
-    /// Whether the engine's clock steps.
+    /// Whether the engine's clock steps, back and forward.
     pub(crate) steps: bool,
     /// Calls that a client hangs up on.
     pub(crate) hang_ups: u64,
     /// Replies that a client does not receive.
     pub(crate) unread: u64,
+    /// Acquires that arrive twice.
+    pub(crate) repeated: u64,
 }
 
 impl Faults {
@@ -63,12 +65,26 @@ impl Faults {
         steps: false,
         hang_ups: 0,
         unread: 0,
+        repeated: 0,
     };
 
-    /// Ways that take their time, and nothing else.
+    /// Ways that take their time, and clients that hang up: nothing fails.
     pub(crate) fn calm(seed: &mut Seed) -> Self {
         let direct = [0, 500, 1_000][seed.below(3) as usize];
-        Self { delay_ms: 1 + seed.below(12), direct, ..Self::NONE }
+        let delay_ms = 1 + seed.below(12);
+        let (hang_ups, repeated) = (seed.below(2) * 150, seed.below(2) * 100);
+        Self { delay_ms, direct, hang_ups, repeated, ..Self::NONE }
+    }
+
+    /// As [`calm`](Self::calm), but for the messages between servers.
+    pub(crate) fn of_messages(seed: &mut Seed) -> Self {
+        let lost = 100 + seed.below(400);
+        Self { wakeup_lost: lost, wakeup_repeated: 100, wakeup_late: 100, ..Self::calm(seed) }
+    }
+
+    /// As [`calm`](Self::calm), but servers stop.
+    pub(crate) fn of_stops(seed: &mut Seed) -> Self {
+        Self { pause_ms: 3_000 + seed.below(6_000), stops: true, ..Self::calm(seed) }
     }
 
     /// Some faults, and not all of them in every simulation, so that each meets calm ones too.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::audit::Audit;
 use crate::faults::Faults;
 use crate::seed::Seed;
-use crate::store::{Fate, World};
+use crate::store::{Fate, Sent, World};
 
 /// How long a server waits for the engine.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -121,14 +121,16 @@ impl SimRecords {
     /// Sends a request to the engine and awaits the reply.
     async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&World, u64) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&World, Sent) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let way = self.world.way();
         let (sent_ms, lineage) =
             (self.link.clock.monotonic_ms(), self.known(|known| known.lineage));
+        let back_ms = if way.is_direct { 0 } else { u64::try_from(way.back.as_millis()).unwrap() };
+        let sent = Sent { lineage, back_ms };
         if way.is_direct {
             self.moves_at_once()?;
-            let result = work(&self.world, lineage);
+            let result = work(&self.world, sent);
             return self.read(result, self.world.engine_ms(), sent_ms);
         }
         self.moves().await;
@@ -146,9 +148,9 @@ impl SimRecords {
                     let _ = answer.send((Err(StoreError::Unavailable(text)), 0));
                 }
                 Fate::RequestLost => {}
-                Fate::ReplyLost => drop(work(&world, lineage)),
+                Fate::ReplyLost => drop(work(&world, sent)),
                 Fate::Answered => {
-                    let (result, shown_ms) = (work(&world, lineage), world.engine_ms());
+                    let (result, shown_ms) = (work(&world, sent), world.engine_ms());
                     sleep(way.back).await;
                     // Its sender may have stopped waiting.
                     let _ = answer.send((result, shown_ms));
@@ -195,7 +197,7 @@ impl SimRecords {
         &self,
         work: impl FnOnce(MemoryRecords) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let looked = self.call(move |world, lineage| work(world.engine(lineage)?)).await;
+        let looked = self.call(move |world, sent| work(world.engine(sent.lineage)?)).await;
         looked.map_err(|error| match error {
             StoreError::Unknown(reason) => StoreError::Unavailable(reason),
             error => error,
@@ -252,7 +254,7 @@ impl RecordStore for SimRecords {
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let from = self.link.name.clone();
-        self.call(move |world, lineage| world.commit(&from, lineage, batch)).await
+        self.call(move |world, sent| world.commit(&from, sent, batch)).await
     }
 
     async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {
@@ -269,12 +271,12 @@ impl RecordStore for SimRecords {
     }
 
     async fn lift(&self, mark: Token) -> Result<(), StoreError> {
-        self.call(move |world, lineage| ready(world.engine(lineage)?.lift(mark))).await
+        self.call(move |world, sent| ready(world.engine(sent.lineage)?.lift(mark))).await
     }
 
     async fn beat(&self, server: ServerId, ms: u64) -> Result<Vec<ServerId>, StoreError> {
-        let beat = self.call(move |world, lineage| {
-            let alive = ready(world.engine(lineage)?.beat(server, ms))?;
+        let beat = self.call(move |world, sent| {
+            let alive = ready(world.engine(sent.lineage)?.beat(server, ms))?;
             let now_ms = world.now_ms();
             world.state().audit.server_beat(now_ms, server, ms);
             Ok(alive)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::audit::{Audit, Kind};
+use crate::audit::{Audit, Kind, RECOVERY_MS, STOP_MS};
 use crate::client::Client;
 use crate::clock::SimClock;
 use crate::faults::Faults;
@@ -71,17 +71,23 @@ pub fn run(seed: u64, is_traced: bool) -> History {
 async fn simulate(mut seed: Seed, is_traced: bool) -> History {
     let began = Instant::now();
     let kind = if seed.below(6) == 0 { Kind::Alone } else { Kind::Shared };
-    let is_calm = seed.below(5) == 0;
-    let faults = if is_calm { Faults::calm(&mut seed) } else { Faults::some(&mut seed) };
+    let faults = match seed.below(10) {
+        0 | 1 => Faults::calm(&mut seed),
+        2 => Faults::of_messages(&mut seed),
+        3 => Faults::of_stops(&mut seed),
+        _ => Faults::some(&mut seed),
+    };
     let servers = if kind == Kind::Alone { 1 } else { 1 + seed.below(3) as usize };
-    let clients = 2 + seed.below(6);
+    // Many wait for one lock, or few for several.
+    let is_hot = seed.below(4) == 0;
+    let clients = if is_hot { 8 + seed.below(9) } else { 2 + seed.below(6) };
     let time = Arc::new(SimClock::new(began, 1));
     let world = World::new(time, seed.fork(), faults, Audit::of(kind), is_traced);
     let world = Arc::new(world);
     world.note(|| format!("{kind:?}, {servers} servers, {clients} clients, {faults:?}"));
     let fleet = Fleet::start(&world, kind, servers).await;
     for number in 0..clients {
-        let client = Client::new(number, seed.fork(), world.clone(), fleet.clone());
+        let client = Client::new(number, is_hot, seed.fork(), world.clone(), fleet.clone());
         tokio::spawn(client.live());
     }
     tokio::spawn(break_things(world.clone(), fleet.clone(), seed.fork(), faults, kind));
@@ -124,15 +130,21 @@ async fn break_things(
                 fleet.stop(place, Duration::from_millis(grace)).await;
                 sleep(Duration::from_millis(seed.below(2_500))).await;
                 fleet.restart(place).await;
+                world.trouble(STOP_MS);
             }
-            1 if faults.stalls => fleet.stall(place, seed.time_ms(100, 6_000)),
+            1 if faults.stalls => {
+                fleet.stall(place, seed.time_ms(100, 6_000));
+                world.trouble(RECOVERY_MS);
+            }
             2 if faults.losses && kind == Kind::Shared => world.lose_memory(),
-            3 if faults.steps && kind == Kind::Shared => {
-                world.step_clock_back(seed.below(2_000));
-            }
+            3 if faults.steps && kind == Kind::Shared => match seed.below(4) {
+                0 => world.step_clock_forward(seed.below(1_000)),
+                1 => world.step_clock_forward(1_001 + seed.below(58_000)),
+                2 => world.step_clock_forward(60_001 + seed.below(60_000)),
+                _ => world.step_clock_back(seed.below(2_000)),
+            },
             _ => {}
         }
-        world.trouble();
     }
     sleep_until(end).await;
     for place in 0..fleet.count() {

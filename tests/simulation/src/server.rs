@@ -196,6 +196,8 @@ impl Fleet {
     pub(crate) fn stall(&self, place: usize, length: Duration) {
         let Some(server) = self.at(place) else { return };
         self.world.note(|| format!("server {} stands still for {length:?}", server.id.0));
+        let ms = u64::try_from(length.as_millis()).unwrap();
+        self.world.state().audit.server_stalls(self.world.now_ms(), ms);
         server.records.stall(length);
     }
 }

@@ -14,13 +14,19 @@ use lock_server::store::records::{
 use service_kit::clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::audit::Audit;
+use crate::audit::{At, Audit, RECOVERY_MS};
 use crate::clock::StepClock;
 use crate::faults::Faults;
 use crate::seed::Seed;
 
 /// How far the engine's clock is ahead of the simulation's.
 const ENGINE_AHEAD_MS: i64 = 1_000_000;
+/// A step of the engine's clock that is no jump: the default of `--clock-jump-limit`.
+const JUMP_LIMIT_MS: u64 = 1_000;
+/// A jump beyond this drops records that matter: the driver keeps them so much longer.
+const DROPS_MS: u64 = 60_000;
+/// Until a message that was lost is made up for, ms: servers look again by themselves every 2 s.
+const MESSAGE_MS: u64 = 2_100;
 
 /// What all processes share.
 pub(crate) struct World {
@@ -55,6 +61,15 @@ pub(crate) struct Way {
     pub(crate) there: Duration,
     pub(crate) back: Duration,
     pub(crate) fate: Fate,
+}
+
+/// What a request brings along.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent {
+    /// The memory of the engine that its server believes in.
+    pub(crate) lineage: u64,
+    /// How long the reply is on its way, ms.
+    pub(crate) back_ms: u64,
 }
 
 /// How a request ends.
@@ -142,20 +157,20 @@ impl World {
         let (there, back) = (faults.way(seed), faults.way(seed));
         let most = Duration::from_millis(faults.delay_ms);
         if fate != Fate::Answered || there.max(back) > most {
-            audit.trouble(now_ms);
+            audit.trouble(now_ms, RECOVERY_MS);
         }
         Way { is_direct, there, back, fate }
     }
 
-    /// Commits a batch of a server that believes in a lineage.
+    /// Commits a batch of a server.
     pub(crate) fn commit(
         &self,
         from: &str,
-        lineage: u64,
+        sent: Sent,
         batch: Batch,
     ) -> Result<Committed, StoreError> {
         let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
-        self.state().commit(from, lineage, batch, now_ms, engine_ms)
+        self.state().commit(from, sent, batch, now_ms, engine_ms)
     }
 
     /// The records, where the lineage is the one that the caller believes in.
@@ -195,20 +210,43 @@ impl World {
         }
     }
 
-    /// The engine's clock steps back: leases live that much longer. Forward it does not step: an engine
-    /// corrects that, because leases would end before their holders expect it.
+    /// The engine's clock steps back: leases live that much longer.
     pub(crate) fn step_clock_back(&self, ms: u64) {
         let now_ms = self.now_ms();
-        self.engine_clock.step_back(ms);
+        self.engine_clock.step(-ms.cast_signed());
         let state = &mut *self.state();
-        state.audit.clock_stepped(now_ms);
+        state.audit.clock_stepped_back(now_ms);
         state.note(now_ms, || format!("the engine's clock stepped back by {ms} ms"));
     }
 
-    /// Something happened on purpose that may delay what has to happen by itself.
-    pub(crate) fn trouble(&self) {
+    /// The engine's clock steps forward. A step up to `JUMP_LIMIT_MS` ends leases that much earlier. A
+    /// jump is corrected: leases keep their time. Records that were due by the wrong clock are gone, and
+    /// no lease begins for as long as the clock jumped, at most while a lease may live.
+    pub(crate) fn step_clock_forward(&self, ms: u64) {
         let now_ms = self.now_ms();
-        self.state().audit.trouble(now_ms);
+        self.engine_clock.step(ms.cast_signed());
+        let state = &mut *self.state();
+        state.note(now_ms, || format!("the engine's clock stepped forward by {ms} ms"));
+        if ms <= JUMP_LIMIT_MS {
+            state.audit.clock_stepped_forward(now_ms, ms);
+            return;
+        }
+        // Reading drops what is due.
+        let _ = state.engine.read(&[]).now_or_never();
+        self.engine_clock.step(-ms.cast_signed());
+        let until_ms = state.lives_until_ms.min(now_ms + ms);
+        state.paused_until_ms = state.paused_until_ms.max(until_ms);
+        let State { audit, engine, .. } = state;
+        audit.clock_jumped(now_ms);
+        if ms > DROPS_MS {
+            audit.memory_was_lost(now_ms, |key| snapshot(engine, key));
+        }
+    }
+
+    /// Something happened on purpose that may delay what has to happen by itself, for so long.
+    pub(crate) fn trouble(&self, ms: u64) {
+        let now_ms = self.now_ms();
+        self.state().audit.trouble(now_ms, ms);
     }
 
     /// From now on only ways take their time.
@@ -267,12 +305,12 @@ impl State {
     fn commit(
         &mut self,
         from: &str,
-        lineage: u64,
+        sent: Sent,
         mut batch: Batch,
         now_ms: u64,
         engine_ms: u64,
     ) -> Result<Committed, StoreError> {
-        self.check_lineage(lineage)?;
+        self.check_lineage(sent.lineage)?;
         let is_grant = batch.tokens > 0 && !batch.groups.is_empty();
         if is_grant && now_ms < self.paused_until_ms {
             return Err(StoreError::Paused { left_ms: self.paused_until_ms - now_ms });
@@ -293,7 +331,8 @@ impl State {
             }
             let State { audit, engine, .. } = self;
             let tokens = (committed.base, tokens);
-            audit.committed(now_ms, engine_ms, tokens, group, |key| snapshot(engine, key));
+            let at = At { now_ms, engine_ms, tokens, back_ms: sent.back_ms };
+            audit.committed(at, group, |key| snapshot(engine, key));
             notify.into_iter().for_each(|(server, key)| self.notify(now_ms, server, key));
         }
         Ok(committed)
@@ -304,7 +343,7 @@ impl State {
         let Self { seed, faults, wakeups, audit, .. } = self;
         let Some(sender) = wakeups.get(&server) else { return };
         if Faults::strikes(seed, faults.wakeup_lost) {
-            audit.trouble(now_ms);
+            audit.trouble(now_ms, MESSAGE_MS);
             return;
         }
         if faults.direct == 1_000 && faults.delay_ms == 0 {
@@ -318,7 +357,7 @@ impl State {
                 late += Duration::from_millis(seed.below(3_000));
             }
             if late > Duration::from_millis(faults.delay_ms) {
-                audit.trouble(now_ms);
+                audit.trouble(now_ms, MESSAGE_MS);
             }
             let (sender, key) = (sender.clone(), key.clone());
             tokio::spawn(async move {

@@ -131,7 +131,7 @@ impl Machine {
     }
 
     /// The group that waits under this id, where it is the same request.
-    fn waits_already(&self, parts: &[Acquire]) -> Result<Option<GroupId>, StoreError> {
+    fn waits_already(&mut self, parts: &[Acquire]) -> Result<Option<GroupId>, StoreError> {
         let waiter = parts.iter().find_map(|wish| {
             let record = self.records.get(&wish.lock)?;
             Some((wish, &record.queue[record.position(wish.lease_id)?]))
@@ -142,12 +142,25 @@ impl Machine {
             waiter.request.owner == wish.owner && group.is_some_and(|group| group.is_for(parts))
         };
         match waiter.group.filter(same) {
-            Some(group) => Ok(Some(group)),
+            Some(group) if parts.iter().all(|part| self.stands_at(&part.lock, group)) => {
+                Ok(Some(group))
+            }
+            Some(_) => {
+                // The engine has dropped the record of one of its locks: it asks as if it were new.
+                drop(self.leave(&wish.lock, wish.lease_id));
+                Ok(None)
+            }
             None => {
                 let owner = waiter.request.owner.clone();
                 Err(part(&wish.lock, StoreError::IdConflict { owner }))
             }
         }
+    }
+
+    /// Whether a group has a place in the queue of a lock.
+    fn stands_at(&self, lock: &LockName, id: GroupId) -> bool {
+        let record = self.records.get(lock);
+        record.is_some_and(|record| record.queue.iter().any(|waiter| waiter.group == Some(id)))
     }
 
     fn group_waits_longer(&mut self, now_ms: u64, id: GroupId, until_ms: u64) {

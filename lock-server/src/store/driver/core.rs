@@ -495,6 +495,9 @@ impl Core {
             }
         }
         for delivery in deliveries {
+            // It is received, or withdrawn at once.
+            let (lock, lease_id) = (&delivery.lock, delivery.lease_id);
+            self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(lock));
             let remainder = self.waiters.deliver(delivery, decided);
             self.take_on(remainder);
         }

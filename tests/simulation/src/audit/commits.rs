@@ -7,35 +7,26 @@ use fence_protocol::{LeaseId, LockName};
 use lease::{Holder, Mode, Record, Waiter};
 use lock_server::store::records::{Group, Key, Snapshot};
 
-use super::waits::RECOVERY_MS;
-use super::{Audit, Granted, RETENTION_MS, record_of, session_of};
+use super::{At, Audit, Granted, RETENTION_MS, record_of, session_of};
 
-/// When a change was committed: by the simulation's time and by the engine's.
-#[derive(Clone, Copy)]
-struct At {
-    now_ms: u64,
-    engine_ms: u64,
-    /// The counter before the batch, and how many tokens it took.
-    tokens: (u64, u64),
-}
+/// The longest call of a client, ms.
+const CALL_MS: u64 = 30_000;
 
 impl Audit {
     /// A group was committed.
-    pub fn committed(
-        &mut self,
-        now_ms: u64,
-        engine_ms: u64,
-        tokens: (u64, u64),
-        group: &Group,
-        read: impl Fn(&Key) -> Snapshot,
-    ) {
+    pub fn committed(&mut self, at: At, group: &Group, read: impl Fn(&Key) -> Snapshot) {
         if !self.is_on() {
             return;
         }
-        let at = At { now_ms, engine_ms, tokens };
+        let At { now_ms, engine_ms, .. } = at;
         self.check(group.not_before_ms <= engine_ms && engine_ms < group.before_ms, || {
             format!("a group was committed at {engine_ms}, outside of its time: {group:?}")
         });
+        for (key, _) in &group.reads {
+            let ways = self.ways_back.entry(key.clone()).or_default();
+            ways.retain(|(at_ms, _)| at_ms + CALL_MS > now_ms);
+            ways.push((now_ms, at.back_ms));
+        }
         // Sessions first: leases are judged by them.
         for write in &group.writes {
             if let Key::Session(id) = &write.key
@@ -83,6 +74,11 @@ impl Audit {
         let mut began: Vec<(LeaseId, u64)> =
             granted.iter().map(|holder| (holder.lease_id, holder.token.get())).collect();
         began.extend(passed.iter().copied());
+        if at.now_ms >= self.calm_from_ms {
+            let is_dead = |server: u32| self.is_dead(at.now_ms, server);
+            let lost = granted.iter().find(|holder| holder.deliverer.is_some_and(is_dead)).cloned();
+            self.check(lost.is_none(), || format!("{lock} was granted to the dead: {lost:?}"));
+        }
         began.sort_unstable_by_key(|(_, token)| *token);
         for (lease, token) in &began {
             self.check_granted(lock, (*lease, *token), at);
@@ -153,9 +149,11 @@ impl Audit {
             // Granted again: nothing that its client knows is about this grant.
             (request.is_received, request.was_left) = (false, true);
         }
-        if let Some(before) = before.filter(|before| !before.is_lost) {
-            let is_forgotten =
-                before.ended_ms.is_some_and(|ended_ms| at.now_ms >= ended_ms + RETENTION_MS);
+        // Ended ids alone keep no record over a jump of the clock.
+        if let Some(before) = before.filter(|before| !before.is_lost && !self.has_jumped) {
+            let is_forgotten = before.ended_ms.is_some_and(|ended_ms| {
+                at.now_ms + self.shortened_ms(ended_ms) >= ended_ms + RETENTION_MS
+            });
             let first = before.token;
             self.check(is_forgotten, || {
                 format!("L3: {lease} was granted {lock} again: tokens {first} and {token}")
@@ -172,7 +170,7 @@ impl Audit {
         let was_live = old.expires_at_ms > at.engine_ms;
         // A renewal by a server whose time is behind may end a little earlier than the last one: the
         // holder was told so, and the check of the reply is the one that counts.
-        let is_stepped = self.clock_stepped_ms.is_some();
+        let is_stepped = self.is_stepped_back;
         self.check(!is_cut || !was_live || is_stepped || old.renewals < new.renewals, || {
             format!("the time of {lock} was cut: {old:?} to {new:?}")
         });
@@ -196,14 +194,11 @@ impl Audit {
         let ended = new.ended(lease).map(|ended| ended.reason);
         let request = self.requests.get(&lease);
         let is_left = request.is_some_and(|request| request.was_left && !request.is_received);
-        let is_lost = self.grants.get(&(lock.clone(), lease)).is_some_and(|grant| grant.is_lost);
+        let grant = self.grants.get(&(lock.clone(), lease)).copied();
+        let is_lost = grant.is_some_and(|grant| grant.is_lost);
         let server = if holder.is_unread { holder.deliverer.unwrap_or(0) } else { 0 };
         let is_unreceived = server != 0 && self.is_suspect(at.now_ms, server);
-        // The engine left its server without a reply, and its caller is about to learn that.
-        let is_unread = request.is_some_and(|request| !request.is_received)
-            && self.trouble_ms > 0
-            && at.now_ms < self.trouble_ms + RECOVERY_MS;
-        let is_unknown = is_left || is_lost || is_unreceived || is_unread;
+        let is_unknown = is_left || is_lost || is_unreceived;
         let is_fine = match ended {
             // Its caller is gone, or its server.
             Some(EndReason::Released | EndReason::Expired) if is_unknown => true,
@@ -219,10 +214,27 @@ impl Audit {
             Some(_) => false,
         };
         let left_ms = until_ms - at.engine_ms;
-        let request = format!("{request:?}");
-        self.check(is_fine, || {
-            format!("{lock} lost {lease} as {ended:?}, {left_ms} ms before its time: {request}")
-        });
+        let text = || {
+            format!("{lock} lost {lease} as {ended:?}, {left_ms} ms before its time: {request:?}")
+        };
+        let is_open = request.is_some_and(|request| request.open_calls > 0 && !request.is_received);
+        if !is_fine && is_open && ended == Some(EndReason::Released) {
+            // Its caller may be about to learn that the outcome is not known.
+            let text = text();
+            self.rolled_back.push((lease, text));
+            return;
+        }
+        let text = if is_fine { String::new() } else { text() };
+        self.check(is_fine, || text);
+    }
+
+    /// Whose grant was rolled back has learned that its outcome is not known.
+    pub(super) fn check_rolled_back(&mut self) {
+        for (lease, text) in std::mem::take(&mut self.rolled_back) {
+            let request = self.requests.get(&lease);
+            let is_left = request.is_some_and(|request| request.was_left && !request.is_received);
+            self.check(is_left, || text);
+        }
     }
 
     /// Arrival order: whoever is granted was first, or came to an empty queue.
@@ -295,8 +307,9 @@ impl Audit {
     fn check_ended_ids(&mut self, lock: &LockName, old: &Record, new: &Record, at: At) {
         for ended in &old.ended {
             let kept = new.ended(ended.lease_id).is_some();
-            let is_old =
-                ended.at_ms + RETENTION_MS <= at.engine_ms || self.clock_stepped_ms.is_some();
+            let is_old = ended.at_ms + RETENTION_MS <= at.engine_ms
+                || self.is_stepped_back
+                || self.has_jumped;
             self.check(kept || is_old || new.ended.len() >= 8, || {
                 format!("{lock} forgot that {} has ended", ended.lease_id)
             });
@@ -320,7 +333,8 @@ impl Audit {
             let waits = record.queue.iter().find(|waiter| waiter.until_ms > engine_ms);
             let waits = waits.map(|waiter| waiter.request.lease_id);
             let closed = record.closed.iter().any(|closed| closed.until_ms > engine_ms);
-            let ended = self.clock_stepped_ms.is_none()
+            let ended = !self.is_stepped_back
+                && !self.has_jumped
                 && record.ended.iter().any(|ended| ended.at_ms + RETENTION_MS > engine_ms);
             self.check(live.is_none() && waits.is_none() && !closed && !ended, || {
                 format!("the engine forgot {lock}: live {live:?}, waits {waits:?}: {record:?}")

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::Mode;
+use lock_server::store::records::Key;
 
 use super::{Audit, Granted, Request};
 
@@ -28,7 +29,7 @@ pub(super) struct Belief {
     lease: LeaseId,
     mode: Mode,
     session: Option<SessionId>,
-    until_ms: u64,
+    pub(super) until_ms: u64,
 }
 
 impl Audit {
@@ -49,6 +50,37 @@ impl Audit {
         if let Some(request) = self.requests.get_mut(&lease) {
             request.was_left = true;
         }
+    }
+
+    /// A call begins.
+    pub fn calls(&mut self, now_ms: u64, lease: LeaseId) {
+        if let Some(request) = self.requests.get_mut(&lease) {
+            request.open_calls += 1;
+            request.called_ms = now_ms;
+            request.left_ms = None;
+        }
+    }
+
+    /// A call ends with a reply, or because its server stops.
+    pub fn ends_call(&mut self, lease: LeaseId) {
+        if let Some(request) = self.requests.get_mut(&lease) {
+            request.open_calls -= 1;
+            request.is_answered = true;
+        }
+    }
+
+    /// A client hangs up.
+    pub fn hangs_up(&mut self, now_ms: u64, lease: LeaseId) {
+        if let Some(request) = self.requests.get_mut(&lease) {
+            request.open_calls -= 1;
+            request.was_left = true;
+            request.left_ms = Some(now_ms);
+        }
+    }
+
+    /// A client got a reply: where nothing fails, requests do not fail.
+    pub fn told_status(&mut self, is_failure: bool, reply: &str) {
+        self.check(!is_failure || !self.is_calm(), || format!("nothing failed, but {reply}"));
     }
 
     /// A client is about to release a lease.
@@ -84,13 +116,15 @@ impl Audit {
             format!("{lease} was told token {token} of {lock}; committed was {committed:?}")
         });
         let Some(grant) = grant else { return };
-        self.check_promise(now_ms, engine_ms, told, grant);
+        self.check_promise(engine_ms, told, grant);
         let Some(request) = self.requests.get_mut(lease) else { return };
         let is_new = !std::mem::replace(&mut request.is_received, true);
         let (mode, session) = (request.mode, request.session);
         let was_released = request.released.contains(lock);
         let counted_ms = now_ms - told.invoked_ms.max(grant.at_ms);
         let until_ms = (now_ms + remaining_ms).saturating_sub(counted_ms);
+        // What its server did not know yet of the engine's clock.
+        let until_ms = until_ms.saturating_sub(self.shortened_ms(now_ms));
         let belief = Belief { lease: *lease, mode, session, until_ms };
         let beliefs = self.beliefs.entry(lock.clone()).or_default();
         beliefs.retain(|other| other.lease != *lease && other.until_ms > now_ms);
@@ -113,19 +147,20 @@ impl Audit {
     }
 
     /// The engine honours what is told.
-    fn check_promise(&mut self, now_ms: u64, engine_ms: u64, told: &Told, grant: Granted) {
+    fn check_promise(&mut self, engine_ms: u64, told: &Told, grant: Granted) {
         let Told { lock, lease, remaining_ms, invoked_ms, .. } = told;
         let was_released =
             self.requests.get(lease).is_some_and(|request| request.released.contains(lock));
         let is_excused = grant.is_lost || was_released || self.revoked.contains(lock);
-        if !self.is_shared() || is_excused || self.clock_stepped_ms.is_some() {
+        if !self.is_shared() || is_excused || self.is_stepped_back {
             return;
         }
         let holder = self.locks.get(lock).and_then(|record| record.holders.get(*lease));
         let until_ms = holder.map_or(0, |holder| self.lives_until_ms(engine_ms, holder));
         let honoured_ms = until_ms.saturating_sub(engine_ms);
-        let counted_ms = now_ms - (*invoked_ms).max(grant.at_ms);
-        self.check(*remaining_ms <= honoured_ms + counted_ms, || {
+        // A reply says what remains when it is sent.
+        let unknowable_ms = self.unknowable_ms(&Key::Lock(lock.clone()), *invoked_ms);
+        self.check(*remaining_ms <= honoured_ms + unknowable_ms, || {
             format!("{lease} was told {remaining_ms} ms of {lock}; the engine has {honoured_ms} ms")
         });
     }
@@ -138,6 +173,7 @@ impl Audit {
         id: SessionId,
         (remaining_ms, invoked_ms): (u64, u64),
     ) {
+        let shortened_ms = self.shortened_ms(now_ms);
         let grants = &self.grants;
         for (lock, beliefs) in &mut self.beliefs {
             // A session may survive a loss of memory that its newest lease did not: its heartbeats go on,
@@ -147,18 +183,16 @@ impl Audit {
                 belief.session == Some(id) && grant.is_some_and(|grant| !grant.is_lost)
             };
             for belief in beliefs.iter_mut().filter(lives) {
-                belief.until_ms = invoked_ms + remaining_ms;
+                belief.until_ms = (invoked_ms + remaining_ms).saturating_sub(shortened_ms);
             }
         }
-        if !self.is_shared()
-            || self.counts.contains_key("losses")
-            || self.clock_stepped_ms.is_some()
-        {
+        if !self.is_shared() || self.counts.contains_key("losses") || self.is_stepped_back {
             return;
         }
         let lives = self.sessions.get(&id).and_then(|session| session.lives(engine_ms).ok());
         let honoured_ms = lives.unwrap_or(0).saturating_sub(engine_ms);
-        self.check(remaining_ms <= honoured_ms + now_ms - invoked_ms, || {
+        let unknowable_ms = self.unknowable_ms(&Key::Session(id), invoked_ms);
+        self.check(remaining_ms <= honoured_ms + unknowable_ms, || {
             format!("session {id} was told {remaining_ms} ms; the engine has {honoured_ms} ms")
         });
     }
@@ -177,7 +211,7 @@ impl Audit {
         let lives = self.lives_until_ms(engine_ms, holder) > engine_ms;
         // Its end may have been committed, and lost with the engine's memory before the reply arrived; and
         // a lease whose time was over lives again where the engine's clock is set back.
-        let is_back = grant.is_lost || self.clock_stepped_ms.is_some();
+        let is_back = grant.is_lost || self.is_stepped_back;
         self.check(!lives || grant.at_ms >= invoked_ms || is_back, || {
             format!("{lease} was told that it lost {lock}, which it holds")
         });
@@ -215,7 +249,8 @@ impl Audit {
         let changed_ms = self.changed_ms.get(lock).copied().unwrap_or(0);
         let free_since_ms = changed_ms.max(now_ms.saturating_sub(over_ms));
         let is_free = record.queue.is_empty() && free_since_ms < invoked_ms;
-        self.check(!is_free || self.clock_stepped_ms.is_some(), || {
+        let is_stepped = self.is_stepped_back || self.shortened_ms(now_ms) > 0;
+        self.check(!is_free || is_stepped, || {
             format!("{lock} was refused as held, and is free since {free_since_ms} ms")
         });
     }
@@ -224,8 +259,7 @@ impl Audit {
     pub fn told_timed_out(&mut self, now_ms: u64, invoked_ms: u64, wait_ms: u64, lease: LeaseId) {
         self.count("time-outs");
         let waited_ms = now_ms - invoked_ms;
-        let is_calm = self.trouble_ms == 0;
-        self.check(!is_calm || waited_ms + 100 >= wait_ms, || {
+        self.check(!self.is_calm() || waited_ms + 100 >= wait_ms, || {
             format!("{lease} timed out after {waited_ms} ms of {wait_ms}")
         });
     }

@@ -1,14 +1,13 @@
 //! What has to happen by itself: free locks are granted to those who wait, and grants are delivered.
 
+use std::collections::BTreeMap;
+
 use fence_protocol::{LeaseId, LockName};
-use lease::{Limits, Record};
+use lease::{Limits, Record, Waiter};
 use lock_server::store::records::{Key, Snapshot};
 
-use super::Audit;
+use super::{Audit, RECOVERY_MS, Request};
 
-/// How long after something went wrong waits have no bound, ms: messages that were lost are made up for,
-/// and servers that stopped are known to be dead.
-pub(super) const RECOVERY_MS: u64 = 8_000;
 /// The bound in calm times, ms.
 const BOUND_MS: u64 = 400;
 
@@ -25,13 +24,11 @@ impl Audit {
             return;
         }
         if is_paused {
-            self.trouble_ms = now_ms;
+            self.trouble(now_ms, RECOVERY_MS);
         }
         self.check_forgotten(engine_ms, &read);
-        let calm_since_ms = match self.trouble_ms {
-            0 => 0,
-            trouble_ms => trouble_ms + RECOVERY_MS,
-        };
+        self.check_rolled_back();
+        let calm_since_ms = self.calm_from_ms;
         let locks: Vec<LockName> = self.locks.keys().cloned().collect();
         for lock in locks {
             let Some(lease) = self.servable(now_ms, engine_ms, &lock) else {
@@ -47,11 +44,13 @@ impl Audit {
             });
         }
         self.check_deliveries(now_ms, calm_since_ms);
+        self.check_abandoned(now_ms, calm_since_ms);
+        self.check_places(now_ms, calm_since_ms);
     }
 
     /// The first waiter of a lock, where it could be granted.
     fn servable(&self, now_ms: u64, engine_ms: u64, lock: &LockName) -> Option<LeaseId> {
-        let front = self.locks.get(lock)?.queue.front()?;
+        let front = self.front(now_ms, self.locks.get(lock)?)?;
         let lease = front.request.lease_id;
         let session = front.request.session.map(|id| self.sessions.get(&id));
         let serves = session
@@ -62,11 +61,16 @@ impl Audit {
         let request = self.requests.get(&lease)?;
         let is_open = |lock: &LockName| {
             let Some(record) = self.locks.get(lock) else { return false };
-            let is_first =
-                record.queue.front().is_some_and(|waiter| waiter.request.lease_id == lease);
+            let front = self.front(now_ms, record);
+            let is_first = front.is_some_and(|waiter| waiter.request.lease_id == lease);
             is_first && self.settled(record, engine_ms).admits(request.mode, &Limits::default())
         };
-        (!request.was_left && request.locks.iter().all(is_open)).then_some(lease)
+        request.locks.iter().all(is_open).then_some(lease)
+    }
+
+    /// The first waiter of a lock; those of dead servers are passed over.
+    fn front<'a>(&self, now_ms: u64, record: &'a Record) -> Option<&'a Waiter> {
+        record.queue.iter().find(|waiter| !self.is_dead(now_ms, waiter.server))
     }
 
     /// A record without the leases and lock-delays whose time is over.
@@ -93,7 +97,7 @@ impl Audit {
                     continue;
                 };
                 let since_ms = grant.at_ms.max(calm_since_ms);
-                let is_awaited = !request.was_left && !request.is_received;
+                let is_awaited = request.open_calls > 0 && !request.is_received;
                 if is_awaited && now_ms.saturating_sub(since_ms) > BOUND_MS {
                     late = Some((key, now_ms - since_ms));
                 }
@@ -101,6 +105,56 @@ impl Audit {
         }
         self.check(late.is_none(), || {
             format!("a grant was committed and its caller does not get it: {late:?}")
+        });
+    }
+
+    /// Whoever waits for a reply has a place in each of its queues, or a grant that is on its way.
+    fn check_places(&mut self, now_ms: u64, calm_since_ms: u64) {
+        let has_place = |lease: LeaseId, lock: &LockName| {
+            self.locks.get(lock).is_some_and(|record| {
+                record.position(lease).is_some() || record.holders.get(lease).is_some()
+            })
+        };
+        let open = self.requests.iter().filter(|(_, request)| request.open_calls > 0);
+        let lost = open
+            .filter(|(lease, request)| !request.locks.iter().all(|lock| has_place(**lease, lock)));
+        let since_ms = |lease: &LeaseId, request: &Request| {
+            let known_ms = self.without_place.get(lease).copied().unwrap_or(now_ms);
+            known_ms.max(request.called_ms).max(calm_since_ms)
+        };
+        let lost: BTreeMap<LeaseId, u64> =
+            lost.map(|(lease, request)| (*lease, since_ms(lease, request))).collect();
+        let late = lost.iter().find(|(_, since_ms)| now_ms.saturating_sub(**since_ms) > BOUND_MS);
+        let late = late.map(|(lease, _)| format!("{lease}: {:?}", self.requests.get(lease)));
+        self.without_place = lost;
+        self.check(late.is_none(), || format!("a call waits without a place: {late:?}"));
+    }
+
+    /// A client that hung up leaves nothing behind: neither a place in a queue nor a grant that was made
+    /// for it there.
+    fn check_abandoned(&mut self, now_ms: u64, calm_since_ms: u64) {
+        let left_ms = |request: &Request| match (request.open_calls, request.is_answered) {
+            (0, false) => request.left_ms,
+            _ => None,
+        };
+        let mut late = None;
+        for (lock, record) in &self.locks {
+            let waits = record.queue.iter().map(|waiter| (waiter.request.lease_id, waiter.server));
+            let holds = record.holders.iter();
+            let holds = holds.filter_map(|holder| Some((holder.lease_id, holder.deliverer?)));
+            for (lease, server) in waits.chain(holds) {
+                let Some(left_ms) = self.requests.get(&lease).and_then(left_ms) else { continue };
+                let granted_ms =
+                    self.grants.get(&(lock.clone(), lease)).map_or(0, |grant| grant.at_ms);
+                let since_ms = left_ms.max(granted_ms).max(calm_since_ms);
+                let is_late = now_ms.saturating_sub(since_ms) > BOUND_MS;
+                if is_late && !self.is_suspect(now_ms, server) {
+                    late = Some((lock.clone(), lease, now_ms - since_ms));
+                }
+            }
+        }
+        self.check(late.is_none(), || {
+            format!("a client hung up, and its request is not withdrawn: {late:?}")
         });
     }
 }

@@ -283,6 +283,20 @@ fn a_group_is_served_where_its_place_at_every_lock_is_known() {
     assert_eq!(holders(&mut two, &["a", "b"]), [Some(id(1)), Some(id(1))]);
 }
 
+/// An engine may drop the record of one lock and keep another's. A request that has lost one of its places
+/// asks as if it were new: at the place that is left it would never be served.
+#[test]
+fn a_group_that_lost_a_place_stands_in_every_queue_again() {
+    let mut machine = Machine::shared(0, Limits::default(), 1);
+    granted(machine.acquire(0, ask("a", 8, 0)));
+    granted(machine.acquire(0, ask("b", 9, 0)));
+    assert_eq!(machine.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
+    machine.load(0, lock("b"), None, Vec::new());
+    assert_eq!(machine.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
+    let queued = ["a", "b"].map(|name| machine.record(&lock(name)).unwrap().queue.len());
+    assert_eq!(queued, [1, 1]);
+}
+
 /// Leases end when their time is over, by whichever server and in whatever order that is noticed.
 #[test]
 fn every_ended_id_is_remembered_for_its_time() {
