@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::gateway::GatewayError;
+use super::client::CallError;
 use super::lineage::{Known, Meta, Occasion};
 use super::offset::{self, Doubt};
-use super::txn::{self, Step, Txn, branched};
+use super::txn::{self, branched};
 use super::value::Header;
-use super::wire::TxnReply;
+use super::wire::{Compare, Step, Txn, TxnReply};
 use super::{Inner, store_error};
 use crate::store::StoreError;
 use crate::store::records::{Batch, Change, Committed, Group, Key, Snapshot, Version, Write};
@@ -198,7 +198,7 @@ impl Inner {
             let Some(doubt) = done.doubt.take() else { return Ok(done) };
             tracing::warn!(%doubt, "tokens were taken of an etcd that is an older state; taking others");
             self.lineage.forget();
-            let verified = self.lineage.verify(&self.gateway, Occasion::Forgotten).await;
+            let verified = self.lineage.verify(&self.client, Occasion::Forgotten).await;
             verified.map_err(|error| half_done(&error))?;
             let again: Vec<(usize, Group)> = groups
                 .iter()
@@ -225,7 +225,7 @@ impl Inner {
         tokens: u64,
     ) -> Result<Done, StoreError> {
         for _ in 0..TRIES {
-            let (known, seen) = self.lineage.ready(&self.gateway, tokens).await?;
+            let (known, seen) = self.lineage.ready(&self.client, tokens).await?;
             let value = self.take_pen(pen).await?;
             let now_ms = self.now_ms();
             let is_in_time =
@@ -240,13 +240,13 @@ impl Inner {
                 let outcomes = groups.iter().map(|_| None).collect();
                 return Ok(Done { base: self.lineage.counter_now(), outcomes, doubt: None });
             };
-            let reply = match self.gateway.commit(&txn).await {
+            let reply = match self.client.commit(&txn).await {
                 Ok(reply) => reply,
                 Err(error) if error.is_no_lease() => {
                     *pen = Pen { count: pen.count, ..Pen::default() };
                     continue;
                 }
-                Err(error @ (GatewayError::Unknown(_) | GatewayError::Full(_))) => {
+                Err(error @ (CallError::Unknown(_) | CallError::Full(_))) => {
                     return self.find(pen, draft, error).await;
                 }
                 Err(error) => return Err(store_error(error)),
@@ -286,7 +286,7 @@ impl Inner {
         let value = format!("{:08x}.{}", self.writer, pen.count);
         let put = txn::put_on(&self.keys.pen(self.writer), value.as_bytes(), pen.lease);
         let txn = Txn { success: vec![put], ..Txn::default() };
-        self.gateway.run(&txn).await.map_err(store_error)?;
+        self.client.run(&txn).await.map_err(store_error)?;
         // What was sent before compares what is overwritten now, and is never done any more.
         pen.lost.clear();
         pen.value = Some(value.clone());
@@ -396,13 +396,13 @@ impl Inner {
     }
 
     /// One condition a record in place of two, for a group with many: its records are read first.
-    async fn compare_revisions(&self, group: &Group) -> Result<Option<Vec<Step>>, StoreError> {
+    async fn compare_revisions(&self, group: &Group) -> Result<Option<Vec<Compare>>, StoreError> {
         let keys: Vec<Key> = group.reads.iter().map(|(key, _)| key.clone()).collect();
         let (found, _) = self.read_raw(&keys).await?;
         let mut compare = Vec::with_capacity(keys.len());
         for ((key, version), kvs) in group.reads.iter().zip(&found) {
             let name = self.keys.record(key);
-            let kv = kvs.iter().find(|kv| kv.key == name);
+            let kv = kvs.iter().find(|kv| kv.name() == name);
             let header = kv.and_then(|kv| Header::read(&kv.value));
             if header.map_or(Version::ABSENT, |(header, _)| header.version) != *version {
                 return Ok(None);
@@ -465,7 +465,7 @@ impl Inner {
         pen.value = last.filter(|last| pen.lost.contains(last));
         if pen.value.is_none() {
             self.lineage.forget();
-            self.lineage.verify(&self.gateway, Occasion::Forgotten).await?;
+            self.lineage.verify(&self.client, Occasion::Forgotten).await?;
         }
         Ok(None)
     }
@@ -475,18 +475,18 @@ impl Inner {
         &self,
         pen: &mut Pen,
         draft: Draft<'_>,
-        error: GatewayError,
+        error: CallError,
     ) -> Result<Done, StoreError> {
         let get = txn::get(&self.keys.pen(self.writer));
         let txn = Txn { success: vec![get], ..Txn::default() };
-        if let Ok(reply) = self.gateway.run(&txn).await {
+        if let Ok(reply) = self.client.run(&txn).await {
             let last = reply.ranges().next().and_then(|range| range.kvs.into_iter().next());
             let last = last.map(|kv| (kv.value, kv.mod_revision));
             match (last, error) {
                 (Some((value, revision)), _) if value == draft.next.as_bytes() => {
                     return self.done_before(pen, &draft, revision).await;
                 }
-                (Some((value, _)), GatewayError::Full(reason))
+                (Some((value, _)), CallError::Full(reason))
                     if pen.value.as_ref().is_some_and(|known| value == known.as_bytes()) =>
                 {
                     return Err(StoreError::Unavailable(reason));
@@ -498,7 +498,7 @@ impl Inner {
     }
 
     /// Remembers a commit that may be done yet.
-    fn lose(pen: &mut Pen, draft: Draft<'_>, error: GatewayError) -> StoreError {
+    fn lose(pen: &mut Pen, draft: Draft<'_>, error: CallError) -> StoreError {
         if pen.lost.len() >= LOST_MAX {
             *pen = Pen { count: pen.count, lease: pen.lease, ..Pen::default() };
         } else {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::outlives;
-use super::txn::{self, Range, Step, Txn, branched};
+use super::txn::{self, Range, branched};
 use super::value::Header;
-use super::wire::KeyValue;
+use super::wire::{Step, Txn};
 use super::{Inner, locked, store_error};
 use crate::store::StoreError;
 use crate::store::records::{Batch, Change, Key, Snapshot, Version};
@@ -109,7 +109,7 @@ impl Inner {
             })
             .collect();
         let txn = Txn { success: branched(steps, super::commit::WIDTH), ..Txn::default() };
-        self.gateway.commit(&txn).await.map(drop).map_err(store_error)
+        self.client.commit(&txn).await.map(drop).map_err(store_error)
     }
 
     /// Reads every record, and notes when those of writers that are gone are to be removed; removes
@@ -121,17 +121,17 @@ impl Inner {
                 range.begin = format!("{last}\0");
             }
         }
-        let inboxes = self.gateway.page(&self.keys.inboxes(), PAGE, true).await;
+        let inboxes = self.client.page(&self.keys.inboxes(), PAGE, true).await;
         let found = inboxes.map_err(store_error)?.kvs;
         let gone = found.iter().filter(|kv| {
-            self.keys.server_of(&kv.key).is_none_or(|server| !servers.contains(&server.0))
+            self.keys.server_of(&kv.name()).is_none_or(|server| !servers.contains(&server.0))
         });
-        let steps: Vec<Step> = gone.map(|kv| txn::delete(&kv.key)).collect();
+        let steps: Vec<Step> = gone.map(|kv| txn::delete(&kv.name())).collect();
         if steps.is_empty() {
             return Ok(());
         }
         let txn = Txn { success: branched(steps, super::commit::WIDTH), ..Txn::default() };
-        self.gateway.run(&txn).await.map(drop).map_err(store_error)
+        self.client.run(&txn).await.map(drop).map_err(store_error)
     }
 
     /// The last key of a page; `None` where no page follows.
@@ -140,22 +140,23 @@ impl Inner {
         range: &Range,
         writers: &[u32],
     ) -> Result<Option<String>, StoreError> {
-        let page = self.gateway.page(range, PAGE, false).await.map_err(store_error)?;
+        let page = self.client.page(range, PAGE, false).await.map_err(store_error)?;
         let now_ms = self.now_ms();
         let mut due = locked(&self.due);
-        for KeyValue { key: name, value, .. } in &page.kvs {
-            let (Some(key), Some((header, _))) = (self.keys.subject(name), Header::read(value))
+        for kv in &page.kvs {
+            let (Some(key), Some((header, _))) =
+                (self.keys.subject(&kv.name()), Header::read(&kv.value))
             else {
                 continue;
             };
             let is_orphan = header.writer != self.writer && !writers.contains(&header.writer);
             if let Some(lives_ms) = header.lives_ms
                 && is_orphan
-                && self.keys.record(&key) == *name
+                && self.keys.record(&key) == kv.name()
             {
                 due.set(&key, header.version, outlives(now_ms, lives_ms) + LATER_MS);
             }
         }
-        Ok(page.kvs.last().filter(|_| page.more).map(|last| last.key.clone()))
+        Ok(page.kvs.last().filter(|_| page.more).map(|last| last.name().into_owned()))
     }
 }
