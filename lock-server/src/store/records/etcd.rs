@@ -33,6 +33,7 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -109,6 +110,8 @@ struct Inner {
     writer: u32,
     clock: Arc<dyn Clock>,
     clocks: Mutex<Clocks>,
+    /// How many versions this process gave that the driver does not know of.
+    versions: AtomicU32,
     /// Held while what dead servers left is looked through.
     adopting: tokio::sync::Mutex<()>,
     /// One commit at a time: each replaces the one before it.
@@ -157,6 +160,7 @@ impl EtcdRecords {
             writer: ServerId::random().0,
             clock: kit.clock.clone(),
             clocks: Mutex::default(),
+            versions: AtomicU32::new(1),
             adopting: tokio::sync::Mutex::default(),
             pen: tokio::sync::Mutex::default(),
             due: Mutex::default(),
@@ -202,15 +206,21 @@ impl Inner {
         self.client.lease_keepalive_at_all(lease).await.map_err(store_error)
     }
 
-    /// The keys of some records, in one reading for every [`READ_MAX`], and the last one's counter.
-    async fn read_raw(&self, keys: &[Key]) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
+    /// The keys of some records after a revision (0 for the newest), in one reading for every
+    /// [`READ_MAX`], and the last one's counter.
+    async fn read_raw(
+        &self,
+        keys: &[Key],
+        revision: u64,
+    ) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
         let (mut found, mut counter) = (Vec::with_capacity(keys.len()), 0);
         let mut rest = keys;
         loop {
             let (some, later) = rest.split_at(rest.len().min(READ_MAX));
             // Beside the records the counter, so that there is always something to read.
             let steps = std::iter::once(txn::get(&self.keys.meta()));
-            let success = steps.chain(some.iter().map(|key| self.get(key))).collect();
+            let records = some.iter().map(|key| txn::as_of(self.get(key), revision));
+            let success = steps.chain(records).collect();
             let reply = self.client.run(&Txn { success, ..Txn::default() }).await;
             let reply = reply.map_err(store_error)?;
             counter = self.lineage.counter(&reply.header).max(counter);
@@ -229,10 +239,19 @@ impl Inner {
     }
 
     async fn read_all(&self, keys: &[Key]) -> Result<Vec<Snapshot>, StoreError> {
-        let (found, _) = self.read_raw(keys).await?;
+        let (found, _) = self.read_raw(keys, 0).await?;
         let now_ms = self.now_ms();
         let found = keys.iter().zip(found);
         Ok(found.map(|(key, kvs)| self.snapshot(key, kvs, now_ms)).collect())
+    }
+
+    /// The version of a record by its keys.
+    fn version_of(&self, key: &Key, kvs: &[KeyValue]) -> Version {
+        let name = self.keys.record(key);
+        let kv = kvs.iter().find(|kv| kv.name() == name);
+        kv.map_or(Version::ABSENT, |kv| {
+            Header::read(&kv.value).map_or(Version(u64::MAX), |(header, _)| header.version)
+        })
     }
 
     /// A record by its keys.
@@ -325,7 +344,7 @@ impl RecordStore for EtcdRecords {
     }
 
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        let (found, counter) = self.inner.read_raw(keys).await?;
+        let (found, counter) = self.inner.read_raw(keys, 0).await?;
         let now_ms = self.now_ms();
         let found = keys.iter().zip(found);
         let found = found.map(|(key, kvs)| self.inner.snapshot(key, kvs, now_ms));

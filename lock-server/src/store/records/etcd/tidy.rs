@@ -8,13 +8,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commit::outlives;
+use super::commit::{Done, outlives};
 use super::txn::{self, Range, branched};
 use super::value::Header;
 use super::wire::{Step, Txn};
 use super::{Inner, locked, store_error};
 use crate::store::StoreError;
-use crate::store::records::{Batch, Change, Key, Snapshot, Version};
+use crate::store::records::{Batch, Change, Key, Version};
 
 /// How often records are removed.
 const EVERY: Duration = Duration::from_millis(500);
@@ -27,35 +27,47 @@ const AGAIN_MS: u64 = 2_000;
 /// How many keys are read at once.
 const PAGE: usize = 500;
 
-/// The records that this server removes, and when.
+/// The records that this server removes, and when. Of a record with a write whose outcome is unknown it
+/// has two versions; the removal of one that is not there changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    at: BTreeSet<(u64, Key)>,
-    records: HashMap<Key, (u64, Version)>,
+    at: BTreeSet<(u64, Key, Version)>,
+    records: HashMap<Key, Vec<(u64, Version)>>,
 }
 
 impl Due {
-    fn set(&mut self, key: &Key, version: Version, at_ms: u64) {
-        self.forget(key);
-        self.at.insert((at_ms, key.clone()));
-        self.records.insert(key.clone(), (at_ms, version));
+    /// A version that was written, or may be written yet. One that is known keeps its moment.
+    fn add(&mut self, key: &Key, version: Version, at_ms: u64) {
+        let known = self.records.entry(key.clone()).or_default();
+        if known.iter().all(|(_, known)| *known != version) {
+            known.push((at_ms, version));
+            self.at.insert((at_ms, key.clone(), version));
+        }
     }
 
-    fn forget(&mut self, key: &Key) {
-        if let Some((at_ms, _)) = self.records.remove(key) {
-            self.at.remove(&(at_ms, key.clone()));
+    /// Forgets the versions of a record that are not to stay.
+    fn retain(&mut self, key: &Key, stays: impl Fn(Version) -> bool) {
+        let Some(known) = self.records.get_mut(key) else { return };
+        known.retain(|(at_ms, version)| {
+            let stays = stays(*version);
+            if !stays {
+                self.at.remove(&(*at_ms, key.clone(), *version));
+            }
+            stays
+        });
+        if known.is_empty() {
+            self.records.remove(key);
         }
     }
 
     fn take(&mut self, now_ms: u64) -> Vec<(Key, Version)> {
-        let due = self.at.iter().take_while(|(at_ms, _)| *at_ms <= now_ms);
-        let keys: Vec<Key> = due.take(AT_ONCE).map(|(_, key)| key.clone()).collect();
-        let taken = keys.into_iter().filter_map(|key| {
-            let (at_ms, version) = self.records.remove(&key)?;
-            self.at.remove(&(at_ms, key.clone()));
-            Some((key, version))
-        });
-        taken.collect()
+        let due = self.at.iter().take_while(|(at_ms, ..)| *at_ms <= now_ms);
+        let due = due.take(AT_ONCE).map(|(_, key, version)| (key.clone(), *version));
+        let due: Vec<(Key, Version)> = due.collect();
+        for (key, taken) in &due {
+            self.retain(key, |version| version != *taken);
+        }
+        due
     }
 }
 
@@ -72,7 +84,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 tracing::debug!(%error, "records whose time is over are not removed yet");
                 let at_ms = inner.now_ms() + AGAIN_MS;
                 let mut later = locked(&inner.due);
-                due.iter().for_each(|(key, version)| later.set(key, *version, at_ms));
+                due.iter().for_each(|(key, version)| later.add(key, *version, at_ms));
                 break;
             }
         }
@@ -80,21 +92,44 @@ pub(super) async fn run(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Notes what a batch has written.
-    pub(super) fn note_due(&self, batch: &Batch, outcomes: &[Option<Result<(), Vec<Snapshot>>>]) {
+    /// Notes what a batch will write, before it is sent: its outcome may never be known.
+    pub(super) fn expect(&self, batch: &Batch) {
         let now_ms = self.now_ms();
         let mut due = locked(&self.due);
-        let done =
-            batch.groups.iter().zip(outcomes).filter(|(_, done)| matches!(done, Some(Ok(()))));
+        for write in batch.groups.iter().flat_map(|group| &group.writes) {
+            if let Change::Put { version, lives_ms: Some(lives_ms), .. } = &write.change {
+                due.add(&write.key, *version, outlives(now_ms, *lives_ms) + LATER_MS);
+            }
+        }
+    }
+
+    /// Notes what a batch has written, and what it has not. Where that is unknown, records are removed
+    /// by the version that they had or by the one that they were to have.
+    pub(super) fn note(&self, batch: &Batch, done: Result<&Done, &StoreError>) {
+        let outcomes = match done {
+            Ok(done) => Some(&done.outcomes),
+            Err(StoreError::Unknown(_)) => return,
+            Err(_) => None,
+        };
+        let mut due = locked(&self.due);
         let mut clocks = locked(&self.clocks);
-        for write in done.flat_map(|(group, _)| &group.writes) {
-            clocks.forget(&write.key);
-            match &write.change {
-                Change::Put { version, lives_ms: Some(lives_ms), .. } => {
-                    due.set(&write.key, *version, outlives(now_ms, *lives_ms) + LATER_MS);
+        for (at, group) in batch.groups.iter().enumerate() {
+            let outcome = outcomes.and_then(|outcomes| outcomes.get(at)?.as_ref());
+            let is_done = outcome.is_some_and(Result::is_ok);
+            for write in &group.writes {
+                if is_done {
+                    clocks.forget(&write.key);
                 }
-                Change::Put { .. } | Change::Remove => due.forget(&write.key),
-                Change::Keep => {}
+                match &write.change {
+                    Change::Put { version: new, lives_ms, .. } if is_done => {
+                        due.retain(&write.key, |version| version == *new && lives_ms.is_some());
+                    }
+                    Change::Put { version: new, .. } => {
+                        due.retain(&write.key, |version| version != *new);
+                    }
+                    Change::Remove if is_done => due.retain(&write.key, |_| false),
+                    Change::Remove | Change::Keep => {}
+                }
             }
         }
     }
@@ -154,9 +189,35 @@ impl Inner {
                 && is_orphan
                 && self.keys.record(&key) == kv.name()
             {
-                due.set(&key, header.version, outlives(now_ms, lives_ms) + LATER_MS);
+                due.add(&key, header.version, outlives(now_ms, lives_ms) + LATER_MS);
             }
         }
         Ok(page.kvs.last().filter(|_| page.more).map(|last| last.name().into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::LockName;
+
+    use super::*;
+
+    /// A write whose outcome is not known leaves the record's old version or its new one.
+    #[test]
+    fn both_versions_are_due_until_one_is_known() {
+        let key = Key::Lock(LockName::new("a").unwrap());
+        let mut due = Due::default();
+        due.add(&key, Version(1), 10);
+        due.add(&key, Version(2), 20);
+        assert_eq!(due.take(10), [(key.clone(), Version(1))]);
+        // The removal failed, and is tried again beside the other one.
+        due.add(&key, Version(1), 30);
+        assert_eq!(due.take(30), [(key.clone(), Version(2)), (key.clone(), Version(1))]);
+        due.add(&key, Version(3), 40);
+        due.add(&key, Version(4), 50);
+        due.add(&key, Version(4), 90);
+        due.retain(&key, |version| version == Version(4));
+        assert_eq!(due.take(80), [(key.clone(), Version(4))]);
+        assert!(due.records.is_empty() && due.at.is_empty());
     }
 }

@@ -134,6 +134,14 @@ pub(super) fn get_all(range: &Range) -> Step {
     step(Operation::Range(range.request()))
 }
 
+/// The same of the state after a revision; 0 for the newest. A step that does not read stays as it is.
+pub(super) fn as_of(mut step: Step, revision: u64) -> Step {
+    if let Some(Operation::Range(range)) = &mut step.operation {
+        range.revision = revision;
+    }
+    step
+}
+
 /// Counts the keys of a range.
 pub(super) fn count(range: &Range) -> Step {
     step(Operation::Range(RangeRequest { count_only: true, ..range.request() }))

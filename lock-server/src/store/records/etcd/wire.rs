@@ -117,6 +117,9 @@ pub(super) struct RangeRequest {
     /// 0 for no limit.
     #[prost(uint64, tag = "3")]
     pub(super) limit: u64,
+    /// The state that is read; 0 for the newest.
+    #[prost(uint64, tag = "4")]
+    pub(super) revision: u64,
     #[prost(bool, tag = "8")]
     pub(super) keys_only: bool,
     #[prost(bool, tag = "9")]
