@@ -157,3 +157,21 @@ async fn what_one_member_did_unheard_is_learnt_from_another() {
     site.stays("a", next.token.get(), &waits).await;
     assert!(site.proxy.dropped() > 0, "no answer was lost");
 }
+
+/// What one member did is done, whatever others did after it and before another member was asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_unheard_stays_done_whatever_comes_after() {
+    let site = Site::start(2).await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let held = locks.grant("a", LONG_MS).await;
+    site.lose_at_the_first(LOCK_KEY).await;
+    let releasing = tokio::spawn({
+        let (locks, lease_id) = (locks.clone(), held.lease_id);
+        async move { locks.release("a", lease_id).await }
+    });
+    let next = other.acquire("a", json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS})).await.lease();
+    assert!(!releasing.is_finished(), "the reply was not lost");
+    other.renew("a", next.lease_id).await.expect(200);
+    soon("the release", releasing).await.unwrap().expect(200);
+    assert!(site.proxy.dropped() > 0, "no answer was lost");
+}

@@ -33,7 +33,7 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +110,8 @@ struct Inner {
     writer: u32,
     clock: Arc<dyn Clock>,
     clocks: Mutex<Clocks>,
+    /// When messages to servers that are gone were looked for.
+    swept_ms: AtomicU64,
     /// How many versions this process gave that the driver does not know of.
     versions: AtomicU32,
     /// Held while what dead servers left is looked through.
@@ -160,6 +162,7 @@ impl EtcdRecords {
             writer: ServerId::random().0,
             clock: kit.clock.clone(),
             clocks: Mutex::default(),
+            swept_ms: AtomicU64::new(0),
             versions: AtomicU32::new(1),
             adopting: tokio::sync::Mutex::default(),
             pen: tokio::sync::Mutex::default(),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use service_kit::health::{Health, Status};
@@ -22,6 +23,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
 /// How often messages that were read are removed.
 const EMPTY: Duration = Duration::from_secs(10);
+/// How often messages to servers that are gone are looked for, in milliseconds.
+const SWEEP_MS: u64 = 5_000;
 /// How many looks there are between two signs of life of this server's last commit.
 const LOOKS_A_SIGN: u64 = 600;
 
@@ -119,13 +122,14 @@ impl Inner {
         let servers: Vec<ServerId> =
             kvs.iter().filter_map(|kv| self.keys.server_of(&kv.name())).collect();
         let writers = kvs.iter().filter_map(read_beat).map(|(writer, _)| writer).collect();
-        if self.has_lost_one(writers) && servers.first() == Some(&server) {
+        let has_lost = self.has_lost_one(writers);
+        if servers.first() == Some(&server) && (has_lost || self.is_sweep_due()) {
             // It may take longer than this server counts as alive without a beat.
-            let (inner, servers) = (self.clone(), servers.clone());
+            let inner = self.clone();
             let stop = self.tasks.shutdown_token();
             self.tasks.spawn(async move {
                 let _one_at_a_time = inner.adopting.lock().await;
-                stop.run_until_cancelled(inner.adopt_soon(&servers)).await;
+                stop.run_until_cancelled(inner.clean_up(has_lost)).await;
             });
         }
         Ok(servers)
@@ -164,10 +168,25 @@ impl Inner {
         has_lost
     }
 
-    async fn adopt_soon(&self, servers: &[ServerId]) {
+    fn is_sweep_due(&self) -> bool {
+        let (now_ms, swept_ms) = (self.now_ms(), self.swept_ms.load(Ordering::Relaxed));
+        let is_due = now_ms.saturating_sub(swept_ms) >= SWEEP_MS;
+        if is_due {
+            self.swept_ms.store(now_ms, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Looks through what servers left that are gone.
+    async fn clean_up(&self, has_lost: bool) {
+        if let Err(error) = self.sweep_messages().await {
+            tracing::debug!(%error, "messages to servers that are gone are not removed yet");
+        }
+        if !has_lost {
+            return;
+        }
         let writers = locked(&self.writers).clone().unwrap_or_default();
-        let servers: Vec<u32> = servers.iter().map(|server| server.0).collect();
-        if let Err(error) = self.adopt(&writers, &servers).await {
+        if let Err(error) = self.adopt(&writers).await {
             tracing::debug!(%error, "what servers left that are gone is not looked through yet");
             // At the next beat again.
             *locked(&self.writers) = None;

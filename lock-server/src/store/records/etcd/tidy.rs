@@ -2,19 +2,19 @@
 //!
 //! The server that wrote a record last removes it when its time is over. What a server leaves that is
 //! gone, the first of those that live adopts: it reads every record, and counts the whole time of each
-//! from then on.
+//! from then on. It also removes messages to servers that are gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::{Done, outlives};
 use super::txn::{self, Range, branched};
 use super::value::Header;
-use super::wire::{Step, Txn};
+use super::wire::{KeyValue, Step, Txn};
 use super::{Inner, locked, store_error};
 use crate::store::StoreError;
-use crate::store::records::{Batch, Change, Key, Version};
+use crate::store::records::{Batch, Change, Key, ServerId, Version};
 
 /// How often records are removed.
 const EVERY: Duration = Duration::from_millis(500);
@@ -147,26 +147,48 @@ impl Inner {
         self.client.commit(&txn).await.map(drop).map_err(store_error)
     }
 
-    /// Reads every record, and notes when those of writers that are gone are to be removed; removes
-    /// messages to servers that are gone.
-    pub(super) async fn adopt(&self, writers: &[u32], servers: &[u32]) -> Result<(), StoreError> {
+    /// Reads every record, and notes when those of writers that are gone are to be removed.
+    pub(super) async fn adopt(&self, writers: &[u32]) -> Result<(), StoreError> {
         for kind in ['l', 's'] {
             let mut range = self.keys.records(kind, "");
             while let Some(last) = self.adopt_page(&range, writers).await? {
                 range.begin = format!("{last}\0");
             }
         }
-        let inboxes = self.client.page(&self.keys.inboxes(), PAGE, true).await;
-        let found = inboxes.map_err(store_error)?.kvs;
-        let gone = found.iter().filter(|kv| {
-            self.keys.server_of(&kv.name()).is_none_or(|server| !servers.contains(&server.0))
-        });
-        let steps: Vec<Step> = gone.map(|kv| txn::delete(&kv.name())).collect();
-        if steps.is_empty() {
-            return Ok(());
+        Ok(())
+    }
+
+    /// Removes messages to servers that are gone. They may be written after the server is gone, by one
+    /// that does not know it yet.
+    pub(super) async fn sweep_messages(&self) -> Result<(), StoreError> {
+        let mut range = self.keys.inboxes();
+        while let Some(last) = self.sweep_page(&range).await? {
+            range.begin = format!("{last}\0");
         }
-        let txn = Txn { success: branched(steps, super::commit::WIDTH), ..Txn::default() };
-        self.client.run(&txn).await.map(drop).map_err(store_error)
+        Ok(())
+    }
+
+    /// The last key of a page; `None` where no page follows.
+    async fn sweep_page(&self, range: &Range) -> Result<Option<String>, StoreError> {
+        // Both of one state: a server that has a message and no sign of life is not one that starts.
+        let servers = txn::get_all(&self.keys.servers());
+        let success = vec![servers, txn::get_page(range, PAGE, true)];
+        let reply = self.client.run(&Txn { success, ..Txn::default() }).await;
+        let mut ranges = reply.map_err(store_error)?.ranges();
+        let (servers, page) =
+            (ranges.next().unwrap_or_default(), ranges.next().unwrap_or_default());
+        let alive: HashSet<Option<ServerId>> =
+            servers.kvs.iter().map(|kv| self.keys.server_of(&kv.name())).collect();
+        let is_gone = |name: &str| !alive.contains(&self.keys.server_of(name));
+        let names = page.kvs.iter().map(KeyValue::name);
+        let steps: Vec<Step> =
+            names.filter(|name| is_gone(name)).map(|name| txn::delete(&name)).collect();
+        if !steps.is_empty() {
+            let success = branched(steps, super::commit::WIDTH);
+            let removed = self.client.run(&Txn { success, ..Txn::default() }).await;
+            removed.map_err(store_error)?;
+        }
+        Ok(page.kvs.last().filter(|_| page.more).map(|last| last.name().into_owned()))
     }
 
     /// The last key of a page; `None` where no page follows.

@@ -147,6 +147,11 @@ pub(super) fn count(range: &Range) -> Step {
     step(Operation::Range(RangeRequest { count_only: true, ..range.request() }))
 }
 
+/// Reads the first `limit` keys of a range in the order of their names.
+pub(super) fn get_page(range: &Range, limit: usize, keys_only: bool) -> Step {
+    step(Operation::Range(page(range, limit, keys_only)))
+}
+
 /// A range request: the first `limit` keys of the range in the order of their names.
 pub(super) fn page(range: &Range, limit: usize, keys_only: bool) -> RangeRequest {
     RangeRequest { limit: limit as u64, keys_only, ..range.request() }

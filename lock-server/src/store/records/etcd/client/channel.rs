@@ -216,10 +216,10 @@ impl Member {
             };
             self.forget(runtime);
             let unsent = error.take_message();
-            last = causes(&error.into_error());
+            last = self.broken(causes(&error.into_error()));
             request = match unsent {
                 Some(request) => request,
-                None => return Err(Raw::NoReply(self.broken(last))),
+                None => return Err(Raw::NoReply(last)),
             };
         }
         Err(Raw::NotSent(last))
@@ -285,11 +285,11 @@ impl Member {
         let stream = stream.map_err(|error| causes(&error))?;
         socket::tune_to_store(&stream);
         match &self.tls {
-            None => begin(stream).await,
+            None => begin(stream).await.map_err(|text| self.broken(text)),
             Some(tls) => {
                 let host = self.authority.host();
                 let stream = tls.connect(host, stream).await.map_err(|error| causes(&error))?;
-                begin(stream).await
+                begin(stream).await.map_err(|text| self.broken(text))
             }
         }
     }
