@@ -6,24 +6,18 @@
 //! without a reset. Pings show the same of a connection that only a watch is on.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::error::Error;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Ping, PingPong, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper::rt::Executor as _;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use prost::Message;
 use service_kit::socket;
@@ -58,9 +52,24 @@ pub(super) struct Member {
     tls: Option<Arc<TlsClient>>,
     connect_timeout: Duration,
     timeout: Duration,
-    connections: Mutex<HashMap<Id, SendRequest<Once>>>,
+    connections: Mutex<HashMap<Id, Connection>>,
     /// Whether it has ever replied in gRPC.
     is_proven: AtomicBool,
+}
+
+/// An HTTP/2 connection, for as long as a task reads it.
+#[derive(Clone, Debug)]
+struct Connection {
+    requests: SendRequest<Bytes>,
+    /// Gone with the task.
+    users: Weak<()>,
+}
+
+/// A reply whose head is there, and the connection's mark that a reply is awaited.
+#[derive(Debug)]
+struct Head {
+    response: Response<RecvStream>,
+    user: Arc<()>,
 }
 
 /// The outcome of one call at one member.
@@ -81,44 +90,11 @@ pub(super) enum Raw {
 /// Replies that come one after the other.
 #[derive(Debug)]
 pub(super) struct Replies {
-    body: Incoming,
+    body: RecvStream,
     buffer: BytesMut,
     message_bytes_max: usize,
-}
-
-/// A request's body: one message, sent at once.
-#[derive(Debug)]
-pub(super) struct Once(Option<Bytes>);
-
-impl Once {
-    fn new(message: &impl Message) -> Self {
-        let length = message.encoded_len();
-        let mut bytes = BytesMut::with_capacity(ENVELOPE + length);
-        bytes.put_u8(0);
-        bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-        bytes.extend_from_slice(&message.encode_to_vec());
-        Self(Some(bytes.freeze()))
-    }
-}
-
-impl Body for Once {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, Bytes::len) as u64)
-    }
+    /// A reply is awaited.
+    _user: Arc<()>,
 }
 
 impl Member {
@@ -158,14 +134,14 @@ impl Member {
         bytes_max: usize,
     ) -> Raw {
         let mut deadline = pin!(tokio::time::sleep(self.timeout));
-        let response = match self.send(path, message, token, deadline.as_mut()).await {
-            Ok(response) => response,
+        let head = match self.send(path, message, token, deadline.as_mut()).await {
+            Ok(head) => head,
             Err(raw) => return raw,
         };
         let runtime = Handle::current().id();
         tokio::select! {
             biased;
-            raw = self.read(response, bytes_max) => raw,
+            raw = self.read(head.response, bytes_max) => raw,
             () = deadline => self.too_late(runtime),
         }
     }
@@ -179,12 +155,12 @@ impl Member {
         bytes_max: usize,
     ) -> Result<Replies, Raw> {
         let deadline = pin!(tokio::time::sleep(self.timeout));
-        let response = self.send(path, message, token, deadline).await?;
+        let Head { response, user } = self.send(path, message, token, deadline).await?;
         if let Some(refused) = self.refusal(&response) {
             return Err(refused);
         }
-        let body = response.into_body();
-        Ok(Replies { body, buffer: BytesMut::new(), message_bytes_max: bytes_max })
+        let (body, buffer) = (response.into_body(), BytesMut::new());
+        Ok(Replies { body, buffer, message_bytes_max: bytes_max, _user: user })
     }
 
     /// Sends one message, once more where a connection had ended before anything of it was sent.
@@ -194,51 +170,68 @@ impl Member {
         message: &impl Message,
         token: Option<&HeaderValue>,
         mut deadline: Pin<&mut tokio::time::Sleep>,
-    ) -> Result<Response<Incoming>, Raw> {
+    ) -> Result<Head, Raw> {
         let runtime = Handle::current().id();
-        let mut request = self.request(path, message, token).map_err(Raw::NotSent)?;
+        let request = self.request(path, token).map_err(Raw::NotSent)?;
+        let message = enveloped(message);
         let mut last = String::new();
         for _ in 0..2 {
-            let connection = tokio::select! {
+            let begun = tokio::select! {
                 biased;
-                connection = self.connection(runtime) => connection,
-                () = deadline.as_mut() => Err(self.no_reply()),
+                begun = self.begin_call(runtime, &request, &message) => begun,
+                () = deadline.as_mut() => Err(Begin::Failed(self.no_reply())),
             };
-            let mut connection = connection.map_err(Raw::NotSent)?;
-            let sent = tokio::select! {
+            let (response, user) = match begun {
+                Ok(begun) => begun,
+                Err(Begin::Failed(reason)) => return Err(Raw::NotSent(reason)),
+                Err(Begin::Ended(reason)) => {
+                    self.forget(runtime);
+                    last = self.broken(reason);
+                    continue;
+                }
+            };
+            let replied = tokio::select! {
                 biased;
-                sent = connection.try_send_request(request) => sent,
+                replied = response => replied,
                 () = deadline.as_mut() => return Err(self.too_late(runtime)),
             };
-            let mut error = match sent {
-                Ok(response) => return Ok(response),
-                Err(error) => error,
-            };
-            self.forget(runtime);
-            let unsent = error.take_message();
-            last = self.broken(causes(&error.into_error()));
-            request = match unsent {
-                Some(request) => request,
-                None => return Err(Raw::NoReply(last)),
+            return match replied {
+                Ok(response) => Ok(Head { response, user }),
+                Err(error) => {
+                    self.forget(runtime);
+                    Err(Raw::NoReply(self.broken(causes(&error))))
+                }
             };
         }
         Err(Raw::NotSent(last))
     }
 
-    fn request(
+    /// Sends head and message in one: where they come one by one, etcd wakes up twice.
+    async fn begin_call(
         &self,
-        path: Path,
-        message: &impl Message,
-        token: Option<&HeaderValue>,
-    ) -> Result<Request<Once>, String> {
+        runtime: Id,
+        request: &Request<()>,
+        message: &Bytes,
+    ) -> Result<(ResponseFuture, Arc<()>), Begin> {
+        let connection = self.connection(runtime).await.map_err(Begin::Failed)?;
+        let ended = |error: h2::Error| Begin::Ended(causes(&error));
+        let gone = || Begin::Ended("the connection has ended".to_owned());
+        let user = connection.users.upgrade().ok_or_else(gone)?;
+        let mut requests = connection.requests.ready().await.map_err(ended)?;
+        let (response, mut body) = requests.send_request(request.clone(), false).map_err(ended)?;
+        // Where the connection ends meanwhile, the reply says so.
+        let _ = body.send_data(message.clone(), true);
+        Ok((response, user))
+    }
+
+    fn request(&self, path: Path, token: Option<&HeaderValue>) -> Result<Request<()>, String> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
         uri.authority = Some(self.authority.clone());
         uri.path_and_query = Some(PathAndQuery::from_static(path));
-        let uri = Uri::from_parts(uri).map_err(|error| error.to_string())?;
-        let mut request = Request::new(Once::new(message));
+        let mut request = Request::new(());
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = uri;
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|error| error.to_string())?;
         let headers = request.headers_mut();
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -248,7 +241,7 @@ impl Member {
         Ok(request)
     }
 
-    fn connections(&self) -> MutexGuard<'_, HashMap<Id, SendRequest<Once>>> {
+    fn connections(&self) -> MutexGuard<'_, HashMap<Id, Connection>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -259,14 +252,14 @@ impl Member {
 
     #[cfg(test)]
     pub(super) async fn until_closed(&self) {
-        while self.connections().values().any(|known| !known.is_closed()) {
+        while self.connections().values().any(Connection::is_open) {
             tokio::task::yield_now().await;
         }
     }
 
     /// The connection of this runtime.
-    async fn connection(&self, runtime: Id) -> Result<SendRequest<Once>, String> {
-        let known = self.connections().get(&runtime).filter(|known| !known.is_closed()).cloned();
+    async fn connection(&self, runtime: Id) -> Result<Connection, String> {
+        let known = self.connections().get(&runtime).filter(|known| known.is_open()).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
@@ -275,12 +268,12 @@ impl Member {
             Err(format!("no connection within {} ms", self.connect_timeout.as_millis()))
         })?;
         let mut connections = self.connections();
-        connections.retain(|_, known| !known.is_closed());
+        connections.retain(|_, known| known.is_open());
         connections.insert(runtime, connection.clone());
         Ok(connection)
     }
 
-    async fn connect(&self) -> Result<SendRequest<Once>, String> {
+    async fn connect(&self) -> Result<Connection, String> {
         let stream = TcpStream::connect(self.authority.as_str()).await;
         let stream = stream.map_err(|error| causes(&error))?;
         socket::tune_to_store(&stream);
@@ -294,46 +287,44 @@ impl Member {
         }
     }
 
-    async fn read(&self, response: Response<Incoming>, bytes_max: usize) -> Raw {
-        if let Some(Raw::Foreign(status, _)) = self.refusal(&response) {
-            // The beginning of a foreign text says enough.
-            let frame = response.into_body().frame().await;
-            let text = frame.and_then(Result::ok).and_then(|frame| frame.into_data().ok());
-            return Raw::Foreign(status, text.unwrap_or_default());
-        }
-        if let Some(refused) = self.refusal(&response) {
-            return refused;
+    async fn read(&self, response: Response<RecvStream>, bytes_max: usize) -> Raw {
+        match self.refusal(&response) {
+            Some(Raw::Foreign(status, _)) => {
+                // The beginning of a foreign text says enough.
+                let text = response.into_body().data().await.and_then(Result::ok);
+                return Raw::Foreign(status, text.unwrap_or_default());
+            }
+            Some(refused) => return refused,
+            None => {}
         }
         let mut body = response.into_body();
         let mut buffer = BytesMut::new();
-        loop {
-            let frame = match body.frame().await {
-                Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Raw::NoReply(self.broken(causes(&error))),
-                None => return Raw::NoReply("its reply ends without a status".to_owned()),
+        while let Some(data) = body.data().await {
+            let data = match data {
+                Ok(data) => data,
+                Err(error) => return Raw::NoReply(self.broken(causes(&error))),
             };
-            let trailers = match frame.into_data() {
-                Ok(data) if buffer.len() + data.len() > ENVELOPE + bytes_max => {
-                    return Raw::NoReply(format!("it replies more than {bytes_max} bytes"));
-                }
-                Ok(data) => {
-                    buffer.extend_from_slice(&data);
-                    continue;
-                }
-                Err(frame) => frame.into_trailers().unwrap_or_default(),
-            };
-            return match (status_of(&trailers), next_message(&mut buffer, bytes_max)) {
-                (Some((0, _)), Ok(Some(message))) => Raw::Reply(message),
-                (Some((0, _)), Ok(None)) => Raw::NoReply("its reply has no message".to_owned()),
-                (Some((0, _)), Err(reason)) => Raw::NoReply(reason),
-                (Some((code, message)), _) => Raw::Refused(code, message),
-                (None, _) => Raw::NoReply("its reply ends without a status".to_owned()),
-            };
+            if buffer.len() + data.len() > ENVELOPE + bytes_max {
+                return Raw::NoReply(format!("it replies more than {bytes_max} bytes"));
+            }
+            release(&mut body, data.len());
+            buffer.extend_from_slice(&data);
+        }
+        let trailers = match body.trailers().await {
+            Ok(trailers) => trailers.unwrap_or_default(),
+            Err(error) => return Raw::NoReply(self.broken(causes(&error))),
+        };
+        match (status_of(&trailers), next_message(&mut buffer, bytes_max)) {
+            (Some((0, _)), Ok(Some(message))) => Raw::Reply(message),
+            (Some((0, _)), Ok(None)) => Raw::NoReply("its reply has no message".to_owned()),
+            (Some((0, _)), Err(reason)) => Raw::NoReply(reason),
+            (Some((code, message)), _) => Raw::Refused(code, message),
+            (None, _) => Raw::NoReply("its reply ends without a status".to_owned()),
         }
     }
 
     /// What the head of a reply says that has no messages.
-    fn refusal(&self, response: &Response<Incoming>) -> Option<Raw> {
+    fn refusal(&self, response: &Response<RecvStream>) -> Option<Raw> {
         let (status, headers) = (response.status(), response.headers());
         let is_grpc = headers
             .get(CONTENT_TYPE)
@@ -374,27 +365,66 @@ impl Member {
     }
 }
 
-/// Speaks HTTP/2 on a stream. The connection ends with the last request on it and the handle.
-async fn begin<S>(stream: S) -> Result<SendRequest<Once>, String>
+impl Connection {
+    fn is_open(&self) -> bool {
+        self.users.strong_count() > 0
+    }
+}
+
+/// Why a call did not begin.
+enum Begin {
+    /// There is no connection.
+    Failed(String),
+    /// There was one, which has ended.
+    Ended(String),
+}
+
+/// Speaks HTTP/2 on a stream. The connection ends with the last request on it and the handle, or where a
+/// ping has no reply.
+async fn begin<S>(stream: S) -> Result<Connection, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let executor = TokioExecutor::new();
-    let (requests, connection) = Builder::new(executor.clone())
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
+    let (requests, mut connection) = Builder::new()
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .handshake(TokioIo::new(stream))
+        .handshake(stream)
         .await
         .map_err(|error| causes(&error))?;
-    executor.execute(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to etcd has ended");
+    let users = Arc::new(());
+    let connected = Connection { requests, users: Arc::downgrade(&users) };
+    let pings = connection.ping_pong();
+    let serving = async move {
+        tokio::select! {
+            ended = connection => tracing::debug!(?ended, "a connection to etcd has ended"),
+            () = ping(pings, &users) => tracing::debug!("etcd does not reply to a ping"),
         }
-    });
-    Ok(requests)
+    };
+    #[expect(clippy::disallowed_methods, reason = "it ends with the last request on it")]
+    tokio::spawn(serving);
+    Ok(connected)
+}
+
+/// Sends pings while a reply is awaited, and returns when one has no reply.
+async fn ping(pings: Option<PingPong>, users: &Arc<()>) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(PING_EVERY).await;
+        // etcd closes a connection that pings without a call on it.
+        if Arc::strong_count(users) > 1 {
+            let pong = tokio::time::timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await;
+            if !matches!(pong, Ok(Ok(_))) {
+                return;
+            }
+        }
+    }
+}
+
+/// So many bytes were read, and as many may be sent again.
+fn release(body: &mut RecvStream, bytes: usize) {
+    // It fails where more is released than was read.
+    let _ = body.flow_control().release_capacity(bytes);
 }
 
 impl Replies {
@@ -407,19 +437,29 @@ impl Replies {
             if let Some(message) = next_message(&mut self.buffer, self.message_bytes_max)? {
                 return Ok(Some(message));
             }
-            let Some(frame) = self.body.frame().await else { return Ok(None) };
-            let frame = frame.map_err(|error| causes(&error))?;
-            match frame.into_data() {
-                Ok(data) => self.buffer.extend_from_slice(&data),
-                Err(frame) => {
-                    return match frame.into_trailers().ok().and_then(|found| status_of(&found)) {
-                        Some((0, _)) | None => Ok(None),
-                        Some((code, message)) => Err(format!("it ended with {code}: {message}")),
-                    };
-                }
+            if let Some(data) = self.body.data().await {
+                let data = data.map_err(|error| causes(&error))?;
+                release(&mut self.body, data.len());
+                self.buffer.extend_from_slice(&data);
+                continue;
             }
+            let trailers = self.body.trailers().await.map_err(|error| causes(&error))?;
+            return match trailers.and_then(|trailers| status_of(&trailers)) {
+                Some((0, _)) | None => Ok(None),
+                Some((code, message)) => Err(format!("it ended with {code}: {message}")),
+            };
         }
     }
+}
+
+/// A message as it is sent.
+fn enveloped(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(ENVELOPE + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    bytes.extend_from_slice(&message.encode_to_vec());
+    bytes.freeze()
 }
 
 /// Takes the first message of a buffer that has a whole one.
