@@ -3,6 +3,7 @@
 //! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
 
 use fence_protocol::{LockName, SessionId, Token};
+use http::uri::Authority;
 use lease::{Limits, Machine, Reading, Record, Session, StoredRecord, StoredSession};
 use redis::Value;
 
@@ -25,7 +26,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("lock-journal", journal),
     ("lock-log", log::segment),
-    ("lock-etcd", etcd_replies),
+    ("lock-etcd", etcd::replies),
     ("lock-replies", script_replies),
     ("lock-settings", settings),
 ];
@@ -69,12 +70,6 @@ fn journal(input: &[u8]) {
     drop(machine.take_session_changes());
 }
 
-fn etcd_replies(input: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(input) {
-        etcd::replies(text);
-    }
-}
-
 /// Replies of scripts, one after the other: those of one Redis, of a quorum's nodes, and entries of
 /// the stream of events.
 fn script_replies(input: &[u8]) {
@@ -106,7 +101,7 @@ fn settings(input: &[u8]) {
             Ok(StoreUrl::Quorum(url)) => assert!([3, 5].contains(&url.targets().len())),
             Ok(StoreUrl::Etcd(url)) => {
                 assert_eq!(url.to_string().parse::<EtcdTarget>().as_ref(), Ok(&url), "{line}");
-                assert!(url.endpoints().all(|endpoint| endpoint.parse::<http::Uri>().is_ok()));
+                assert!(url.addresses().all(|address| address.parse::<Authority>().is_ok()));
             }
             _ => {}
         }

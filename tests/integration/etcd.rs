@@ -31,6 +31,8 @@ use fence_tests::wait::until_true;
 /// A time to live that no test outlasts.
 const LONG_MS: u64 = 60_000;
 const WORKERS: usize = 6;
+/// How the keys of locks begin: in every commit of one, and not in signs of life.
+const LOCK_KEY: &str = "fencepost/default/l/";
 
 /// A lock server on this etcd, which gives up soon on what does not answer.
 fn setup(url: &str) -> Setup {

@@ -6,9 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{AlertDescription, CertificateError, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+pub use tokio_rustls::client::TlsStream;
 
 use crate::login::read_bounded;
 
@@ -74,6 +78,33 @@ impl TlsOptions {
             })?;
         self.client = Some(Arc::new(pem));
         Ok(self)
+    }
+
+    /// A client for servers that speak this protocol over TLS, as ALPN names it.
+    ///
+    /// # Errors
+    /// A sentence where the certificates cannot be used.
+    pub fn client(&self, protocol: &[u8]) -> Result<TlsClient, String> {
+        install_crypto();
+        let roots = match &self.ca {
+            Some(pem) => roots(pem).map_err(|why| format!("--store-ca {why}"))?,
+            None => system_roots(),
+        };
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let mut config = match &self.client {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let unusable =
+                    |why: String| format!("--store-cert and --store-key cannot be used: {why}");
+                let chain = certificates(&pem.certificate).map_err(unusable)?;
+                let key = PrivateKeyDer::from_pem_slice(&pem.key);
+                let key = key.map_err(|error| unusable(error.to_string()))?;
+                let builder = builder.with_client_auth_cert(chain, key);
+                builder.map_err(|error| unusable(error.to_string()))?
+            }
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(TlsClient { connector: TlsConnector::from(Arc::new(config)) })
     }
 
     /// Whether nothing was read: the system's certificates are trusted, and none is shown.
@@ -153,6 +184,31 @@ impl TlsOptions {
     }
 }
 
+/// Makes TLS connections to servers of one kind. Cheap to clone.
+#[derive(Clone)]
+pub struct TlsClient {
+    connector: TlsConnector,
+}
+
+impl TlsClient {
+    /// Speaks TLS on a connection to `host`, which the server's certificate must name: a name, or an
+    /// address, in brackets or without.
+    ///
+    /// # Errors
+    /// An error of I/O; what is wrong with a certificate is its cause.
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
+        self.connector.connect(name, stream).await
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for TlsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ca, client) = (self.ca.is_some(), self.client.is_some());
@@ -198,4 +254,15 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
             .map_err(|error| format!("holds a certificate that cannot be read: {error}"))?;
     }
     Ok(store)
+}
+
+/// The certificates that this system trusts, as far as they can be read.
+fn system_roots() -> RootCertStore {
+    let found = rustls_native_certs::load_native_certs();
+    if !found.errors.is_empty() {
+        tracing::debug!(errors = ?found.errors, "some certificates of this system are not read");
+    }
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(found.certs);
+    store
 }

@@ -1,5 +1,8 @@
 //! What cannot work is told in one sentence, and nothing is lost by it.
 
+use std::convert::Infallible;
+
+use bytes::Bytes;
 use fence_protocol::Code;
 use fence_tests::etcd_certificates::EtcdCertificates;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
@@ -7,9 +10,14 @@ use fence_tests::process::Output;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until_true};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tempfile::NamedTempFile;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -37,12 +45,6 @@ fn path(file: &NamedTempFile) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_without_its_gateway_is_told() {
-    let etcd = Etcd::with(&["--enable-grpc-gateway=false"]).await;
-    refused(setup(&etcd.url()), &[&etcd.address(), "--enable-grpc-gateway"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_etcd_is_told() {
     let guard = Setup::fenced_store("memory:").start().await;
     refused(setup(&format!("etcd://{}", guard.address())), &[&guard.address(), "etcd"]).await;
@@ -52,24 +54,26 @@ async fn what_is_no_etcd_is_told() {
     refused(setup(&format!("etcd://{nobody}")), &[&nobody]).await;
 }
 
+/// The status of an etcd of version 3.3.27, as gRPC carries it.
+fn old_status() -> Response<impl Body<Data = Bytes, Error = Infallible>> {
+    let message = Full::new(Bytes::from_static(b"\0\0\0\0\x08\x12\x063.3.27"));
+    let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), 0.into())]);
+    let mut response = Response::new(message.with_trailers(async { Some(Ok(trailers)) }));
+    let kind = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
 /// No etcd so old is installed anywhere, so its words are all that is here of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_version_that_is_too_old_is_told() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let _answering = AbortOnDropHandle::new(tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0_u8; 4096];
-            let _ = stream.read(&mut head).await;
-            let body = r#"{"etcdserver":"3.3.27","etcdcluster":"3.3.0","version":"3.3.27",
-                "header":{"cluster_id":"1","member_id":"2","revision":"1","raft_term":"2"},
-                "leader":"2","raftIndex":"5","raftTerm":"2"}"#;
-            let length = body.len();
-            let reply = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
-                 connection: close\r\n\r\n{body}"
-            );
-            let _ = stream.write_all(reply.as_bytes()).await;
+        while let Ok((stream, _)) = listener.accept().await {
+            let old = service_fn(|_| async { Ok::<_, Infallible>(old_status()) });
+            let server = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(server.serve_connection(TokioIo::new(stream), old));
         }
     }));
     refused(setup(&format!("etcd://{address}")), &[&address, "3.3.27", "3.4"]).await;

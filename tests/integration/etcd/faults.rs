@@ -10,7 +10,7 @@ use fence_tests::servers::Server;
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 
-use super::{LONG_MS, lock_server, setup, until_ready};
+use super::{LOCK_KEY, LONG_MS, lock_server, setup, until_ready};
 
 /// A lock server that reaches etcd through a proxy, and one that reaches it directly.
 struct Site {
@@ -37,9 +37,6 @@ impl Site {
     }
 }
 
-/// The key of a lock as the gateway takes it: in every commit of one, and not in signs of life.
-const PUT: &str = "ZmVuY2Vwb3N0L2RlZmF1bHQvbC";
-
 /// The transaction ran, its reply was lost, and so was everything after it: nobody knows, and the
 /// repeat gets that very grant, at whichever server it asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,7 +46,7 @@ async fn a_grant_whose_reply_was_lost_is_granted_once() {
     for round in 0..3 {
         let lock = format!("lost/{round}");
         let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
-        site.proxy.set(Fault::DropRepliesAfter(PUT));
+        site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
         let reply = soon("an answer", locks.acquire(&lock, ask.clone())).await;
         reply.problem(Code::OutcomeUnknown);
         assert!(
@@ -95,7 +92,7 @@ async fn a_waiters_grant_whose_reply_was_lost_is_granted_once() {
     let (own, asked) = (locks.clone(), ask.clone());
     let waiting = tokio::spawn(async move { own.acquire("handed", asked).await });
     other.queue_of("handed", 1).await;
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     other.release("handed", held.lease_id).await.expect(200);
     until_true("the waiter to be granted", || async {
         other.show("handed").await.holder.is_some()
@@ -119,7 +116,7 @@ async fn a_renewal_whose_reply_was_lost_is_unknown_and_can_be_repeated() {
     let site = Site::start().await;
     let locks = site.hurt.locks();
     let lease = locks.grant("a", LONG_MS).await;
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     reply.problem(Code::OutcomeUnknown);
     site.heal().await;
@@ -132,7 +129,7 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
     let site = Site::start().await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
     let lease = locks.grant("a", LONG_MS).await;
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.release("a", lease.lease_id)).await;
     reply.problem(Code::OutcomeUnknown);
     site.heal().await;
@@ -148,7 +145,7 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
 async fn a_lost_reply_without_an_id_leaves_no_lease() {
     let site = Site::start().await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.acquire("one", json!({"ttl_ms": 600_000}))).await;
     assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
     assert!(other.show("one").await.holder.is_some(), "it was granted all the same");
@@ -249,7 +246,7 @@ async fn a_place_whose_reply_was_lost_holds_nobody_up() {
     let held = other.grant("a", LONG_MS).await;
     // So that the server knows of the holder, and takes the place at once.
     locks.acquire("a", json!({"ttl_ms": LONG_MS})).await.problem(Code::LockHeld);
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     let reply = soon("an answer", locks.acquire("a", ask)).await;
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");

@@ -8,10 +8,7 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 
-use super::{LONG_MS, lock_server, setup};
-
-/// The key of a lock as the gateway takes it: in every commit of one, and not in signs of life.
-const PUT: &str = "ZmVuY2Vwb3N0L2RlZmF1bHQvbC";
+use super::{LOCK_KEY, LONG_MS, lock_server, setup};
 
 /// A lock server whose first member can be hurt and whose second cannot, and one beside it.
 struct Site {
@@ -43,7 +40,7 @@ impl Site {
 async fn a_renewal_that_was_done_and_sent_again_keeps_its_lease() {
     let site = Site::start().await;
     let lease = site.held("a").await;
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let ask: Value = json!({"lease_id": lease.lease_id, "ttl_ms": 30_000});
     let renewing = site.hurt.locks();
     let reply = soon("an answer", renewing.try_post("a", "renew", ask)).await.expect("an answer");

@@ -12,10 +12,7 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{LONG_MS, lock_server, setup, until_ready};
-
-/// The key of a lock as the gateway takes it: in every commit of one, and not in signs of life.
-const PUT: &str = "ZmVuY2Vwb3N0L2RlZmF1bHQvbC";
+use super::{LOCK_KEY, LONG_MS, lock_server, setup, until_ready};
 
 /// A lock server that reaches etcd through a proxy, or through two that are two members to it, and one
 /// that reaches it directly.
@@ -56,7 +53,7 @@ impl Site {
 
     /// Somebody asks the server that is hurt, and the grant is made and not answered.
     async fn granted_unheard(&self, lock: &str, ask: &Value) -> JoinHandle<Reply> {
-        self.proxy.set(Fault::DropRepliesAfter(PUT));
+        self.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
         let asking = asking(&self.hurt.locks(), lock, ask);
         until_true("the grant", || async { self.well.locks().show(lock).await.holder.is_some() })
             .await;
@@ -118,7 +115,7 @@ async fn a_waiters_grant_that_was_told_elsewhere_is_not_taken_back() {
     let ask = own(json!({"wait_ms": LONG_MS}));
     let waiting = asking(&site.hurt.locks(), lock, &ask);
     other.queue_of(lock, 1).await;
-    site.proxy.set(Fault::DropRepliesAfter(PUT));
+    site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     other.release(lock, held.lease_id).await.expect(200);
     until_true("the grant", || async { other.show(lock).await.holder.is_some() }).await;
     let told = soon("the repeat", other.acquire(lock, ask.clone())).await.lease();
@@ -138,25 +135,43 @@ async fn what_one_member_did_unheard_is_learnt_from_another() {
     let site = Site::start(2).await;
     let (locks, other) = (site.hurt.locks(), site.well.locks());
     let (ask, waits) = (own(json!({})), own(json!({"wait_ms": LONG_MS})));
-    site.lose_at_the_first(PUT).await;
+    site.lose_at_the_first(LOCK_KEY).await;
     let granted = soon("the grant", locks.acquire("a", ask.clone())).await.lease();
     site.stays("a", granted.token.get(), &ask).await;
     site.heal().await;
 
-    site.lose_at_the_first(PUT).await;
+    site.lose_at_the_first(LOCK_KEY).await;
     let waiting = asking(&locks, "a", &waits);
     other.queue_of("a", 1).await;
     site.heal().await;
 
-    site.lose_at_the_first(PUT).await;
+    site.lose_at_the_first(LOCK_KEY).await;
     let renewed = soon("the renewal", locks.renew("a", granted.lease_id)).await.lease();
     assert_eq!(renewed.token, granted.token);
     site.heal().await;
 
-    site.lose_at_the_first(PUT).await;
+    site.lose_at_the_first(LOCK_KEY).await;
     soon("the release", locks.release("a", granted.lease_id)).await.expect(200);
     assert_eq!(other.show("a").await.history[0].lease_id, granted.lease_id);
     let next = soon("the waiter", waiting).await.unwrap().lease();
     site.stays("a", next.token.get(), &waits).await;
+    assert!(site.proxy.dropped() > 0, "no answer was lost");
+}
+
+/// What one member did is done, whatever others did after it and before another member was asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_done_unheard_stays_done_whatever_comes_after() {
+    let site = Site::start(2).await;
+    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let held = locks.grant("a", LONG_MS).await;
+    site.lose_at_the_first(LOCK_KEY).await;
+    let releasing = tokio::spawn({
+        let (locks, lease_id) = (locks.clone(), held.lease_id);
+        async move { locks.release("a", lease_id).await }
+    });
+    let next = other.acquire("a", json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS})).await.lease();
+    assert!(!releasing.is_finished(), "the reply was not lost");
+    other.renew("a", next.lease_id).await.expect(200);
+    soon("the release", releasing).await.unwrap().expect(200);
     assert!(site.proxy.dropped() > 0, "no answer was lost");
 }

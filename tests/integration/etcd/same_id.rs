@@ -88,7 +88,11 @@ async fn a_repeat_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
     let (server, other) = (setup(&etcd.url()).start().await, lock_server(&etcd).await);
     let (locks, other) = (server.locks(), other.locks());
     let mut told = 0;
-    for round in 0..ROUNDS {
+    // How soon the repeat has to come depends on how busy the machine is.
+    for round in 0..10 * ROUNDS {
+        if round >= ROUNDS && told > 0 {
+            break;
+        }
         let (lock, ask) = (format!("again/{round}"), own());
         let held = other.grant(&lock, LONG_MS).await;
         let waiting = asking(&locks, &lock, &ask);
@@ -97,7 +101,7 @@ async fn a_repeat_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
         now["wait_ms"] = json!(0);
         let releasing = other.release(&lock, held.lease_id);
         let (released, reply) = tokio::join!(releasing, async {
-            tokio::time::sleep(std::time::Duration::from_millis(round as u64)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(round as u64 % 16)).await;
             waiting.abort();
             locks.acquire(&lock, now).await
         });

@@ -252,3 +252,16 @@ async fn a_busy_server_has_no_doubts_of_its_etcd() {
     let lifts = metrics.lines().find(|line| line.starts_with("lock_etcd_lifts_total"));
     assert_eq!(lifts, Some("lock_etcd_lifts_total 1"), "{metrics}");
 }
+
+/// A server that does not know yet that another one is gone still sends it messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_to_a_server_that_is_gone_do_not_stay() {
+    let etcd = Etcd::start().await;
+    let server = setup(&etcd.url()).start().await;
+    server.locks().grant("warm", LONG_MS).await;
+    for number in 0..600 {
+        etcd.put(&format!("fencepost/default/n/00000007/l/{number}"), "").await;
+    }
+    until_true("nothing to be left", async || etcd.range("fencepost/default/n/").await.is_empty())
+        .await;
+}

@@ -13,7 +13,7 @@ use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{LONG_MS, lock_server, until_ready};
+use super::{LOCK_KEY, LONG_MS, lock_server, until_ready};
 
 /// The answers are on their way for a moment, and the machine is busy.
 const LATE_MS: u128 = 200;
@@ -75,7 +75,7 @@ async fn a_renewal_whose_answer_was_lost_is_told_the_time_that_etcd_gives() {
     let mut hurt = setup.args(&["--store-timeout", "1800ms"]).start().await;
     let well = lock_server(&etcd).await;
     let lease = hurt.locks().grant("a", 2_000).await;
-    proxy.set(Fault::DropRepliesAfter("ZmVuY2Vwb3N0L2RlZmF1bHQvbC"));
+    proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let locks = hurt.locks();
     let renewing = tokio::spawn(async move { locks.renew("a", lease.lease_id).await });
     until_true("the answer to be lost", || async { proxy.dropped() > 0 }).await;

@@ -1,26 +1,26 @@
 //! Records in etcd: every group of a batch is a transaction, and they share one entry of the log.
 //!
-//! Any number of lock servers may serve one etcd. It is reached through its JSON gateway (`gateway`),
+//! Any number of lock servers may serve one etcd. It is reached through its JSON client (`client`),
 //! because that needs no generated code. Tokens are made of the revision of the commit that takes them
 //! (`offset.rs`), and `lineage.rs` says when etcd is not trusted any more. etcd has no clock: servers judge
 //! moments by their own (`clocks.rs`). Why it is so: docs/decisions/0051-records-in-etcd.md.
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `keys.rs`, `value.rs`, `txn.rs`, `wire.rs` | keys, values, requests and replies, without I/O |
+//! | `keys.rs`, `value.rs`, `txn.rs`, `wire.rs` | keys, values, messages of etcd, without I/O |
 //! | `commit.rs` | a batch as transactions, and what a lost answer came to |
 //! | `offset.rs`, `lineage.rs` | the arithmetic of tokens; when they are in doubt |
 //! | `clocks.rs` | moments of other servers' clocks |
 //! | `tidy.rs` | records that nothing matters of any more |
 //! | `background.rs` | liveness, messages, the state of etcd |
-//! | `gateway.rs`, `url.rs`, `versions.rs` | the members of an etcd |
+//! | `client.rs`, `url.rs`, `versions.rs` | the members of an etcd |
 
 mod background;
+mod client;
 mod clocks;
 mod commit;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod gateway;
 mod keys;
 mod lineage;
 mod offset;
@@ -33,6 +33,7 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,16 +45,15 @@ use service_kit::login::StoreLogin;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
+use self::client::{CallError, EtcdClient};
 use self::clocks::Clocks;
 use self::commit::Pen;
-use self::gateway::{Gateway, GatewayError};
 use self::keys::Keys;
 use self::lineage::{Lineage, Occasion};
 use self::tidy::Due;
-use self::txn::Txn;
 pub use self::url::EtcdTarget;
 use self::value::Header;
-use self::wire::KeyValue;
+use self::wire::{KeyValue, Txn};
 use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Version, Wakeup};
 use crate::guards::Guards;
 use crate::store::{ListQuery, StoreError, StoreOptions};
@@ -91,8 +91,8 @@ impl EtcdRecordsOptions {
         }
     }
 
-    fn gateway(&self, target: &EtcdTarget) -> Result<Gateway, String> {
-        Gateway::new(target, &self.login, self.connect_timeout, self.reply_timeout)
+    fn client(&self, target: &EtcdTarget) -> Result<EtcdClient, String> {
+        EtcdClient::new(target, &self.login, self.connect_timeout, self.reply_timeout)
     }
 }
 
@@ -103,13 +103,17 @@ pub struct EtcdRecords {
 }
 
 struct Inner {
-    gateway: Gateway,
+    client: EtcdClient,
     keys: Keys,
     lineage: Lineage,
     /// This process, as the writer of records.
     writer: u32,
     clock: Arc<dyn Clock>,
     clocks: Mutex<Clocks>,
+    /// When messages to servers that are gone were looked for.
+    swept_ms: AtomicU64,
+    /// How many versions this process gave that the driver does not know of.
+    versions: AtomicU32,
     /// Held while what dead servers left is looked through.
     adopting: tokio::sync::Mutex<()>,
     /// One commit at a time: each replaces the one before it.
@@ -124,7 +128,7 @@ struct Inner {
 
 impl fmt::Debug for EtcdRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdRecords").field("gateway", &self.inner.gateway).finish_non_exhaustive()
+        f.debug_struct("EtcdRecords").field("client", &self.inner.client).finish_non_exhaustive()
     }
 }
 
@@ -144,20 +148,22 @@ impl EtcdRecords {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let gateway = options.gateway(target)?;
+        let client = options.client(target)?;
         let keys = Keys::new(&options.namespace);
-        versions::check(&gateway).await?;
+        versions::check(&client).await?;
         let lineage = Lineage::new(&keys, guards, kit);
-        if let Err(error) = lineage.verify(&gateway, Occasion::Start).await {
-            return Err(background::with_leader(&gateway, error.to_string()).await);
+        if let Err(error) = lineage.verify(&client, Occasion::Start).await {
+            return Err(background::with_leader(&client, error.to_string()).await);
         }
         let inner = Inner {
-            gateway,
+            client,
             keys,
             lineage,
             writer: ServerId::random().0,
             clock: kit.clock.clone(),
             clocks: Mutex::default(),
+            swept_ms: AtomicU64::new(0),
+            versions: AtomicU32::new(1),
             adopting: tokio::sync::Mutex::default(),
             pen: tokio::sync::Mutex::default(),
             due: Mutex::default(),
@@ -180,9 +186,9 @@ pub async fn init_fresh(
     options: &EtcdRecordsOptions,
     guards: &Guards,
 ) -> Result<u64, String> {
-    let gateway = options.gateway(target)?;
-    versions::check(&gateway).await?;
-    lineage::init_fresh(&gateway, &Keys::new(&options.namespace), guards).await
+    let client = options.client(target)?;
+    versions::check(&client).await?;
+    lineage::init_fresh(&client, &Keys::new(&options.namespace), guards).await
 }
 
 impl Inner {
@@ -193,26 +199,32 @@ impl Inner {
     /// A new etcd lease.
     async fn new_lease(&self, ttl_s: u64) -> Result<u64, StoreError> {
         let id = u64::from(ServerId::random().0) << 31 | u64::from(ServerId::random().0 >> 1);
-        self.gateway.lease_grant(id, ttl_s).await.map_err(store_error)?;
+        self.client.lease_grant(id, ttl_s).await.map_err(store_error)?;
         Ok(id)
     }
 
     /// Whether an etcd lease is there; it gets its time again. Every member is asked at once: one that
     /// hangs takes longer to be passed over than the lease may have.
     async fn is_kept(&self, lease: u64) -> Result<bool, StoreError> {
-        self.gateway.lease_keepalive_at_all(lease).await.map_err(store_error)
+        self.client.lease_keepalive_at_all(lease).await.map_err(store_error)
     }
 
-    /// The keys of some records, in one reading for every [`READ_MAX`], and the last one's counter.
-    async fn read_raw(&self, keys: &[Key]) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
+    /// The keys of some records after a revision (0 for the newest), in one reading for every
+    /// [`READ_MAX`], and the last one's counter.
+    async fn read_raw(
+        &self,
+        keys: &[Key],
+        revision: u64,
+    ) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
         let (mut found, mut counter) = (Vec::with_capacity(keys.len()), 0);
         let mut rest = keys;
         loop {
             let (some, later) = rest.split_at(rest.len().min(READ_MAX));
             // Beside the records the counter, so that there is always something to read.
             let steps = std::iter::once(txn::get(&self.keys.meta()));
-            let success = steps.chain(some.iter().map(|key| self.get(key))).collect();
-            let reply = self.gateway.run(&Txn { success, ..Txn::default() }).await;
+            let records = some.iter().map(|key| txn::as_of(self.get(key), revision));
+            let success = steps.chain(records).collect();
+            let reply = self.client.run(&Txn { success, ..Txn::default() }).await;
             let reply = reply.map_err(store_error)?;
             counter = self.lineage.counter(&reply.header).max(counter);
             self.lineage.saw(&reply.header);
@@ -230,10 +242,19 @@ impl Inner {
     }
 
     async fn read_all(&self, keys: &[Key]) -> Result<Vec<Snapshot>, StoreError> {
-        let (found, _) = self.read_raw(keys).await?;
+        let (found, _) = self.read_raw(keys, 0).await?;
         let now_ms = self.now_ms();
         let found = keys.iter().zip(found);
         Ok(found.map(|(key, kvs)| self.snapshot(key, kvs, now_ms)).collect())
+    }
+
+    /// The version of a record by its keys.
+    fn version_of(&self, key: &Key, kvs: &[KeyValue]) -> Version {
+        let name = self.keys.record(key);
+        let kv = kvs.iter().find(|kv| kv.name() == name);
+        kv.map_or(Version::ABSENT, |kv| {
+            Header::read(&kv.value).map_or(Version(u64::MAX), |(header, _)| header.version)
+        })
     }
 
     /// A record by its keys.
@@ -241,9 +262,9 @@ impl Inner {
         let name = self.keys.record(key);
         let mut snapshot = Snapshot::absent(key.clone());
         for kv in kvs {
-            if kv.key != name {
-                let item = kv.key.get(name.len() + 1..).unwrap_or_default();
-                snapshot.items.push((item.to_owned(), kv.value));
+            if kv.name() != name {
+                let item = kv.name().get(name.len() + 1..).unwrap_or_default().to_owned();
+                snapshot.items.push((item, kv.value));
                 continue;
             }
             let Some((header, value)) = Header::read(&kv.value) else {
@@ -286,11 +307,11 @@ impl Inner {
         loop {
             let range = txn::Range { end: end.clone(), ..self.keys.records(kind, &from) };
             let size = PAGE.max((limit + 1 - found.len().min(limit)).min(1_000));
-            let page = self.gateway.page(&range, size, true).await.map_err(store_error)?;
+            let page = self.client.page(&range, size, true).await.map_err(store_error)?;
             for kv in &page.kvs {
                 // What no lock server has written is passed over.
-                let Some(key) = self.keys.subject(&kv.key) else { continue };
-                if self.keys.record(&key) != kv.key {
+                let Some(key) = self.keys.subject(&kv.name()) else { continue };
+                if self.keys.record(&key) != kv.name() {
                     continue;
                 }
                 if found.len() >= limit {
@@ -305,7 +326,7 @@ impl Inner {
             let Some(last) = last else { return Ok((found, false)) };
             // Behind the last key, and behind all items of the last record.
             let begin = self.keys.records(kind, "").begin;
-            let beyond = format!("{}\0", last.key.get(begin.len()..).unwrap_or_default());
+            let beyond = format!("{}\0", last.name().get(begin.len()..).unwrap_or_default());
             from = from.max(beyond);
         }
     }
@@ -326,7 +347,7 @@ impl RecordStore for EtcdRecords {
     }
 
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        let (found, counter) = self.inner.read_raw(keys).await?;
+        let (found, counter) = self.inner.read_raw(keys, 0).await?;
         let now_ms = self.now_ms();
         let found = keys.iter().zip(found);
         let found = found.map(|(key, kvs)| self.inner.snapshot(key, kvs, now_ms));
@@ -347,16 +368,17 @@ impl RecordStore for EtcdRecords {
         if let Some(after) = after {
             range.begin = format!("{}\0", self.inner.keys.item(key, after));
         }
-        let page = self.inner.gateway.page(&range, limit, false).await.map_err(store_error)?;
+        let page = self.inner.client.page(&range, limit, false).await.map_err(store_error)?;
         let items = page.kvs.into_iter();
-        let items = items.map(|kv| (kv.key.get(prefix..).unwrap_or_default().to_owned(), kv.value));
+        let items =
+            items.map(|kv| (kv.name().get(prefix..).unwrap_or_default().to_owned(), kv.value));
         Ok(items.collect())
     }
 
     async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
         let count = txn::count(&self.inner.keys.items(key));
         let txn = Txn { success: vec![count], ..Txn::default() };
-        let reply = self.inner.gateway.run(&txn).await.map_err(store_error)?;
+        let reply = self.inner.client.run(&txn).await.map_err(store_error)?;
         let count = reply.ranges().next().map_or(0, |range| range.count);
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
@@ -396,7 +418,7 @@ impl RecordStore for EtcdRecords {
     }
 
     async fn lift(&self, mark: Token) -> Result<(), StoreError> {
-        self.inner.lineage.lift(&self.inner.gateway, mark).await
+        self.inner.lineage.lift(&self.inner.client, mark).await
     }
 
     async fn beat(&self, server: ServerId, ms: u64) -> Result<Vec<ServerId>, StoreError> {
@@ -409,13 +431,13 @@ impl RecordStore for EtcdRecords {
 }
 
 /// The error of a call that was not carried out as it should be.
-fn store_error(error: GatewayError) -> StoreError {
+fn store_error(error: CallError) -> StoreError {
     match error {
-        GatewayError::Down(reason) => StoreError::Unavailable(reason),
-        GatewayError::Unknown(reason) | GatewayError::Full(reason) => StoreError::Unknown(format!(
+        CallError::Down(reason) => StoreError::Unavailable(reason),
+        CallError::Unknown(reason) | CallError::Full(reason) => StoreError::Unknown(format!(
             "whether etcd did it is not known ({reason}); repeat it with the same lease_id"
         )),
-        GatewayError::Refused { message, .. } => {
+        CallError::Refused { message, .. } => {
             StoreError::Unavailable(format!("etcd refuses, and nothing was done: {message}"))
         }
     }

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use service_kit::health::{Health, Status};
 use tokio::sync::mpsc;
 
-use super::gateway::Gateway;
+use super::client::EtcdClient;
 use super::lineage::Occasion;
-use super::txn::{self, Range, Txn};
-use super::wire::{KeyValue, Status as MemberStatus};
+use super::txn::{self, Range};
+use super::wire::{KeyValue, Status as MemberStatus, Txn};
 use super::{Inner, NAME, locked, store_error, tidy};
 use crate::store::StoreError;
 use crate::store::records::{ServerId, Wakeup};
@@ -22,12 +23,14 @@ const LOOK: Duration = Duration::from_secs(1);
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
 /// How often messages that were read are removed.
 const EMPTY: Duration = Duration::from_secs(10);
+/// How often messages to servers that are gone are looked for, in milliseconds.
+const SWEEP_MS: u64 = 5_000;
 /// How many looks there are between two signs of life of this server's last commit.
 const LOOKS_A_SIGN: u64 = 600;
 
 /// Why etcd cannot be used at the start, where it says itself that it has no leader.
-pub(super) async fn with_leader(gateway: &Gateway, error: String) -> String {
-    match gateway.status().await {
+pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
+    match client.status().await {
         Ok(member) if member.leader == 0 => {
             format!("etcd has no leader: fewer than a majority of its members is up ({error})")
         }
@@ -67,7 +70,7 @@ pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedRe
         let keys = listener.keys.clone();
         let heard = move |kv: Option<&KeyValue>| {
             let wakeup = match kv {
-                Some(kv) => keys.subject_of_message(&kv.key).map(Wakeup::Record),
+                Some(kv) => keys.subject_of_message(&kv.name()).map(Wakeup::Record),
                 None => Some(Wakeup::All),
             };
             if kv.is_some() {
@@ -85,7 +88,7 @@ pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedRe
             tokio::time::sleep(EMPTY).await;
             // A watch also shows what was deleted since.
             let txn = Txn { success: vec![txn::delete_all(&inbox)], ..Txn::default() };
-            if let Err(error) = empty.gateway.run(&txn).await {
+            if let Err(error) = empty.client.run(&txn).await {
                 tracing::debug!(%error, "messages that were read are not removed yet");
             }
         }
@@ -105,7 +108,7 @@ impl Inner {
         let put = txn::put_on(&self.keys.server(server), value.as_bytes(), lease);
         let read = txn::get_all(&self.keys.servers());
         let txn = Txn { success: vec![put, read], ..Txn::default() };
-        let reply = match self.gateway.run(&txn).await {
+        let reply = match self.client.run(&txn).await {
             Err(error) if error.is_no_lease() => {
                 // At the next beat with another one.
                 locked(&self.beats).remove(&server);
@@ -117,15 +120,16 @@ impl Inner {
         let kvs = reply.ranges().next().map(|range| range.kvs).unwrap_or_default();
         kvs.iter().for_each(|kv| self.hear_clock(Some(kv)));
         let servers: Vec<ServerId> =
-            kvs.iter().filter_map(|kv| self.keys.server_of(&kv.key)).collect();
+            kvs.iter().filter_map(|kv| self.keys.server_of(&kv.name())).collect();
         let writers = kvs.iter().filter_map(read_beat).map(|(writer, _)| writer).collect();
-        if self.has_lost_one(writers) && servers.first() == Some(&server) {
+        let has_lost = self.has_lost_one(writers);
+        if servers.first() == Some(&server) && (has_lost || self.is_sweep_due()) {
             // It may take longer than this server counts as alive without a beat.
-            let (inner, servers) = (self.clone(), servers.clone());
+            let inner = self.clone();
             let stop = self.tasks.shutdown_token();
             self.tasks.spawn(async move {
                 let _one_at_a_time = inner.adopting.lock().await;
-                stop.run_until_cancelled(inner.adopt_soon(&servers)).await;
+                stop.run_until_cancelled(inner.clean_up(has_lost)).await;
             });
         }
         Ok(servers)
@@ -164,10 +168,25 @@ impl Inner {
         has_lost
     }
 
-    async fn adopt_soon(&self, servers: &[ServerId]) {
+    fn is_sweep_due(&self) -> bool {
+        let (now_ms, swept_ms) = (self.now_ms(), self.swept_ms.load(Ordering::Relaxed));
+        let is_due = now_ms.saturating_sub(swept_ms) >= SWEEP_MS;
+        if is_due {
+            self.swept_ms.store(now_ms, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Looks through what servers left that are gone.
+    async fn clean_up(&self, has_lost: bool) {
+        if let Err(error) = self.sweep_messages().await {
+            tracing::debug!(%error, "messages to servers that are gone are not removed yet");
+        }
+        if !has_lost {
+            return;
+        }
         let writers = locked(&self.writers).clone().unwrap_or_default();
-        let servers: Vec<u32> = servers.iter().map(|server| server.0).collect();
-        if let Err(error) = self.adopt(&writers, &servers).await {
+        if let Err(error) = self.adopt(&writers).await {
             tracing::debug!(%error, "what servers left that are gone is not looked through yet");
             // At the next beat again.
             *locked(&self.writers) = None;
@@ -193,9 +212,9 @@ impl Inner {
         range: &Range,
         heard: &(impl Fn(Option<&KeyValue>) + Send),
     ) -> Result<(), String> {
-        let watch = self.gateway.watch(range).await;
+        let watch = self.client.watch(range).await;
         let mut watch = watch.map_err(|error| error.to_string())?;
-        let first = watch.created(self.gateway.timeout()).await?;
+        let first = watch.created(self.client.timeout()).await?;
         let member = watch.member();
         // What was written before this moment was missed.
         heard(None);
@@ -212,7 +231,7 @@ impl Inner {
                 },
                 () = tokio::time::sleep(LOOK) => {
                     // A member that does not answer does not end its streams either.
-                    if self.gateway.current() != member {
+                    if self.client.current() != member {
                         return Err("another member of etcd answers now".to_owned());
                     }
                 }
@@ -223,7 +242,7 @@ impl Inner {
     async fn keep_pen(&self) {
         let lease = self.pen.lock().await.lease;
         if lease != 0
-            && let Err(error) = self.gateway.lease_keepalive_at_all(lease).await
+            && let Err(error) = self.client.lease_keepalive_at_all(lease).await
         {
             tracing::debug!(%error, "the last commit of this server is not kept alive");
         }
@@ -241,7 +260,7 @@ fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
 async fn look(inner: Arc<Inner>, health: Health) {
     let mut was_away = false;
     for looks in 1_u64.. {
-        let status = match inner.gateway.status().await {
+        let status = match inner.client.status().await {
             Ok(member) => {
                 let in_doubt = inner.lineage.saw_status(&member);
                 let verified = if was_away || in_doubt { inner.verify().await } else { Ok(()) };
@@ -265,7 +284,7 @@ async fn look(inner: Arc<Inner>, health: Health) {
 
 impl Inner {
     async fn verify(&self) -> Result<(), String> {
-        let verified = self.lineage.verify(&self.gateway, Occasion::Later).await;
+        let verified = self.lineage.verify(&self.client, Occasion::Later).await;
         verified.map_err(|error| error.to_string())
     }
 }

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 
-use super::gateway::Gateway;
+use super::client::EtcdClient;
 use super::keys::Keys;
 use super::offset::{self, Doubt, Found, Seen};
 use super::store_error;
-use super::txn::{self, Step, Txn};
-use super::wire::{Header, KeyValue, Status};
+use super::txn;
+use super::wire::{Compare, Header, KeyValue, Status, Txn};
 use crate::guards::Guards;
 use crate::store::StoreError;
 
@@ -84,7 +84,7 @@ impl Known {
     }
 
     /// That it is in force still.
-    pub(super) fn compare(&self, keys: &Keys) -> Step {
+    pub(super) fn compare(&self, keys: &Keys) -> Compare {
         txn::says(&keys.meta(), &self.value)
     }
 
@@ -190,7 +190,7 @@ impl Lineage {
     /// [`StoreError::Exhausted`] where they are not left; [`StoreError`] of the verification.
     pub(super) async fn ready(
         &self,
-        gateway: &Gateway,
+        client: &EtcdClient,
         tokens: u64,
     ) -> Result<(Known, Seen), StoreError> {
         for _ in 0..TRIES {
@@ -199,7 +199,7 @@ impl Lineage {
                 (state.known.clone(), state.seen)
             };
             let Some(known) = known else {
-                self.verify(gateway, Occasion::Later).await?;
+                self.verify(client, Occasion::Later).await?;
                 continue;
             };
             let is_left = tokens == 0 || offset::has_room(known.meta.offset, seen.revision, tokens);
@@ -238,13 +238,13 @@ impl Lineage {
     ///
     /// # Errors
     /// [`StoreError::Exhausted`] where no token would be left; [`StoreError`] of the verification.
-    pub(super) async fn lift(&self, gateway: &Gateway, mark: Token) -> Result<(), StoreError> {
-        let (known, seen) = self.ready(gateway, 0).await?;
+    pub(super) async fn lift(&self, client: &EtcdClient, mark: Token) -> Result<(), StoreError> {
+        let (known, seen) = self.ready(client, 0).await?;
         if offset::lifted(known.meta.offset, seen.revision, mark.get()).is_none() {
             return Err(StoreError::Exhausted);
         }
         self.guards.saw(mark);
-        self.verify(gateway, Occasion::Later).await
+        self.verify(client, Occasion::Later).await
     }
 
     /// Looks at the counter and at etcd, and lifts the offset where tokens are in doubt.
@@ -253,7 +253,7 @@ impl Lineage {
     /// [`StoreError`]; the counter is not to be used then.
     pub(super) async fn verify(
         &self,
-        gateway: &Gateway,
+        client: &EtcdClient,
         occasion: Occasion,
     ) -> Result<(), StoreError> {
         let _alone = self.verifying.lock().await;
@@ -263,9 +263,9 @@ impl Lineage {
         for round in 0..TRIES {
             // Before the reading: what others learn while it is under way may be later than it.
             let seen = self.seen();
-            let (found, header) = self.look(gateway).await?;
+            let (found, header) = self.look(client).await?;
             // After the reading, which is linearizable: no member that answers is behind that.
-            let status = gateway.status().await.map_err(store_error)?;
+            let status = client.status().await.map_err(store_error)?;
             let verdict = offset::doubt(
                 &seen,
                 &Found {
@@ -286,16 +286,16 @@ impl Lineage {
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
-            if self.lift_for(gateway, doubt, found, &header, status.raft_index).await? {
+            if self.lift_for(client, doubt, found, &header, status.raft_index).await? {
                 return Ok(());
             }
         }
         Err(contended())
     }
 
-    async fn look(&self, gateway: &Gateway) -> Result<(Option<Known>, Header), StoreError> {
+    async fn look(&self, client: &EtcdClient) -> Result<(Option<Known>, Header), StoreError> {
         let txn = Txn { success: vec![txn::get(&self.keys.meta())], ..Txn::default() };
-        let reply = gateway.run(&txn).await.map_err(store_error)?;
+        let reply = client.run(&txn).await.map_err(store_error)?;
         let header = reply.header.clone();
         let kv = reply.ranges().next().and_then(|range| range.kvs.into_iter().next());
         let Some(kv) = kv else { return Ok((None, header)) };
@@ -303,7 +303,7 @@ impl Lineage {
             StoreError::Unavailable(format!(
                 "the token counter in etcd, {}, cannot be read ({error}); nothing is granted until \
                  it is restored, or deleted: tokens then go on above everything that was issued",
-                kv.key
+                kv.name()
             ))
         })?;
         match meta.format {
@@ -324,7 +324,7 @@ impl Lineage {
     /// Whether it is lifted; somebody else may have been faster.
     async fn lift_for(
         &self,
-        gateway: &Gateway,
+        client: &EtcdClient,
         doubt: Doubt,
         found: Option<Known>,
         header: &Header,
@@ -348,7 +348,7 @@ impl Lineage {
         // No grant begins by the counter that is in doubt. The doubt itself stays until it is known
         // to be answered: a lift that fails, or that somebody else was faster than, is tried again.
         self.forget();
-        let (written, after) = self.write(gateway, found.as_ref(), meta).await?;
+        let (written, after) = self.write(client, found.as_ref(), meta).await?;
         if written {
             self.restart_seeing(&after, raft_index);
             self.lifts.inc();
@@ -390,7 +390,7 @@ impl Lineage {
     /// Writes the counter over that one, or where there is none.
     async fn write(
         &self,
-        gateway: &Gateway,
+        client: &EtcdClient,
         before: Option<&Known>,
         meta: Meta,
     ) -> Result<(bool, Header), StoreError> {
@@ -402,7 +402,7 @@ impl Lineage {
             success: vec![txn::put(&key, &known.value)],
             failure: Vec::new(),
         };
-        let reply = gateway.commit(&txn).await.map_err(store_error)?;
+        let reply = client.commit(&txn).await.map_err(store_error)?;
         if reply.succeeded {
             let mut state = self.state();
             state.known = Some(known);
@@ -427,12 +427,12 @@ fn contended() -> StoreError {
 /// # Errors
 /// A sentence where it has, or where a guard knows of tokens, or etcd cannot be used.
 pub(super) async fn init_fresh(
-    gateway: &Gateway,
+    client: &EtcdClient,
     keys: &Keys,
     guards: &Guards,
 ) -> Result<u64, String> {
     guards.ask().await.vouch_for_a_new_namespace()?;
-    let status = gateway.status().await.map_err(|error| error.to_string())?;
+    let status = client.status().await.map_err(|error| error.to_string())?;
     let meta = Meta {
         format: FORMAT,
         offset: 0,
@@ -446,7 +446,7 @@ pub(super) async fn init_fresh(
         success: vec![txn::put(&keys.meta(), &meta.bytes())],
         failure: Vec::new(),
     };
-    let reply = gateway.commit(&txn).await.map_err(|error| error.to_string())?;
+    let reply = client.commit(&txn).await.map_err(|error| error.to_string())?;
     if reply.succeeded {
         Ok(offset::counter(0, reply.header.revision) + 1)
     } else {

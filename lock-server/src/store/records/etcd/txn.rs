@@ -1,11 +1,9 @@
-//! Transactions in the gateway's words, written as text: a batch of groups is long, and most of what
-//! a lock costs on etcd is the reading of it. Everything here is without I/O.
+//! Transactions as etcd takes them. Everything here is without I/O.
 
-use std::fmt::Write as _;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
+use super::wire::{
+    CREATE_REVISION, Compare, DeleteRequest, EQUAL, GREATER, LESS, MOD_REVISION, Operand,
+    Operation, PutRequest, RangeRequest, Step, Txn, VALUE,
+};
 use crate::store::records::Version;
 
 /// From one key to another, that one excluded.
@@ -25,43 +23,18 @@ impl Range {
         end.push(last);
         Self { begin, end }
     }
-}
 
-/// One step of a transaction, or one of its conditions: a JSON object.
-pub(super) type Step = String;
-
-/// Conditions and steps of a transaction: where every condition holds the one list runs, else the other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Txn {
-    pub(super) compare: Vec<Step>,
-    pub(super) success: Vec<Step>,
-    pub(super) failure: Vec<Step>,
+    /// A request for its keys.
+    fn request(&self) -> RangeRequest {
+        let (key, range_end) = (self.begin.clone(), self.end.clone());
+        RangeRequest { key, range_end, ..RangeRequest::default() }
+    }
 }
 
 impl Txn {
-    /// The body of the request.
-    pub(super) fn body(&self) -> String {
-        let lists = [&self.compare, &self.success, &self.failure];
-        let length: usize = lists.into_iter().flatten().map(|step| step.len() + 1).sum();
-        let mut body = String::with_capacity(length + 64);
-        for (name, steps) in
-            ["{\"compare\":[", "],\"success\":[", "],\"failure\":["].iter().zip(lists)
-        {
-            body.push_str(name);
-            for (at, step) in steps.iter().enumerate() {
-                if at > 0 {
-                    body.push(',');
-                }
-                body.push_str(step);
-            }
-        }
-        body.push_str("]}");
-        body
-    }
-
     /// This transaction as a step of another one.
-    pub(super) fn step(&self) -> Step {
-        format!("{{\"requestTxn\":{}}}", self.body())
+    pub(super) fn step(self) -> Step {
+        step(Operation::Txn(self))
     }
 
     /// How many steps etcd counts on this level.
@@ -70,179 +43,146 @@ impl Txn {
     }
 }
 
+fn step(operation: Operation) -> Step {
+    Step { operation: Some(operation) }
+}
+
 /// Steps in branches of at most `width`, where there are more than that.
-pub(super) fn branched(steps: Vec<Step>, width: usize) -> Vec<Step> {
-    if steps.len() <= width {
+pub(super) fn branched(mut steps: Vec<Step>, width: usize) -> Vec<Step> {
+    let mut branches = Vec::new();
+    while steps.len() > width {
+        let rest = steps.split_off(width);
+        branches.push(Txn { success: steps, ..Txn::default() }.step());
+        steps = rest;
+    }
+    if branches.is_empty() {
         return steps;
     }
-    let branches =
-        steps.chunks(width).map(|some| Txn { success: some.to_vec(), ..Txn::default() }.step());
-    branches.collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    STANDARD.encode(bytes)
-}
-
-/// Bytes as the gateway wants them.
-pub(super) fn encoded(text: &str) -> String {
-    STANDARD.encode(text)
+    branches.push(Txn { success: steps, ..Txn::default() }.step());
+    branches
 }
 
 /// The key has this value.
-pub(super) fn says(key: &str, value: &[u8]) -> Step {
-    compare_value(key, "EQUAL", value)
+pub(super) fn says(key: &str, value: &[u8]) -> Compare {
+    compare_value(key, EQUAL, value)
 }
 
-fn compare_value(key: &str, result: &str, value: &[u8]) -> Step {
-    format!(
-        "{{\"key\":\"{}\",\"target\":\"VALUE\",\"result\":\"{result}\",\"value\":\"{}\"}}",
-        encoded(key),
-        text(value)
-    )
+fn compare_value(key: &str, comparison: i32, value: &[u8]) -> Compare {
+    let operand = Some(Operand::Value(value.to_vec()));
+    Compare { comparison, target: VALUE, key: key.to_owned(), operand, ..Compare::default() }
 }
 
 /// There is no such key.
-pub(super) fn absent(key: &str) -> Step {
+pub(super) fn absent(key: &str) -> Compare {
     written_by(key, 0)
 }
 
 /// The key was last written by this revision; 0 where it must not exist.
-pub(super) fn written_by(key: &str, revision: u64) -> Step {
-    format!(
-        "{{\"key\":\"{}\",\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"{revision}\"}}",
-        encoded(key)
-    )
+pub(super) fn written_by(key: &str, revision: u64) -> Compare {
+    let operand = Some(Operand::ModRevision(revision));
+    Compare { target: MOD_REVISION, key: key.to_owned(), operand, ..Compare::default() }
 }
 
 /// There is no key in the range.
-pub(super) fn nothing_in(range: &Range) -> Step {
-    format!(
-        "{{\"key\":\"{}\",\"range_end\":\"{}\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"}}",
-        encoded(&range.begin),
-        encoded(&range.end)
-    )
+pub(super) fn nothing_in(range: &Range) -> Compare {
+    let (key, range_end) = (range.begin.clone(), range.end.clone());
+    let operand = Some(Operand::CreateRevision(0));
+    Compare { comparison: EQUAL, target: CREATE_REVISION, key, operand, range_end }
 }
 
 /// The record under a key has this version, which its value begins with: the value lies between that
 /// and the next version.
-pub(super) fn has_version(key: &str, version: Version) -> Vec<Step> {
+pub(super) fn has_version(key: &str, version: Version) -> Vec<Compare> {
     if version == Version::ABSENT {
         return vec![absent(key)];
     }
-    let mut steps = vec![compare_value(key, "GREATER", &version.0.to_be_bytes())];
+    let mut compare = vec![compare_value(key, GREATER, &version.0.to_be_bytes())];
     if let Some(next) = version.0.checked_add(1) {
-        steps.push(compare_value(key, "LESS", &next.to_be_bytes()));
+        compare.push(compare_value(key, LESS, &next.to_be_bytes()));
     }
-    steps
+    compare
 }
 
 /// Writes a key.
 pub(super) fn put(key: &str, value: &[u8]) -> Step {
-    format!("{{\"requestPut\":{{\"key\":\"{}\",\"value\":\"{}\"}}}}", encoded(key), text(value))
+    put_on(key, value, 0)
 }
 
-/// Writes a key that lives as long as an etcd lease.
+/// Writes a key that hangs on an etcd lease; 0 for none.
 pub(super) fn put_on(key: &str, value: &[u8], lease: u64) -> Step {
-    format!(
-        "{{\"requestPut\":{{\"key\":\"{}\",\"value\":\"{}\",\"lease\":\"{lease}\"}}}}",
-        encoded(key),
-        text(value)
-    )
+    step(Operation::Put(PutRequest { key: key.to_owned(), value: value.to_vec(), lease }))
 }
 
 /// Deletes a key.
 pub(super) fn delete(key: &str) -> Step {
-    format!("{{\"requestDeleteRange\":{{\"key\":\"{}\"}}}}", encoded(key))
+    step(Operation::Delete(DeleteRequest { key: key.to_owned(), range_end: String::new() }))
 }
 
 /// Deletes the keys of a range.
 pub(super) fn delete_all(range: &Range) -> Step {
-    format!(
-        "{{\"requestDeleteRange\":{{\"key\":\"{}\",\"range_end\":\"{}\"}}}}",
-        encoded(&range.begin),
-        encoded(&range.end)
-    )
+    let (key, range_end) = (range.begin.clone(), range.end.clone());
+    step(Operation::Delete(DeleteRequest { key, range_end }))
 }
 
 /// Reads a key.
 pub(super) fn get(key: &str) -> Step {
-    format!("{{\"requestRange\":{{\"key\":\"{}\"}}}}", encoded(key))
+    step(Operation::Range(RangeRequest { key: key.to_owned(), ..RangeRequest::default() }))
 }
 
 /// Reads the keys of a range.
 pub(super) fn get_all(range: &Range) -> Step {
-    format!("{{\"requestRange\":{}}}", fields(range, None, false))
+    step(Operation::Range(range.request()))
 }
 
-/// The body of a range request: the first `limit` keys of the range in the order of their names.
-pub(super) fn page(range: &Range, limit: usize, keys_only: bool) -> String {
-    fields(range, Some(limit), keys_only)
+/// The same of the state after a revision; 0 for the newest. A step that does not read stays as it is.
+pub(super) fn as_of(mut step: Step, revision: u64) -> Step {
+    if let Some(Operation::Range(range)) = &mut step.operation {
+        range.revision = revision;
+    }
+    step
 }
 
 /// Counts the keys of a range.
 pub(super) fn count(range: &Range) -> Step {
-    let (begin, end) = (encoded(&range.begin), encoded(&range.end));
-    format!(
-        "{{\"requestRange\":{{\"key\":\"{begin}\",\"range_end\":\"{end}\",\"count_only\":true}}}}"
-    )
+    step(Operation::Range(RangeRequest { count_only: true, ..range.request() }))
 }
 
-fn fields(range: &Range, limit: Option<usize>, keys_only: bool) -> String {
-    let (begin, end) = (encoded(&range.begin), encoded(&range.end));
-    let mut body = format!("{{\"key\":\"{begin}\",\"range_end\":\"{end}\"");
-    if let Some(limit) = limit {
-        // Writing to a String does not fail.
-        let _ = write!(body, ",\"limit\":\"{limit}\"");
-    }
-    if keys_only {
-        body.push_str(",\"keys_only\":true");
-    }
-    body.push('}');
-    body
+/// Reads the first `limit` keys of a range in the order of their names.
+pub(super) fn get_page(range: &Range, limit: usize, keys_only: bool) -> Step {
+    step(Operation::Range(page(range, limit, keys_only)))
+}
+
+/// A range request: the first `limit` keys of the range in the order of their names.
+pub(super) fn page(range: &Range, limit: usize, keys_only: bool) -> RangeRequest {
+    RangeRequest { limit: limit as u64, keys_only, ..range.request() }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]
-    fn transactions_are_json_with_encoded_bytes() {
-        let within = Txn {
-            compare: has_version("a", Version(7)),
-            success: vec![put_on("a", b"v", u64::MAX >> 1), delete("b")],
-            failure: vec![get_all(&Range::prefixed("a/".to_owned()))],
+    fn a_version_is_a_range_of_values() {
+        let sides = |version| {
+            let compare = has_version("a", Version(version));
+            compare.into_iter().map(|side| (side.comparison, side.operand)).collect::<Vec<_>>()
         };
-        let txn =
-            Txn { compare: vec![absent("a")], success: vec![within.step()], ..Txn::default() };
-        let body: Value = serde_json::from_str(&txn.body()).unwrap();
-        assert_eq!(
-            body,
-            json!({
-                "compare": [{"key": "YQ==", "target": "MOD", "result": "EQUAL", "mod_revision": "0"}],
-                "success": [{"requestTxn": {
-                    "compare": [
-                        {"key": "YQ==", "target": "VALUE", "result": "GREATER", "value": "AAAAAAAAAAc="},
-                        {"key": "YQ==", "target": "VALUE", "result": "LESS", "value": "AAAAAAAAAAg="},
-                    ],
-                    "success": [
-                        {"requestPut":
-                            {"key": "YQ==", "value": "dg==", "lease": "9223372036854775807"}},
-                        {"requestDeleteRange": {"key": "Yg=="}},
-                    ],
-                    "failure": [{"requestRange": {"key": "YS8=", "range_end": "YTA="}}],
-                }}],
-                "failure": [],
-            })
-        );
+        let value = |version: u64| Some(Operand::Value(version.to_be_bytes().to_vec()));
+        assert_eq!(sides(7), [(GREATER, value(7)), (LESS, value(8))]);
+        assert_eq!(sides(u64::MAX), [(GREATER, value(u64::MAX))]);
+        assert_eq!(sides(0), [(EQUAL, Some(Operand::ModRevision(0)))]);
     }
 
     #[test]
     fn branches_have_a_width() {
         let steps: Vec<Step> = (0..70).map(|at| get(&at.to_string())).collect();
-        assert_eq!(branched(steps.clone(), 70).len(), 70);
-        assert_eq!(branched(steps, 30).len(), 3);
+        assert_eq!(branched(steps.clone(), 70), steps);
+        let branches = branched(steps.clone(), 30);
+        assert_eq!(branches.len(), 3);
+        let within = branches.into_iter().flat_map(|branch| match branch.operation {
+            Some(Operation::Txn(txn)) => txn.success,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(within.collect::<Vec<_>>(), steps);
     }
 }

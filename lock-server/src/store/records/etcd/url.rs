@@ -18,10 +18,9 @@ pub struct EtcdTarget {
 }
 
 impl EtcdTarget {
-    /// The base URL of each member: `http://host:port`.
-    pub fn endpoints(&self) -> impl Iterator<Item = String> + '_ {
-        let scheme = if self.tls { "https" } else { "http" };
-        self.addresses.iter().map(move |address| format!("{scheme}://{address}"))
+    /// `host:port` of each member.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.addresses.iter().map(String::as_str)
     }
 
     /// The user that the URL names.
@@ -112,11 +111,11 @@ mod tests {
     #[test]
     fn urls_name_members() {
         let target: EtcdTarget = "etcd://a:1,b,[::1]:7/".parse().unwrap();
-        let endpoints: Vec<String> = target.endpoints().collect();
-        assert_eq!(endpoints, ["http://a:1", "http://b:2379", "http://[::1]:7"]);
+        let addresses: Vec<&str> = target.addresses().collect();
+        assert_eq!(addresses, ["a:1", "b:2379", "[::1]:7"]);
         let target: EtcdTarget = "etcds://locks@h:2".parse().unwrap();
         assert_eq!((target.user(), target.is_tls()), (Some("locks"), true));
-        assert_eq!(target.endpoints().next().unwrap(), "https://h:2");
+        assert_eq!(target.addresses().next().unwrap(), "h:2");
         assert_eq!(target.to_string(), "etcds://locks@h:2");
     }
 

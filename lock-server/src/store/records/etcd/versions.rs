@@ -1,15 +1,15 @@
 //! Which versions of etcd are used.
 
-use super::gateway::Gateway;
+use super::client::EtcdClient;
 
-/// The oldest etcd that is used: its gateway is at /v3/.
+/// The oldest etcd that is used: its client is at /v3/.
 const OLDEST: (u64, u64) = (3, 4);
 
 /// # Errors
 /// A sentence where etcd does not answer, or is too old.
-pub(super) async fn check(gateway: &Gateway) -> Result<(), String> {
-    let status = gateway.status().await.map_err(|error| error.to_string())?;
-    judge(&status.version).map_err(|reason| format!("{}: {reason}", gateway.current_url()))
+pub(super) async fn check(client: &EtcdClient) -> Result<(), String> {
+    let status = client.status().await.map_err(|error| error.to_string())?;
+    judge(&status.version).map_err(|reason| format!("{}: {reason}", client.current_url()))
 }
 
 fn judge(version: &str) -> Result<(), String> {

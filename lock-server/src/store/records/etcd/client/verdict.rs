@@ -1,6 +1,8 @@
 //! What an answer that is no success means for the request. Everything here is without I/O.
 
-use crate::store::records::etcd::wire::Refusal;
+use http::StatusCode;
+
+use super::channel::Raw;
 
 /// How much of a foreign text is passed on, in bytes.
 const TEXT_MAX: usize = 200;
@@ -13,6 +15,7 @@ mod code {
     pub(super) const RESOURCE_EXHAUSTED: u32 = 8;
     pub(super) const FAILED_PRECONDITION: u32 = 9;
     pub(super) const OUT_OF_RANGE: u32 = 11;
+    pub(super) const UNIMPLEMENTED: u32 = 12;
     pub(super) const UNAUTHENTICATED: u32 = 16;
 }
 
@@ -39,13 +42,20 @@ pub(super) enum Verdict {
     Unclear(String),
 }
 
-/// The verdict on an answer with this status and body.
-pub(super) fn judge(status: u16, body: &[u8], user: Option<&str>) -> Verdict {
-    let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
-        return without_reason(status, body);
-    };
-    let text = if refusal.message.is_empty() { &refusal.error } else { &refusal.message };
-    let message = shortened(text);
+/// The verdict on the outcome of a call; [`Raw::Reply`] is read by its caller.
+pub(super) fn of(raw: Raw, user: Option<&str>) -> Verdict {
+    match raw {
+        Raw::Refused(code, message) => judge(code, &message, user),
+        Raw::Foreign(status, text) => of_foreign(status, &text),
+        Raw::NotSent(reason) => Verdict::NotDone(reason),
+        Raw::NoReply(reason) => Verdict::Unclear(reason),
+        Raw::Reply(_) => Verdict::Unclear("it replies with another message".to_owned()),
+    }
+}
+
+/// The verdict on a status of gRPC that is not OK.
+pub(super) fn judge(code: u32, message: &str, user: Option<&str>) -> Verdict {
+    let message = shortened(message);
     let said = |what: &str| message.contains(what);
     if said("invalid auth token") || said("revision of auth store is old") {
         return Verdict::LoginAgain;
@@ -57,7 +67,7 @@ pub(super) fn judge(status: u16, body: &[u8], user: Option<&str>) -> Verdict {
                 .to_owned(),
         );
     }
-    match refusal.code {
+    match code {
         code::PERMISSION_DENIED => Verdict::Closed(format!(
             "etcd's user {} may not do this; grant its role readwrite on the prefix fencepost/ \
              (docs/operating/etcd.md)",
@@ -70,35 +80,30 @@ pub(super) fn judge(status: u16, body: &[u8], user: Option<&str>) -> Verdict {
         ),
         code::RESOURCE_EXHAUSTED => Verdict::NotDone(format!("etcd refuses: {message}")),
         code::UNAUTHENTICATED => Verdict::LoginAgain,
+        code::UNIMPLEMENTED => Verdict::NotDone(format!(
+            "it has no such call: {message}; is this the client URL of an etcd of version 3.4 or \
+             later?"
+        )),
         code::INVALID_ARGUMENT
         | code::NOT_FOUND
         | code::FAILED_PRECONDITION
-        | code::OUT_OF_RANGE => Verdict::Refused { code: refusal.code, message },
+        | code::OUT_OF_RANGE => Verdict::Refused { code, message },
         // A member without a leader turns a request away before it is proposed.
         _ if message.ends_with("no leader") => {
             Verdict::NotDone("etcd has no leader: fewer than a majority of it is up".to_owned())
         }
         // "leader changed", "request timed out", a member that stops, and whatever is not known.
-        _ => Verdict::Unclear(format!("etcd answers {status}: {message}")),
+        _ => Verdict::Unclear(format!("etcd replies with status {code}: {message}")),
     }
 }
 
-/// An answer that is not one of etcd's.
-fn without_reason(status: u16, body: &[u8]) -> Verdict {
-    match status {
-        404 => Verdict::NotDone(
-            "it has no JSON gateway at /v3/: is this the client URL of an etcd of version 3.4 or \
-             later, started with --enable-grpc-gateway?"
-                .to_owned(),
-        ),
-        400..500 => {
-            let text = shortened(&String::from_utf8_lossy(body));
-            Verdict::NotDone(format!("it answers {status}: {text}; is it an etcd?"))
-        }
-        _ => Verdict::Unclear(format!(
-            "it answers {status}: {}",
-            shortened(&String::from_utf8_lossy(body))
-        )),
+/// A reply that is not one of etcd's.
+fn of_foreign(status: StatusCode, text: &[u8]) -> Verdict {
+    let text = shortened(&String::from_utf8_lossy(text));
+    let reason = format!("it replies with HTTP status {}: {text}", status.as_u16());
+    match status.is_client_error() {
+        true => Verdict::NotDone(format!("{reason}; is it an etcd?")),
+        false => Verdict::Unclear(reason),
     }
 }
 
@@ -117,9 +122,8 @@ pub(super) fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn of(code: u32, message: &str) -> Verdict {
-        let body = serde_json::json!({ "error": message, "message": message, "code": code });
-        judge(503, body.to_string().as_bytes(), Some("locks"))
+    fn refused(code: u32, message: &str) -> Verdict {
+        judge(code, message, Some("locks"))
     }
 
     /// What may have been done is never told as not done.
@@ -135,34 +139,34 @@ mod tests {
             "anything new",
         ] {
             for code in [1, 2, 4, 13, 14] {
-                assert!(matches!(of(code, message), Verdict::Unclear(_)), "{code} {message}");
+                assert!(matches!(refused(code, message), Verdict::Unclear(_)), "{code} {message}");
             }
         }
-        assert!(matches!(of(14, "etcdserver: no leader"), Verdict::NotDone(_)));
+        assert!(matches!(refused(14, "etcdserver: no leader"), Verdict::NotDone(_)));
     }
 
     #[test]
     fn refusals_are_sentences() {
-        let closed = |code, message: &str, expected: &str| match of(code, message) {
+        let closed = |code, message: &str, expected: &str| match refused(code, message) {
             Verdict::Closed(text) => assert!(text.contains(expected), "{text}"),
             other => panic!("{message}: {other:?}"),
         };
         closed(7, "etcdserver: permission denied", "user locks may not");
         closed(3, "etcdserver: user name is empty", "--store-user");
-        assert_eq!(of(16, "etcdserver: invalid auth token"), Verdict::LoginAgain);
-        assert!(matches!(of(8, "etcdserver: too many requests"), Verdict::NotDone(_)));
-        let full = of(8, "etcdserver: mvcc: database space exceeded");
+        assert_eq!(refused(16, "etcdserver: invalid auth token"), Verdict::LoginAgain);
+        assert!(matches!(refused(8, "etcdserver: too many requests"), Verdict::NotDone(_)));
+        let full = refused(8, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(full, Verdict::Full(text) if text.contains("NOSPACE")));
-        let gone = of(5, "etcdserver: requested lease not found");
+        let gone = refused(5, "etcdserver: requested lease not found");
         assert!(matches!(gone, Verdict::Refused { code: 5, .. }));
     }
 
     #[test]
     fn what_is_no_etcd_is_said_to_be_none() {
-        let no_gateway = judge(404, b"Not Found\n", None);
-        assert!(matches!(no_gateway, Verdict::NotDone(text) if text.contains("gateway")));
-        assert!(matches!(judge(418, b"<html>", None), Verdict::NotDone(_)));
-        assert!(matches!(judge(502, b"<html>", None), Verdict::Unclear(_)));
+        let foreign = |status| of_foreign(StatusCode::from_u16(status).unwrap(), b"<html>");
+        assert!(matches!(foreign(404), Verdict::NotDone(text) if text.contains("an etcd?")));
+        assert!(matches!(foreign(502), Verdict::Unclear(_)));
+        assert!(matches!(refused(12, "unknown service"), Verdict::NotDone(_)));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Who the server is to etcd.
 
-use serde::Deserialize;
-use serde_json::json;
+use http::HeaderValue;
+use prost::Message as _;
 use tokio::sync::Mutex;
 
+use super::REPLY_BYTES_MAX;
+use super::channel::{Member, Raw};
 use super::verdict::{self, Verdict};
-use super::{Endpoints, Raw};
+use crate::store::records::etcd::wire::{Authenticate, Authenticated};
 
 /// A user of etcd. Its password is never printed.
 #[derive(Clone)]
@@ -23,12 +25,7 @@ impl std::fmt::Debug for User {
 /// The token that etcd gave for user and password. It ends by itself after some minutes.
 #[derive(Debug, Default)]
 pub(super) struct Login {
-    token: Mutex<Option<String>>,
-}
-
-#[derive(Deserialize)]
-struct Authenticated {
-    token: String,
+    token: Mutex<Option<HeaderValue>>,
 }
 
 impl Login {
@@ -38,36 +35,40 @@ impl Login {
     /// A verdict: user and password are wrong, or this member did not say.
     pub(super) async fn token(
         &self,
-        endpoints: &Endpoints,
-        endpoint: usize,
+        member: &Member,
         user: &User,
-        refused: Option<&str>,
-    ) -> Result<String, Verdict> {
-        // Whoever comes while another fetches a token waits for that one.
+        refused: Option<&HeaderValue>,
+    ) -> Result<HeaderValue, Verdict> {
+        // Requests that come while another one logs in wait for its token.
         let mut token = self.token.lock().await;
-        if let Some(token) = token.as_ref().filter(|token| Some(token.as_str()) != refused) {
+        if let Some(token) = token.as_ref().filter(|token| Some(*token) != refused) {
             return Ok(token.clone());
         }
-        let fresh = fetch(endpoints, endpoint, user).await?;
+        let fresh = fetch(member, user).await?;
         *token = Some(fresh.clone());
         Ok(fresh)
     }
 }
 
-async fn fetch(endpoints: &Endpoints, endpoint: usize, user: &User) -> Result<String, Verdict> {
-    let body = json!({ "name": user.name, "password": user.password }).to_string();
-    match endpoints.post(endpoint, "/v3/auth/authenticate", &body, None).await {
-        Raw::Reply { status: 200, body } => serde_json::from_slice::<Authenticated>(&body)
-            .map(|reply| reply.token)
-            .map_err(|_| Verdict::NotDone("it answers no token to a login".to_owned())),
-        Raw::Reply { status, body } => Err(judge(status, &body, user)),
-        // A login changes nothing, so whether it was done does not matter.
-        Raw::NotSent(reason) | Raw::NoAnswer(reason) => Err(Verdict::NotDone(reason)),
+async fn fetch(member: &Member, user: &User) -> Result<HeaderValue, Verdict> {
+    let request = Authenticate { name: user.name.clone(), password: user.password.clone() };
+    let path = "/etcdserverpb.Auth/Authenticate";
+    match member.call(path, &request, None, REPLY_BYTES_MAX).await {
+        Raw::Reply(reply) => token_of(&reply)
+            .ok_or_else(|| Verdict::NotDone("it replies no token to a login".to_owned())),
+        raw => Err(judge(raw, user)),
     }
 }
 
-fn judge(status: u16, body: &[u8], user: &User) -> Verdict {
-    match verdict::judge(status, body, Some(&user.name)) {
+fn token_of(reply: &[u8]) -> Option<HeaderValue> {
+    let token = Authenticated::decode(reply).ok()?.token;
+    let mut token = HeaderValue::from_str(&token).ok().filter(|token| !token.is_empty())?;
+    token.set_sensitive(true);
+    Some(token)
+}
+
+fn judge(raw: Raw, user: &User) -> Verdict {
+    match verdict::of(raw, Some(&user.name)) {
         Verdict::Refused { message, .. } if message.contains("authentication is not enabled") => {
             Verdict::Closed(format!(
                 "etcd knows no users (authentication is not enabled), and this server would log \
@@ -84,9 +85,9 @@ fn judge(status: u16, body: &[u8], user: &User) -> Verdict {
         Verdict::Refused { message, .. } => {
             Verdict::Closed(format!("etcd does not let {} in: {message}", user.name))
         }
-        Verdict::LoginAgain | Verdict::Unclear(_) => {
-            Verdict::NotDone("it does not answer a login".to_owned())
-        }
+        // A login changes nothing, so whether it was done does not matter.
+        Verdict::Unclear(reason) => Verdict::NotDone(reason),
+        Verdict::LoginAgain => Verdict::NotDone("it does not reply to a login".to_owned()),
         other => other,
     }
 }
