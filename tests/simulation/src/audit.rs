@@ -110,9 +110,6 @@ struct Request {
     /// Calls that wait for a reply, and when the last one began.
     open_calls: u32,
     called_ms: u64,
-    /// The engine has lost its place. A server that writes such a record anew before it looks at it again
-    /// does not notice: the call ends at its time-out, as unknown.
-    has_lost_place: bool,
     /// When its client hung up on the last of them.
     left_ms: Option<u64>,
     /// A call of it ended otherwise: what its server knows of its client is not known.
@@ -199,9 +196,7 @@ impl Audit {
             };
         }
         // Places in queues are lost too, and so is which servers live.
-        for request in self.requests.values_mut() {
-            (request.was_left, request.has_lost_place) = (true, true);
-        }
+        self.requests.values_mut().for_each(|request| request.was_left = true);
         self.servers.values_mut().for_each(|server| server.lapsed_ms = Some(now_ms));
         for ((lock, lease), grant) in &mut self.grants {
             let record = self.locks.get(lock);

@@ -506,13 +506,20 @@ impl Core {
         }
     }
 
-    /// There is no record of a lock, and so no queue: what waits for it here asks again.
+    /// What waits here and has no place in the queue asks again: the engine may have dropped the record,
+    /// and this server written it anew.
     fn ask_again(&mut self, lock: &LockName) {
-        if self.is_alone || self.machine.knows(lock) || !self.waiters.wait_for(lock) {
+        if self.is_alone || !self.waiters.wait_for(lock) {
             return;
         }
-        let ids = self.waiters.ids(lock);
-        let asking = ids.into_iter().filter_map(|id| self.waiters.take(lock, id));
+        let (ids, record) = (self.waiters.ids(lock), self.machine.record(lock));
+        let queue = record.into_iter().flat_map(|record| &record.queue);
+        if queue.filter(|waiter| waiter.server == self.server.0).count() >= ids.len() {
+            return;
+        }
+        let known = record.map(Record::waiting_ids).unwrap_or_default();
+        let gone = ids.into_iter().filter(|id| !known.contains(id));
+        let asking = gone.filter_map(|id| self.waiters.take(lock, id));
         self.pending.extend(asking.map(Asking::boxed));
     }
 

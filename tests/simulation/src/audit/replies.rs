@@ -57,7 +57,6 @@ impl Audit {
         if let Some(request) = self.requests.get_mut(&lease) {
             request.open_calls += 1;
             request.called_ms = now_ms;
-            request.has_lost_place = false;
             request.left_ms = None;
         }
     }

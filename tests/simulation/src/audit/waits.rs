@@ -115,8 +115,7 @@ impl Audit {
                 record.position(lease).is_some() || record.holders.get(lease).is_some()
             })
         };
-        let is_open = |request: &Request| request.open_calls > 0 && !request.has_lost_place;
-        let open = self.requests.iter().filter(|(_, request)| is_open(request));
+        let open = self.requests.iter().filter(|(_, request)| request.open_calls > 0);
         let lost = open
             .filter(|(lease, request)| !request.locks.iter().all(|lock| has_place(**lease, lock)));
         let since_ms = |lease: &LeaseId, request: &Request| {
