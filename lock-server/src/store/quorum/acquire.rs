@@ -36,9 +36,10 @@ impl QuorumStore {
             Entered::First => {
                 let drive = self.inner.tasks.finish(self.clone().drive(request.lock.clone()));
                 tokio::select! {
+                    // Polled first: once it has begun, it is finished even where this request leaves.
                     biased;
-                    told = seat.told() => return told,
                     () = drive => {}
+                    told = seat.told() => return told,
                 }
             }
             Entered::Behind => {

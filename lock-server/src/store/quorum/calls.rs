@@ -14,8 +14,12 @@ use super::replies::read_batch;
 use super::scripts::Scripts;
 use crate::store::quorum::rules::Operation;
 
-/// How many operations one call has at most.
-const OPERATIONS_MAX: usize = 64;
+/// How many operations one call has at most: a node that takes 30 ms a call must keep up with the others,
+/// and its Redis serves no one else during the script, some 2 ms.
+const OPERATIONS_MAX: usize = 256;
+/// How many operations wait for a node at most. One that is slower than the others for long has no say in
+/// what comes beyond, as if it could not be reached.
+const WAITING_MAX: usize = 8_192;
 
 /// Receives the reply to one operation.
 pub(super) type OnReply = Box<dyn FnOnce(Result<Value, Silence>) + Send>;
@@ -61,7 +65,8 @@ impl Calls {
     }
 
     /// Submits an operation under a view in which the node votes. It is sent behind every one that was
-    /// submitted before: with the next call, which begins when the one under way has returned.
+    /// submitted before: with the next call, which begins when the one under way has returned. Where too
+    /// many wait, it is not done.
     pub(super) fn submit(
         self: &Arc<Self>,
         current: &Arc<Current>,
@@ -70,6 +75,11 @@ impl Calls {
     ) {
         let (current, operation) = (current.clone(), operation.clone());
         let mut queue = self.queue();
+        if queue.waiting.len() >= WAITING_MAX {
+            drop(queue);
+            let text = format!("{WAITING_MAX} operations wait for this node already");
+            return on_reply(Err(Silence::NotDone(text)));
+        }
         queue.waiting.push_back(Submitted { current, operation, on_reply });
         if !std::mem::replace(&mut queue.is_sending, true) {
             drop(queue);
