@@ -78,7 +78,9 @@ pub(super) fn judge(code: u32, message: &str, user: Option<&str>) -> Verdict {
              defragment, then \"etcdctl alarm disarm\""
                 .to_owned(),
         ),
-        code::RESOURCE_EXHAUSTED => Verdict::NotDone(format!("etcd refuses: {message}")),
+        code::RESOURCE_EXHAUSTED if said("too many requests") => {
+            Verdict::NotDone(format!("etcd refuses: {message}"))
+        }
         code::UNAUTHENTICATED => Verdict::LoginAgain,
         code::UNIMPLEMENTED => Verdict::NotDone(format!(
             "it has no such call: {message}; is this the client URL of an etcd of version 3.4 or \
@@ -92,7 +94,8 @@ pub(super) fn judge(code: u32, message: &str, user: Option<&str>) -> Verdict {
         _ if message.ends_with("no leader") => {
             Verdict::NotDone("etcd has no leader: fewer than a majority of it is up".to_owned())
         }
-        // "leader changed", "request timed out", a member that stops, and whatever is not known.
+        // "leader changed", "request timed out", a member that stops, a reply that is too large for a proxy,
+        // and whatever is not known.
         _ => Verdict::Unclear(format!("etcd replies with status {code}: {message}")),
     }
 }
@@ -155,6 +158,8 @@ mod tests {
         closed(3, "etcdserver: user name is empty", "--store-user");
         assert_eq!(refused(16, "etcdserver: invalid auth token"), Verdict::LoginAgain);
         assert!(matches!(refused(8, "etcdserver: too many requests"), Verdict::NotDone(_)));
+        let too_large = "grpc: received message larger than max (5 vs. 4)";
+        assert!(matches!(refused(8, too_large), Verdict::Unclear(_)));
         let full = refused(8, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(full, Verdict::Full(text) if text.contains("NOSPACE")));
         let gone = refused(5, "etcdserver: requested lease not found");
