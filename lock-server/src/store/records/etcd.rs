@@ -1,7 +1,7 @@
 //! Records in etcd: every group of a batch is a transaction, and they share one entry of the log.
 //!
-//! Any number of lock servers may serve one etcd. It is reached through its JSON client (`client`),
-//! because that needs no generated code. Tokens are made of the revision of the commit that takes them
+//! Any number of lock servers may serve one etcd. It is reached by gRPC (`client`), with messages
+//! that are written by hand. Tokens are made of the revision of the commit that takes them
 //! (`offset.rs`), and `lineage.rs` says when etcd is not trusted any more. etcd has no clock: servers judge
 //! moments by their own (`clocks.rs`). Why it is so: docs/decisions/0051-records-in-etcd.md.
 //!

@@ -2,7 +2,7 @@
 
 use super::client::EtcdClient;
 
-/// The oldest etcd that is used: its client is at /v3/.
+/// The oldest etcd that is used.
 const OLDEST: (u64, u64) = (3, 4);
 
 /// # Errors
