@@ -150,19 +150,25 @@ impl Stream {
                 batch.extend(outbox.take(most - batch.len()));
             }
             pace = tokio::time::sleep(GATHER);
-            let lost = inner.lost.swap(0, Ordering::Relaxed);
+            // Not for a gap alone: where Redis takes nothing, nothing is tried for nothing.
+            let lost = if batch.is_empty() { 0 } else { inner.lost.swap(0, Ordering::Relaxed) };
+            let count = batch.len() as u64;
             if lost > 0 {
                 let mut gap = Event::new(EventKind::Gap).text("a lock server dropped events");
                 gap.missed = Some(lost);
                 batch.insert(0, gap);
             }
-            self.exchange(number, batch).await;
+            if !self.exchange(number, batch).await {
+                inner.lost.fetch_add(lost, Ordering::Relaxed);
+                self.events.lose(count);
+            }
         }
     }
 
     /// Appends a batch, which may be empty, and remembers what stands before it and then the batch.
-    /// Repeats until Redis has it: readers know a batch that was appended twice by its number.
-    async fn exchange(&mut self, number: u64, events: Vec<Event>) {
+    /// Repeats until Redis has it: readers know a batch that was appended twice by its number. Returns
+    /// whether Redis took it.
+    async fn exchange(&mut self, number: u64, events: Vec<Event>) -> bool {
         let count = events.len() as u64;
         let text = serde_json::to_string(&events).unwrap_or_default();
         loop {
@@ -171,20 +177,21 @@ impl Stream {
                 Ok(reply) => match self.read(reply).await {
                     Ok(Some(id)) => {
                         let origin = (self.origin.0, number);
-                        return self.remember(Batch { id, count, at_ms: 0, origin, events }, 0);
+                        self.remember(Batch { id, count, at_ms: 0, origin, events }, 0);
+                        return true;
                     }
-                    Ok(None) => return,
+                    Ok(None) => return true,
                     Err(error) => error,
                 },
+                Err(LinkError::Server { code, message }) if elsewhere(&code).is_none() => {
+                    if count > 0 {
+                        tracing::warn!(code, message, count, "Redis did not take the events");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    return false;
+                }
                 Err(error) => error,
             };
-            if let LinkError::Server { code, .. } = &error
-                && elsewhere(code).is_none()
-            {
-                tracing::warn!(%error, count, "Redis did not take the events");
-                self.events.lose(count);
-                return tokio::time::sleep(PAUSE).await;
-            }
             tracing::debug!(%error, "the events in Redis cannot be reached now");
             tokio::time::sleep(PAUSE).await;
         }

@@ -297,6 +297,7 @@ impl Inner {
     fn take_off(&self, state: &mut State) -> Option<Flight> {
         let is_free = match state.core.in_flight.count() {
             0 => true,
+            1 if state.core.in_flight.drains() => false,
             1 => self.store.overlap_min().is_some_and(|min| state.core.pending.len() >= min),
             _ => false,
         };

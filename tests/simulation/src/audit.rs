@@ -174,6 +174,13 @@ impl Audit {
         }
     }
 
+    /// What a server takes for issued was issued: an engine whose counter is lower is taken for one that
+    /// lost it.
+    pub fn counter_is_known(&mut self, known: u64, counter: u64) {
+        let holds = known <= counter || !self.is_on() || !self.is_shared();
+        self.check(holds, || format!("a server knows of token {known}, the engine of {counter}"));
+    }
+
     /// The highest token that was issued.
     pub fn highest_issued(&self) -> u64 {
         self.issued.last_key_value().map_or(0, |(token, _)| *token)

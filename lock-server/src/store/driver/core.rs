@@ -222,8 +222,7 @@ impl Core {
     /// with them, and nothing else is due or left over.
     fn may_overlap(&self, now_ms: u64, due: &[Vec<Key>]) -> bool {
         let has_leftovers = self.one_by_one > 0 || self.machine.has_news();
-        !self.in_flight.drains()
-            && !has_leftovers
+        !has_leftovers
             && !self.is_paused
             && !self.machine.is_more_due(now_ms)
             && !due.iter().any(|keys| self.in_flight.touches(keys))

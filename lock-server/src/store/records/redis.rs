@@ -357,9 +357,10 @@ impl RecordStore for RedisRecords {
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let lives_ms = batch.lives_ms;
-        let told_ms = self.inner.time.promise(lives_ms);
+        let (sent_ms, told_ms) =
+            (self.inner.time.monotonic_ms(), self.inner.time.promise(lives_ms));
         let committed = self.commit_batch(&batch, told_ms).await;
-        self.inner.time.promised(lives_ms, committed.as_ref().map(|_| ()));
+        self.inner.time.promised(lives_ms, (told_ms, sent_ms), committed.as_ref().map(|_| ()));
         committed
     }
 

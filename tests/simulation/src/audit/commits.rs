@@ -9,6 +9,8 @@ use lock_server::store::records::{Group, Key, Snapshot};
 
 use super::{At, Audit, Granted, RETENTION_MS, record_of, session_of};
 
+/// How many ended leases a record remembers.
+const ENDED_KEPT: usize = 8;
 /// The longest call of a client, ms.
 const CALL_MS: u64 = 30_000;
 
@@ -81,7 +83,9 @@ impl Audit {
         }
         began.sort_unstable_by_key(|(_, token)| *token);
         for (lease, token) in &began {
-            self.check_granted(lock, (*lease, *token), at);
+            // The last eight are remembered.
+            let is_displaced = old.ended.len() >= ENDED_KEPT;
+            self.check_granted(lock, (*lease, *token), is_displaced, at);
             self.check_order(lock, old, new, *lease, at);
         }
         for (lease, _) in passed {
@@ -125,7 +129,13 @@ impl Audit {
     }
 
     /// L1 and L3: a grant has a token of its own, and its id had none before.
-    fn check_granted(&mut self, lock: &LockName, (lease, token): (LeaseId, u64), at: At) {
+    fn check_granted(
+        &mut self,
+        lock: &LockName,
+        (lease, token): (LeaseId, u64),
+        is_displaced: bool,
+        at: At,
+    ) {
         self.count("grants");
         let highest = self.highest.get(lock).copied().unwrap_or(0);
         self.check(token > highest, || {
@@ -152,7 +162,7 @@ impl Audit {
         // Ended ids alone keep no record over a jump of the clock.
         if let Some(before) = before.filter(|before| !before.is_lost && !self.has_jumped) {
             let is_forgotten = before.ended_ms.is_some_and(|ended_ms| {
-                at.now_ms + self.shortened_ms(ended_ms) >= ended_ms + RETENTION_MS
+                is_displaced || at.now_ms + self.shortened_ms(ended_ms) >= ended_ms + RETENTION_MS
             });
             let first = before.token;
             self.check(is_forgotten, || {

@@ -46,7 +46,8 @@ impl InFlight {
         self.tokens
     }
 
-    pub(super) fn drains(&self) -> bool {
+    /// Whether no batch may begin until none is under way.
+    pub(in crate::store::driver) fn drains(&self) -> bool {
         self.drains
     }
 

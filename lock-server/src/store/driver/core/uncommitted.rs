@@ -114,9 +114,11 @@ impl Core {
         again.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
-    /// A batch that was decided on this counter took none, but one that was decided later may have.
+    /// A batch that was decided on this counter took none. One that was decided later may have, and where
+    /// one that was decided earlier took none either, the counter is lower already.
     fn take_tokens_back(&mut self, counter: u64) {
-        self.machine.take_tokens_back(counter.max(self.counter_seen));
+        let counter = counter.min(self.machine.counter()).max(self.counter_seen);
+        self.machine.take_tokens_back(counter);
     }
 
     fn forget(&mut self, keys: Vec<Key>) {

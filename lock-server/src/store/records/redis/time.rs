@@ -132,22 +132,22 @@ impl StoreTime {
     /// A lease that lives for so long is about to be committed. Returns what Redis is to store, in
     /// milliseconds; 0 where it has a bound that is late enough.
     pub(super) fn promise(&self, lives_ms: u64) -> u64 {
-        if lives_ms == 0 {
+        let ends_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
+        if lives_ms == 0 || ends_ms <= self.state().told_until_ms {
             return 0;
         }
-        let now_ms = self.clock.monotonic_ms();
-        let mut state = self.state();
-        let ends_ms = now_ms.saturating_add(lives_ms);
-        if ends_ms <= state.told_until_ms {
-            return 0;
-        }
-        state.told_until_ms = ends_ms.saturating_add((lives_ms / 8).max(AHEAD_MS));
-        state.told_until_ms - now_ms
+        lives_ms.saturating_add((lives_ms / 8).max(AHEAD_MS))
     }
 
     /// The commit of such leases was answered, and no holder believes in one before: they may have begun
-    /// as late as now. Where it failed, Redis may not have it; where it was refused, none began.
-    pub(super) fn promised(&self, lives_ms: u64, outcome: Result<(), &StoreError>) {
+    /// as late as now. Where it failed, Redis may not have it; where it was refused, none began. Redis has
+    /// the bound that was sent with it, `told_ms` after `sent_ms`.
+    pub(super) fn promised(
+        &self,
+        lives_ms: u64,
+        (told_ms, sent_ms): (u64, u64),
+        outcome: Result<(), &StoreError>,
+    ) {
         if lives_ms == 0 {
             return;
         }
@@ -156,8 +156,12 @@ impl StoreTime {
         if matches!(outcome, Ok(()) | Err(StoreError::Unknown(_))) {
             state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
         }
-        if outcome.is_err() {
-            state.told_until_ms = 0;
+        match outcome {
+            Ok(()) if told_ms == 0 => {}
+            Ok(()) => {
+                state.told_until_ms = state.told_until_ms.max(sent_ms.saturating_add(told_ms));
+            }
+            Err(_) => state.told_until_ms = 0,
         }
     }
 
@@ -261,7 +265,7 @@ mod tests {
             let tell_ms = time.promise(80_000);
             assert!(tell_ms == 0 || tell_ms == 90_000, "{tell_ms}");
             stored += u64::from(tell_ms > 0);
-            time.promised(80_000, Ok(()));
+            time.promised(80_000, (tell_ms, time.monotonic_ms()), Ok(()));
             clock.advance(1_000);
         }
         assert_eq!(stored, 8);
@@ -277,11 +281,14 @@ mod tests {
     fn what_failed_is_told_again() {
         let (_, time) = time();
         assert_eq!(time.promise(8_000), 9_000);
-        time.promised(8_000, Err(&StoreError::Exhausted));
+        let sent_ms = time.monotonic_ms();
+        time.promised(8_000, (9_000, sent_ms), Err(&StoreError::Exhausted));
         assert_eq!(time.lives_ms(), 0);
         assert_eq!(time.promise(8_000), 9_000);
+        assert_eq!(time.promise(8_000), 9_000, "not before it is answered");
+        time.promised(8_000, (9_000, sent_ms), Ok(()));
         assert_eq!(time.promise(8_000), 0);
-        time.promised(8_000, Err(&StoreError::Unknown("no reply".to_owned())));
+        time.promised(8_000, (0, sent_ms), Err(&StoreError::Unknown("no reply".to_owned())));
         assert_eq!(time.lives_ms(), 8_000);
     }
 }
