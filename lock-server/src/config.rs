@@ -140,8 +140,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
-    /// How many threads serve HTTP, at most 256; one for each core, at most 8, unless said otherwise.
-    /// A connection stays on one of them.
+    /// How many threads serve HTTP, at most 256; unless said otherwise one for every two cores (with
+    /// `--store memory:` for each), at most 8. A connection stays on one of them.
     #[arg(long, value_name = "N", value_parser = http_threads)]
     pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
@@ -177,6 +177,12 @@ fn shared_per_lock(text: &str) -> Result<usize, String> {
         Ok(count @ 1..=1_024) => Ok(count),
         _ => Err(format!("{text:?} is out of range: 1 to 1024")),
     }
+}
+
+/// Elsewhere than in memory, the store needs as much time of a processor as HTTP does.
+fn default_threads(store: &StoreUrl) -> NonZeroUsize {
+    let cores_each = if matches!(store, StoreUrl::Memory) { 1 } else { 2 };
+    HttpThreads::default_count(NonZeroUsize::new(cores_each).unwrap_or(NonZeroUsize::MIN))
 }
 
 fn http_threads(text: &str) -> Result<NonZeroUsize, String> {
@@ -256,6 +262,7 @@ impl Config {
                 Ok(access),
                 (Ok(seal), Ok(lock_delays)),
             ) => Ok(Settings {
+                http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
                 listen: self.listen,
                 store,
                 store_options: self.store_options(guards, login),
@@ -266,7 +273,6 @@ impl Config {
                 lock_delays,
                 access,
                 events: self.events(),
-                http_threads: self.http_threads.unwrap_or_else(HttpThreads::default_count),
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
             }),

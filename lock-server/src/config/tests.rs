@@ -23,8 +23,9 @@ fn http_threads_are_as_many_as_cores_or_as_said() {
     let chosen = settings("--store memory: --unsigned --http-threads 3").unwrap();
     assert_eq!(chosen.http_threads.get(), 3);
     let usual = settings("--store memory: --unsigned").unwrap();
-    assert_eq!(usual.http_threads, HttpThreads::default_count());
     assert!((1..=8).contains(&usual.http_threads.get()));
+    let redis = settings("--store redis://127.0.0.1 --unsigned").unwrap();
+    assert!(redis.http_threads <= usual.http_threads);
 }
 
 #[test]

@@ -295,10 +295,11 @@ impl Inner {
     /// The next batch that the store has to commit; none where it has to wait for one that is under way.
     /// Batches that change nothing, where this server is alone, are settled on the way.
     fn take_off(&self, state: &mut State) -> Option<Flight> {
-        let is_free = match state.core.in_flight.count() {
+        let (in_flight, waiting) = (&state.core.in_flight, state.core.pending.len());
+        let is_free = match in_flight.count() {
             0 => true,
-            1 if state.core.in_flight.drains() => false,
-            1 => self.store.overlap_min().is_some_and(|min| state.core.pending.len() >= min),
+            1 if in_flight.drains() => false,
+            1 => self.store.overlap_min(in_flight.requests()).is_some_and(|min| waiting >= min),
             _ => false,
         };
         if !is_free {

@@ -220,9 +220,10 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
-    /// How many requests have to wait for a batch to be committed while another one is under way, which
-    /// has no record in common with it; `None` where one is committed after the other.
-    fn overlap_min(&self) -> Option<usize> {
+    /// How many requests have to wait for a batch to be committed while another one, of `under_way`
+    /// requests, is; they have no record in common. `None` where one is committed after the other.
+    fn overlap_min(&self, under_way: usize) -> Option<usize> {
+        let _ = under_way;
         None
     }
 

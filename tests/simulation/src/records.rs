@@ -220,7 +220,7 @@ impl RecordStore for SimRecords {
         self.link.is_alone
     }
 
-    fn overlap_min(&self) -> Option<usize> {
+    fn overlap_min(&self, _: usize) -> Option<usize> {
         (!self.link.is_alone).then_some(1)
     }
 

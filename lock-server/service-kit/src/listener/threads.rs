@@ -30,10 +30,11 @@ impl HttpThreads {
     pub const MAX: usize = 256;
     const DEFAULT_MAX: usize = 8;
 
-    /// The number of cores, at most 8: no store keeps up with more threads than that.
-    pub fn default_count() -> NonZeroUsize {
+    /// One thread for every `cores_each` cores, at most 8: no store keeps up with more threads than that.
+    pub fn default_count(cores_each: NonZeroUsize) -> NonZeroUsize {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        NonZeroUsize::new(cores.get().min(Self::DEFAULT_MAX)).unwrap_or(NonZeroUsize::MIN)
+        let count = (cores.get() / cores_each).clamp(1, Self::DEFAULT_MAX);
+        NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN)
     }
 
     /// Starts the threads, named `http-0`, `http-1` and so on; at most [`Self::MAX`].

@@ -101,6 +101,11 @@ impl Flight {
     pub(super) fn groups(&self) -> impl Iterator<Item = &Decisions> {
         self.groups.iter()
     }
+
+    /// How many requests it answers.
+    fn requests(&self) -> usize {
+        self.groups.iter().map(|decisions| decisions.ops.len()).sum()
+    }
 }
 
 impl Core {

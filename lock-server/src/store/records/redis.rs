@@ -52,10 +52,6 @@ use crate::store::{ListQuery, LossOptions, StoreError};
 /// How many records are read in one call.
 const READ_MAX: usize = 1_000;
 
-/// So many requests are decided while Redis commits others. With fewer, a call for them costs more time
-/// than waiting for the next one.
-const OVERLAP_MIN: usize = 16;
-
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
 const LOOKS: u32 = 4;
@@ -308,8 +304,10 @@ impl RecordStore for RedisRecords {
         false
     }
 
-    fn overlap_min(&self) -> Option<usize> {
-        Some(OVERLAP_MIN)
+    /// As many as are under way: batches of one size keep both this server and Redis at work, and smaller
+    /// ones cost more calls than the waiting that they save.
+    fn overlap_min(&self, under_way: usize) -> Option<usize> {
+        Some(under_way.max(1))
     }
 
     fn now_ms(&self) -> u64 {

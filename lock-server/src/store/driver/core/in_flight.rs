@@ -14,6 +14,7 @@ use crate::store::records::Key;
 #[derive(Default)]
 pub(in crate::store::driver) struct InFlight {
     count: usize,
+    requests: usize,
     /// How many tokens they take.
     tokens: u64,
     /// What they were decided on.
@@ -34,6 +35,11 @@ impl InFlight {
 
     pub(in crate::store::driver) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// How many requests they answer.
+    pub(in crate::store::driver) fn requests(&self) -> usize {
+        self.requests
     }
 
     /// How many requests wait for one of them.
@@ -58,6 +64,7 @@ impl InFlight {
 
     pub(super) fn begin(&mut self, flight: &Flight) {
         self.count += 1;
+        self.requests += flight.requests();
         self.tokens += flight.batch.tokens;
         self.keys.extend(flight.groups.iter().flat_map(|decisions| &decisions.keys).cloned());
     }
@@ -65,6 +72,7 @@ impl InFlight {
     /// A batch has ended. Returns the requests that waited.
     pub(super) fn end(&mut self, flight: &Flight) -> VecDeque<Box<dyn Op>> {
         self.count -= 1;
+        self.requests -= flight.requests();
         self.tokens -= flight.batch.tokens;
         for key in flight.groups.iter().flat_map(|decisions| &decisions.keys) {
             self.keys.remove(key);
