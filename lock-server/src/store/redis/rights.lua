@@ -5,6 +5,10 @@
 -- ARGV[3...] commands, as in "get" or "script|load"; one with a key is asked for as "get key"
 --
 -- Post: what is missing, as ACL SETUSER takes it
+if not redis.acl_check_cmd then
+  -- Before Redis 7.0, which is refused for its version.
+  return {}
+end
 local missing = {}
 local key, channel = ARGV[1] .. 'token', ARGV[2] .. 'x'
 -- EVAL itself is allowed, or this would not run: what it is refused for is the key.
