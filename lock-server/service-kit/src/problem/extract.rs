@@ -15,9 +15,9 @@ use super::{Reject, body, shown};
 
 /// A JSON body, of a request or of a reply.
 ///
-/// An empty body is read as `{}`. Without a content type, or with the one that `curl -d` sends by
-/// itself (`application/x-www-form-urlencoded`), the body is taken for JSON too; another content
-/// type is 415. What is no JSON, has unknown fields or wrong values is 400 with the place, and
+/// An empty body is read as `{}`. Without a content type, or with one that clients send by themselves
+/// (`curl -d`: `application/x-www-form-urlencoded`; the `fetch` of Node: `text/plain`), the body is
+/// read as JSON too; another content type is 415. What is no JSON, has unknown fields or wrong values is 400 with the place, and
 /// what is larger than [`crate::http::HttpOptions::max_json_bytes`] is 413. Nesting is bounded by
 /// serde_json, which refuses more than 128 levels.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,9 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Reject> {
         let essence = essence.to_ascii_lowercase();
         essence.starts_with("application/") && essence.ends_with("+json")
     };
-    if is("application/json") || is("application/x-www-form-urlencoded") || is_json_suffix() {
+    // Pages of another origin are refused before this, whatever they send.
+    let is_default = is("application/x-www-form-urlencoded") || is("text/plain");
+    if is("application/json") || is_default || is_json_suffix() {
         return Ok(());
     }
     let detail = format!("the content type \"{}\" is not understood here", shown(&text));

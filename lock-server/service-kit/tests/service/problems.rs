@@ -27,6 +27,7 @@ async fn json_bodies_are_read_leniently_and_checked_strictly() {
         ("content-type: application/json; charset=utf-8\r\n", "{\"count\":3}", "3 null"),
         ("content-type: application/merge-patch+json\r\n", "{\"note\":[1]}", "0 [1]"),
         ("content-type: application/x-www-form-urlencoded\r\n", "{\"count\":4}", "4 null"),
+        ("content-type: text/plain;charset=UTF-8\r\n", "{\"count\":5}", "5 null"),
     ] {
         let reply = post(headers, body).await;
         assert_eq!((reply.status, reply.body.as_str()), (200, want), "{headers:?} {body:?}");
