@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fence_protocol::wire::fence::Mode;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
@@ -19,6 +20,7 @@ use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
+use crate::rules::KeyPatterns;
 
 /// Connections of clients that are equal in this can be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +121,7 @@ impl Hub {
         made
     }
 
-    /// A connection for one client alone.
+    /// A connection for one client alone; `for_script` where its user is confined at once.
     ///
     /// # Errors
     /// As [`Hub::shared`].
@@ -127,12 +129,25 @@ impl Hub {
         &self,
         likeness: &Likeness,
         owner: &Rc<Outbox>,
+        for_script: bool,
     ) -> Result<OwnConnection, Refusal> {
         let rules = self.port.table.borrow().script_rules();
-        let user = self.users.user(&self.port.redis, rules).await?;
+        let patterns = self.key_patterns(&likeness.tokens);
+        let user = self.users.user(&self.port.redis, rules, patterns, for_script).await?;
         let (upstream, run_id) =
             self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
         Ok(OwnConnection { upstream, user, run_id })
+    }
+
+    /// What a script may touch on a connection that is registered under these tokens. In observe
+    /// mode, in which none is, that is everything but Fencepost's own keys.
+    fn key_patterns(&self, tokens: &HeldTokens) -> KeyPatterns {
+        let guard = &self.port.guard;
+        if guard.observer.mode() == Mode::Observe {
+            return KeyPatterns::everything();
+        }
+        let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
+        guard.access.rules.key_patterns(&locks, guard.access.allow_unfenced_reads)
     }
 
     /// Connects; once more where the connection broke while it was registered. A higher token may
