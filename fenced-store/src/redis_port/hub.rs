@@ -16,6 +16,7 @@ use super::outbox::Outbox;
 use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
+use super::script_denial::ScriptDenials;
 use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
@@ -171,7 +172,10 @@ impl Hub {
         match made {
             Ok(stream) => {
                 let on_end = move || port.retire(ended);
-                Ok((Upstream::start(stream, owner, &self.budget, on_end), run_id))
+                let denied = self.port.counters.scripts_denied.clone();
+                let denials =
+                    owner.is_some().then(|| ScriptDenials::new(likeness.tokens.listed(), denied));
+                Ok((Upstream::start(stream, (owner, denials), &self.budget, on_end), run_id))
             }
             Err(refusal) => {
                 port.retire(ended);
