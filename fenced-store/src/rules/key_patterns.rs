@@ -191,6 +191,20 @@ impl Rules {
         is_allowed && !is_own_name(key) && key.iter().all(|byte| is_expressible(*byte))
     }
 
+    /// Fencepost's own names behind the texts of rules that begin with `lead`, without it: a rule
+    /// `app1:**` is where a lock server has `--key-prefix app1:`.
+    fn prefixed_names(&self, lead: &[u8]) -> Vec<Forced> {
+        let mut names = Vec::new();
+        for rule in &self.rules {
+            for region in regions(&rule.pattern, &vec![None; rule.pattern.wildcards()]) {
+                let Region::Under(text) = region else { continue };
+                let Some(behind) = text.strip_prefix(lead) else { continue };
+                names.extend(own_under(&text).into_iter().map(|own| own.in_front(behind)));
+            }
+        }
+        names
+    }
+
     /// The keys that begin with `lead`, without those that one of the first `index` rules refuses;
     /// none where they cannot be told apart with `room` patterns.
     fn under(
@@ -210,6 +224,7 @@ impl Rules {
         let is_of_a_lock = rule.is_some_and(|rule| matches!(rule.target, Target::Built(_)));
         if !is_of_a_lock || lead.is_empty() || lead.contains(&b'{') {
             refused.extend(own_under(&lead));
+            refused.extend(self.prefixed_names(&lead));
         }
         for depth in DEPTHS {
             let cut: Vec<Forced> = refused.iter().map(|forced| cut(forced, depth)).collect();

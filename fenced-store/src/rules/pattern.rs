@@ -158,6 +158,14 @@ pub(super) enum Forced {
 }
 
 impl Forced {
+    /// The same with a text in front.
+    pub(super) fn in_front(&self, text: &[u8]) -> Self {
+        match self {
+            Self::One(rest) => Self::One([text, rest].concat()),
+            Self::Under(rest) => Self::Under([text, rest].concat()),
+        }
+    }
+
     /// The same behind one byte of the text; `None` where it begins with another.
     pub(super) fn behind(&self, byte: u8) -> Option<Self> {
         match self {

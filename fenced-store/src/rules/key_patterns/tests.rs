@@ -113,8 +113,11 @@ fn open_keys_are_all_but_the_protected_and_fencepost_s_own() {
     assert!(!KeyPatterns::everything().cover(b"{fence:x}:token", false));
     let all = rules(&["**=all"], DefaultRule::Fenced).key_patterns(&["all"], false);
     assert!(all.cover(b"x", true) && !all.cover(b"{fence:x}:token", false));
-    let app = rules(&["app1:**=@open"], DefaultRule::Deny).key_patterns(&[], false);
-    assert!(app.cover(b"app1:{q}:x", true) && !app.cover(b"app1:{fence:default}:token", false));
+    for default in [DefaultRule::Deny, DefaultRule::Open] {
+        let app = rules(&["app1:**=@open"], default).key_patterns(&[], false);
+        assert!(app.cover(b"app1:{q}:x", true));
+        assert!(!app.cover(b"app1:{fence:default}:token", false));
+    }
 }
 
 #[test]

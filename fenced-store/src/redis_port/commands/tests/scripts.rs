@@ -192,8 +192,13 @@ fn redis_matches_the_patterns_as_the_guard_does() {
             let key = [lead, rest].concat();
             let mut dry = redis::cmd("ACL");
             dry.arg("DRYRUN").arg(USER).arg("SET").arg(&key).arg("1");
-            let reply: Vec<u8> = dry.query(&mut redis.connection).unwrap();
-            assert_eq!(reply == b"OK", patterns.cover(&key, true), "{}", key.escape_ascii());
+            let reply: redis::Value = dry.query(&mut redis.connection).unwrap();
+            assert_eq!(
+                reply == redis::Value::Okay,
+                patterns.cover(&key, true),
+                "{}",
+                key.escape_ascii()
+            );
         }
     }
 }
