@@ -1,7 +1,7 @@
 //! Redis users for own connections, so that a script reaches the keys that its connection may touch
 //! and no others.
 //!
-//! Nobody can tell from a script's text which keys it will touch; Redis asks its ACL at each of
+//! The text of a script does not say which keys it will touch; Redis asks its ACL at each of
 //! them. Every own connection is logged in as a user of its own. Confined, the user may touch what
 //! the rules allow to the connection's tokens, as far as patterns can say it ([`KeyPatterns`]), and
 //! the keys that a script declares beyond them. Before a command that needs more, and once nothing
