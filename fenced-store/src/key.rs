@@ -77,6 +77,16 @@ impl fmt::Display for ObjectKey {
     }
 }
 
+/// The beginning of the names that the guard and the lock server use for themselves.
+pub(crate) const OWN_NAMES: &[u8] = b"{fence:";
+
+/// Whether a key or channel is the guard's or the lock server's own: its first brace begins
+/// `{fence:`. What stands before the brace is the lock server's `--key-prefix`.
+pub(crate) fn is_own_name(name: &[u8]) -> bool {
+    let brace = name.iter().position(|byte| *byte == b'{');
+    brace.is_some_and(|at| name[at..].starts_with(OWN_NAMES))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -47,6 +47,7 @@ mod probe;
 mod refusal;
 pub(crate) mod resp;
 mod retire;
+mod script_denial;
 mod stranger;
 mod thread;
 mod tokens;

@@ -35,11 +35,13 @@ use crate::key::ObjectKey;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod key_patterns;
 mod pattern;
 mod target;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use key_patterns::{KeyPatterns, escaped, is_expressible};
 use pattern::Pattern;
 use target::{Part, Target};
 

@@ -17,6 +17,7 @@ mod one_record;
 mod order;
 mod own;
 mod restart;
+mod script_keys;
 mod sentinel;
 mod silence;
 mod state;

@@ -233,6 +233,7 @@ impl Client {
         let fits = match plan.handling {
             Handling::Shared => true,
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
+            Handling::Script => upstream.is_own() && self.is_confined_for(command),
             _ => false,
         };
         let guard = &self.hub.port.guard;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::resp::request::Command;
+use crate::key::is_own_name;
 
 mod by_hand;
 mod channels;
@@ -25,16 +26,6 @@ mod tests;
 
 pub(crate) use refused::Refused;
 use table::Entries;
-
-/// The beginning of the names that the guard and the lock server use for themselves.
-const OWN_NAMES: &[u8] = b"{fence:";
-
-/// Whether a key or channel is the guard's or the lock server's own: its first brace begins
-/// `{fence:`. What stands before the brace is the lock server's `--key-prefix`.
-fn is_own_name(name: &[u8]) -> bool {
-    let brace = name.iter().position(|byte| *byte == b'{');
-    brace.is_some_and(|at| name[at..].starts_with(OWN_NAMES))
-}
 
 /// A key of a command, and what the command does to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,17 @@
-//! Redis users for own connections, so that a script reaches the keys that were checked and no
-//! others.
+//! Redis users for own connections, so that a script reaches the keys that its connection may touch
+//! and no others.
 //!
-//! Nobody can tell from a script's text which keys it will touch; Redis asks its ACL at each of
-//! them. Every own connection is logged in as a user of its own, which may at first touch every
-//! key. Before a script is sent the user is narrowed to the keys that the guard has checked, and
-//! before another command is sent that needs more, and once nothing is on its way, widened again.
+//! The text of a script does not say which keys it will touch; Redis asks its ACL at each of
+//! them. Every own connection is logged in as a user of its own. Confined, the user may touch what
+//! the rules allow to the connection's tokens, as far as patterns can say it ([`KeyPatterns`]), and
+//! the keys that a script declares beyond them. Before a command that needs more, and once nothing
+//! is on its way, the user is widened, and confined again before the next script.
 //!
 //! Redis' ACL finds keys by key specs, and some commands take other keys than their specs find (the
-//! last STORE of GEORADIUS, where the spec has the first). So a narrowed user may run what
+//! last STORE of GEORADIUS, where the spec has the first). So a confined user may run what
 //! [`CommandTable::script_rules`](super::commands::CommandTable::script_rules) lists and nothing
 //! else: commands whose keys Redis and the guard find alike. What it may do when it is wide is a
-//! selector of its own, which narrowing takes away.
+//! selector of its own, which confining takes away.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,14 +22,16 @@ use service_kit::ids;
 
 use super::commands::KeyAccess;
 use super::refusal::{Refusal, quoted};
+use crate::rules::{KeyPatterns, escaped, is_expressible};
 use crate::store::redis::Shared;
 
-/// A user is narrowed to at most so many keys; Redis compares every key with each of them.
+/// A user is confined to at most so many keys beyond its patterns; Redis compares every key with
+/// each of them.
 pub(super) const KEYS_MAX: usize = 256;
 /// The names of these keys take at most so many bytes.
 pub(super) const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// What a user that is not narrowed may do, as a selector.
+/// What a user that is not confined may do, as a selector.
 const WIDE: &str = "(~* &* +@all -@admin -flushall -flushdb -swapdb -migrate)";
 
 /// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
@@ -65,7 +68,9 @@ pub(super) struct AclUser {
     name: String,
     password: String,
     scope: RefCell<Scope>,
-    /// What it may run when it is narrowed.
+    /// What it may touch when it is confined, whatever a script declares.
+    patterns: KeyPatterns,
+    /// What it may run when it is confined.
     rules: Arc<[String]>,
     /// Whether Redis knows these rules already; they stay.
     has_rules: Cell<bool>,
@@ -74,7 +79,8 @@ pub(super) struct AclUser {
 #[derive(Debug)]
 enum Scope {
     All,
-    Keys(Scoped),
+    /// Its patterns, and these keys beyond them.
+    Confined(Scoped),
     /// Redis was told to change it, and whether it did is not known.
     Unsure,
 }
@@ -108,8 +114,8 @@ impl AclUsers {
         }
     }
 
-    /// A user that may touch every key, and run `rules` when it is narrowed; `None` where the guard
-    /// may not make users.
+    /// A user that is confined to `patterns` and `rules` from the beginning, or may touch every
+    /// key; `None` where the guard may not make users.
     ///
     /// # Errors
     /// Why Redis cannot be used.
@@ -117,6 +123,8 @@ impl AclUsers {
         &self,
         redis: &Shared,
         rules: Arc<[String]>,
+        patterns: KeyPatterns,
+        is_confined: bool,
     ) -> Result<Option<AclUser>, Refusal> {
         if !self.is_allowed.get() {
             return Ok(None);
@@ -124,11 +132,18 @@ impl AclUsers {
         let name = format!("{}{}", self.prefix, self.next.replace(self.next.get() + 1));
         let password = ids::random_hex(16);
         let mut command = set_user(&name);
-        command.arg("reset").arg("on").arg(format!(">{password}")).arg(WIDE);
+        command.arg("reset").arg("on").arg(format!(">{password}"));
+        let scope = if is_confined {
+            add_confinement(&mut command, Some(&rules), &patterns, &Scoped::new())?;
+            Scope::Confined(Scoped::new())
+        } else {
+            command.arg(WIDE);
+            Scope::All
+        };
         match redis.link.call(&command).await {
             Ok(_) => {
-                let (scope, has_rules) = (RefCell::new(Scope::All), Cell::new(false));
-                Ok(Some(AclUser { name, password, scope, rules, has_rules }))
+                let (scope, has_rules) = (RefCell::new(scope), Cell::new(is_confined));
+                Ok(Some(AclUser { name, password, scope, patterns, rules, has_rules }))
             }
             Err(service_kit::redis_link::LinkError::Server { code, message }) => {
                 tracing::warn!(
@@ -209,9 +224,10 @@ impl AclUser {
     ) -> bool {
         match &*self.scope.borrow() {
             Scope::All => true,
-            Scope::Keys(known) => {
-                let is_known = |(key, access)| {
-                    known.get::<[u8]>(key).is_some_and(|known| suffices(*known, access))
+            Scope::Confined(more) => {
+                let is_known = |wanted: Wanted<'k>| {
+                    let known = more.get::<[u8]>(wanted.0);
+                    self.reaches(wanted) || known.is_some_and(|known| suffices(*known, wanted.1))
                 };
                 in_scripts && keys.all(is_known)
             }
@@ -219,50 +235,45 @@ impl AclUser {
         }
     }
 
-    /// Whether `keys` can be added to those that it is narrowed to. Where not, the user is about to
-    /// lose keys that what is on its way may need.
-    pub(super) fn can_add<'k>(&self, keys: impl Iterator<Item = Wanted<'k>>) -> bool {
-        match &*self.scope.borrow() {
-            Scope::Keys(known) => {
-                let known_bytes = known.keys().map(Vec::len).sum::<usize>();
-                let new = keys.filter(|(key, _)| !known.contains_key(*key));
-                let (count, bytes) =
-                    new.fold((0, 0), |(count, bytes), (key, _)| (count + 1, bytes + key.len()));
-                known.len() + count <= KEYS_MAX && known_bytes + bytes <= KEY_BYTES_MAX
-            }
-            Scope::All | Scope::Unsure => false,
-        }
+    /// Whether its patterns cover this key.
+    pub(super) fn reaches(&self, (key, access): Wanted<'_>) -> bool {
+        self.patterns.cover(key, access == KeyAccess::Write)
     }
 
-    /// Narrows it to keys that were checked: these, and those that it was narrowed to before. A key
-    /// that was checked for reading can be read only: the script after the next may have declared
-    /// it no more.
+    /// The keys of a script that its patterns do not cover.
+    pub(super) fn beyond<'k>(&self, keys: impl Iterator<Item = Wanted<'k>>) -> Scoped {
+        let mut more = Scoped::new();
+        keys.filter(|wanted| !self.reaches(*wanted))
+            .for_each(|(key, access)| add(&mut more, key, access));
+        more
+    }
+
+    /// Whether it is confined to its patterns and these keys: no more, so that a script passes or
+    /// fails whatever was sent before it, and no less.
+    pub(super) fn is_confined_to(&self, more: &Scoped) -> bool {
+        matches!(&*self.scope.borrow(), Scope::Confined(known) if known == more)
+    }
+
+    /// Confines it to its patterns and to keys that were checked. Nothing may be on its way that
+    /// needs other keys. A key that was checked for reading can be read only.
     ///
     /// # Errors
     /// The line to be answered, where they cannot be written down, or Redis cannot be used.
-    pub(super) async fn narrow<'k>(
+    pub(super) async fn confine(
         &self,
         redis: &Shared,
         run_id: Option<&str>,
-        keys: impl Iterator<Item = Wanted<'k>> + Clone,
+        more: Scoped,
     ) -> Result<(), Refusal> {
-        if matches!(&*self.scope.borrow(), Scope::Keys(_)) && self.covers(true, keys.clone()) {
-            return Ok(());
-        }
-        let can_add = self.can_add(keys.clone());
-        let mut all = match &*self.scope.borrow() {
-            Scope::Keys(known) if can_add => known.clone(),
-            _ => Scoped::new(),
-        };
-        keys.for_each(|(key, access)| add(&mut all, key, access));
-        if all.len() > KEYS_MAX || all.keys().map(Vec::len).sum::<usize>() > KEY_BYTES_MAX {
+        if more.len() > KEYS_MAX || more.keys().map(Vec::len).sum::<usize>() > KEY_BYTES_MAX {
             return Err(too_many_keys());
         }
         let rules = (!self.has_rules.get()).then_some(&self.rules[..]);
-        let command = narrowing(&self.name, rules, &all)?;
+        let mut command = set_user(&self.name);
+        add_confinement(&mut command, rules, &self.patterns, &more)?;
         self.set(redis, run_id, &command).await?;
         self.has_rules.set(true);
-        *self.scope.borrow_mut() = Scope::Keys(all);
+        *self.scope.borrow_mut() = Scope::Confined(more);
         Ok(())
     }
 
@@ -302,55 +313,53 @@ impl AclUser {
     }
 }
 
-/// The command that narrows a user to `keys`; with `rules` where Redis does not know them yet.
+/// Adds to ACL SETUSER what confines a user; with `rules` where Redis does not know them yet.
 ///
 /// # Errors
 /// The line to be answered, where a key cannot be written down.
-pub(super) fn narrowing(
-    name: &str,
+pub(super) fn add_confinement(
+    command: &mut Cmd,
     rules: Option<&[String]>,
-    keys: &Scoped,
-) -> Result<Cmd, Refusal> {
-    let mut command = set_user(name);
+    patterns: &KeyPatterns,
+    more: &Scoped,
+) -> Result<(), Refusal> {
     command.arg("clearselectors");
     if let Some(rules) = rules {
         command.arg("nocommands").arg("resetchannels").arg(rules).arg(&SCRIPT_CHANNELS[..]);
     }
     command.arg("resetkeys");
-    for (key, access) in keys {
+    for rule in patterns.acl_rules() {
+        command.arg(rule);
+    }
+    for (key, access) in more {
         command.arg(pattern(key, *access)?);
     }
-    Ok(command)
+    Ok(())
 }
 
 /// The refusal of a script whose keys are too many to confine it.
 pub(super) fn too_many_keys() -> Refusal {
     Refusal::Line(format!(
         "DENIED a script (or a transaction with one) can have at most {KEYS_MAX} keys, of \
-         {KEY_BYTES_MAX} bytes together"
+         {KEY_BYTES_MAX} bytes together, beside those that the rules let it reach by pattern; see \
+         redis-commands.md, Scripts"
     ))
 }
 
 /// A key as an ACL pattern that matches it alone.
 fn pattern(key: &[u8], access: KeyAccess) -> Result<Vec<u8>, Refusal> {
-    if key.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0 || *byte == 0x0b) {
+    if !key.iter().all(|byte| is_expressible(*byte)) {
         return Err(Refusal::Line(format!(
-            "DENIED key {} has white space, which Redis' ACL cannot express, so a script cannot be \
-             confined to it",
+            "DENIED key {} has white space or a zero byte, which Redis' ACL cannot express, and no \
+             pattern of the rules covers it, so a script cannot be confined to it",
             quoted(key)
         )));
     }
-    let mut pattern = match access {
-        KeyAccess::Read => b"%R~".to_vec(),
-        KeyAccess::Write => vec![b'~'],
+    let sign: &[u8] = match access {
+        KeyAccess::Read => b"%R~",
+        KeyAccess::Write => b"~",
     };
-    for byte in key {
-        if b"*?[]\\".contains(byte) {
-            pattern.push(b'\\');
-        }
-        pattern.push(*byte);
-    }
-    Ok(pattern)
+    Ok([sign, &escaped(key)].concat())
 }
 
 #[cfg(test)]
@@ -377,11 +386,12 @@ mod tests {
         {
             add(&mut scoped, key, access);
         }
-        let scope = RefCell::new(Scope::Keys(scoped));
+        let scope = RefCell::new(Scope::Confined(scoped));
         let user = AclUser {
             name: String::new(),
             password: String::new(),
             scope,
+            patterns: KeyPatterns::default(),
             rules: Arc::new([]),
             has_rules: Cell::new(false),
         };

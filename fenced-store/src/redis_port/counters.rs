@@ -11,6 +11,8 @@ pub(super) struct PortCounters {
     pub(super) forwarded: Counter,
     /// Commands answered with an error by the guard.
     pub(super) refused: Counter,
+    /// Scripts that touched what their connection may not touch.
+    pub(super) scripts_denied: Counter,
     /// Commands whose outcome could not be told.
     pub(super) unknown: Counter,
     /// Clients that are connected.
@@ -30,6 +32,11 @@ impl PortCounters {
                 "redis_port_commands_refused",
                 "Commands that the Redis port answered with an error of its own",
                 counters.refused.clone(),
+            );
+            registry.register(
+                "redis_port_scripts_denied",
+                "Scripts at the Redis port that were refused a key, a command or a channel",
+                counters.scripts_denied.clone(),
             );
             registry.register(
                 "redis_port_commands_unknown",

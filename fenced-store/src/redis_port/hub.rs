@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fence_protocol::wire::fence::Mode;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
@@ -15,10 +16,12 @@ use super::outbox::Outbox;
 use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
+use super::script_denial::ScriptDenials;
 use super::stranger;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
+use crate::rules::KeyPatterns;
 
 /// Connections of clients that are equal in this can be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +122,7 @@ impl Hub {
         made
     }
 
-    /// A connection for one client alone.
+    /// A connection for one client alone; `for_script` where its user is confined at once.
     ///
     /// # Errors
     /// As [`Hub::shared`].
@@ -127,12 +130,25 @@ impl Hub {
         &self,
         likeness: &Likeness,
         owner: &Rc<Outbox>,
+        for_script: bool,
     ) -> Result<OwnConnection, Refusal> {
         let rules = self.port.table.borrow().script_rules();
-        let user = self.users.user(&self.port.redis, rules).await?;
+        let patterns = self.key_patterns(&likeness.tokens);
+        let user = self.users.user(&self.port.redis, rules, patterns, for_script).await?;
         let (upstream, run_id) =
             self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
         Ok(OwnConnection { upstream, user, run_id })
+    }
+
+    /// What a script may touch on a connection that is registered under these tokens. In observe
+    /// mode, in which none is, that is everything but Fencepost's own keys.
+    fn key_patterns(&self, tokens: &HeldTokens) -> KeyPatterns {
+        let guard = &self.port.guard;
+        if guard.observer.mode() == Mode::Observe {
+            return KeyPatterns::everything();
+        }
+        let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
+        guard.access.rules.key_patterns(&locks, guard.access.allow_unfenced_reads)
     }
 
     /// Connects; once more where the connection broke while it was registered. A higher token may
@@ -156,7 +172,10 @@ impl Hub {
         match made {
             Ok(stream) => {
                 let on_end = move || port.retire(ended);
-                Ok((Upstream::start(stream, owner, &self.budget, on_end), run_id))
+                let denied = self.port.counters.scripts_denied.clone();
+                let denials =
+                    owner.is_some().then(|| ScriptDenials::new(likeness.tokens.listed(), denied));
+                Ok((Upstream::start(stream, (owner, denials), &self.budget, on_end), run_id))
             }
             Err(refusal) => {
                 port.retire(ended);

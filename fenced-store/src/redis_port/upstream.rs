@@ -19,6 +19,7 @@ use tokio::task::spawn_local;
 use super::budget::{Budget, FixedCharge};
 use super::out::Out;
 use super::outbox::Outbox;
+use super::script_denial::ScriptDenials;
 
 mod barrier;
 pub(super) mod connect;
@@ -43,6 +44,8 @@ pub(super) struct Upstream {
     pub(super) room: Notify,
     /// The client of an own connection.
     owner: Option<Rc<Outbox>>,
+    /// What Redis' refusals of scripts become, on an own connection.
+    denials: Option<ScriptDenials>,
     /// The connection is to be closed.
     closing: Notify,
     /// How often something was read.
@@ -98,7 +101,7 @@ impl Upstream {
     /// `on_end` runs when it is over, whatever ended it.
     pub(super) fn start(
         stream: TcpStream,
-        owner: Option<Rc<Outbox>>,
+        (owner, denials): (Option<Rc<Outbox>>, Option<ScriptDenials>),
         budget: &Arc<Budget>,
         on_end: impl FnOnce() + 'static,
     ) -> Rc<Self> {
@@ -117,6 +120,7 @@ impl Upstream {
             work: Notify::new(),
             room: Notify::new(),
             owner,
+            denials,
             closing: Notify::new(),
             reads: Cell::new(0),
             idle_looks: Cell::new(0),

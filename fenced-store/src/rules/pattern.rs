@@ -148,7 +148,125 @@ impl Pattern {
     }
 }
 
+/// Keys, by what they are or what they begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Forced {
+    /// One key.
+    One(Vec<u8>),
+    /// All keys that begin with this text.
+    Under(Vec<u8>),
+}
+
+impl Forced {
+    /// The same with a text in front.
+    pub(super) fn in_front(&self, text: &[u8]) -> Self {
+        match self {
+            Self::One(rest) => Self::One([text, rest].concat()),
+            Self::Under(rest) => Self::Under([text, rest].concat()),
+        }
+    }
+
+    /// The same behind one byte of the text; `None` where it begins with another.
+    pub(super) fn behind(&self, byte: u8) -> Option<Self> {
+        match self {
+            Self::One(text) => text.strip_prefix(&[byte]).map(|text| Self::One(text.to_vec())),
+            Self::Under(text) => text.strip_prefix(&[byte]).map(|text| Self::Under(text.to_vec())),
+        }
+    }
+}
+
+impl Pattern {
+    /// The number of its wildcards.
+    pub(super) fn wildcards(&self) -> usize {
+        self.wilds.len()
+    }
+
+    /// Whether a wildcard of it has a name.
+    pub(super) fn has_names(&self) -> bool {
+        self.wilds.iter().any(|wild| wild.name.is_some())
+    }
+
+    /// Exactly the keys that match with these texts in the place of its wildcards. `None` where a
+    /// wildcard without a text stands in the way: it catches what is no beginning of keys.
+    pub(super) fn bounded(&self, texts: &[Option<&str>]) -> Option<Vec<Forced>> {
+        let mut lead = self.lead.clone();
+        for (index, wild) in self.wilds.iter().enumerate() {
+            let Some(text) = texts.get(index).copied().flatten() else {
+                let is_last = index + 1 == self.wilds.len();
+                let is_all = is_last && wild.catches_all() && self.is_divided_by_its_tail();
+                return is_all.then(|| vec![Forced::Under(lead)]);
+            };
+            if text.bytes().any(|byte| self.separators.contains(byte)) {
+                return None;
+            }
+            lead.extend(text.bytes().chain(wild.suffix.iter().copied()));
+            lead.extend(&wild.then);
+        }
+        Some(self.end(lead))
+    }
+
+    /// No less than the keys that match and begin with `lead`, each without it.
+    pub(super) fn forced_under(&self, lead: &[u8]) -> Vec<Forced> {
+        let (mut rest, mut literal) = (lead, self.lead.as_slice());
+        for index in 0..=self.wilds.len() {
+            let Some(behind) = rest.strip_prefix(literal) else {
+                let forced = literal.strip_prefix(rest).map(<[u8]>::to_vec);
+                return forced.map_or_else(Vec::new, |forced| match self.wilds.get(index) {
+                    Some(_) => vec![Forced::Under(forced)],
+                    None => self.end(forced),
+                });
+            };
+            rest = behind;
+            let Some(wild) = self.wilds.get(index) else { break };
+            let Some(end) = rest.iter().position(|byte| self.separators.contains(*byte)) else {
+                // The segment may go on.
+                return vec![Forced::Under(Vec::new())];
+            };
+            let (segment, behind) = rest.split_at(end);
+            if !segment.ends_with(&wild.suffix) {
+                return Vec::new();
+            }
+            (rest, literal) = (behind, &wild.then);
+        }
+        match self.tail {
+            _ if rest.is_empty() => self.end(Vec::new()),
+            Tail::Anything => vec![Forced::Under(Vec::new())],
+            Tail::Under(separator) if rest.first() == Some(&separator) => {
+                vec![Forced::Under(Vec::new())]
+            }
+            Tail::Under(_) | Tail::Nothing => Vec::new(),
+        }
+    }
+
+    /// The keys that are this text with the tail behind it.
+    fn end(&self, text: Vec<u8>) -> Vec<Forced> {
+        match self.tail {
+            Tail::Nothing => vec![Forced::One(text)],
+            Tail::Anything => vec![Forced::Under(text)],
+            Tail::Under(separator) => {
+                let under = [text.as_slice(), &[separator]].concat();
+                vec![Forced::One(text), Forced::Under(under)]
+            }
+        }
+    }
+
+    /// Whether the only byte that ends a segment is the one before `**`.
+    fn is_divided_by_its_tail(&self) -> bool {
+        let Separators { slash, colon } = self.separators;
+        match self.tail {
+            Tail::Under(b'/') => slash && !colon,
+            Tail::Under(_) => colon && !slash,
+            Tail::Nothing | Tail::Anything => false,
+        }
+    }
+}
+
 impl Wild {
+    /// Whether it catches a whole rest of a segment, of any bytes.
+    fn catches_all(&self) -> bool {
+        self.name.is_none() && self.suffix.is_empty() && self.then.is_empty()
+    }
+
     /// What is caught at the beginning of `rest`, and what comes after the literals behind it.
     fn step<'a>(&self, rest: &'a [u8], separators: Separators) -> Option<(&'a [u8], &'a [u8])> {
         let end = rest.iter().position(|byte| separators.contains(*byte)).unwrap_or(rest.len());

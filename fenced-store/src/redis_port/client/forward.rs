@@ -2,6 +2,7 @@
 
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::{Handling, Local, Plan};
+use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
 use super::super::refusal::{Refusal, quoted};
@@ -122,7 +123,7 @@ impl Client {
                 }
             }
             Handling::Script => {
-                self.owned().await?;
+                self.own_connection(true).await?;
                 self.confined(command).await?;
             }
             Handling::Watch => {
@@ -147,7 +148,9 @@ impl Client {
             Handling::Local(_) => {}
         }
         if let Some(transaction) = &mut self.transaction {
-            transaction.add(plan, keys_of(&self.keys, command.command()));
+            let user = self.own.as_ref().and_then(|own| own.user.as_ref());
+            let beyond = |wanted: &Wanted<'_>| user.is_none_or(|user| !user.reaches(*wanted));
+            transaction.add(plan, keys_of(&self.keys, command.command()).filter(beyond));
         }
         self.send(command).await?;
         Ok(Next::Serve)
@@ -193,6 +196,12 @@ impl Client {
 
     /// Sees to it that the connection is the client's own, and stays so.
     pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
+        self.own_connection(false).await
+    }
+
+    /// As [`Client::owned`]; a new connection is confined from the beginning where it is
+    /// `for_script`.
+    async fn own_connection(&mut self, for_script: bool) -> Result<(), Refusal> {
         self.without_broken().await?;
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
             return Ok(());
@@ -200,7 +209,7 @@ impl Client {
         // Everything that was sent on the shared connection is done before the next one begins.
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
-            self.hub.own(&self.likeness, &self.outbox).await?;
+            self.hub.own(&self.likeness, &self.outbox, for_script).await?;
         self.upstream = Some(upstream);
         self.own = Some(Own {
             user,

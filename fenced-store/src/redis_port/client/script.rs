@@ -1,10 +1,10 @@
-//! Scripts: the own connection's Redis user is narrowed to the keys that were checked, before the
-//! script is sent.
+//! Scripts: the own connection's Redis user is confined before the script is sent.
 
 use super::super::commands::Plan;
 use super::super::confine::too_many_keys;
 use super::super::refusal::Refusal;
 use super::super::resp::Protocol;
+use super::super::resp::request::Command;
 use super::command::OwnedCommand;
 use super::{Client, keys_of};
 
@@ -13,7 +13,18 @@ const MIXED: &str = "DENIED a transaction with a script has no commands that scr
                      as SORT, XREADGROUP or GEORADIUS); send them in another transaction";
 
 impl Client {
-    /// Narrows the user to the keys of `command`, a script, and of the transaction that it is in.
+    /// Whether `command`, a script with these keys, can be sent as the connection is.
+    pub(super) fn is_confined_for(&self, command: Command<'_>) -> bool {
+        let Some(own) = &self.own else { return false };
+        let is_confined = own
+            .user
+            .as_ref()
+            .is_some_and(|user| user.is_confined_to(&user.beyond(keys_of(&self.keys, command))));
+        is_confined && !own.has_channels && !self.is_stranger()
+    }
+
+    /// Confines the user to what the connection may touch, and to the keys beyond it of `command`,
+    /// a script, and of the transaction that it is in.
     pub(super) async fn confined(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let Some(own) = &self.own else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
@@ -42,22 +53,21 @@ impl Client {
         }
         let declared = keys_of(&self.keys, command.command());
         let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
-        if !user.can_add(declared.chain(queued)) {
-            // What was sent before may need keys that the script does not have.
-            self.settle_or_fail().await?;
+        let more = user.beyond(declared.chain(queued));
+        if user.is_confined_to(&more) {
+            return Ok(());
         }
+        // What was sent before may need keys that this script does not have.
+        self.settle_or_fail().await?;
         let Some((own, user)) =
             self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
         else {
             return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
         };
-        let declared = keys_of(&self.keys, command.command());
-        let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
-        let redis = &self.hub.port.redis;
-        user.narrow(redis, own.run_id.as_deref(), declared.chain(queued)).await
+        user.confine(&self.hub.port.redis, own.run_id.as_deref(), more).await
     }
 
-    /// Lets a command that is no script reach its keys, where a script before it has narrowed the
+    /// Lets a command that is no script reach its keys, where a script before it has confined the
     /// user.
     pub(super) async fn widened(
         &mut self,

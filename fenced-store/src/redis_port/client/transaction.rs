@@ -13,7 +13,8 @@ use super::super::resp::Protocol;
 pub(super) struct Transaction {
     /// A command of it was refused by the guard: as in Redis, it can only be discarded.
     pub(super) is_spoilt: bool,
-    /// The keys of the commands that are queued. Redis checks them once more when it runs them.
+    /// The keys of the commands that are queued, but for those that patterns of the connection's
+    /// user cover. Redis checks them once more when it runs them.
     keys: BTreeMap<Vec<u8>, KeyAccess>,
     /// A script is queued.
     has_script: bool,
@@ -42,7 +43,7 @@ impl Transaction {
         })
     }
 
-    /// Notes a command that is queued.
+    /// Notes a command that is queued, with its keys that no pattern covers.
     pub(super) fn add<'k>(&mut self, plan: Plan, keys: impl Iterator<Item = Wanted<'k>>) {
         self.has_script |= plan.handling == Handling::Script;
         self.exceeds_scripts |= !plan.in_scripts;

@@ -4,7 +4,8 @@
 
 use super::policy::ByHand;
 use super::refused::Refused;
-use super::{Handling, KeyAccess, KeyUse, OWN_NAMES, Plan, Touches, is_own_name};
+use super::{Handling, KeyAccess, KeyUse, Plan, Touches};
+use crate::key::{OWN_NAMES, is_own_name};
 use crate::redis_port::resp::request::Command;
 
 impl ByHand {

@@ -5,8 +5,9 @@
 //! are in the messages. Redis itself announces changes of keys on `__keyspace@DB__:KEY` and
 //! `__keyevent@DB__:EVENT`, where an operator has turned that on.
 
+use super::Touches;
 use super::refused::Refused;
-use super::{Touches, is_own_name};
+use crate::key::is_own_name;
 use crate::redis_port::resp::request::Command;
 
 /// Which arguments of a command are channels.

@@ -34,8 +34,8 @@ refused, and so are patterns that can match one, and notifications of Fencepost'
 | --- | --- |
 | shared | it may travel with commands of other connections that hold the same tokens |
 | own | the connection gets an upstream connection of its own, for life |
-| script | as own; the script can reach the keys that it declares, and no others, by the commands \
-that [scripts may run](#not-in-scripts) |
+| script | as own; the script can reach [what its connection may touch](#keys-in-scripts), by the \
+commands that [scripts may run](#not-in-scripts) |
 | transaction, subscription | as own |
 | guard | the guard answers; Redis sees nothing of it |
 
@@ -51,10 +51,35 @@ administer, or do not tell their keys.
 ";
 
 const NOT_IN_SCRIPTS: &str = "
+## Keys in scripts
+
+A script, or a function, reaches the keys that the rules give to the tokens of its connection, whether \
+it declares them or builds their names:
+
+| rule | the script reaches, without declaring it |
+| --- | --- |
+| `k:{id}:**=bench/{id}`, with a token of `bench/42` | `k:42` and `k:42:*` |
+| `app:**=jobs`, `app:*:**=jobs`, with a token of `jobs` | `app` and `app:*`; `app:*` |
+| `bull:**=@open` | `bull` and `bull:*` |
+| `--default-rule open` | every key that no rule protects |
+| `--default-rule fenced` | the key that is named like a lock held |
+| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, a blank | none: a pattern of Redis' ACL cannot say it |
+
+What an earlier rule refuses is never reached, nor what begins with `{fence:`. Keys beyond the patterns \
+have to be declared in KEYS, and are checked like any others: at most 256, without white space or zero \
+bytes, and each change of them costs a round trip. What ran before on the connection does not matter. \
+A rule that stands in front of others, such as `*:x:**=@deny`, takes their patterns away where one of \
+their keys may match it.
+Names with something in front of `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
+scripts where a rule is `app1:**`; with an open default add `--rule 'app1:%7Bfence:**=@deny'`.
+A script that touches anything else is answered `DENIED`, with its SHA-1 (a function, with its name) \
+and the tokens of its connection; in the reply to EXEC Redis' own words stand instead. What the script \
+did before stays.
+
 ## Not in scripts
 
 A script may run the commands above whose keys stand at fixed positions or are counted, and a few \
-without keys. Redis refuses the rest to it (NOPERM), commands of modules among them: Redis' ACL finds \
+without keys. Redis refuses the rest to it (`DENIED`), commands of modules among them: Redis' ACL finds \
 other keys for GEORADIUS and XREADGROUP than they take. The list is computed when the guard connects. \
 Sent by themselves, or in a MULTI without a script, they work.
 A script may PUBLISH and SPUBLISH on all channels but those that begin with `{fence:`.

@@ -12,6 +12,7 @@ use super::{State, Upstream, Waiting};
 use crate::redis_port::out::Out;
 use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
 use crate::redis_port::resp::reply::ReplyScanner;
+use crate::redis_port::script_denial::{LINE_BYTES_MAX, ScriptDenials};
 
 /// What one read takes at most.
 const READ: usize = 64 * 1024;
@@ -96,6 +97,7 @@ impl Upstream {
             }
             (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
                 match instead {
+                    None if replies.holds_error(self.denials.as_ref(), outbox, piece) => {}
                     None => replies.deliver(outbox, piece),
                     Some(_) if !piece.ends => replies.buf.advance(piece.len),
                     Some(bytes) => {
@@ -160,6 +162,37 @@ impl Upstream {
     }
 }
 
+impl Replies {
+    /// Keeps an error on an own connection until its line is whole, and hands it on: in the guard's
+    /// words where it says that a script was refused something. `false` for any other reply.
+    fn holds_error(
+        &mut self,
+        denials: Option<&ScriptDenials>,
+        outbox: &Rc<Outbox>,
+        piece: Piece,
+    ) -> bool {
+        let Some(denials) = denials else { return false };
+        let is_error = if piece.begins { self.buf[0] == b'-' } else { !self.error.is_empty() };
+        if !is_error {
+            return false;
+        }
+        self.error.extend_from_slice(&self.buf[..piece.len]);
+        self.buf.advance(piece.len);
+        if piece.ends {
+            match denials.in_place_of(&self.error) {
+                Some(line) => outbox.copy(format!("-{line}\r\n").as_bytes(), true),
+                None => outbox.copy(&self.error, true),
+            }
+            self.error.clear();
+        } else if self.error.len() > LINE_BYTES_MAX {
+            outbox.copy(&self.error, false);
+            self.error.clear();
+        }
+        self.will_flush(outbox);
+        true
+    }
+}
+
 /// A part of a reply, or all of it, at the beginning of what was read.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -175,13 +208,21 @@ struct Replies {
     buf: BytesMut,
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
+    /// The beginning of an error line that is not whole yet.
+    error: Vec<u8>,
     /// A part was handed on of something that is not whole yet; whether it is a message.
     cut: Option<bool>,
 }
 
 impl Replies {
     fn new() -> Self {
-        Self { buf: BytesMut::new(), scanner: ReplyScanner::new(), flush: Vec::new(), cut: None }
+        Self {
+            buf: BytesMut::new(),
+            scanner: ReplyScanner::new(),
+            flush: Vec::new(),
+            error: Vec::new(),
+            cut: None,
+        }
     }
 
     fn deliver(&mut self, outbox: &Rc<Outbox>, piece: Piece) {

@@ -4,7 +4,8 @@ use super::hostile::{Canaries, variants};
 use super::page::not_in_scripts;
 use super::samples::SAMPLES;
 use super::*;
-use crate::redis_port::confine::{Scoped, narrowing};
+use crate::redis_port::confine::{Scoped, add_confinement};
+use crate::rules::{DefaultRule, KeyPatterns, Rules};
 
 /// What passes from a client of Redis 7.0 and not from a script, one a line.
 const NOT_IN_SCRIPTS_7_0: &str = "\
@@ -65,12 +66,20 @@ fn what_scripts_may_not_run_is_computed() {
 
 const USER: &str = "script";
 
+/// Confines the user to patterns and to keys beyond them.
+fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &Scoped) {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg(USER);
+    add_confinement(&mut command, Some(rules), patterns, more).unwrap();
+    command.exec(&mut redis.connection).unwrap();
+}
+
 /// Narrows the user to the keys of a sample, as the guard would.
 fn narrow(redis: &mut Redis, rules: &[String], line: &str, keys: &[KeyUse]) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let key = |key: &KeyUse| (words[key.arg].as_bytes().to_vec(), key.access);
     let keys: Scoped = keys.iter().map(key).collect();
-    narrowing(USER, Some(rules), &keys).unwrap().exec(&mut redis.connection).unwrap();
+    confine(redis, rules, &KeyPatterns::default(), &keys);
 }
 
 /// Every command that a script may run, from within a real script whose user is narrowed to the
@@ -120,8 +129,7 @@ fn a_user_with_all_commands_would_reach_the_canary() {
         let canaries = Canaries::place(&mut redis);
         redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
         let keys = ["g1", "STREAMS", ">"].map(|key| (key.as_bytes().to_vec(), KeyAccess::Write));
-        let narrow = narrowing(USER, Some(rules), &Scoped::from(keys)).unwrap();
-        narrow.exec(&mut redis.connection).unwrap();
+        confine(&mut redis, rules, &KeyPatterns::default(), &Scoped::from(keys));
         let mut script = redis.connect("");
         real::run(&mut script, &["AUTH", USER, "p"]).unwrap();
         for line in lines {
@@ -138,7 +146,7 @@ fn scripts_publish_on_channels_that_are_not_fencepost_s_own() {
     let mut redis = Redis::start();
     let rules = redis.table().script_rules();
     redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
-    narrowing(USER, Some(&rules), &Scoped::new()).unwrap().exec(&mut redis.connection).unwrap();
+    confine(&mut redis, &rules, &KeyPatterns::default(), &Scoped::new());
     let mut script = redis.connect("");
     real::run(&mut script, &["AUTH", USER, "p"]).unwrap();
     for command in ["PUBLISH", "SPUBLISH"] {
@@ -157,6 +165,40 @@ fn scripts_publish_on_channels_that_are_not_fencepost_s_own() {
             let body = format!("return redis.call('{command}', ARGV[1], 'x')");
             let reply = real::run(&mut script, &["EVAL", &body, "0", channel]);
             assert_eq!(reply.is_ok(), may, "{command} {channel}: {reply:?}");
+        }
+    }
+}
+
+/// Redis reads the patterns as the guard does: the same keys, whatever bytes are in them.
+#[test]
+fn redis_matches_the_patterns_as_the_guard_does() {
+    let mut redis = Redis::start();
+    let rules = redis.table().script_rules();
+    redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
+    let texts =
+        ["k:{id}:**=bench/{id}", "%5D%5E%5C-:**=@deny", "a%20b=@deny", "o/**=@open", "%FF:**=x"];
+    let parsed = texts.map(|text| text.parse().unwrap()).to_vec();
+    let some = Rules::new(parsed).unwrap().with_default(DefaultRule::Open);
+    let some = some.key_patterns(&["bench/a[*?]\\b^", "bench/42"], false);
+    let leads: [&[u8]; 12] = [
+        b"", b"k:", b"k:42", b"k:4", b"o/", b"]", b"]^\\-:", b"]^\\-", b"a b", b"{fence", b"{",
+        b"\xff:",
+    ];
+    let rests: [&[u8]; 9] =
+        [b"", b":", b":x", b"*", b"\0", b" ", b"\xff\xfe", b"default}:guard:marks", b"]^-\\["];
+    for patterns in [some, KeyPatterns::everything()] {
+        confine(&mut redis, &rules, &patterns, &Scoped::new());
+        for (lead, rest) in leads.iter().flat_map(|lead| rests.map(|rest| (lead, rest))) {
+            let key = [lead, rest].concat();
+            let mut dry = redis::cmd("ACL");
+            dry.arg("DRYRUN").arg(USER).arg("SET").arg(&key).arg("1");
+            let reply: redis::Value = dry.query(&mut redis.connection).unwrap();
+            assert_eq!(
+                reply == redis::Value::Okay,
+                patterns.cover(&key, true),
+                "{}",
+                key.escape_ascii()
+            );
         }
     }
 }
