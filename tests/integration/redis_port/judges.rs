@@ -44,6 +44,20 @@ fn ioredis_and_node_redis_say_that_it_is_redis() {
 }
 
 #[test]
+fn bullmq_and_its_like_run_unmodified() {
+    if is_there("node", 20) && is_there("npm", 9) {
+        judge("node-queues");
+    } else {
+        eprintln!("not judged by BullMQ, Bull and bee-queue: there is no Node 20 with npm");
+    }
+}
+
+#[test]
+fn celery_and_its_like_run_unmodified() {
+    judge("queues");
+}
+
+#[test]
 fn redis_benchmark_says_that_it_is_redis() {
     judge("benchmark");
 }
