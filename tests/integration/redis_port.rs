@@ -1,6 +1,7 @@
 //! The Redis port over real processes: an existing Redis, raw protocol, and everything that may
 //! happen to both between two steps of a hand-over.
 
+mod after_fenced;
 mod bad_input;
 mod bad_store;
 mod cluster;
@@ -48,6 +49,20 @@ pub(crate) async fn port(setup: &Setup) -> Port {
     let mut server = setup.start().await;
     let address = server.redis_port().await;
     Port { server, address }
+}
+
+/// Guards that keep the connections of tokens that were refused.
+pub(crate) fn keeping_setup(url: &str) -> Setup {
+    setup(url).args(&["--after-fenced", "keep"])
+}
+
+/// As many of these before one Redis.
+pub(crate) async fn keeping_ports(redis: &Redis, count: usize) -> Vec<Port> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(port(&keeping_setup(&redis.url())).await);
+    }
+    all
 }
 
 /// As many guards before one Redis.

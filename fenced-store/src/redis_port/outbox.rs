@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use service_kit::socket;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
@@ -258,6 +259,11 @@ impl Outbox {
             self.drained.notify_one();
         }
         matches!(written, Ok(true))
+    }
+
+    /// Ends the sending direction, once everything was written.
+    pub(super) fn finish(&self) {
+        socket::finish_sending(self.socket.as_ref());
     }
 
     /// Waits until the socket takes more.

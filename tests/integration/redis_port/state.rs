@@ -6,7 +6,7 @@ use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
 use fence_tests::wait::until_true;
 
-use super::ports;
+use super::{keeping_ports, ports};
 
 /// Each way to present a newer token, on a connection that holds another.
 fn ways(credential: &str) -> [Vec<&str>; 3] {
@@ -123,7 +123,7 @@ async fn what_would_be_lost_refuses_the_change() {
 #[tokio::test]
 async fn what_belongs_to_the_client_is_kept() {
     let redis = Redis::start().await;
-    let guards = ports(&redis, 2).await;
+    let guards = keeping_ports(&redis, 2).await;
     let (old, new, last) = (Grant::new(10, "1"), Grant::new(20, "1"), Grant::new(30, "1"));
     let mut client = RespClient::connect(&guards[0].address).await;
     client.call(&["HELLO", "3", "AUTH", "fence", &old.credential, "SETNAME", "me"]).await;

@@ -25,6 +25,12 @@ fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        if let Some(refusal) = self.refused.as_ref().filter(|_| self.ends) {
+            // The rest of a pipeline. Nothing of it is executed, whatever it is.
+            self.outbox.error(&refusal.not_applied());
+            self.hub.port.counters.refused.inc();
+            return Next::Serve;
+        }
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
             && self.lost().await == Next::Close
         {
@@ -58,6 +64,7 @@ impl Client {
                 self.lost_watch = false;
             }
             self.outbox.error(&line);
+            self.answered_refusal();
             self.hub.port.counters.refused.inc();
             return Next::Serve;
         }
@@ -89,6 +96,7 @@ impl Client {
         }
         self.hub.port.counters.refused.inc();
         self.outbox.error(&refusal.not_applied());
+        self.answered_refusal();
         Next::Serve
     }
 

@@ -112,6 +112,7 @@ impl Client {
                 }
             }
         }
+        self.group = self.hub.groups.join(&tokens);
         self.likeness = likeness;
         self.held = tokens;
         Ok(())
@@ -256,6 +257,7 @@ impl Client {
         self.own = None;
         self.refused = None;
         self.name = Bytes::new();
+        self.group = None;
         self.held = HeldTokens::default();
         self.likeness = super::Likeness {
             tokens: HeldTokens::default(),
