@@ -10,6 +10,7 @@ mod facts;
 mod fail_points;
 mod handover;
 mod judges;
+mod keyless;
 mod link;
 mod lost_marks;
 mod matrix;

@@ -371,8 +371,13 @@ impl Client {
             return Some(self.local(local, command).await);
         }
         let name = quoted(name).to_ascii_lowercase();
+        // Redis' words for a refused EXEC.
+        let begin = match plan.handling {
+            Handling::Exec => "EXECABORT Transaction discarded because of:",
+            _ => "ERR",
+        };
         self.outbox.error(&format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+            "{begin} Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
              are allowed in this context"
         ));
         Some(Next::Serve)
