@@ -280,8 +280,11 @@ impl Client {
 
     /// Waits for more to do.
     async fn wait(&mut self, stop: &CancellationToken) -> Next {
-        if self.outbox.end().is_some() || self.has_answered_all().await {
+        if self.outbox.end().is_some() {
             return Next::Close;
+        }
+        if self.has_answered_all() {
+            return self.rest_of_pipeline().await;
         }
         if self.is_superseded() {
             self.ends = true;

@@ -106,7 +106,6 @@ async fn what_was_answered_before_is_delivered() {
     assert!(client.hears_within(10_000).await, "no reply began");
     RespClient::fenced(&guards[1].address, &new.credential).await;
     client.send(&["SET", &old.key("b"), "late"]).await;
-    client.finish_sending().await;
     let replies = client.until_closed().await;
     assert_eq!(replies[0], Resp::bulk(&large));
     assert!(replies.len() == 2 && is_refused(&replies[1]), "{}", replies.len());

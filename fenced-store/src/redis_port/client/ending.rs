@@ -72,17 +72,18 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends and nothing that was sent is left unanswered.
-    pub(super) async fn has_answered_all(&mut self) -> bool {
-        if !self.ends || !self.buf.is_empty() || !self.may_serve() {
-            return false;
-        }
-        // The rest of a pipeline may be in the socket by now.
+    /// Whether the connection ends and nothing that was read is left unanswered.
+    pub(super) fn has_answered_all(&self) -> bool {
+        self.ends && self.buf.is_empty() && self.may_serve()
+    }
+
+    /// Reads what is in the socket by now: the rest of a pipeline is answered before the end.
+    pub(super) async fn rest_of_pipeline(&mut self) -> Next {
         tokio::task::yield_now().await;
         self.buf.reserve(READ);
         match self.reader.try_read_buf(&mut self.buf) {
-            Ok(bytes @ 1..) => self.charged(bytes) == Next::Close,
-            _ => true,
+            Ok(bytes @ 1..) => self.charged(bytes),
+            _ => Next::Close,
         }
     }
 
