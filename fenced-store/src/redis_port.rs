@@ -41,6 +41,7 @@ mod front;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hub;
+mod look_ups;
 mod out;
 mod outbox;
 mod patience;

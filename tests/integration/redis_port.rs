@@ -57,6 +57,11 @@ pub(crate) fn keeping_setup(url: &str) -> Setup {
     setup(url).args(&["--after-fenced", "keep"])
 }
 
+/// A guard whose rules protect nothing.
+pub(crate) fn bare_open_setup(url: &str) -> Setup {
+    Setup::fenced_store(url).args(&["--redis-listen", "127.0.0.1:0", "--default-rule", "open"])
+}
+
 /// As many of these before one Redis.
 pub(crate) async fn keeping_ports(redis: &Redis, count: usize) -> Vec<Port> {
     let mut all = Vec::new();

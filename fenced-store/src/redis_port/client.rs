@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
 use super::budget::{Charge, FREE};
-use super::commands::{Handling, KeyUse};
+use super::commands::names::Listing;
+use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
@@ -31,6 +32,7 @@ mod fence;
 mod forward;
 mod limits;
 mod local;
+mod look_up;
 mod observe;
 mod script;
 mod transaction;
@@ -242,7 +244,7 @@ impl Client {
             return false;
         };
         let fits = match plan.handling {
-            Handling::Shared => true,
+            Handling::Shared => plan.touches == Touches::Keys || Listing::of(command).is_none(),
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             _ => false,
         };

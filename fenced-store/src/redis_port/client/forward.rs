@@ -1,13 +1,14 @@
 //! What becomes of a command that is not the usual case.
 
 use super::super::authorize::{Denied, authorize};
+use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan};
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
-use super::super::upstream::{Raw, Upstream};
+use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::{Client, Next, Own, keys_of};
@@ -15,6 +16,10 @@ use super::{Client, Next, Own, keys_of};
 /// The refusal of a script to a client that has presented no token, where every key needs one.
 const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
                                   nothing else while it runs; AUTH with a fencing credential first";
+
+/// The refusal of a list of channels whose reply would come with that of EXEC.
+const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
+                                 Fencepost's own channels out of its reply; send it before";
 
 /// Whether it is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
@@ -117,6 +122,9 @@ impl Client {
     async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
         match plan.handling {
             Handling::Shared => {
+                if self.transaction.is_some() && names::is_of_channels(command.command()) {
+                    return Err(Refusal::Line(CHANNELS_IN_MULTI.to_owned()));
+                }
                 self.connected().await?;
                 self.widened(command, plan).await?;
             }
@@ -164,9 +172,22 @@ impl Client {
     /// Sends a command on the connection that is there.
     pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let upstream = self.with_room().await?;
-        let raw = command.raw();
+        // In a transaction the names come in the reply to EXEC, among replies of any form.
+        let listing = match self.transaction {
+            None => Listing::of(command.command()),
+            Some(_) => None,
+        };
+        let raw = match listing {
+            Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
+            None => command.raw(),
+        };
+        let protocol = self.likeness.protocol;
+        let instead = listing.map(|listing| {
+            let replies = listing.replies();
+            Instead::Names { listing, replies, protocol }
+        });
         let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
-        upstream.send(&self.outbox, raw, None);
+        upstream.send(&self.outbox, raw, instead);
         self.hub.port.counters.forwarded.inc();
         Ok(())
     }
@@ -306,7 +327,8 @@ impl Client {
         };
         match (&self.upstream, instead) {
             (Some(upstream), Some(reply)) => {
-                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), Some(reply));
+                let instead = Some(Instead::Reply(reply));
+                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
             }
             _ => self.send(command).await?,
         }

@@ -43,6 +43,12 @@ impl Client {
                 self.ok();
                 Ok(())
             }
+            Local::ClientId
+            | Local::ClientInfo
+            | Local::ClientList
+            | Local::AclWhoAmI
+            | Local::ModuleList => self.look_up(local, command.command()),
+            Local::ConfigGet => self.config_get(command.command()).await,
         };
         match done {
             Ok(()) => Next::Serve,

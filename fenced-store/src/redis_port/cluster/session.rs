@@ -4,6 +4,7 @@
 //! and a client that does not read is not served: what is held for it is its input up to one
 //! command, and the replies of that command.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -110,6 +111,8 @@ struct Session {
 #[derive(Debug)]
 struct State {
     id: u64,
+    /// The client's address, and the guard's.
+    addresses: [Option<SocketAddr>; 2],
     name: Bytes,
     protocol: Protocol,
     tokens: HeldTokens,
@@ -123,6 +126,7 @@ struct State {
 impl Session {
     fn new(port: Arc<ClusterPort>, stream: TcpStream) -> Self {
         let state = State {
+            addresses: [stream.peer_addr().ok(), stream.local_addr().ok()],
             id: port.next_id.fetch_add(1, Ordering::Relaxed),
             name: Bytes::new(),
             protocol: Protocol::Resp2,

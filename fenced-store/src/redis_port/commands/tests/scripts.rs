@@ -10,8 +10,6 @@ use crate::redis_port::confine::{Scoped, narrowing};
 const NOT_IN_SCRIPTS_7_0: &str = "\
 CLIENT CACHING
 CLIENT GETREDIR
-CLIENT ID
-CLIENT INFO
 CLIENT TRACKING
 CLIENT TRACKINGINFO
 COMMAND
