@@ -46,6 +46,11 @@ impl Access {
         !self.allow_unfenced_reads && self.rules.need_tokens()
     }
 
+    /// Whether there can be keys that are read with a token only, or by nobody.
+    pub(crate) fn protects_reads(&self) -> bool {
+        !self.allow_unfenced_reads && self.rules.protect_reads()
+    }
+
     /// The fence that an operation on `key` has to pass; `None` where it needs none.
     ///
     /// # Errors

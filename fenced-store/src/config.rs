@@ -15,7 +15,7 @@ use service_kit::flags::{
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::{PortSettings, SilenceLimits};
+use crate::redis_port::{AfterFenced, PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
@@ -115,6 +115,10 @@ pub struct Config {
     /// before it is disconnected; 0 is no limit. One that waits for Redis, or subscribes, does not rest.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
     pub redis_idle_timeout: Duration,
+    /// What happens to a connection of the Redis port after FENCED: it is closed, so that pools
+    /// connect again with the newest token, or it is kept for a newer token.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub after_fenced: AfterFenced,
     /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
@@ -265,6 +269,7 @@ impl Config {
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
             max_connections: listener.max_connections,
+            after_fenced: self.after_fenced,
             silence: SilenceLimits {
                 command: listener.body_timeout,
                 bytes_per_sec_min: listener.body_bytes_per_sec_min,

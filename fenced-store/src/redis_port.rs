@@ -20,6 +20,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use service_kit::redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
@@ -40,6 +41,7 @@ mod front;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hub;
+mod look_ups;
 mod out;
 mod outbox;
 mod patience;
@@ -50,6 +52,7 @@ mod retire;
 mod script_denial;
 mod stranger;
 mod thread;
+mod token_group;
 mod tokens;
 mod upstream;
 
@@ -75,6 +78,30 @@ pub struct PortSettings {
     pub max_connections: usize,
     /// How long clients may be silent.
     pub silence: SilenceLimits,
+    /// Treatment of a connection whose token was refused.
+    pub after_fenced: AfterFenced,
+}
+
+/// Treatment of a connection whose token was refused: no command can succeed on it any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum AfterFenced {
+    /// It is closed once the client has received the error, so that a pool connects again and asks
+    /// its credential hook for the newest token.
+    #[default]
+    Close,
+    /// It stays open, so that its client can present a newer token on it.
+    Keep,
+}
+
+/// How long a client may leave its connection open once it was sent everything. Closing a socket
+/// with unread bytes resets it, and the client could lose the last reply.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl PortSettings {
+    /// Whether a connection is closed once its tokens were refused.
+    fn closes_fenced(&self) -> bool {
+        self.after_fenced == AfterFenced::Close
+    }
 }
 
 /// What all threads of the port share.

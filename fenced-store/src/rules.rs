@@ -161,6 +161,12 @@ impl Rules {
         self.default != DefaultRule::Open && self.rules.iter().all(needs)
     }
 
+    /// Whether there can be keys that are read with a token only, or by nobody.
+    pub(crate) fn protect_reads(&self) -> bool {
+        let protects = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
+        self.default != DefaultRule::Open || self.rules.iter().any(protects)
+    }
+
     /// The text of the rule that decides over `key`; `default` where none does.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));

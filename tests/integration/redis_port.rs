@@ -1,6 +1,7 @@
 //! The Redis port over real processes: an existing Redis, raw protocol, and everything that may
 //! happen to both between two steps of a hand-over.
 
+mod after_fenced;
 mod bad_input;
 mod bad_store;
 mod cluster;
@@ -9,6 +10,7 @@ mod facts;
 mod fail_points;
 mod handover;
 mod judges;
+mod keyless;
 mod link;
 mod lost_marks;
 mod matrix;
@@ -49,6 +51,25 @@ pub(crate) async fn port(setup: &Setup) -> Port {
     let mut server = setup.start().await;
     let address = server.redis_port().await;
     Port { server, address }
+}
+
+/// Guards that keep the connections of tokens that were refused.
+pub(crate) fn keeping_setup(url: &str) -> Setup {
+    setup(url).args(&["--after-fenced", "keep"])
+}
+
+/// A guard whose rules protect nothing.
+pub(crate) fn bare_open_setup(url: &str) -> Setup {
+    Setup::fenced_store(url).args(&["--redis-listen", "127.0.0.1:0", "--default-rule", "open"])
+}
+
+/// As many of these before one Redis.
+pub(crate) async fn keeping_ports(redis: &Redis, count: usize) -> Vec<Port> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(port(&keeping_setup(&redis.url())).await);
+    }
+    all
 }
 
 /// As many guards before one Redis.

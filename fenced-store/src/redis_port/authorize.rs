@@ -40,7 +40,7 @@ pub(super) fn authorize(
 ) -> Result<(), Denied> {
     match plan.touches {
         Touches::Nothing => Ok(()),
-        Touches::Keyspace if tokens.is_empty() && !guard.access.allow_unfenced_reads => {
+        Touches::Keyspace if tokens.is_empty() && guard.access.protects_reads() => {
             let line = "NOTOKEN the names of all keys are read with a token only, of whichever \
                         lock; or start the guard with --allow-unfenced-reads";
             Err(Denied { code: Code::TokenRequired, arg: None, line: line.to_owned() })

@@ -10,25 +10,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
 use super::budget::{Charge, FREE};
-use super::commands::{Handling, KeyUse};
+use super::commands::names::Listing;
+use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
 use super::outbox::{End, Outbox};
 use super::patience::Patience;
-use super::refusal::{Refusal, unknown};
+use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
+use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
 use command::OwnedCommand;
 use transaction::Transaction;
 
 mod command;
+mod ending;
 mod fence;
 mod forward;
 mod limits;
 mod local;
+mod look_up;
 mod observe;
 mod script;
 mod transaction;
@@ -64,6 +68,10 @@ pub(super) struct Client {
     own: Option<Own>,
     /// Why no command can be sent with the tokens that are held.
     refused: Option<Refusal>,
+    /// FENCED was answered, and the connection is closed once the client has received it.
+    ends: bool,
+    /// The clients that hold the same tokens.
+    group: Option<Rc<TokenGroup>>,
     transaction: Option<Transaction>,
     /// It watched keys on a connection that was lost, so they may have changed unseen: the next EXEC
     /// fails, as it does in Redis after a change.
@@ -141,6 +149,8 @@ impl Client {
             upstream: None,
             own: None,
             refused: None,
+            ends: false,
+            group: None,
             transaction: None,
             lost_watch: false,
         }
@@ -150,6 +160,9 @@ impl Client {
     pub(super) async fn serve(mut self, stop: CancellationToken) {
         while self.serve_buffered().await == Next::Serve && self.wait(&stop).await == Next::Serve {}
         self.outbox.flush();
+        if self.ends {
+            self.deliver(&stop).await;
+        }
         if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
             own.close();
         }
@@ -231,7 +244,7 @@ impl Client {
             return false;
         };
         let fits = match plan.handling {
-            Handling::Shared => true,
+            Handling::Shared => plan.touches == Touches::Keys || Listing::of(command).is_none(),
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             Handling::Script => upstream.is_own() && self.is_confined_for(command),
             _ => false,
@@ -273,6 +286,13 @@ impl Client {
         if self.outbox.end().is_some() {
             return Next::Close;
         }
+        if self.has_answered_all() {
+            return self.rest_of_pipeline().await;
+        }
+        if self.is_superseded() {
+            self.ends = true;
+            return Next::Close;
+        }
         let may_read = self.may_serve();
         if !may_read {
             self.outbox.wait();
@@ -290,6 +310,8 @@ impl Client {
                 self.outbox.flush();
                 Next::Serve
             }
+            // The next wait sees whether the client rests.
+            () = ending::refusal(self.group.as_deref()) => Next::Serve,
             read = self.reader.read_buf(&mut self.buf), if reads => match read {
                 Ok(0) | Err(_) => Next::Close,
                 Ok(bytes) => self.charged(bytes),
@@ -335,40 +357,6 @@ impl Client {
             return self.lost().await;
         }
         Next::Serve
-    }
-
-    /// The connection to Redis broke. What is on its way is answered with what can be known: that
-    /// a higher token ended it, or only that nobody knows.
-    async fn lost(&mut self) -> Next {
-        let Some(upstream) = self.upstream.take() else { return Next::Serve };
-        let own = self.own.take();
-        let why = upstream.broken().unwrap_or_else(|| "closed".into());
-        let expected = self.outbox.expected();
-        let subscribes = own.as_ref().is_some_and(|own| self.subscribes(own, &upstream));
-        let is_bound =
-            subscribes || own.as_ref().is_some_and(|own| own.watches) || self.transaction.is_some();
-        if expected == 0 && !is_bound && own.is_none() {
-            return Next::Serve;
-        }
-        let refusal = if self.likeness.tokens.is_empty() {
-            None
-        } else {
-            self.hub.shared(&self.likeness).await.err()
-        };
-        let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
-        self.outbox.fail_expected(&line);
-        self.hub.port.counters.unknown.inc_by(expected);
-        self.lost_watch |= own.as_ref().is_some_and(|own| own.watches);
-        let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
-        if let Some(refusal) = refusal.filter(|_| is_fenced) {
-            self.hub.port.note_refusal(&refusal);
-            self.refused = Some(refusal);
-        }
-        let must_close = match own {
-            Some(own) => subscribes || own.is_tuned || !is_fenced,
-            None => self.transaction.is_some() && !is_fenced,
-        };
-        if must_close { Next::Close } else { Next::Serve }
     }
 
     /// Waits until everything that was forwarded is answered.

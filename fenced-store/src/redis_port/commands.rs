@@ -15,6 +15,7 @@ mod compile;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod meta;
+pub(crate) mod names;
 #[cfg(test)]
 mod page;
 mod policy;
@@ -113,6 +114,18 @@ pub(crate) enum Local {
     ClientGetName,
     /// CLIENT SETINFO.
     ClientSetInfo,
+    /// CLIENT ID.
+    ClientId,
+    /// CLIENT INFO.
+    ClientInfo,
+    /// CLIENT LIST.
+    ClientList,
+    /// CONFIG GET.
+    ConfigGet,
+    /// ACL WHOAMI.
+    AclWhoAmI,
+    /// MODULE LIST.
+    ModuleList,
     /// FENCE.
     Fence,
 }

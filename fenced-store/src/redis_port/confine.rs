@@ -31,8 +31,9 @@ pub(super) const KEYS_MAX: usize = 256;
 /// The names of these keys take at most so many bytes.
 pub(super) const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// What a user that is not confined may do, as a selector.
-const WIDE: &str = "(~* &* +@all -@admin -flushall -flushdb -swapdb -migrate)";
+/// What a user that is not confined may do, as a selector. To Redis ROLE and LASTSAVE are
+/// administration, too; they only read.
+const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -flushall -flushdb -swapdb -migrate)";
 
 /// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
 /// "but", so there is one for each byte in which a name can differ.

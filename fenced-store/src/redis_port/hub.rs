@@ -18,6 +18,7 @@ use super::resp::Protocol;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
 use super::stranger;
+use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
@@ -47,6 +48,8 @@ pub(super) struct Hub {
     pub(super) budget: Arc<Budget>,
     /// Whether a client without a token is of no use but to present one.
     pub(super) limits_strangers: bool,
+    /// Clients by the tokens that they hold.
+    pub(super) groups: TokenGroups,
     users: AclUsers,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
     asked: Cell<u64>,
@@ -84,6 +87,7 @@ impl Hub {
             port,
             budget,
             limits_strangers,
+            groups: TokenGroups::default(),
             users,
             shared: RefCell::default(),
             asked: Cell::new(0),
@@ -209,6 +213,7 @@ impl Hub {
 
     /// Closes shared connections that nobody uses; to be called now and then.
     pub(super) fn close_idle(&self) {
+        self.groups.sweep();
         self.shared.borrow_mut().retain(|_, slot| {
             // One that is being made is in use.
             let Ok(mut held) = slot.made.try_lock() else { return true };

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use service_kit::socket;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
@@ -47,6 +48,8 @@ struct Inner {
     local: VecDeque<(u64, Bytes)>,
     /// What they take.
     local_bytes: usize,
+    /// A reply that is changed once it is whole.
+    held: BytesMut,
     /// The task waits until nothing is expected any more, or there is room.
     waits: bool,
     queued_for_flush: bool,
@@ -78,6 +81,7 @@ impl Outbox {
                 done: 0,
                 local: VecDeque::new(),
                 local_bytes: 0,
+                held: BytesMut::new(),
                 waits: false,
                 queued_for_flush: false,
                 is_open: false,
@@ -146,6 +150,21 @@ impl Outbox {
         self.end_wait(inner);
     }
 
+    /// Keeps a part of the reply that came first in line.
+    pub(super) fn hold(&self, bytes: &[u8]) {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.end.is_none() {
+            inner.held.extend_from_slice(bytes);
+            self.settle(inner);
+        }
+    }
+
+    /// Passes on what is made of the reply that was kept.
+    pub(super) fn pass_held(&self, make: impl FnOnce(Bytes) -> Bytes) {
+        let held = std::mem::take(&mut self.inner.borrow_mut().held);
+        self.give(make(held.freeze()), true);
+    }
+
     /// The reply that came first in line is complete.
     pub(super) fn done(&self) {
         let inner = &mut *self.inner.borrow_mut();
@@ -187,6 +206,7 @@ impl Outbox {
         if inner.end.is_some() {
             return;
         }
+        inner.held = BytesMut::new();
         let mut bytes = BytesMut::new();
         encode::error(&mut bytes, line);
         while inner.done < inner.sent {
@@ -207,7 +227,7 @@ impl Outbox {
 
     /// Accounts for what is held now.
     fn settle(&self, inner: &mut Inner) {
-        if !inner.charge.set(inner.out.len() + inner.local_bytes) {
+        if !inner.charge.set(inner.out.len() + inner.local_bytes + inner.held.len()) {
             inner.end.get_or_insert(End::TooSlow);
             self.wake.notify_one();
         }
@@ -258,6 +278,11 @@ impl Outbox {
             self.drained.notify_one();
         }
         matches!(written, Ok(true))
+    }
+
+    /// Ends the sending direction, once everything was written.
+    pub(super) fn finish(&self) {
+        socket::finish_sending(self.socket.as_ref());
     }
 
     /// Waits until the socket takes more.

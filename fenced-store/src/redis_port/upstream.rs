@@ -17,8 +17,10 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 use super::budget::{Budget, FixedCharge};
+use super::commands::names::Listing;
 use super::out::Out;
 use super::outbox::Outbox;
+use super::resp::Protocol;
 use super::script_denial::ScriptDenials;
 
 mod barrier;
@@ -82,12 +84,21 @@ enum Waiting {
     Reply {
         outbox: Rc<Outbox>,
         /// Answered in place of Redis' own reply.
-        instead: Option<Bytes>,
+        instead: Option<Instead>,
     },
     /// The end of the replies to a subscription of the owner.
     Barrier,
     /// The reply to a PING of the guard.
     Probe,
+}
+
+/// What a client is answered in place of Redis' reply.
+#[derive(Clone, Debug)]
+pub(super) enum Instead {
+    /// These bytes.
+    Reply(Bytes),
+    /// What is made of the names in so many replies.
+    Names { listing: Listing, replies: u32, protocol: Protocol },
 }
 
 /// The bytes of a command, to be copied or to be given.
@@ -136,7 +147,7 @@ impl Upstream {
 
     /// Sends a command of `outbox`, which leaves with the next [`Upstream::kick`]. Call it only while
     /// [`Upstream::broken`] is `None`.
-    pub(super) fn send(&self, outbox: &Rc<Outbox>, raw: Raw<'_>, instead: Option<Bytes>) {
+    pub(super) fn send(&self, outbox: &Rc<Outbox>, raw: Raw<'_>, instead: Option<Instead>) {
         let mut state = self.state.borrow_mut();
         match raw {
             Raw::Copy(bytes) => state.out.copy(bytes),

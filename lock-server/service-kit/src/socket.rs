@@ -5,6 +5,7 @@
 //! something was sent.
 
 use std::io;
+use std::net::Shutdown;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -34,6 +35,12 @@ pub fn tune_accepted(stream: &TcpStream) {
 /// Sets the options of a connection that was made to a store: `TCP_NODELAY` and limits on silence.
 pub fn tune_to_store(stream: &TcpStream) {
     tune(stream, STORE_UNACKNOWLEDGED);
+}
+
+/// Ends the sending direction of a connection: the peer reads what was sent, then the end of it.
+pub fn finish_sending(stream: &TcpStream) {
+    // A connection that is gone has nothing to finish.
+    let _ = SockRef::from(stream).shutdown(Shutdown::Write);
 }
 
 fn tune(stream: &TcpStream, unacknowledged: Duration) {

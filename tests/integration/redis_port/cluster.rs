@@ -11,7 +11,7 @@ use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::wait::{until, until_true};
 use service_kit::redis_link::slot_of;
 
-use super::{Port, port, setup};
+use super::{Port, keeping_setup, port, setup};
 
 mod faults;
 mod replies;
@@ -19,8 +19,28 @@ mod replies;
 /// A cluster and a guard before it.
 async fn guarded() -> (RedisCluster, Port) {
     let cluster = RedisCluster::start().await;
-    let port = port(&setup(&cluster.url())).await;
+    let port = port(&keeping_setup(&cluster.url())).await;
     (cluster, port)
+}
+
+/// With `--after-fenced close`, the default.
+#[tokio::test]
+async fn a_connection_with_a_refused_token_is_closed() {
+    let cluster = RedisCluster::start().await;
+    let port = port(&setup(&cluster.url())).await;
+    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let key = old.key("a");
+    let mut late = RespClient::fenced(&port.address, &old.credential).await;
+    let mut client = RespClient::fenced(&port.address, &new.credential).await;
+    assert_eq!(client.call(&["SET", &key, "new"]).await, Resp::simple("OK"));
+    client.call(&["FENCE", &old.credential, "SET", &key, "late"]).await.expect_error("FENCED");
+    let words: [&[&str]; 3] =
+        [&["SET", &key, "late"], &["AUTH", &new.credential], &["SET", &key, "late"]];
+    for reply in late.pipeline(&words).await {
+        reply.expect_error("FENCED");
+    }
+    assert_eq!(late.until_closed().await, []);
+    assert_eq!(client.call(&["GET", &key]).await, Resp::bulk("new"));
 }
 
 /// Keys of `orders/1`, in as many slots, on every node.
@@ -33,7 +53,7 @@ fn keys(grant: &Grant, count: usize) -> Vec<String> {
 #[tokio::test]
 async fn what_one_token_touched_no_lower_one_changes() {
     let (cluster, port) = guarded().await;
-    let other = super::port(&setup(&cluster.url())).await;
+    let other = super::port(&keeping_setup(&cluster.url())).await;
     let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&other.address, &new.credential).await;
@@ -118,7 +138,7 @@ async fn a_command_over_two_locks_needs_both_tokens_and_checks_both() {
     let cluster = RedisCluster::start().await;
     // Both keys have the hash tag {t}.
     let rules = ["--rule", "acct:%7Bt%7D:{id}=acct/{id}"];
-    let port = super::port(&setup(&cluster.url()).args(&rules)).await;
+    let port = super::port(&keeping_setup(&cluster.url()).args(&rules)).await;
     let credential = |token, lock: &str| unsigned(token, lock, lease_id());
     let (a, b, b_new) = (credential(5, "acct/a"), credential(7, "acct/b"), credential(8, "acct/b"));
     let (key_a, key_b) = ("acct:{t}:a", "acct:{t}:b");
@@ -139,7 +159,7 @@ async fn a_command_over_two_locks_needs_both_tokens_and_checks_both() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_never_fall_in_any_slot() {
     let (cluster, one) = guarded().await;
-    let two = super::port(&setup(&cluster.url())).await;
+    let two = super::port(&keeping_setup(&cluster.url())).await;
     let lists = Arc::new(keys(&Grant::new(1, "1"), 6));
     let writers: Vec<_> = (1..=12_u64)
         .map(|token| {
@@ -265,7 +285,7 @@ async fn clients_have_the_limits_of_the_other_port() {
     let cluster = RedisCluster::start().await;
     let limits = ["--body-timeout", "500ms", "--redis-idle-timeout", "5s"];
     let budget = ["--max-redis-buffer-bytes", "8388608", "--max-command-bytes", "8388608"];
-    let port = port(&setup(&cluster.url()).args(&limits).args(&budget)).await;
+    let port = port(&keeping_setup(&cluster.url()).args(&limits).args(&budget)).await;
     let grant = Grant::new(34, "1");
     let (key, large) = (grant.key("a"), "x".repeat(2 << 20));
     let mut stranger = RespClient::connect(&port.address).await;
@@ -293,7 +313,7 @@ async fn clients_have_the_limits_of_the_other_port() {
 #[tokio::test]
 async fn observe_mode_counts_and_lets_pass() {
     let cluster = RedisCluster::start().await;
-    let port = port(&setup(&cluster.url()).args(&["--mode", "observe"])).await;
+    let port = port(&keeping_setup(&cluster.url()).args(&["--mode", "observe"])).await;
     let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
     let key = new.key("a");
     let mut client = RespClient::fenced(&port.address, &new.credential).await;

@@ -2,11 +2,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use fence_tests::process::command;
 
 /// Runs one judge to its end, however long it takes to download it the first time.
 fn judge(name: &str) {
+    // Judges share what is downloaded.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/run");
     let mut judging = command(script);
     judging.arg(name).env("FENCED_STORE_PROGRAM", fence_tests::binaries::path("fenced-store"));
@@ -31,6 +35,11 @@ fn is_there(program: &str, major: u32) -> bool {
 #[test]
 fn redis_py_says_that_it_is_redis() {
     judge("redis-py");
+}
+
+#[test]
+fn a_pool_of_redis_py_presents_the_newest_lease_by_itself() {
+    judge("pool");
 }
 
 /// Only where Node is: a distribution's packages of it are too old or too large to install here.

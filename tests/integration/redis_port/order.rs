@@ -5,7 +5,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
 
-use super::ports;
+use super::{keeping_ports, ports};
 
 const INCR: &str = "return redis.call('INCR', KEYS[1])";
 
@@ -49,7 +49,7 @@ async fn a_mixed_pipeline_keeps_its_order() {
 #[tokio::test]
 async fn a_refused_connection_may_present_a_newer_token() {
     let redis = Redis::start().await;
-    let guards = ports(&redis, 2).await;
+    let guards = keeping_ports(&redis, 2).await;
     let (old, new, last) = (Grant::new(10, "1"), Grant::new(20, "1"), Grant::new(30, "1"));
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
@@ -71,7 +71,7 @@ async fn a_refused_connection_may_present_a_newer_token() {
 #[tokio::test]
 async fn one_command_with_a_higher_token_ends_its_own_connections_token() {
     let redis = Redis::start().await;
-    let guards = ports(&redis, 1).await;
+    let guards = keeping_ports(&redis, 1).await;
     let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
@@ -87,7 +87,7 @@ async fn one_command_with_a_higher_token_ends_its_own_connections_token() {
 #[tokio::test]
 async fn a_token_ends_in_every_database() {
     let redis = Redis::start().await;
-    let guards = ports(&redis, 2).await;
+    let guards = keeping_ports(&redis, 2).await;
     let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
     let mut clients = Vec::new();
     for db in ["0", "3"] {

@@ -1,6 +1,7 @@
 //! What becomes of a command that is not the usual case.
 
 use super::super::authorize::{Denied, authorize};
+use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan};
 use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
@@ -8,7 +9,7 @@ use super::super::out::Out;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
-use super::super::upstream::{Raw, Upstream};
+use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::{Client, Next, Own, keys_of};
@@ -16,6 +17,10 @@ use super::{Client, Next, Own, keys_of};
 /// The refusal of a script to a client that has presented no token, where every key needs one.
 const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
                                   nothing else while it runs; AUTH with a fencing credential first";
+
+/// The refusal of a list of channels whose reply would come with that of EXEC.
+const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
+                                 Fencepost's own channels out of its reply; send it before";
 
 /// Whether it is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
@@ -26,6 +31,12 @@ fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        if let Some(refusal) = self.refused.as_ref().filter(|_| self.ends) {
+            // The rest of a pipeline. Nothing of it is executed, whatever it is.
+            self.outbox.error(&refusal.not_applied());
+            self.hub.port.counters.refused.inc();
+            return Next::Serve;
+        }
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
             && self.lost().await == Next::Close
         {
@@ -59,6 +70,7 @@ impl Client {
                 self.lost_watch = false;
             }
             self.outbox.error(&line);
+            self.answered_refusal();
             self.hub.port.counters.refused.inc();
             return Next::Serve;
         }
@@ -90,6 +102,7 @@ impl Client {
         }
         self.hub.port.counters.refused.inc();
         self.outbox.error(&refusal.not_applied());
+        self.answered_refusal();
         Next::Serve
     }
 
@@ -110,6 +123,9 @@ impl Client {
     async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
         match plan.handling {
             Handling::Shared => {
+                if self.transaction.is_some() && names::is_of_channels(command.command()) {
+                    return Err(Refusal::Line(CHANNELS_IN_MULTI.to_owned()));
+                }
                 self.connected().await?;
                 self.widened(command, plan).await?;
             }
@@ -159,9 +175,22 @@ impl Client {
     /// Sends a command on the connection that is there.
     pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let upstream = self.with_room().await?;
-        let raw = command.raw();
+        // In a transaction the names come in the reply to EXEC, among replies of any form.
+        let listing = match self.transaction {
+            None => Listing::of(command.command()),
+            Some(_) => None,
+        };
+        let raw = match listing {
+            Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
+            None => command.raw(),
+        };
+        let protocol = self.likeness.protocol;
+        let instead = listing.map(|listing| {
+            let replies = listing.replies();
+            Instead::Names { listing, replies, protocol }
+        });
         let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
-        upstream.send(&self.outbox, raw, None);
+        upstream.send(&self.outbox, raw, instead);
         self.hub.port.counters.forwarded.inc();
         Ok(())
     }
@@ -307,7 +336,8 @@ impl Client {
         };
         match (&self.upstream, instead) {
             (Some(upstream), Some(reply)) => {
-                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), Some(reply));
+                let instead = Some(Instead::Reply(reply));
+                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
             }
             _ => self.send(command).await?,
         }
@@ -372,8 +402,13 @@ impl Client {
             return Some(self.local(local, command).await);
         }
         let name = quoted(name).to_ascii_lowercase();
+        // Redis' words for a refused EXEC.
+        let begin = match plan.handling {
+            Handling::Exec => "EXECABORT Transaction discarded because of:",
+            _ => "ERR",
+        };
         self.outbox.error(&format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+            "{begin} Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
              are allowed in this context"
         ));
         Some(Next::Serve)

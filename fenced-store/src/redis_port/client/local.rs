@@ -43,6 +43,12 @@ impl Client {
                 self.ok();
                 Ok(())
             }
+            Local::ClientId
+            | Local::ClientInfo
+            | Local::ClientList
+            | Local::AclWhoAmI
+            | Local::ModuleList => self.look_up(local, command.command()),
+            Local::ConfigGet => self.config_get(command.command()).await,
         };
         match done {
             Ok(()) => Next::Serve,
@@ -112,6 +118,7 @@ impl Client {
                 }
             }
         }
+        self.group = self.hub.groups.join(&tokens);
         self.likeness = likeness;
         self.held = tokens;
         Ok(())
@@ -256,6 +263,7 @@ impl Client {
         self.own = None;
         self.refused = None;
         self.name = Bytes::new();
+        self.group = None;
         self.held = HeldTokens::default();
         self.likeness = super::Likeness {
             tokens: HeldTokens::default(),

@@ -4,6 +4,7 @@
 //! and a client that does not read is not served: what is held for it is its input up to one
 //! command, and the replies of that command.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
 use super::super::resp::{Protocol, ProtocolError, encode};
 use super::super::tokens::HeldTokens;
-use super::super::{PortSettings, stranger};
+use super::super::{LINGER, PortSettings, stranger};
 use super::Cluster;
 use crate::service::Guard;
 
@@ -110,9 +111,13 @@ struct Session {
 #[derive(Debug)]
 struct State {
     id: u64,
+    /// The client's address, and the guard's.
+    addresses: [Option<SocketAddr>; 2],
     name: Bytes,
     protocol: Protocol,
     tokens: HeldTokens,
+    /// The refusal of its tokens, with which the connection ends.
+    fenced: Option<String>,
     /// It has presented a genuine token.
     is_known: bool,
     keys: Vec<KeyUse>,
@@ -121,10 +126,12 @@ struct State {
 impl Session {
     fn new(port: Arc<ClusterPort>, stream: TcpStream) -> Self {
         let state = State {
+            addresses: [stream.peer_addr().ok(), stream.local_addr().ok()],
             id: port.next_id.fetch_add(1, Ordering::Relaxed),
             name: Bytes::new(),
             protocol: Protocol::Resp2,
             tokens: HeldTokens::default(),
+            fenced: None,
             is_known: false,
             keys: Vec::new(),
         };
@@ -145,6 +152,9 @@ impl Session {
             let next = self.serve_buffered(&mut parser, &mut buf).await;
             if self.flush().await == Next::Close || next == Next::Close {
                 return;
+            }
+            if self.state.fenced.is_some() && buf.is_empty() {
+                return self.finish(stop).await;
             }
             if buf.capacity() - buf.len() < READ / 4 {
                 buf.reserve(READ);
@@ -172,6 +182,20 @@ impl Session {
                 self.flush().await;
                 return;
             }
+        }
+    }
+
+    /// Ends a connection whose token was refused: the client reads the error, then the end.
+    async fn finish(mut self, stop: &CancellationToken) {
+        let mut rest = [0; 4096];
+        let until_closed = async {
+            // A client that is gone needs no end.
+            let _ = self.stream.shutdown().await;
+            while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(LINGER, until_closed) => {}
+            () = stop.cancelled() => {}
         }
     }
 

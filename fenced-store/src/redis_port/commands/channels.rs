@@ -21,7 +21,7 @@ pub(super) enum Channels {
     First,
     /// All behind a subcommand: PUBSUB NUMSUB.
     Listed,
-    /// A pattern behind a subcommand, without which every channel is meant: PUBSUB CHANNELS.
+    /// A pattern behind a subcommand: PUBSUB CHANNELS.
     Matching,
 }
 
@@ -34,11 +34,7 @@ const KEY_EVENTS: &[u8] = b"__keyevent@#__:*";
 ///
 /// # Errors
 /// [`Refused`] for a channel that is Fencepost's own, and for a pattern that can match one.
-pub(super) fn check(
-    channels: Channels,
-    name: &str,
-    command: Command<'_>,
-) -> Result<Touches, Refused> {
+pub(super) fn check(channels: Channels, command: Command<'_>) -> Result<Touches, Refused> {
     let (from, to, is_pattern) = match channels {
         Channels::All => (1, command.len(), false),
         Channels::Patterns => (1, command.len(), true),
@@ -46,16 +42,12 @@ pub(super) fn check(
         Channels::Listed => (2, command.len(), false),
         Channels::Matching => (2, command.len(), true),
     };
-    if channels == Channels::Matching && command.len() <= from {
-        return Err(Refused::denied(
-            name,
-            "without a pattern it would list Fencepost's own channels, too; give a pattern of yours",
-        ));
-    }
     let mut touches = Touches::Nothing;
     for channel in (from..to.min(command.len())).map(|at| command.arg(at)) {
         let reaches = |own: &[u8]| can_match(channel, is_pattern, own);
-        if is_own_name(channel) || OWN.iter().any(|own| reaches(own)) {
+        let is_own = || is_own_name(channel) || OWN.iter().any(|own| reaches(own));
+        // Own names are left out of what is listed (`names`).
+        if channels != Channels::Matching && is_own() {
             return Err(Refused::own_channel(channel));
         }
         if reaches(KEY_EVENTS) {

@@ -60,7 +60,7 @@ impl Action {
         let (specs, number) = match &self.keys {
             Keys::None => return Ok(plan(Touches::Nothing)),
             Keys::Keyspace => return Ok(plan(Touches::Keyspace)),
-            Keys::Channels(which) => return channels::check(*which, name, command).map(plan),
+            Keys::Channels(which) => return channels::check(*which, command).map(plan),
             Keys::ByHand(by_hand) => return by_hand::plan(*by_hand, name, command, keys),
             Keys::Specs { specs, number } => (specs, number),
         };

@@ -29,6 +29,14 @@ XREADGROUP is a write, for it moves its group on.
 Channels are no keys, and no lock protects them. Fencepost's own, which begin with `{fence:`, are \
 refused, and so are patterns that can match one, and notifications of Fencepost's own keys \
 (`__keyspace@0__:{fence:…`). `__keyevent@…` names keys of any kind and needs what KEYS needs.
+Fencepost's own names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS; \
+inside MULTI KEYS and SCAN reply all names, and PUBSUB CHANNELS is refused. DBSIZE and PUBSUB NUMPAT \
+count Fencepost's own.
+The names of all keys are read without a token where no rule protects a key's reads, or with \
+`--allow-unfenced-reads`.
+CONFIG GET offers appendonly, databases, maxmemory, maxmemory-policy and save. CLIENT LIST and CLIENT \
+INFO show the client's own connection, as the guard knows it; the guard's replies are not available \
+inside MULTI.
 
 | passes as | means |
 | --- | --- |
@@ -165,7 +173,7 @@ fn keys(action: &Action) -> String {
             Channels::Patterns => "none; patterns 1 to the last",
             Channels::First => "none; channel 1",
             Channels::Listed => "none; channels 2 to the last",
-            Channels::Matching => "none; pattern 2, without which it is refused",
+            Channels::Matching => "none; pattern 2",
         }
         .to_owned(),
         Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),

@@ -51,7 +51,7 @@ pub(super) enum ByHand {
 }
 
 /// What the guard answers by itself, and the arity of each, whatever Redis knows of it.
-pub(super) const LOCALS: [(&str, i64, Local); 9] = [
+pub(super) const LOCALS: [(&str, i64, Local); 15] = [
     ("auth", -2, Local::Auth),
     ("hello", -1, Local::Hello),
     ("select", 2, Local::Select),
@@ -60,6 +60,12 @@ pub(super) const LOCALS: [(&str, i64, Local); 9] = [
     ("client|setname", 3, Local::ClientSetName),
     ("client|getname", 2, Local::ClientGetName),
     ("client|setinfo", 4, Local::ClientSetInfo),
+    ("client|id", 2, Local::ClientId),
+    ("client|info", 2, Local::ClientInfo),
+    ("client|list", -2, Local::ClientList),
+    ("config|get", -3, Local::ConfigGet),
+    ("acl|whoami", 2, Local::AclWhoAmI),
+    ("module|list", 2, Local::ModuleList),
     ("fence", -2, Local::Fence),
 ];
 
@@ -166,7 +172,7 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::Channels(Handling::Shared, Channels::Matching), "pubsub|channels"),
     (KEYLESS, "pubsub|numpat pubsub|shardchannels"),
     // The connection. WAIT counts the writes of its own connection alone.
-    (STATE, "wait waitaof client|caching client|getredir client|id client|info client|no-touch"),
+    (STATE, "wait waitaof client|caching client|getredir client|no-touch"),
     (STATE, "client|trackinginfo"),
     (Verdict::ByHand(ByHand::Tracking), "client|tracking"),
     // What tells of the server, and changes nothing.
@@ -175,6 +181,9 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (KEYLESS, "memory|doctor memory|malloc-stats memory|stats"),
     (Verdict::Container, "client function memory object pubsub script xgroup xinfo"),
 ];
+
+/// Redis' own reply to these commands. To a client the port is one Redis, whatever is behind it.
+pub(super) const NO_CLUSTER: &str = "This instance has cluster support disabled";
 
 const DENIED: &[(&str, &str)] = &[
     (
@@ -193,8 +202,9 @@ const DENIED: &[(&str, &str)] = &[
     ("it rewires replication; an operator runs it on Redis itself", "psync replicaof slaveof sync"),
     (
         "which node serves a key is the guard's affair, and the way to a node leads past it",
-        "asking client|capa cluster readonly readwrite",
+        "client|capa",
     ),
+    (NO_CLUSTER, "asking cluster readonly readwrite"),
     (
         "it changes what other clients' scripts find; an operator runs it on Redis itself",
         "function|delete function|flush function|kill function|load function|restore script|flush \
@@ -203,7 +213,7 @@ const DENIED: &[(&str, &str)] = &[
     ("it stops the server for a debugger; run it on a Redis of your own", "script|debug"),
     (
         "it shows or disturbs other clients' connections; an operator runs it on Redis itself",
-        "client|kill client|list client|pause client|unblock client|unpause",
+        "client|kill client|pause client|unblock client|unpause",
     ),
     (
         "it spares a connection from the server's limits, which an operator has set",

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::policy::NO_CLUSTER;
+
 /// What of a client's own words is repeated to it, in bytes; Redis repeats as much.
 const QUOTED_BYTES_MAX: usize = 128;
 
@@ -21,6 +23,9 @@ impl fmt::Display for Refused {
 impl Refused {
     /// The policy says no.
     pub(super) fn denied(name: &str, reason: &str) -> Self {
+        if reason == NO_CLUSTER {
+            return Self::error(reason);
+        }
         Self(format!("DENIED {} is not passed on: {reason}", shown(name)))
     }
 

@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::barrier::Seen;
-use super::{State, Upstream, Waiting};
+use super::{Instead, State, Upstream, Waiting};
 use crate::redis_port::out::Out;
 use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
 use crate::redis_port::resp::reply::ReplyScanner;
@@ -95,16 +95,23 @@ impl Upstream {
                 }
                 Ok(())
             }
+            (Some(Waiting::Reply { instead: Some(Instead::Names { .. }), .. }), _)
+                if !piece.is_message =>
+            {
+                Self::hold_names(state, replies, piece);
+                Ok(())
+            }
             (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
                 match instead {
                     None if replies.holds_error(self.denials.as_ref(), outbox, piece) => {}
-                    None => replies.deliver(outbox, piece),
-                    Some(_) if !piece.ends => replies.buf.advance(piece.len),
-                    Some(bytes) => {
+                    Some(Instead::Reply(bytes)) => {
                         replies.buf.advance(piece.len);
-                        outbox.copy(bytes, true);
-                        replies.will_flush(outbox);
+                        if piece.ends {
+                            outbox.copy(bytes, true);
+                            replies.will_flush(outbox);
+                        }
                     }
+                    _ => replies.deliver(outbox, piece),
                 }
                 if piece.ends
                     && let Some(Waiting::Reply { outbox, .. }) = state.waiting.pop_front()
@@ -134,6 +141,30 @@ impl Upstream {
                 replies.buf[..piece.len.min(200)].escape_ascii()
             )),
         }
+    }
+
+    /// Keeps a reply that lists names until it is whole.
+    fn hold_names(state: &mut State, replies: &mut Replies, piece: Piece) {
+        let Some(Waiting::Reply {
+            outbox,
+            instead: Some(Instead::Names { listing, replies: left, protocol }),
+        }) = state.waiting.front_mut()
+        else {
+            return;
+        };
+        outbox.hold(&replies.buf[..piece.len]);
+        replies.buf.advance(piece.len);
+        if !piece.ends {
+            return;
+        }
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        outbox.pass_held(|held| listing.reply(held, *protocol));
+        outbox.done();
+        replies.will_flush(outbox);
+        state.waiting.pop_front();
     }
 
     /// Hands on a reply to a subscription; `true` where it is the end of them.

@@ -10,7 +10,7 @@ use fence_tests::wait::until_true;
 use service_kit::redis_link::slot_of;
 
 use super::{guarded, keys};
-use crate::redis_port::{port, setup};
+use crate::redis_port::{keeping_setup, port, setup};
 
 /// A stale token stays stale and a current one loses nothing while a slot goes from node to node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,7 +184,7 @@ async fn a_node_that_stalls_leaves_the_outcome_unknown() {
 async fn a_replica_takes_over() {
     let mut cluster = RedisCluster::start().await;
     let replica = cluster.add_replica(0).await;
-    let port = port(&setup(&cluster.url())).await;
+    let port = port(&keeping_setup(&cluster.url())).await;
     let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
     let mut ours = None;

@@ -23,6 +23,11 @@ impl State {
         command: Command<'_>,
         out: &mut BytesMut,
     ) -> Next {
+        if let Some(line) = &self.fenced {
+            // The rest of a pipeline. Nothing of it is executed, whatever it is.
+            encode::error(out, line);
+            return Next::Serve;
+        }
         let tokens = self.tokens.clone();
         self.answer_under(port, command, &tokens, out).await
     }
@@ -56,24 +61,31 @@ impl State {
             return Next::Serve;
         }
         match fences(&port.guard, tokens, command, &self.keys) {
-            Ok(fences) => self.run(port, command, &fences, out).await,
+            Ok(fences) => {
+                let refused = self.run(port, command, &fences, out).await;
+                if port.settings.closes_fenced() && *tokens == self.tokens {
+                    self.fenced = refused;
+                }
+            }
             Err(refusal) => encode::error(out, &refusal.not_applied()),
         }
         Next::Serve
     }
 
+    /// Runs a command; the line that it was answered, where its tokens are refused.
     async fn run(
         &self,
         port: &ClusterPort,
         command: Command<'_>,
         fences: &[Fence],
         out: &mut BytesMut,
-    ) {
+    ) -> Option<String> {
         let run = async |fences| port.cluster.run(command, &self.keys, fences, self.protocol).await;
         let Answer { reply, refused } = run(fences).await;
         let Some(refusal) = refused else {
             port.guard.counters.count(KIND, "answered");
-            return out.extend_from_slice(&reply);
+            out.extend_from_slice(&reply);
+            return None;
         };
         let key = self.keys.first().map_or(&b""[..], |key| command.arg(key.arg));
         let line = refusal.not_applied();
@@ -83,10 +95,14 @@ impl State {
             Refusal::Collision { fence, mark } => {
                 (Code::TokenCollision, fence, Outcome::Collision { mark })
             }
-            Refusal::Unavailable(_) | Refusal::Line(_) => return out.extend_from_slice(&reply),
+            Refusal::Unavailable(_) | Refusal::Line(_) => {
+                out.extend_from_slice(&reply);
+                return None;
+            }
         };
         if port.guard.observer.passes(code, rule, &line) {
-            return out.extend_from_slice(&run(&[]).await.reply);
+            out.extend_from_slice(&run(&[]).await.reply);
+            return None;
         }
         let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
         let text = format!("{name} {}", key.escape_ascii());
@@ -94,6 +110,7 @@ impl State {
         // The refusal is on its way already; this is the account of it.
         let _ = port.guard.account(&asked, Ok(outcome));
         out.extend_from_slice(&reply);
+        Some(line)
     }
 }
 

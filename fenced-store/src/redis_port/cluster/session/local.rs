@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use fence_protocol::LockName;
 
 use super::super::super::commands::Local;
+use super::super::super::look_ups::{self, ClientInfo};
 use super::super::super::refusal::{Refusal, quoted};
 use super::super::super::resp::request::Command;
 use super::super::super::resp::{Protocol, encode};
@@ -48,8 +49,22 @@ impl State {
             Local::ClientGetName if self.name.is_empty() => encode::null(out, self.protocol),
             Local::ClientGetName => encode::bulk(out, &self.name),
             Local::ClientSetInfo => encode::simple(out, "OK"),
+            Local::ClientId => encode::integer(out, i64::try_from(self.id).unwrap_or(i64::MAX)),
+            Local::ClientInfo => self.client().info(out),
+            Local::ClientList => match self.client().list(command) {
+                Ok(list) => look_ups::text(out, &list, self.protocol),
+                Err(refusal) => encode::error(out, &refusal.not_applied()),
+            },
+            Local::AclWhoAmI => encode::bulk(out, look_ups::USER.as_bytes()),
+            Local::ModuleList => encode::array(out, 0),
+            Local::ConfigGet => encode::error(out, CONFIG_OF_NODES),
         }
         Next::Serve
+    }
+
+    fn client(&self) -> ClientInfo<'_> {
+        let (id, name, protocol) = (self.id, &self.name[..], self.protocol);
+        ClientInfo { id, name, addresses: self.addresses, db: 0, protocol }
     }
 
     fn told(&mut self, out: &mut BytesMut, set: impl FnOnce(&mut Self) -> Result<(), Refusal>) {
@@ -193,6 +208,9 @@ impl State {
         }
     }
 }
+
+const CONFIG_OF_NODES: &str = "DENIED CONFIG GET is not passed on: before a cluster each node has its own \
+                               settings; ask the nodes themselves";
 
 const FENCE_SYNTAX: &str = "ERR FENCE is FENCE SET credential, FENCE CLEAR [lock], FENCE SHOW, or \
                             FENCE credential COMMAND [argument ...]";

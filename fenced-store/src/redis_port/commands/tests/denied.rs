@@ -9,12 +9,8 @@ flushdb
 SwapDB 0 1
 SHUTDOWN
 DEBUG SLEEP 0
-CONFIG GET *
 config set dir /
-ACL WHOAMI
 acl setuser x
-CLUSTER NODES
-cluster reset
 MONITOR
 REPLICAOF NO ONE
 SLAVEOF a 1
@@ -25,7 +21,6 @@ SAVE
 BGSAVE
 BGREWRITEAOF
 MODULE LOAD x
-MODULE LIST
 SLOWLOG GET
 LATENCY RESET
 MIGRATE h 1 k 0 1
@@ -39,14 +34,11 @@ FUNCTION FLUSH
 FUNCTION RESTORE x
 FUNCTION KILL
 CLIENT KILL ID 1
-CLIENT LIST
 CLIENT PAUSE 1
 CLIENT UNPAUSE
 CLIENT REPLY OFF
 CLIENT UNBLOCK 1
 CLIENT NO-EVICT ON
-READONLY
-ASKING
 MEMORY PURGE
 PFDEBUG GETREG a
 REPLCONF a
@@ -66,8 +58,6 @@ PSUBSCRIBE __key*
 SUBSCRIBE __keyspace@0__:{fence:default}:token
 PUBLISH {fence:default}:c:1 x
 SPUBLISH {fence:default}:c:1 x
-PUBSUB CHANNELS
-PUBSUB CHANNELS *
 PUBSUB NUMSUB a {fence:default}:c:1
 PUBSUB SHARDNUMSUB {fence:default}:c:1
 GET app1:{fence:default}:l:a";
@@ -115,7 +105,6 @@ fn everything_else_travels_as_it_has_to() {
         ("XREADGROUP GROUP g c block 0 STREAMS a >", (H::Own, Touches::Keys)),
         ("XREADGROUP GROUP block c STREAMS a >", (H::Shared, Touches::Keys)),
         ("WAIT 1 0", (H::Own, Touches::Nothing)),
-        ("CLIENT ID", (H::Own, Touches::Nothing)),
         ("CLIENT TRACKING ON NOLOOP", (H::Own, Touches::Nothing)),
         ("CLIENT TRACKING ON PREFIX a BCAST", (H::Own, Touches::Keyspace)),
         ("MULTI", (H::Multi, Touches::Nothing)),
@@ -138,6 +127,13 @@ fn everything_else_travels_as_it_has_to() {
         ("CLIENT SETNAME n", local(Local::ClientSetName)),
         ("client getname", local(Local::ClientGetName)),
         ("CLIENT SETINFO LIB-NAME x", local(Local::ClientSetInfo)),
+        ("CLIENT ID", local(Local::ClientId)),
+        ("CLIENT INFO", local(Local::ClientInfo)),
+        ("CLIENT LIST TYPE normal", local(Local::ClientList)),
+        ("CONFIG GET save", local(Local::ConfigGet)),
+        ("ACL WHOAMI", local(Local::AclWhoAmI)),
+        ("MODULE LIST", local(Local::ModuleList)),
+        ("PUBSUB CHANNELS", (H::Shared, Touches::Nothing)),
         ("FENCE SHOW", local(Local::Fence)),
     ] {
         assert_eq!(handling(&table, line), expected, "{line}");

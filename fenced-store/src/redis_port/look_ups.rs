@@ -1,0 +1,121 @@
+//! Replies to what drivers ask when they connect: the client itself, and a few settings of Redis.
+
+use std::net::SocketAddr;
+
+use bytes::{BufMut, BytesMut};
+use redis::{Cmd, Value};
+
+use super::refusal::{Refusal, quoted};
+use super::resp::request::Command;
+use super::resp::{Protocol, encode};
+
+/// Settings that drivers and frameworks read, and that tell nothing of other clients.
+const SETTINGS: [&str; 5] = ["appendonly", "databases", "maxmemory", "maxmemory-policy", "save"];
+/// The user that every client is, as far as it can know.
+pub(super) const USER: &str = "default";
+
+/// A client, as CLIENT INFO shows it.
+#[derive(Debug)]
+pub(super) struct ClientInfo<'a> {
+    /// The id that HELLO gave.
+    pub(super) id: u64,
+    pub(super) name: &'a [u8],
+    /// The client's address, and the guard's.
+    pub(super) addresses: [Option<SocketAddr>; 2],
+    pub(super) db: i64,
+    pub(super) protocol: Protocol,
+}
+
+impl ClientInfo<'_> {
+    /// Redis' line. What only Redis counts is 0.
+    fn line(&self, command: &str) -> String {
+        let [addr, laddr] =
+            self.addresses.map(|addr| addr.map_or(String::new(), |a| a.to_string()));
+        let (id, name, db) = (self.id, self.name.escape_ascii(), self.db);
+        let resp = if self.protocol == Protocol::Resp3 { 3 } else { 2 };
+        format!(
+            "id={id} addr={addr} laddr={laddr} fd=0 name={name} age=0 idle=0 flags=N db={db} sub=0 \
+             psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
+             oll=0 omem=0 tot-mem=0 events=r cmd={command} user={USER} redir=-1 resp={resp}\n"
+        )
+    }
+
+    /// The reply to CLIENT INFO.
+    pub(super) fn info(&self, out: &mut BytesMut) {
+        text(out, &self.line("client|info"), self.protocol);
+    }
+
+    /// The reply to CLIENT LIST: this client, where the options do not leave it out.
+    ///
+    /// # Errors
+    /// Redis' line for options that it does not take.
+    pub(super) fn list(&self, command: Command<'_>) -> Result<String, Refusal> {
+        let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+        let own = || self.line("client|list");
+        let line = |text: &str| Refusal::Line(text.to_owned());
+        match command.len() {
+            2 => Ok(own()),
+            4 if is(2, b"type") => match command.arg(3).to_ascii_lowercase().as_slice() {
+                b"normal" => Ok(own()),
+                b"pubsub" | b"master" | b"replica" | b"slave" => Ok(String::new()),
+                _ => Err(Refusal::Line(format!(
+                    "ERR Unknown client type '{}'",
+                    quoted(command.arg(3))
+                ))),
+            },
+            4.. if is(2, b"id") => {
+                let mut lists_own = false;
+                for id in command.iter().skip(3) {
+                    let id = std::str::from_utf8(id).ok().and_then(|id| id.parse::<u64>().ok());
+                    lists_own |= id.ok_or_else(|| line("ERR Invalid client ID"))? == self.id;
+                }
+                Ok(if lists_own { own() } else { String::new() })
+            }
+            _ => Err(line("ERR syntax error")),
+        }
+    }
+}
+
+/// A text, in RESP3 as one that is to be shown as it is.
+pub(super) fn text(out: &mut BytesMut, text: &str, protocol: Protocol) {
+    match protocol {
+        Protocol::Resp2 => encode::bulk(out, text.as_bytes()),
+        Protocol::Resp3 => {
+            out.put_slice(format!("={}\r\ntxt:{text}\r\n", text.len() + 4).as_bytes());
+        }
+    }
+}
+
+/// The CONFIG GET that is sent for a client's.
+///
+/// # Errors
+/// The refusal of a setting that is not offered.
+pub(super) fn config_get(command: Command<'_>) -> Result<Cmd, Refusal> {
+    let mut get = redis::cmd("CONFIG");
+    get.arg("GET");
+    for name in command.iter().skip(2) {
+        if !SETTINGS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+            return Err(Refusal::Line(format!(
+                "DENIED CONFIG GET {} is not passed on: it administers the server; what drivers ask \
+                 is offered: {}",
+                quoted(name),
+                SETTINGS.join(", ")
+            )));
+        }
+        get.arg(name);
+    }
+    Ok(get)
+}
+
+/// Redis' reply to that, for the client.
+pub(super) fn settings(out: &mut BytesMut, reply: Value, protocol: Protocol) {
+    let words: Vec<String> = match reply {
+        Value::Map(pairs) => {
+            let words = pairs.into_iter().flat_map(|(name, value)| [name, value]);
+            words.map(|word| redis::from_redis_value(word).unwrap_or_default()).collect()
+        }
+        reply => redis::from_redis_value(reply).unwrap_or_default(),
+    };
+    encode::map(out, words.len() / 2, protocol);
+    words.iter().for_each(|word| encode::bulk(out, word.as_bytes()));
+}
