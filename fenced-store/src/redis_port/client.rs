@@ -290,8 +290,10 @@ impl Client {
             return self.rest_of_pipeline().await;
         }
         if self.is_superseded() {
-            self.ends = true;
-            return Next::Close;
+            // What the client has sent by now is still answered, with the refusal.
+            let next = self.rest_of_pipeline().await;
+            self.ends |= next == Next::Close;
+            return next;
         }
         let may_read = self.may_serve();
         if !may_read {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 use service_kit::ids;
+use service_kit::redis_link::LinkError;
 
 use super::commands::KeyAccess;
 use super::refusal::{Refusal, quoted};
@@ -116,7 +117,8 @@ impl AclUsers {
     }
 
     /// A user that is confined to `patterns` and `rules` from the beginning, or may touch every
-    /// key; `None` where the guard may not make users.
+    /// key; `None` where the guard may not make users. `unsure` is called with the name of one that
+    /// Redis may have made without saying so.
     ///
     /// # Errors
     /// Why Redis cannot be used.
@@ -126,6 +128,7 @@ impl AclUsers {
         rules: Arc<[String]>,
         patterns: KeyPatterns,
         is_confined: bool,
+        unsure: impl FnOnce(String),
     ) -> Result<Option<AclUser>, Refusal> {
         if !self.is_allowed.get() {
             return Ok(None);
@@ -146,7 +149,10 @@ impl AclUsers {
                 let (scope, has_rules) = (RefCell::new(scope), Cell::new(is_confined));
                 Ok(Some(AclUser { name, password, scope, patterns, rules, has_rules }))
             }
-            Err(service_kit::redis_link::LinkError::Server { code, message }) => {
+            // Anything else, such as BUSY and LOADING, passes.
+            Err(LinkError::Server { code, message })
+                if ["NOPERM", "ERR"].contains(&code.as_str()) =>
+            {
                 tracing::warn!(
                     code,
                     message,
@@ -155,7 +161,10 @@ impl AclUsers {
                 self.is_allowed.set(false);
                 Ok(None)
             }
-            Err(error) => Err(Refusal::Unavailable(error.to_string())),
+            Err(error) => {
+                unsure(name);
+                Err(Refusal::Unavailable(error.to_string()))
+            }
         }
     }
 }

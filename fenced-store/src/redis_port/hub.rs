@@ -138,7 +138,9 @@ impl Hub {
     ) -> Result<OwnConnection, Refusal> {
         let rules = self.port.table.borrow().script_rules();
         let patterns = self.key_patterns(&likeness.tokens);
-        let user = self.users.user(&self.port.redis, rules, patterns, for_script).await?;
+        // Without a reply Redis may have it all the same.
+        let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
+        let user = self.users.user(&self.port.redis, rules, patterns, for_script, unsure).await?;
         let (upstream, run_id) =
             self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
         Ok(OwnConnection { upstream, user, run_id })
@@ -171,10 +173,9 @@ impl Hub {
             }
             made => made,
         };
-        let run_id = ended.registration.as_ref().map(|known| known.run_id.clone());
         let port = Arc::clone(&self.port);
         match made {
-            Ok(stream) => {
+            Ok((stream, run_id)) => {
                 let on_end = move || port.retire(ended);
                 let denied = self.port.counters.scripts_denied.clone();
                 let denials =
@@ -193,7 +194,7 @@ impl Hub {
         likeness: &Likeness,
         user: Option<&AclUser>,
         ended: &mut Ended,
-    ) -> Result<TcpStream, Refusal> {
+    ) -> Result<(TcpStream, Option<String>), Refusal> {
         let Likeness { tokens, db, protocol } = likeness;
         let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
         connect(&self.port.redis, &wanted, &mut ended.registration).await

@@ -35,22 +35,25 @@ impl ScriptDenials {
         let text = std::str::from_utf8(reply).ok()?;
         let why = OF_REDIS.iter().find_map(|begin| text.strip_prefix(begin))?;
         self.denied.inc();
-        let script = why.rsplit_once("script: ").and_then(|(_, rest)| rest.split_once(", on @"));
-        let script = script.map_or("", |(name, _)| name);
+        // Its name stands behind the reason, but for an error that the script replies itself.
+        let named = why.rsplit_once("script: ");
+        let name = named.and_then(|(_, rest)| rest.split_once(", on @")).map(|(name, _)| name);
+        let why = named.map_or(why, |(why, _)| why);
+        let script = name.map_or_else(|| "a script".to_owned(), |name| format!("script {name}"));
         let tokens = &self.tokens;
         Some(if why.contains("channel") {
             format!(
-                "DENIED script {script} published to one of Fencepost's own channels; choose \
+                "DENIED {script} published to one of Fencepost's own channels; choose \
                  another channel"
             )
         } else if why.contains("run th") {
             format!(
-                "DENIED script {script} ran a command that scripts may not run, because its keys \
+                "DENIED {script} ran a command that scripts may not run, because its keys \
                  are not certain; send it outside of the script. What the script did before stays"
             )
         } else {
             format!(
-                "DENIED script {script} touched a key that this connection may not touch, with \
+                "DENIED {script} touched a key that this connection may not touch, with \
                  {tokens}. A key that a script builds needs a rule of a held lock, or an @open rule, \
                  that covers every name behind a text (PATTERN:**); other keys have to be declared \
                  in KEYS. Acquire the lock of that key, or declare it. What the script did before \
@@ -97,7 +100,14 @@ mod tests {
             let line = denials.in_place_of(format!("-{text}{rest}").as_bytes()).unwrap();
             assert!(line.contains(expected) && !line.contains("fence:x"), "{line}");
         }
+        // The name of a function is no reason, and an error that a script replies has no name.
+        let key = "-NOPERM ACL failure in script: No permissions to access a key ";
+        let rest = "script: my_channel, on @user_function:1.\r\n";
+        let line = denials.in_place_of(format!("{key}{rest}").as_bytes()).unwrap();
+        assert!(line.contains("script my_channel touched a key"), "{line}");
+        let line = denials.in_place_of(format!("{key}\r\n").as_bytes()).unwrap();
+        assert!(line.contains("DENIED a script touched a key"), "{line}");
         assert_eq!(denials.in_place_of(b"-ERR no such key\r\n"), None);
-        assert_eq!(denied.get(), 5);
+        assert_eq!(denied.get(), 7);
     }
 }

@@ -168,8 +168,11 @@ impl Rules {
         let by_default = by_default.into_iter().map(|region| (self.rules.len(), region));
         for (index, region) in by_rules.chain(by_default) {
             let room = most.saturating_sub(patterns.len());
+            if room == 0 {
+                return;
+            }
             match region {
-                Region::One(key) if room > 0 && self.allow(&key, holder) => {
+                Region::One(key) if self.allow(&key, holder) => {
                     patterns.push(KeyPattern { lead: key, rest: Rest::Nothing });
                 }
                 Region::One(_) => {}

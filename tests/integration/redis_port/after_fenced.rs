@@ -125,6 +125,22 @@ async fn a_refused_token_that_the_connection_does_not_hold_closes_nothing() {
     assert_eq!(client.call(&["SET", &new.key("a"), "2"]).await, Resp::simple("OK"));
 }
 
+/// Another refusal does not end a transaction whose client has not received FENCED yet.
+#[tokio::test]
+async fn only_the_refusal_of_the_tokens_ends_the_connection() {
+    let redis = Redis::start().await;
+    let guards = ports(&redis, 2).await;
+    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
+    client.pipeline(&[&["MULTI"], &["SET", &old.key("a"), "late"]]).await;
+    RespClient::fenced(&guards[1].address, &new.credential).await;
+    client.call(&["NO-SUCH-COMMAND"]).await.expect_error("ERR");
+    let reply = client.call(&["EXEC"]).await;
+    assert!(is_refused(&reply), "{reply:?}");
+    assert!(is_closed(&mut client).await);
+    assert_eq!(redis.run::<i64>(&["EXISTS", &old.key("a")]).await, 0);
+}
+
 #[tokio::test]
 async fn a_guard_that_keeps_or_observes_closes_nothing() {
     let redis = Redis::start().await;

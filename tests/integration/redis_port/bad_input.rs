@@ -294,7 +294,7 @@ async fn administration_and_the_guards_own_keys_are_denied() {
         &["SYNC"],
         &["PSYNC", "?", "-1"],
         &["SAVE"],
-        &["MODULE", "LIST"],
+        &["MODULE", "LOAD", "/nowhere.so"],
         &["NOSUCHCOMMAND", "any"],
         &["SET", "any"],
     ] {

@@ -219,7 +219,6 @@ async fn what_cannot_be_one_step_is_refused_with_its_reason() {
         &["SCAN", "0"],
         &["DBSIZE"],
         &["FLUSHALL"],
-        &["CLUSTER", "SLOTS"],
         &["WAIT", "1", "0"],
         &["CLIENT", "TRACKING", "ON"],
         &["BITFIELD", a, "GET", "i64", "0"],
@@ -228,6 +227,9 @@ async fn what_cannot_be_one_step_is_refused_with_its_reason() {
         let text = reply.expect_error("DENIED");
         assert!(text.len() > 40, "a reason: {text}");
     }
+    // To its clients the port is one Redis.
+    let slots = client.call(&["CLUSTER", "SLOTS"]).await;
+    assert_eq!(slots.expect_error("ERR"), "ERR This instance has cluster support disabled");
     client.call(&["MSET", a, "1", b, "1"]).await.expect_error("CROSSSLOT");
     client.call(&["SELECT", "1"]).await.expect_error("ERR");
     let many: Vec<&str> = std::iter::once("RPUSH").chain(std::iter::repeat_n(a, 7000)).collect();

@@ -102,6 +102,7 @@ impl Client {
     /// its side.
     pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
         if self.settled().await == Next::Close {
+            self.outbox.flush();
             return;
         }
         let outbox = Rc::clone(&self.outbox);

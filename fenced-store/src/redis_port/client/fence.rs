@@ -134,13 +134,15 @@ impl Client {
             std::mem::replace(&mut self.likeness, once),
             self.upstream.replace(upstream),
             self.own.take(),
+            // Nor is it one of those with the tokens of before.
+            (self.group.take(), self.ends),
         );
         let sent = match self.authorized(inner, plan) {
             Err(denied) if !self.passes(inner.command(), &denied) => Err(denied.into()),
             _ => self.send(inner).await,
         };
         let settled = self.settled().await;
-        (self.held, self.likeness, self.upstream, self.own) = before;
+        (self.held, self.likeness, self.upstream, self.own, (self.group, self.ends)) = before;
         self.own.iter_mut().for_each(|own| own.is_behind = true);
         // The connection of before may have broken meanwhile, and nobody heard of it.
         self.outbox.wake.notify_one();

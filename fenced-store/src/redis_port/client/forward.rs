@@ -28,19 +28,24 @@ fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     is(0, b"client") && is(1, feature) && is(2, b"on")
 }
 
+/// Whether it will be refused for ever with these tokens.
+fn is_of_the_fence(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Stale { .. } | Refusal::Collision { .. })
+}
+
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
+            && self.lost().await == Next::Close
+        {
+            return Next::Close;
+        }
         if let Some(refusal) = self.refused.as_ref().filter(|_| self.ends) {
             // The rest of a pipeline. Nothing of it is executed, whatever it is.
             self.outbox.error(&refusal.not_applied());
             self.hub.port.counters.refused.inc();
             return Next::Serve;
-        }
-        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
-            && self.lost().await == Next::Close
-        {
-            return Next::Close;
         }
         let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
         let plan = match planned {
@@ -102,14 +107,16 @@ impl Client {
         }
         self.hub.port.counters.refused.inc();
         self.outbox.error(&refusal.not_applied());
-        self.answered_refusal();
+        if is_of_the_fence(refusal) {
+            self.answered_refusal();
+        }
         Next::Serve
     }
 
     /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
     /// were refused once they will be refused for ever.
     pub(super) fn note(&mut self, refusal: &Refusal) {
-        if matches!(refusal, Refusal::Stale { .. } | Refusal::Collision { .. }) {
+        if is_of_the_fence(refusal) {
             self.hub.port.note_refusal(refusal);
             self.refused = Some(refusal.clone());
         }

@@ -97,7 +97,7 @@ impl Client {
         // Tokens that were refused have nothing on its way.
         let refused = self.refused.take();
         if let Err(refusal) = self.detached().await {
-            self.refused = refused;
+            self.refused = self.refused.take().or(refused);
             return Err(refusal);
         }
         if self.observes() {

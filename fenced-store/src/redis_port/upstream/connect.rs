@@ -53,7 +53,7 @@ pub(in crate::redis_port) async fn connect(
     redis: &Shared,
     wanted: &Wanted<'_>,
     registered: &mut Option<Registration>,
-) -> Result<TcpStream, Refusal> {
+) -> Result<(TcpStream, Option<String>), Refusal> {
     tokio::time::timeout(SETUP, set_up(redis, wanted, registered)).await.unwrap_or_else(|_| {
         Err(Refusal::Unavailable(format!(
             "a connection to Redis at {} was not ready within {} s",
@@ -67,14 +67,19 @@ async fn set_up(
     redis: &Shared,
     wanted: &Wanted<'_>,
     registered: &mut Option<Registration>,
-) -> Result<TcpStream, Refusal> {
+) -> Result<(TcpStream, Option<String>), Refusal> {
     let home = redis.link.target().db();
     let (mut wire, mut client_id) = log_in(redis, wanted.protocol).await?;
-    if !wanted.fences.is_empty() {
+    let mut process = None;
+    // A user is changed in the process that was verified, so its connection has to be to the same one.
+    if !wanted.fences.is_empty() || wanted.user.is_some() {
         let mut run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
         if redis.state.run_id() != run_id {
             (wire, client_id, run_id) = log_in_verified(redis, wanted.protocol).await?;
         }
+        process = Some(run_id);
+    }
+    if let Some(run_id) = process.clone().filter(|_| !wanted.fences.is_empty()) {
         let locks = wanted.fences.iter().map(|fence| fence.lock.clone()).collect();
         *registered = Some(Registration { run_id, client_id, locks });
         for fence in wanted.fences {
@@ -87,7 +92,7 @@ async fn set_up(
     if let Some(user) = wanted.user {
         wire.ask(&user.auth()).await.map_err(Refusal::Unavailable)?;
     }
-    wire.into_stream()
+    Ok((wire.into_stream()?, process))
 }
 
 async fn log_in(redis: &Shared, protocol: Protocol) -> Result<(RawWire, u64), Refusal> {
