@@ -46,7 +46,7 @@ impl Access {
         !self.allow_unfenced_reads && self.rules.need_tokens()
     }
 
-    /// Whether there can be keys that are read with a token only, or by nobody.
+    /// Whether some keys cannot be read without a token, or cannot be read at all.
     pub(crate) fn protects_reads(&self) -> bool {
         !self.allow_unfenced_reads && self.rules.protect_reads()
     }

@@ -133,8 +133,7 @@ impl Cluster {
             }
             Err(refusal) => {
                 encode::error(&mut out, &refusal.not_applied());
-                matches!(refusal, Refusal::Stale { .. } | Refusal::Collision { .. })
-                    .then_some(refusal)
+                refusal.is_final().then_some(refusal)
             }
         };
         Answer { reply: out.freeze(), refused }

@@ -29,6 +29,11 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Whether the token was refused. Marks never fall, so it will be refused every time.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Stale { .. } | Self::Collision { .. })
+    }
+
     /// The line for a command that was not sent.
     pub(crate) fn not_applied(&self) -> String {
         match self {

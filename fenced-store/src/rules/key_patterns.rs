@@ -209,7 +209,7 @@ impl Rules {
     }
 
     /// The keys that begin with `lead`, without those that one of the first `index` rules refuses;
-    /// none where they cannot be told apart with `room` patterns.
+    /// none where more than `room` patterns are needed to separate them.
     fn under(
         &self,
         lead: Vec<u8>,

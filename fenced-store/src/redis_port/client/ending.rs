@@ -14,7 +14,7 @@ use super::super::refusal::{Refusal, unknown};
 use super::super::token_group::TokenGroup;
 use super::{Client, Next, READ};
 
-/// Waits until another client of the group was answered `FENCED`; without a group, for ever.
+/// Waits until another client of the group was answered `FENCED`; without a group, forever.
 pub(super) async fn refusal(group: Option<&TokenGroup>) {
     match group {
         Some(group) => group.refused().await,
@@ -23,8 +23,8 @@ pub(super) async fn refusal(group: Option<&TokenGroup>) {
 }
 
 impl Client {
-    /// The connection to Redis broke. What is on its way is answered with what can be known: that
-    /// a higher token ended it, or only that nobody knows.
+    /// The connection to Redis broke. Commands without a reply are answered with what is known: that a
+    /// higher token ended the connection, or that their outcome is unknown.
     pub(super) async fn lost(&mut self) -> Next {
         let Some(upstream) = self.upstream.take() else { return Next::Serve };
         let own = self.own.take();
@@ -45,7 +45,7 @@ impl Client {
         self.outbox.fail_expected(&line);
         self.hub.port.counters.unknown.inc_by(expected);
         self.lost_watch |= own.as_ref().is_some_and(|own| own.watches);
-        let is_fenced = matches!(refusal, Some(Refusal::Stale { .. } | Refusal::Collision { .. }));
+        let is_fenced = refusal.as_ref().is_some_and(Refusal::is_final);
         if let Some(refusal) = refusal.filter(|_| is_fenced) {
             self.hub.port.note_refusal(&refusal);
             self.refused = Some(refusal);

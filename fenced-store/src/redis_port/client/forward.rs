@@ -28,11 +28,6 @@ fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     is(0, b"client") && is(1, feature) && is(2, b"on")
 }
 
-/// Whether it will be refused for ever with these tokens.
-fn is_of_the_fence(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::Stale { .. } | Refusal::Collision { .. })
-}
-
 impl Client {
     /// Does what a command asks for, or answers why not.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
@@ -107,7 +102,7 @@ impl Client {
         }
         self.hub.port.counters.refused.inc();
         self.outbox.error(&refusal.not_applied());
-        if is_of_the_fence(refusal) {
+        if refusal.is_final() {
             self.answered_refusal();
         }
         Next::Serve
@@ -116,7 +111,7 @@ impl Client {
     /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
     /// were refused once they will be refused for ever.
     pub(super) fn note(&mut self, refusal: &Refusal) {
-        if is_of_the_fence(refusal) {
+        if refusal.is_final() {
             self.hub.port.note_refusal(refusal);
             self.refused = Some(refusal.clone());
         }
