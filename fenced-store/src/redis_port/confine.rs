@@ -337,6 +337,9 @@ pub(super) fn add_confinement(
     if let Some(rules) = rules {
         command.arg("nocommands").arg("resetchannels").arg(rules).arg(&SCRIPT_CHANNELS[..]);
     }
+    // To Redis' ACL it reads; it stores the count in its key, so it counts as a write here.
+    let only_reads = patterns.has_reads() || more.values().any(|access| *access == KeyAccess::Read);
+    command.arg(if only_reads { "-pfcount" } else { "+pfcount" });
     command.arg("resetkeys");
     for rule in patterns.acl_rules() {
         command.arg(rule);

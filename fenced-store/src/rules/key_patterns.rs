@@ -86,6 +86,11 @@ impl KeyPatterns {
         matches(&self.write) || (!writes && matches(&self.read))
     }
 
+    /// Whether there are keys that may be read and not written.
+    pub(crate) fn has_reads(&self) -> bool {
+        !self.read.is_empty()
+    }
+
     /// The patterns as arguments of ACL SETUSER.
     pub(crate) fn acl_rules(&self) -> impl Iterator<Item = Vec<u8>> {
         let written =

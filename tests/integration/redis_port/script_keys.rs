@@ -4,6 +4,7 @@ use fence_tests::api::Api;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::wait::until_true;
 
 use super::{Port, port, ports, setup};
 
@@ -250,4 +251,46 @@ async fn a_late_script_is_fenced() {
     assert_eq!(redis.run::<i64>(&["EXISTS", "orders:1:a"]).await, 0);
     let mut holder = RespClient::fenced(&guards[0].address, &new.credential).await;
     assert_eq!(build(&mut holder, "1:a").await, ok());
+}
+
+/// PFCOUNT stores the count in its key, although Redis' ACL takes it for a read.
+#[tokio::test]
+async fn a_script_that_may_only_read_stores_no_count() {
+    let redis = Redis::start().await;
+    let rules = ["--allow-unfenced-reads", "--rule", "visits:**=count/visits"];
+    let guard = port(&setup(&redis.url()).args(&rules)).await;
+    redis.run::<i64>(&["PFADD", "visits:1", "a", "b"]).await;
+    let stored: Vec<u8> = redis.run(&["GET", "visits:1"]).await;
+    let mut reader = RespClient::connect(&guard.address).await;
+    let read = ["EVAL", "return #redis.call('GET', ARGV[1])", "0", "visits:1"];
+    let length = i64::try_from(stored.len()).expect("a short value");
+    assert_eq!(reader.call(&read).await, Resp::Integer(length));
+    let count = ["EVAL", "return redis.call('PFCOUNT', ARGV[1])", "0", "visits:1"];
+    assert!(reader.call(&count).await.is_error("DENIED"));
+    assert_eq!(redis.run::<Vec<u8>>(&["GET", "visits:1"]).await, stored);
+}
+
+/// A Redis that runs a long script for somebody else refuses to make users only meanwhile.
+#[tokio::test]
+async fn scripts_work_again_when_redis_was_busy() {
+    let redis = Redis::start().await;
+    let guard = port(&setup(&redis.url())).await;
+    let grant = Grant::new(5, "1");
+    redis.run::<()>(&["CONFIG", "SET", "busy-reply-threshold", "10"]).await;
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let mut busy = RespClient::connect(&redis.address()).await;
+    busy.send(&["EVAL", "while true do end", "0"]).await;
+    until_true("Redis to be busy", || async {
+        let mut asks = RespClient::connect(&redis.address()).await;
+        asks.call(&["GET", "any"]).await.is_error("BUSY")
+    })
+    .await;
+    assert!(build(&mut client, "1").await.error().is_some());
+    let mut killer = RespClient::connect(&redis.address()).await;
+    assert_eq!(killer.call(&["SCRIPT", "KILL"]).await, ok());
+    until_true("scripts to be passed on", || async {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        build(&mut client, "1").await == ok()
+    })
+    .await;
 }
