@@ -22,6 +22,7 @@ mod restart;
 mod script_keys;
 mod sentinel;
 mod silence;
+mod spares;
 mod state;
 mod streams;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fence_protocol::wire::fence::Mode;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::task::spawn_local;
 
 use super::Port;
 use super::budget::Budget;
@@ -17,6 +18,7 @@ use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
+use super::spares::{Prepared, Spares};
 use super::stranger;
 use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
@@ -32,6 +34,17 @@ pub(super) struct Likeness {
     pub(super) protocol: Protocol,
 }
 
+/// For what a client needs a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Commands that would disturb others on a shared connection.
+    Commands,
+    /// Scripts: a new connection is confined at once.
+    Script,
+    /// WAIT: it is registered now, behind every write of the client.
+    Wait,
+}
+
 /// An own connection with what belongs to it.
 #[derive(Debug)]
 pub(super) struct OwnConnection {
@@ -39,6 +52,8 @@ pub(super) struct OwnConnection {
     pub(super) user: Option<AclUser>,
     /// The process that it was made to; known where it is registered.
     pub(super) run_id: Option<String>,
+    /// It was registered before the client asked for it.
+    pub(super) was_ready: bool,
 }
 
 /// What the clients of one thread share.
@@ -51,6 +66,7 @@ pub(super) struct Hub {
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,
     users: AclUsers,
+    spares: Spares,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
     asked: Cell<u64>,
 }
@@ -89,6 +105,7 @@ impl Hub {
             limits_strangers,
             groups: TokenGroups::default(),
             users,
+            spares: Spares::default(),
             shared: RefCell::default(),
             asked: Cell::new(0),
         })
@@ -98,7 +115,10 @@ impl Hub {
     ///
     /// # Errors
     /// A stale or colliding token, or why Redis cannot be used.
-    pub(super) async fn shared(&self, likeness: &Likeness) -> Result<Rc<Upstream>, Refusal> {
+    pub(super) async fn shared(
+        self: &Rc<Self>,
+        likeness: &Likeness,
+    ) -> Result<Rc<Upstream>, Refusal> {
         let slot = {
             let mut shared = self.shared.borrow_mut();
             if shared.len() >= SHARED_MAX && !shared.contains_key(likeness) {
@@ -118,32 +138,78 @@ impl Hub {
         {
             return Err(refusal.clone());
         }
-        let made = self.connect(likeness, None, None).await.map(|(upstream, _)| upstream);
+        let made = self.prepare(likeness, None).await;
+        let made = made.map(|made| self.start(made.stream, None, made.ended));
         match &made {
-            Ok(upstream) => *held = Some(Rc::clone(upstream)),
+            Ok(upstream) => {
+                *held = Some(Rc::clone(upstream));
+                self.prepare_spare(likeness);
+            }
             Err(refusal) => slot.note(refusal),
         }
         made
     }
 
-    /// A connection for one client alone; `for_script` where its user is confined at once.
+    /// A connection for one client alone, and another one to be ready for the next client.
     ///
     /// # Errors
     /// As [`Hub::shared`].
     pub(super) async fn own(
-        &self,
+        self: &Rc<Self>,
         likeness: &Likeness,
         owner: &Rc<Outbox>,
-        for_script: bool,
+        purpose: Purpose,
     ) -> Result<OwnConnection, Refusal> {
+        let spare = match purpose {
+            Purpose::Wait => None,
+            _ => self.spares.take(likeness, |ended| self.port.retire(ended)),
+        };
+        let was_ready = spare.is_some();
+        let prepared = match spare {
+            Some(spare) => spare,
+            None => self.prepare_own(likeness, purpose == Purpose::Script).await?,
+        };
+        self.prepare_spare(likeness);
+        let Prepared { stream, user, run_id, ended } = prepared;
+        let upstream = self.start(stream, Some((Rc::clone(owner), likeness)), ended);
+        Ok(OwnConnection { upstream, user, run_id, was_ready })
+    }
+
+    async fn prepare_own(
+        &self,
+        likeness: &Likeness,
+        is_confined: bool,
+    ) -> Result<Prepared, Refusal> {
         let rules = self.port.table.borrow().script_rules();
         let patterns = self.key_patterns(&likeness.tokens);
         // Without a reply Redis may have it all the same.
         let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
-        let user = self.users.user(&self.port.redis, rules, patterns, for_script, unsure).await?;
-        let (upstream, run_id) =
-            self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
-        Ok(OwnConnection { upstream, user, run_id })
+        let user = self.users.user(&self.port.redis, rules, patterns, is_confined, unsure).await?;
+        self.prepare(likeness, user).await
+    }
+
+    /// Makes a connection to be ready, where clients ask for them and there is none.
+    fn prepare_spare(self: &Rc<Self>, likeness: &Likeness) {
+        if !self.spares.begin(likeness) {
+            return;
+        }
+        let (hub, likeness) = (Rc::clone(self), likeness.clone());
+        spawn_local(async move {
+            match hub.prepare_own(&likeness, false).await {
+                Ok(made) => {
+                    if let Err(unwanted) = hub.spares.keep(&likeness, made) {
+                        hub.port.retire(unwanted.ended);
+                    }
+                }
+                // The next client is answered why.
+                Err(_) => hub.spares.forget(&likeness),
+            }
+        });
+    }
+
+    /// Closes the connections that are ready.
+    pub(super) fn close_spares(&self) {
+        self.spares.take_all().into_iter().for_each(|ended| self.port.retire(ended));
     }
 
     /// What a script may touch on a connection that is registered under these tokens. In observe
@@ -159,34 +225,45 @@ impl Hub {
 
     /// Connects; once more where the connection broke while it was registered. A higher token may
     /// have ended it, and then the next try says which.
-    async fn connect(
+    async fn prepare(
         &self,
         likeness: &Likeness,
-        owner: Option<Rc<Outbox>>,
-        user: Option<&AclUser>,
-    ) -> Result<(Rc<Upstream>, Option<String>), Refusal> {
-        let mut ended = Ended { registration: None, user: user.map(|user| user.name().to_owned()) };
-        let made = match self.try_connect(likeness, user, &mut ended).await {
+        user: Option<AclUser>,
+    ) -> Result<Prepared, Refusal> {
+        let name = user.as_ref().map(|user| user.name().to_owned());
+        let mut ended = Ended { registration: None, user: name };
+        let made = match self.try_connect(likeness, user.as_ref(), &mut ended).await {
             Err(Refusal::Unavailable(_)) if ended.registration.is_some() => {
                 self.port.retire(Ended { registration: ended.registration.take(), user: None });
-                self.try_connect(likeness, user, &mut ended).await
+                self.try_connect(likeness, user.as_ref(), &mut ended).await
             }
             made => made,
         };
-        let port = Arc::clone(&self.port);
         match made {
-            Ok((stream, run_id)) => {
-                let on_end = move || port.retire(ended);
-                let denied = self.port.counters.scripts_denied.clone();
-                let denials =
-                    owner.is_some().then(|| ScriptDenials::new(likeness.tokens.listed(), denied));
-                Ok((Upstream::start(stream, (owner, denials), &self.budget, on_end), run_id))
-            }
+            Ok((stream, run_id)) => Ok(Prepared { stream, user, run_id, ended }),
             Err(refusal) => {
-                port.retire(ended);
+                self.port.retire(ended);
                 Err(refusal)
             }
         }
+    }
+
+    /// Serves what was prepared, for one client or for all of a likeness.
+    fn start(
+        &self,
+        stream: TcpStream,
+        owner: Option<(Rc<Outbox>, &Likeness)>,
+        ended: Ended,
+    ) -> Rc<Upstream> {
+        let port = Arc::clone(&self.port);
+        let on_end = move || port.retire(ended);
+        let denied = &self.port.counters.scripts_denied;
+        let (owner, denials) = owner
+            .map(|(owner, Likeness { tokens, .. })| {
+                (owner, ScriptDenials::new(tokens.listed(), denied.clone()))
+            })
+            .unzip();
+        Upstream::start(stream, (owner, denials), &self.budget, on_end)
     }
 
     async fn try_connect(
@@ -200,8 +277,10 @@ impl Hub {
         connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
 
-    /// Has every shared connection show that Redis still replies on it.
-    pub(super) fn probe_shared(&self) {
+    /// Has every shared connection show that Redis still replies on it, and closes those that are
+    /// only ready.
+    pub(super) fn probe(&self) {
+        self.close_spares();
         for slot in self.shared.borrow().values() {
             // One that is being made has limits of its own.
             if let Ok(held) = slot.made.try_lock()
@@ -215,6 +294,7 @@ impl Hub {
     /// Closes shared connections that nobody uses; to be called now and then.
     pub(super) fn close_idle(&self) {
         self.groups.sweep();
+        self.spares.take_unused().into_iter().for_each(|ended| self.port.retire(ended));
         self.shared.borrow_mut().retain(|_, slot| {
             // One that is being made is in use.
             let Ok(mut held) = slot.made.try_lock() else { return true };

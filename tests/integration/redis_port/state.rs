@@ -138,12 +138,12 @@ async fn what_belongs_to_the_client_is_kept() {
     assert_eq!(client.call(&["EVALSHA", &sha, "1", &last.key("b")]).await, Resp::Null);
 }
 
-/// The id of the newest connection that the guard has made for one client alone.
-async fn own_connection(redis: &Redis) -> Option<u64> {
+/// The id of the newest connection on which WAIT came last.
+pub(super) async fn waited_on(redis: &Redis) -> Option<u64> {
     let list: String = redis.run(&["CLIENT", "LIST"]).await;
-    let is_own = |line: &&str| line.contains(" user=fence:default:user:");
+    let waited = list.lines().filter(|line| line.contains(" cmd=wait "));
     let id = |line: &str| line.split(' ').next()?.strip_prefix("id=")?.parse().ok();
-    list.lines().filter(is_own).filter_map(id).max()
+    waited.filter_map(id).max()
 }
 
 /// WAIT counts what its own connection wrote: behind a write on another one it needs a newer one.
@@ -154,12 +154,12 @@ async fn wait_counts_what_was_written_on_another_connection() {
     let (own, other) = (Grant::new(10, "1"), Grant::new(10, "2"));
     let mut client = RespClient::fenced(&guards[0].address, &own.credential).await;
     assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    let before = own_connection(&redis).await;
+    let before = waited_on(&redis).await;
     assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    assert_eq!(own_connection(&redis).await, before, "no other write: it stays");
+    assert_eq!(waited_on(&redis).await, before, "no other write: it stays");
     client.call(&["FENCE", &other.credential, "SET", &other.key("a"), "1"]).await;
     assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    assert_ne!(own_connection(&redis).await, before);
+    assert_ne!(waited_on(&redis).await, before);
 }
 
 /// HELLO does all that it was asked for, or nothing.

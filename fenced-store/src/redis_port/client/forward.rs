@@ -4,7 +4,7 @@ use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan};
 use super::super::confine::Wanted;
-use super::super::hub::OwnConnection;
+use super::super::hub::{OwnConnection, Purpose};
 use super::super::out::Out;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
@@ -141,7 +141,7 @@ impl Client {
                 }
             }
             Handling::Script => {
-                self.own_connection(true).await?;
+                self.own_connection(Purpose::Script).await?;
                 self.confined(command).await?;
             }
             Handling::Watch => {
@@ -227,20 +227,18 @@ impl Client {
 
     /// Sees to it that the connection is the client's own, and stays so.
     pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
-        self.own_connection(false).await
+        self.own_connection(Purpose::Commands).await
     }
 
-    /// As [`Client::owned`]; a new connection is confined from the beginning where it is
-    /// `for_script`.
-    async fn own_connection(&mut self, for_script: bool) -> Result<(), Refusal> {
+    async fn own_connection(&mut self, purpose: Purpose) -> Result<(), Refusal> {
         self.without_broken().await?;
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
             return Ok(());
         }
         // Everything that was sent on the shared connection is done before the next one begins.
         self.settle_or_fail().await?;
-        let OwnConnection { upstream, user, run_id } =
-            self.hub.own(&self.likeness, &self.outbox, for_script).await?;
+        let OwnConnection { upstream, user, run_id, was_ready } =
+            self.hub.own(&self.likeness, &self.outbox, purpose).await?;
         self.upstream = Some(upstream);
         self.own = Some(Own {
             user,
@@ -249,7 +247,7 @@ impl Client {
             subscribes: false,
             has_channels: false,
             is_tuned: false,
-            is_behind: false,
+            is_behind: was_ready && self.outbox.has_sent(),
         });
         Ok(())
     }
@@ -298,11 +296,11 @@ impl Client {
         }
         if self.own.as_ref().is_some_and(|own| own.is_behind) && self.transaction.is_none() {
             self.may_be_replaced(
-                "connection to Redis, which WAIT needs after FENCE with a command,",
+                "connection to Redis, which WAIT needs behind writes on another one,",
             )?;
             self.detached().await?;
         }
-        Ok(())
+        self.own_connection(Purpose::Wait).await
     }
 
     async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {
