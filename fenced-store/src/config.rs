@@ -15,7 +15,7 @@ use service_kit::flags::{
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::{AfterFenced, PortSettings, SilenceLimits};
+use crate::redis_port::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
@@ -119,6 +119,11 @@ pub struct Config {
     /// connect again with the newest token, or it is kept for a newer token.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub after_fenced: AfterFenced,
+    /// The file that holds the password of the Redis port, in one line, as Redis' requirepass: a client
+    /// is served nothing until it has presented the password or a fencing credential. Read again when
+    /// it changes; not with --unsigned, where everybody can make a credential.
+    #[arg(long, value_name = "FILE")]
+    pub redis_password_file: Option<PathBuf>,
     /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
@@ -238,7 +243,16 @@ impl Config {
     }
 
     fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else { return Ok(None) };
+        let Some(listen) = self.redis_listen else {
+            return match self.redis_password_file {
+                None => Ok(None),
+                Some(_) => Err(vec![
+                    "--redis-password-file is the password of the Redis port; set --redis-listen, or \
+                     leave it out"
+                        .to_owned(),
+                ]),
+            };
+        };
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
@@ -262,6 +276,7 @@ impl Config {
                 self.max_command_bytes
             )]);
         }
+        let password = self.redis_password().map_err(|problem| vec![problem])?;
         let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
@@ -270,6 +285,7 @@ impl Config {
             max_buffer_bytes: self.max_redis_buffer_bytes,
             max_connections: listener.max_connections,
             after_fenced: self.after_fenced,
+            password,
             silence: SilenceLimits {
                 command: listener.body_timeout,
                 bytes_per_sec_min: listener.body_bytes_per_sec_min,
@@ -277,6 +293,19 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn redis_password(&self) -> Result<Option<PortPassword>, String> {
+        let Some(file) = &self.redis_password_file else { return Ok(None) };
+        if self.keys.unsigned {
+            return Err(
+                "--redis-password-file is of no use with --unsigned: a fencing credential stands \
+                        in for the password, and everybody can make one; use --token-key-file"
+                    .to_owned(),
+            );
+        }
+        let password = PortPassword::read(file);
+        password.map(Some).map_err(|error| format!("--redis-password-file: {error}"))
     }
 
     fn report(&self) -> Result<Option<ReportOptions>, String> {

@@ -167,6 +167,31 @@ impl Rules {
         self.default != DefaultRule::Open || self.rules.iter().any(protects)
     }
 
+    /// The locks of all keys that there can be.
+    ///
+    /// # Errors
+    /// What leaves keys to nobody, or to more locks than can be listed: a rule, or the default.
+    pub(crate) fn locks_of_everything(&self) -> Result<Vec<&str>, String> {
+        let mut locks = Vec::new();
+        for rule in &self.rules {
+            match &rule.target {
+                // What a name cannot catch is refused to everybody.
+                _ if rule.pattern.has_names() => return Err(format!("rule {rule}")),
+                Target::Open => {}
+                Target::Fixed(lock) => locks.push(lock.as_str()),
+                Target::Deny | Target::Built(_) => return Err(format!("rule {rule}")),
+            }
+            if rule.pattern.matches_everything() {
+                return Ok(locks);
+            }
+        }
+        match self.default {
+            DefaultRule::Open => Ok(locks),
+            DefaultRule::Fenced => Err("--default-rule fenced".to_owned()),
+            DefaultRule::Deny => Err("--default-rule deny".to_owned()),
+        }
+    }
+
     /// The text of the rule that decides over `key`; `default` where none does.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));

@@ -1,14 +1,18 @@
 //! What becomes of a command that is not the usual case.
 
+use bytes::BytesMut;
+
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
-use super::super::commands::{Handling, Local, Plan};
+use super::super::commands::{Handling, Local, Plan, flush};
 use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
+use super::super::own_clients::OwnClient;
+use super::super::password;
 use super::super::refusal::{Refusal, quoted};
-use super::super::resp::Protocol;
 use super::super::resp::request::Command;
+use super::super::resp::{Protocol, encode};
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
@@ -21,6 +25,14 @@ const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one withou
 /// The refusal of a list of channels whose reply would come with that of EXEC.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
+
+/// The refusal of a WAIT that could not wait.
+const WAIT_IN_MULTI: &str = "DENIED WAIT is not passed on inside MULTI, where it does not wait and counts \
+                             nothing of the transaction; send it behind EXEC";
+
+fn is_wait(command: Command<'_>) -> bool {
+    [&b"wait"[..], b"waitaof"].iter().any(|name| command.arg(0).eq_ignore_ascii_case(name))
+}
 
 /// Whether it is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
@@ -42,6 +54,11 @@ impl Client {
             self.hub.port.counters.refused.inc();
             return Next::Serve;
         }
+        if !self.is_admitted
+            && let Some(line) = password::before_login(command.command())
+        {
+            return self.refuse(&Refusal::Line(line.to_owned()));
+        }
         let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
         let plan = match planned {
             Ok(plan) => plan,
@@ -53,13 +70,9 @@ impl Client {
             return next;
         }
         if let Handling::Local(local) = plan.handling {
-            return match &mut self.transaction {
-                Some(transaction) if !local.is_for_transactions() => {
-                    transaction.is_spoilt = true;
-                    self.outbox.error("DENIED the connection is not changed inside MULTI");
-                    Next::Serve
-                }
-                _ => self.local(local, command).await,
+            return match self.transaction {
+                Some(_) => self.local_in_transaction(local, command).await,
+                None => self.local(local, command).await,
             };
         }
         if let Some(refusal) = &self.refused {
@@ -73,6 +86,9 @@ impl Client {
             self.answered_refusal();
             self.hub.port.counters.refused.inc();
             return Next::Serve;
+        }
+        if plan.is_denied {
+            self.observe_command(command.command());
         }
         if let Err(denied) = self.authorized(command, plan)
             && !self.passes(command.command(), &denied)
@@ -132,9 +148,11 @@ impl Client {
                 self.widened(command, plan).await?;
             }
             Handling::Own => {
-                self.before_wait(command).await?;
                 self.owned().await?;
                 self.widened(command, plan).await?;
+                if is_wait(command.command()) {
+                    self.write_before_wait().await?;
+                }
                 if let Some(own) = &mut self.own {
                     own.subscribes |= turns_on(command.command(), b"tracking");
                     own.is_tuned |= turns_on(command.command(), b"no-touch");
@@ -184,7 +202,7 @@ impl Client {
         };
         let raw = match listing {
             Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
-            None => command.raw(),
+            None => flush::instead_of(command.command()).unwrap_or_else(|| command.raw()),
         };
         let protocol = self.likeness.protocol;
         let instead = listing.map(|listing| {
@@ -241,6 +259,12 @@ impl Client {
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.likeness, &self.outbox, for_script).await?;
+        let entry = user.as_ref().map(|user| {
+            let tokens = self.likeness.tokens.clone();
+            let client =
+                OwnClient { tokens, redis_id: user.redis_id.get(), run_id: run_id.clone() };
+            self.hub.port.own_clients.add(self.id, client)
+        });
         self.upstream = Some(upstream);
         self.own = Some(Own {
             user,
@@ -249,7 +273,7 @@ impl Client {
             subscribes: false,
             has_channels: false,
             is_tuned: false,
-            is_behind: false,
+            _entry: entry,
         });
         Ok(())
     }
@@ -282,26 +306,17 @@ impl Client {
         }
     }
 
-    /// WAIT counts the writes of its own connection. The registration of a new one is a write behind
-    /// all of the client's others; without a token there is none, and WAIT would say too much.
-    async fn before_wait(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
-        let name = command.command().arg(0).to_ascii_lowercase();
-        if !matches!(name.as_slice(), b"wait" | b"waitaof") {
-            return Ok(());
+    /// WAIT counts the writes of its own connection. So a write goes ahead of it that comes behind all
+    /// writes of the client, on whichever connection these were made.
+    async fn write_before_wait(&mut self) -> Result<(), Refusal> {
+        if self.transaction.is_some() {
+            return Err(Refusal::Line(WAIT_IN_MULTI.to_owned()));
         }
-        if self.likeness.tokens.is_empty() {
-            return Err(Refusal::Line(
-                "DENIED WAIT without a token would not count what was written before on a shared \
-                 connection; hold a token first"
-                    .to_owned(),
-            ));
-        }
-        if self.own.as_ref().is_some_and(|own| own.is_behind) && self.transaction.is_none() {
-            self.may_be_replaced(
-                "connection to Redis, which WAIT needs after FENCE with a command,",
-            )?;
-            self.detached().await?;
-        }
+        let channel = format!("{{fence:{}}}:wait", self.hub.port.guard.access.namespace);
+        let publish: [&[u8]; 3] = [b"PUBLISH", channel.as_bytes(), b""];
+        let mut bytes = BytesMut::new();
+        encode::request(&mut bytes, publish.into_iter());
+        self.with_room().await?.send_own(&bytes);
         Ok(())
     }
 
