@@ -37,6 +37,7 @@ mod look_up;
 mod observe;
 mod script;
 mod transaction;
+mod wait;
 
 /// Arguments of a command; Redis takes as many.
 const ARGS_MAX: usize = 1 << 20;

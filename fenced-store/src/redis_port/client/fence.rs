@@ -105,6 +105,9 @@ impl Client {
                     .to_owned(),
             ));
         }
+        if plan.is_denied {
+            self.observe_command(inner.command());
+        }
         // Tokens that were refused before do not stand in the way of a better one.
         let refused = self.refused.take();
         let done = self.send_once(&inner, plan, tokens).await;

@@ -1,7 +1,5 @@
 //! What becomes of a command that is not the usual case.
 
-use bytes::BytesMut;
-
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan, flush};
@@ -11,11 +9,12 @@ use super::super::out::Out;
 use super::super::own_clients::OwnClient;
 use super::super::password;
 use super::super::refusal::{Refusal, quoted};
+use super::super::resp::Protocol;
 use super::super::resp::request::Command;
-use super::super::resp::{Protocol, encode};
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
+use super::wait::is_wait;
 use super::{Client, Next, Own, keys_of};
 
 /// The refusal of a script to a client that has presented no token, where every key needs one.
@@ -25,14 +24,6 @@ const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one withou
 /// The refusal of a list of channels whose reply would come with that of EXEC.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
-
-/// The refusal of a WAIT that could not wait.
-const WAIT_IN_MULTI: &str = "DENIED WAIT is not passed on inside MULTI, where it does not wait and counts \
-                             nothing of the transaction; send it behind EXEC";
-
-fn is_wait(command: Command<'_>) -> bool {
-    [&b"wait"[..], b"waitaof"].iter().any(|name| command.arg(0).eq_ignore_ascii_case(name))
-}
 
 /// Whether it is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
@@ -54,15 +45,9 @@ impl Client {
             self.hub.port.counters.refused.inc();
             return Next::Serve;
         }
-        if !self.is_admitted
-            && let Some(line) = password::before_login(command.command())
-        {
-            return self.refuse(&Refusal::Line(line.to_owned()));
-        }
-        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
-        let plan = match planned {
+        let plan = match self.planned(command) {
             Ok(plan) => plan,
-            Err(refused) => return self.refuse(&Refusal::Line(refused.0)),
+            Err(refusal) => return self.refuse(&refusal),
         };
         if self.is_subscriber()
             && let Some(next) = self.while_subscribed(command, plan).await
@@ -109,6 +94,17 @@ impl Client {
                 if begins && self.refused.is_none() { Next::Close } else { next }
             }
         }
+    }
+
+    /// How a command travels, for a client that may send it.
+    fn planned(&mut self, command: &OwnedCommand) -> Result<Plan, Refusal> {
+        if !self.is_admitted
+            && let Some(line) = password::before_login(command.command())
+        {
+            return Err(Refusal::Line(line.to_owned()));
+        }
+        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
+        planned.map_err(|refused| Refusal::Line(refused.0))
     }
 
     /// Answers a refusal. Inside of MULTI it spoils the transaction, as an error of Redis would.
@@ -216,7 +212,7 @@ impl Client {
     }
 
     /// The connection that is there, once it takes more.
-    async fn with_room(&self) -> Result<&Upstream, Refusal> {
+    pub(super) async fn with_room(&self) -> Result<&Upstream, Refusal> {
         let Some(upstream) = &self.upstream else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
@@ -304,20 +300,6 @@ impl Client {
                 Err(Refusal::Unavailable("the connection is being closed".to_owned()))
             }
         }
-    }
-
-    /// WAIT counts the writes of its own connection. So a write goes ahead of it that comes behind all
-    /// writes of the client, on whichever connection these were made.
-    async fn write_before_wait(&mut self) -> Result<(), Refusal> {
-        if self.transaction.is_some() {
-            return Err(Refusal::Line(WAIT_IN_MULTI.to_owned()));
-        }
-        let channel = format!("{{fence:{}}}:wait", self.hub.port.guard.access.namespace);
-        let publish: [&[u8]; 3] = [b"PUBLISH", channel.as_bytes(), b""];
-        let mut bytes = BytesMut::new();
-        encode::request(&mut bytes, publish.into_iter());
-        self.with_room().await?.send_own(&bytes);
-        Ok(())
     }
 
     async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {

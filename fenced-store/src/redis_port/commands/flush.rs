@@ -17,6 +17,6 @@ pub(crate) fn instead_of(command: Command<'_>) -> Option<Bytes> {
     let script: [&[u8]; 4] = [b"EVAL", include_bytes!("flush.lua"), b"0", databases];
     let words: Vec<&[u8]> = script.into_iter().chain(command.iter().skip(1)).collect();
     let mut raw = BytesMut::new();
-    encode::request(&mut raw, words.into_iter());
+    encode::request(&mut raw, words);
     Some(raw.freeze())
 }
