@@ -18,7 +18,7 @@ const MAX_LINES: usize = 4096;
 /// One line of the log a rule and code in this time, in milliseconds.
 const LOG_EVERY_MS: u64 = 1000;
 
-/// The code of commands that the Redis port refuses to everybody.
+/// The code of commands that the Redis port refuses to every client.
 const DENIED_COMMAND: &str = "denied-command";
 
 /// What would have been refused.

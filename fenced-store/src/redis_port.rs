@@ -223,7 +223,7 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
 }
 
 /// What passes in observe mode. The guard may administer Redis, and lends that right to clients where
-/// Redis asks nobody for a password, or the port asks its clients for one.
+/// Redis has no password, or the port asks its clients for one.
 fn observing(guard: &Guard, link: &RedisLink, settings: &PortSettings) -> Option<Observing> {
     let (_, password) = link.target().credentials();
     let may_administer = password.is_none() || settings.password.is_some();

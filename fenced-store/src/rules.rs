@@ -170,12 +170,13 @@ impl Rules {
     /// The locks of all keys that there can be.
     ///
     /// # Errors
-    /// What leaves keys to nobody, or to more locks than can be listed: a rule, or the default.
+    /// The rule, or the default, under which keys are refused to every client or are of more locks
+    /// than can be listed.
     pub(crate) fn locks_of_everything(&self) -> Result<Vec<&str>, String> {
         let mut locks = Vec::new();
         for rule in &self.rules {
             match &rule.target {
-                // What a name cannot catch is refused to everybody.
+                // A key whose part is no name of a lock is refused to every client.
                 _ if rule.pattern.has_names() => return Err(format!("rule {rule}")),
                 Target::Open => {}
                 Target::Fixed(lock) => locks.push(lock.as_str()),

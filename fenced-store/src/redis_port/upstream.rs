@@ -159,7 +159,7 @@ impl Upstream {
         state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
     }
 
-    /// Sends a command of the guard's own, with a short reply that nobody gets.
+    /// Sends a command of the guard's own, whose short reply is dropped.
     pub(super) fn send_own(&self, bytes: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         state.out.copy(bytes);

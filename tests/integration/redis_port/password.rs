@@ -41,7 +41,7 @@ impl Asking {
 }
 
 /// The same before one Redis and before a cluster.
-async fn nobody_is_served_without_a_login(asking: &Asking) {
+async fn commands_want_a_login(asking: &Asking) {
     let mut client = asking.client().await;
     for line in [
         "GET open:a",
@@ -119,7 +119,7 @@ async fn the_password_opens_what_needs_no_token(asking: &Asking) {
 async fn a_login_is_asked_for() {
     let redis = Redis::start().await;
     let asking = Asking::before(&redis.url()).await;
-    nobody_is_served_without_a_login(&asking).await;
+    commands_want_a_login(&asking).await;
     the_password_opens_what_needs_no_token(&asking).await;
     assert_eq!(redis.run::<i64>(&["EXISTS", "open:a"]).await, 1);
 }
@@ -128,7 +128,7 @@ async fn a_login_is_asked_for() {
 async fn a_login_is_asked_for_before_a_cluster() {
     let cluster = RedisCluster::start().await;
     let asking = Asking::before(&cluster.url()).await;
-    nobody_is_served_without_a_login(&asking).await;
+    commands_want_a_login(&asking).await;
     the_password_opens_what_needs_no_token(&asking).await;
 }
 
@@ -146,9 +146,9 @@ async fn a_client_has_small_limits_before_its_login() {
     client.call(&many).await.expect_error("NOTOKEN");
 }
 
-/// A stale credential is genuine, and admits nobody.
+/// A stale credential is genuine, and does not log its client in.
 #[tokio::test]
-async fn a_refused_token_admits_nobody() {
+async fn a_refused_token_is_no_login() {
     let redis = Redis::start().await;
     let asking = Asking::before(&redis.url()).await;
     let (old, new) = (asking.credential(5), asking.credential(6));
@@ -196,7 +196,7 @@ async fn a_password_without_a_file_is_explained() {
     assert!(!line.expect_error("WRONGTOKEN").contains("--redis-password-file"), "{line:?}");
 }
 
-/// Where everybody can make a credential, it would stand in for the password.
+/// Where any program can make a credential, it would stand in for the password.
 #[tokio::test]
 async fn a_password_needs_signed_tokens() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -138,7 +138,7 @@ async fn what_belongs_to_the_client_is_kept() {
     assert_eq!(client.call(&["EVALSHA", &sha, "1", &last.key("b")]).await, Resp::Null);
 }
 
-/// WAIT counts every write of its client, on whichever connection it was made. The replica stands still.
+/// WAIT counts every write of its client, on whichever connection it was made. The replica is paused.
 #[tokio::test]
 async fn wait_counts_what_was_written_on_another_connection() {
     let redis = Redis::start().await;
@@ -207,7 +207,7 @@ async fn clients_with_the_same_tokens_unblock_each_other() {
     }
     drop(waits);
     let same = tokio::sync::Mutex::new(same);
-    until_true("its id to be nobody's", async || {
+    until_true("its id to be forgotten", async || {
         same.lock().await.call(&["CLIENT", "UNBLOCK", &id]).await == Resp::Integer(0)
     })
     .await;

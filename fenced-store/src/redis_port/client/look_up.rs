@@ -86,8 +86,10 @@ impl Client {
     }
 
     /// `CLIENT UNBLOCK id [TIMEOUT|ERROR]`, of a client with the same tokens.
-    pub(super) async fn unblock(&self, command: Command<'_>) -> Result<(), Refusal> {
+    pub(super) async fn unblock(&mut self, command: Command<'_>) -> Result<(), Refusal> {
         let (id, reason) = look_ups::unblock(command)?;
+        // It goes by another connection, and behind what was sent before it.
+        self.settle_or_fail().await?;
         let port = &self.hub.port;
         // As in Redis, one that is not there, or does not wait, is not unblocked.
         let Some(other) = port.own_clients.find(id) else {

@@ -20,8 +20,7 @@ const SCRIPT_RULES: [&str; 8] =
 /// Observe mode, as far as commands are concerned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observing {
-    /// Whether every client may administer Redis: nobody is admitted who could not do so without the
-    /// guard.
+    /// Whether clients may administer Redis: each of them could do so without the guard.
     pub(crate) may_administer: bool,
 }
 

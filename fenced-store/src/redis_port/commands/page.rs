@@ -48,7 +48,7 @@ BY and GET of SORT, with a `*`, need the right to read every key that begins as 
 a literal text in front of the `*`.
 The port knows no administrators: its clients present fencing tokens, and the rights of an \
 [access file](../operating/access.md) do not go for it. So what shows or changes the whole server is \
-refused to everybody; in observe mode [most of it passes](../guides/adopting.md#the-redis-port).
+refused to every client; in observe mode [most of it passes](../guides/adopting.md#the-redis-port).
 
 | passes as | means |
 | --- | --- |
