@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fence_protocol::wire::fence::Mode;
 use redis::{Cmd, Value};
 use service_kit::ids;
 use service_kit::redis_link::LinkError;
@@ -34,7 +35,9 @@ pub(super) const KEY_BYTES_MAX: usize = 64 * 1024;
 
 /// What a user that is not confined may do, as a selector. To Redis ROLE and LASTSAVE are
 /// administration, too; they only read.
-const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -flushall -flushdb -swapdb -migrate)";
+const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -swapdb -migrate)";
+/// The same in observe mode, in which clients may administer Redis.
+const WIDE_OBSERVED: &str = "(~* &* +@all -swapdb)";
 
 /// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
 /// "but", so there is one for each byte in which a name can differ.
@@ -61,6 +64,7 @@ pub(super) struct AclUsers {
     prefix: String,
     next: Cell<u64>,
     is_allowed: Cell<bool>,
+    wide: &'static str,
 }
 
 /// A user. Its name is never used again: a script that waits in Redis' socket when its client
@@ -69,6 +73,8 @@ pub(super) struct AclUsers {
 pub(super) struct AclUser {
     name: String,
     password: String,
+    /// What it may do when it is not confined.
+    wide: &'static str,
     scope: RefCell<Scope>,
     /// What it may touch when it is confined, whatever a script declares.
     patterns: KeyPatterns,
@@ -76,6 +82,8 @@ pub(super) struct AclUser {
     rules: Arc<[String]>,
     /// Whether Redis knows these rules already; they stay.
     has_rules: Cell<bool>,
+    /// The id in Redis of the connection that is logged in as this user; 0 before there is one.
+    pub(super) redis_id: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -108,8 +116,13 @@ fn add(scoped: &mut Scoped, key: &[u8], access: KeyAccess) {
 }
 
 impl AclUsers {
-    pub(super) fn new(namespace: &str) -> Self {
+    pub(super) fn new(namespace: &str, mode: Mode) -> Self {
+        let wide = match mode {
+            Mode::Enforce => WIDE,
+            Mode::Observe => WIDE_OBSERVED,
+        };
         Self {
+            wide,
             prefix: format!("{}{}:", prefix(namespace), ids::random_hex(8)),
             next: Cell::new(0),
             is_allowed: Cell::new(true),
@@ -141,13 +154,23 @@ impl AclUsers {
             add_confinement(&mut command, Some(&rules), &patterns, &Scoped::new())?;
             Scope::Confined(Scoped::new())
         } else {
-            command.arg(WIDE);
+            command.arg(self.wide);
             Scope::All
         };
         match redis.link.call(&command).await {
             Ok(_) => {
                 let (scope, has_rules) = (RefCell::new(scope), Cell::new(is_confined));
-                Ok(Some(AclUser { name, password, scope, patterns, rules, has_rules }))
+                let wide = self.wide;
+                Ok(Some(AclUser {
+                    name,
+                    password,
+                    wide,
+                    scope,
+                    patterns,
+                    rules,
+                    has_rules,
+                    redis_id: Cell::default(),
+                }))
             }
             // Anything else, such as BUSY and LOADING, passes.
             Err(LinkError::Server { code, message })
@@ -294,7 +317,7 @@ impl AclUser {
     /// Why Redis cannot be used.
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
-        command.arg("clearselectors").arg(WIDE);
+        command.arg("clearselectors").arg(self.wide);
         self.set(redis, run_id, &command).await?;
         *self.scope.borrow_mut() = Scope::All;
         Ok(())
@@ -401,6 +424,8 @@ mod tests {
         }
         let scope = RefCell::new(Scope::Confined(scoped));
         let user = AclUser {
+            wide: WIDE,
+            redis_id: Cell::default(),
             name: String::new(),
             password: String::new(),
             scope,
