@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fence_protocol::wire::fence::Mode;
+use service_kit::redis_link::LinkState;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
@@ -34,17 +35,6 @@ pub(super) struct Likeness {
     pub(super) protocol: Protocol,
 }
 
-/// For what a client needs a connection of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Commands that would disturb others on a shared connection.
-    Commands,
-    /// Scripts: a new connection is confined at once.
-    Script,
-    /// WAIT: it is registered now, behind every write of the client.
-    Wait,
-}
-
 /// An own connection with what belongs to it.
 #[derive(Debug)]
 pub(super) struct OwnConnection {
@@ -52,8 +42,6 @@ pub(super) struct OwnConnection {
     pub(super) user: Option<AclUser>,
     /// The process that it was made to; known where it is registered.
     pub(super) run_id: Option<String>,
-    /// It was registered before the client asked for it.
-    pub(super) was_ready: bool,
 }
 
 /// What the clients of one thread share.
@@ -146,12 +134,16 @@ impl Hub {
                 *held = Some(Rc::clone(upstream));
                 self.prepare_spare(likeness);
             }
-            Err(refusal) => slot.note(refusal),
+            Err(refusal) => {
+                self.make_way(refusal);
+                slot.note(refusal);
+            }
         }
         made
     }
 
-    /// A connection for one client alone, and another one to be ready for the next client.
+    /// A connection for one client alone, and another one to be ready for the next client. One that
+    /// is made now is confined at once where it is `for_script`.
     ///
     /// # Errors
     /// As [`Hub::shared`].
@@ -159,21 +151,19 @@ impl Hub {
         self: &Rc<Self>,
         likeness: &Likeness,
         owner: &Rc<Outbox>,
-        purpose: Purpose,
+        for_script: bool,
     ) -> Result<OwnConnection, Refusal> {
-        let spare = match purpose {
-            Purpose::Wait => None,
-            _ => self.spares.take(likeness, |ended| self.port.retire(ended)),
-        };
-        let was_ready = spare.is_some();
-        let prepared = match spare {
+        let prepared = match self.take_spare(likeness) {
             Some(spare) => spare,
-            None => self.prepare_own(likeness, purpose == Purpose::Script).await?,
+            None => {
+                let prepared = self.prepare_own(likeness, for_script).await;
+                prepared.inspect_err(|refusal| self.make_way(refusal))?
+            }
         };
         self.prepare_spare(likeness);
         let Prepared { stream, user, run_id, ended } = prepared;
         let upstream = self.start(stream, Some((Rc::clone(owner), likeness)), ended);
-        Ok(OwnConnection { upstream, user, run_id, was_ready })
+        Ok(OwnConnection { upstream, user, run_id })
     }
 
     async fn prepare_own(
@@ -189,28 +179,56 @@ impl Hub {
         self.prepare(likeness, user).await
     }
 
+    /// A spare for a client that is about to use it. None is used while the guard's own connection
+    /// is down: Redis may be gone.
+    fn take_spare(&self, likeness: &Likeness) -> Option<Prepared> {
+        let redis = &self.port.redis;
+        let is_up = matches!(&*redis.link.watch().borrow(), LinkState::Up(_));
+        if !is_up || !self.may_have_spare(likeness) {
+            return None;
+        }
+        self.spares.take(likeness, &redis.state.run_id(), |ended| self.port.retire(ended))
+    }
+
     /// Makes a connection to be ready, where clients ask for them and there is none.
     fn prepare_spare(self: &Rc<Self>, likeness: &Likeness) {
-        if !self.spares.begin(likeness) {
+        if !self.may_have_spare(likeness) {
             return;
         }
+        let Some(making) = self.spares.begin(likeness) else { return };
         let (hub, likeness) = (Rc::clone(self), likeness.clone());
         spawn_local(async move {
             match hub.prepare_own(&likeness, false).await {
                 Ok(made) => {
-                    if let Err(unwanted) = hub.spares.keep(&likeness, made) {
+                    if let Err(unwanted) = hub.spares.keep(&likeness, making, made) {
                         hub.port.retire(unwanted.ended);
                     }
                 }
                 // The next client is answered why.
-                Err(_) => hub.spares.forget(&likeness),
+                Err(_) => hub.spares.forget(&likeness, making),
             }
         });
     }
 
-    /// Closes the connections that are ready.
+    /// A client that has presented no token has none where it is limited.
+    fn may_have_spare(&self, likeness: &Likeness) -> bool {
+        !(self.limits_strangers && likeness.tokens.is_empty())
+    }
+
+    /// Redis may have as many connections as it takes: those that nobody uses go first.
+    fn make_way(&self, refusal: &Refusal) {
+        if matches!(refusal, Refusal::Unavailable(_)) {
+            self.retire_all(self.spares.take_all());
+        }
+    }
+
+    /// Closes the connections that are ready, and keeps none any more.
     pub(super) fn close_spares(&self) {
-        self.spares.take_all().into_iter().for_each(|ended| self.port.retire(ended));
+        self.retire_all(self.spares.close());
+    }
+
+    fn retire_all(&self, ended: Vec<Ended>) {
+        ended.into_iter().for_each(|ended| self.port.retire(ended));
     }
 
     /// What a script may touch on a connection that is registered under these tokens. In observe
@@ -281,7 +299,7 @@ impl Hub {
     /// Has every shared connection show that Redis still replies on it, and closes those that are
     /// only ready.
     pub(super) fn probe(&self) {
-        self.close_spares();
+        self.retire_all(self.spares.take_all());
         for slot in self.shared.borrow().values() {
             // One that is being made has limits of its own.
             if let Ok(held) = slot.made.try_lock()
@@ -295,7 +313,7 @@ impl Hub {
     /// Closes shared connections that nobody uses; to be called now and then.
     pub(super) fn close_idle(&self) {
         self.groups.sweep();
-        self.spares.take_unused().into_iter().for_each(|ended| self.port.retire(ended));
+        self.retire_all(self.spares.take_unused());
         self.shared.borrow_mut().retain(|_, slot| {
             // One that is being made is in use.
             let Ok(mut held) = slot.made.try_lock() else { return true };

@@ -97,11 +97,6 @@ impl Outbox {
         self.inner.borrow_mut().sent += 1;
     }
 
-    /// Whether a command of this client was ever forwarded.
-    pub(super) fn has_sent(&self) -> bool {
-        self.inner.borrow().sent > 0
-    }
-
     /// How many replies are expected.
     pub(super) fn expected(&self) -> u64 {
         let inner = self.inner.borrow();

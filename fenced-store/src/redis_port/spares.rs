@@ -46,47 +46,70 @@ pub(super) struct Spares {
     ready: RefCell<HashMap<Likeness, Spare>>,
     /// Whether clients have asked for own connections lately.
     are_wanted: Cell<bool>,
+    is_closed: Cell<bool>,
+    begun: Cell<u64>,
 }
 
 #[derive(Debug)]
 enum Spare {
-    InTheMaking,
+    InTheMaking(Making),
     Ready { connection: Prepared, looks: u32 },
 }
 
+/// One that is being made, and that nothing else is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Making(u64);
+
 impl Spares {
-    /// The spare for clients of this likeness, where there is one that Redis has not closed; an
-    /// unusable one is given to `retire`.
-    pub(super) fn take(&self, likeness: &Likeness, retire: impl FnOnce(Ended)) -> Option<Prepared> {
+    /// The spare for clients of this likeness, where there is one to the Redis process `run_id` that
+    /// Redis has not closed. An unusable one is given to `retire`.
+    pub(super) fn take(
+        &self,
+        likeness: &Likeness,
+        run_id: &str,
+        retire: impl FnOnce(Ended),
+    ) -> Option<Prepared> {
         self.are_wanted.set(true);
         let mut ready = self.ready.borrow_mut();
         if !matches!(ready.get(likeness), Some(Spare::Ready { .. })) {
             return None;
         }
         let Some(Spare::Ready { connection, .. }) = ready.remove(likeness) else { return None };
-        if connection.is_fresh() {
+        let is_same = connection.run_id.as_ref().is_none_or(|made_to| made_to == run_id);
+        if is_same && connection.is_fresh() {
             return Some(connection);
         }
         retire(connection.ended);
         None
     }
 
-    /// Whether one is to be made; if so, it counts as being made until [`Spares::keep`] or
-    /// [`Spares::forget`].
-    pub(super) fn begin(&self, likeness: &Likeness) -> bool {
+    /// Begins to make one, where it is wanted and there is none.
+    pub(super) fn begin(&self, likeness: &Likeness) -> Option<Making> {
         let mut ready = self.ready.borrow_mut();
-        let begins =
-            self.are_wanted.get() && ready.len() < SPARES_MAX && !ready.contains_key(likeness);
-        if begins {
-            ready.insert(likeness.clone(), Spare::InTheMaking);
+        let begins = self.are_wanted.get()
+            && !self.is_closed.get()
+            && ready.len() < SPARES_MAX
+            && !ready.contains_key(likeness);
+        if !begins {
+            return None;
         }
-        begins
+        let making = Making(self.begun.replace(self.begun.get() + 1));
+        ready.insert(likeness.clone(), Spare::InTheMaking(making));
+        Some(making)
     }
 
-    /// Keeps one that was begun; gives it back where it was forgotten meanwhile.
-    pub(super) fn keep(&self, likeness: &Likeness, connection: Prepared) -> Result<(), Prepared> {
+    /// Keeps what was made.
+    ///
+    /// # Errors
+    /// The connection, where it is not wanted any more.
+    pub(super) fn keep(
+        &self,
+        likeness: &Likeness,
+        making: Making,
+        connection: Prepared,
+    ) -> Result<(), Prepared> {
         match self.ready.borrow_mut().get_mut(likeness) {
-            Some(spare @ Spare::InTheMaking) => {
+            Some(spare) if spare.is(making) => {
                 *spare = Spare::Ready { connection, looks: 0 };
                 Ok(())
             }
@@ -95,8 +118,11 @@ impl Spares {
     }
 
     /// It could not be made.
-    pub(super) fn forget(&self, likeness: &Likeness) {
-        self.ready.borrow_mut().remove(likeness);
+    pub(super) fn forget(&self, likeness: &Likeness, making: Making) {
+        let mut ready = self.ready.borrow_mut();
+        if ready.get(likeness).is_some_and(|spare| spare.is(making)) {
+            ready.remove(likeness);
+        }
     }
 
     /// Takes out those that nobody took for a while; to be called now and then.
@@ -107,7 +133,7 @@ impl Spares {
             *looks += 1;
             let stays = *looks < LOOKS && connection.is_fresh();
             if !stays {
-                unused.push(std::mem::replace(&mut connection.ended, Ended::default()));
+                unused.push(std::mem::take(&mut connection.ended));
             }
             stays
         });
@@ -121,9 +147,71 @@ impl Spares {
     pub(super) fn take_all(&self) -> Vec<Ended> {
         let all = std::mem::take(&mut *self.ready.borrow_mut());
         let ended = all.into_values().filter_map(|spare| match spare {
-            Spare::InTheMaking => None,
+            Spare::InTheMaking(_) => None,
             Spare::Ready { connection, .. } => Some(connection.ended),
         });
         ended.collect()
+    }
+
+    /// As [`Spares::take_all`]; none is made any more.
+    pub(super) fn close(&self) -> Vec<Ended> {
+        self.is_closed.set(true);
+        self.take_all()
+    }
+}
+
+impl Spare {
+    fn is(&self, making: Making) -> bool {
+        matches!(self, Self::InTheMaking(known) if *known == making)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis_port::resp::Protocol;
+    use crate::redis_port::tokens::HeldTokens;
+
+    async fn prepared(user: &str) -> (Prepared, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let ended = Ended { registration: None, user: Some(user.to_owned()) };
+        let redis = listener.accept().await.unwrap().0;
+        (Prepared { stream, user: None, run_id: Some("a".to_owned()), ended }, redis)
+    }
+
+    fn likeness() -> Likeness {
+        Likeness { tokens: HeldTokens::default(), db: 0, protocol: Protocol::Resp2 }
+    }
+
+    #[tokio::test]
+    async fn one_that_comes_too_late_takes_no_place() {
+        let (spares, likeness) = (Spares::default(), likeness());
+        assert!(spares.begin(&likeness).is_none(), "no client has asked");
+        assert!(spares.take(&likeness, "a", |_| ()).is_none());
+        let late = spares.begin(&likeness).unwrap();
+        assert!(spares.begin(&likeness).is_none() && spares.take_all().is_empty());
+        let next = spares.begin(&likeness).unwrap();
+        let (connection, _late) = prepared("late").await;
+        let unwanted = spares.keep(&likeness, late, connection).unwrap_err();
+        assert_eq!(unwanted.ended.user.as_deref(), Some("late"));
+        let (connection, _redis) = prepared("next").await;
+        spares.keep(&likeness, next, connection).unwrap();
+        spares.forget(&likeness, late);
+        let taken = spares.take(&likeness, "a", |_| ()).unwrap();
+        assert_eq!(taken.ended.user.as_deref(), Some("next"));
+        assert!(spares.close().is_empty() && spares.begin(&likeness).is_none());
+    }
+
+    #[tokio::test]
+    async fn none_of_another_process_is_used() {
+        let (spares, likeness) = (Spares::default(), likeness());
+        spares.take(&likeness, "a", |_| ());
+        let making = spares.begin(&likeness).unwrap();
+        let (connection, _redis) = prepared("one").await;
+        spares.keep(&likeness, making, connection).unwrap();
+        let mut retired = None;
+        assert!(spares.take(&likeness, "b", |ended| retired = ended.user).is_none());
+        assert_eq!(retired.as_deref(), Some("one"));
     }
 }

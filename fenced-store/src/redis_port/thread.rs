@@ -95,10 +95,10 @@ fn run(
             () = follow(&hub) => {}
         }
         drop(listener);
+        hub.close_spares();
         let all = u32::try_from(connections(&hub)).unwrap_or(u32::MAX);
         // What is left then is cut.
         let _ = tokio::time::timeout(drain, clients.acquire_many(all)).await;
-        hub.close_spares();
         Ok(())
     })
 }

@@ -218,7 +218,10 @@ impl Client {
         };
         while upstream.is_full() {
             upstream.kick(self.outbox.expected());
-            upstream.room.notified().await;
+            // Where that made room, no notification comes.
+            if upstream.is_full() {
+                upstream.room.notified().await;
+            }
         }
         match upstream.broken() {
             None => Ok(upstream),
