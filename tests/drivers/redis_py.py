@@ -6,9 +6,9 @@ EXPECTED has a line a test that fails through the guard: its id, a tab, the reas
 exact: a test that fails and is not listed, and one that is listed and passes, are both errors.
 A line that begins with "resp2 " or "resp3 " goes for that protocol alone.
 
-The tests empty their database after themselves, and forget all scripts before some. FLUSHDB and
-SCRIPT FLUSH are denied at the guard, so that this cleaning, and it alone, is done at Redis itself,
-and spares the guard's own keys.
+The tests empty their database after themselves, and forget all scripts before some. SCRIPT FLUSH is
+denied at the guard, and FLUSHDB leaves functions and other databases, so that this cleaning, and it
+alone, is done at Redis itself, and spares the guard's own keys.
 """
 
 import sys
