@@ -105,8 +105,8 @@ test("node-redis: one lease a job", async () => {
     return connection.clientId();
   };
   assert.equal(await run(77, work), await run(77, work));
-  await assert.rejects(run(78, work), /NOTOKEN/);
   await assert.rejects(pool.rPush("orders:77:journal", "late"), /NOTOKEN/);
+  await assert.rejects(run(78, work), /NOTOKEN/);
   const stalls = async (connection) => {
     const other = await otherHolder("orders/77");
     await other.client.rPush("orders:77:journal", "other");

@@ -105,8 +105,8 @@ def one_lease_a_job():
 
     used = job.run(7, work)
     assert job.run(7, work) == used, "the second job has another connection"
-    refused("NOTOKEN", lambda: job.run(8, work))
     refused("NOTOKEN", lambda: redis.Redis(connection_pool=job.pool).rpush("orders:7:journal", "late"))
+    refused("NOTOKEN", lambda: job.run(8, work))
 
     def stalls(connection):
         other = Other(7)
