@@ -10,6 +10,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use super::barrier::Seen;
 use super::{Instead, State, Upstream, Waiting};
 use crate::redis_port::out::Out;
+use crate::redis_port::commands::names;
 use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
 use crate::redis_port::resp::reply::ReplyScanner;
 use crate::redis_port::script_denial::{LINE_BYTES_MAX, ScriptDenials};
@@ -161,7 +162,7 @@ impl Upstream {
         if *left > 0 {
             return;
         }
-        outbox.pass_held(|held| listing.reply(held, *protocol));
+        outbox.pass_held(|held| listing.reply(held, *protocol), names::TOO_LARGE);
         outbox.done();
         replies.will_flush(outbox);
         state.waiting.pop_front();
