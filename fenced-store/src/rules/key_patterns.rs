@@ -6,6 +6,7 @@
 //! out of such a text byte by byte. Every other rule becomes no pattern: a missing pattern costs a
 //! refusal, a pattern too wide would cost the fence.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use fence_protocol::LockName;
@@ -22,6 +23,8 @@ mod tests;
 const PATTERNS_MAX: usize = 512;
 /// The most ways in which the name of one lock is split among the captures of a rule.
 const SPLITS_MAX: usize = 64;
+/// The most steps in search of such ways for one connection; ways beyond them become no patterns.
+const STEPS_MAX: usize = 32 * 1024;
 /// How much of the text behind a common beginning is looked at when names are carved out, in bytes.
 /// The first depth with few enough patterns is used; what lies deeper counts as refused.
 const DEPTHS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
@@ -70,6 +73,8 @@ struct Holder<'a> {
     purpose: Purpose,
     /// Reads need no token, whatever the rule.
     unfenced_reads: bool,
+    /// What is left of [`STEPS_MAX`].
+    steps_left: &'a Cell<usize>,
 }
 
 impl KeyPatterns {
@@ -147,7 +152,8 @@ impl Rules {
     /// keys need no token at all.
     pub(crate) fn key_patterns(&self, locks: &[&str], unfenced_reads: bool) -> KeyPatterns {
         let mut patterns = KeyPatterns::default();
-        let writer = Holder { locks, purpose: Purpose::Write, unfenced_reads };
+        let steps_left = &Cell::new(STEPS_MAX);
+        let writer = Holder { locks, purpose: Purpose::Write, unfenced_reads, steps_left };
         self.add_patterns(writer, PATTERNS_MAX, &mut patterns.write);
         if unfenced_reads || self.rules.iter().any(|rule| rule.unfenced_reads) {
             let reader = Holder { purpose: Purpose::Read, ..writer };
@@ -282,7 +288,8 @@ impl Rule {
             Target::Built(parts) => {
                 let mut found = Vec::new();
                 for lock in holder.locks {
-                    let mut splits = Splits { bound: unbound.clone(), found: Vec::new(), tried: 0 };
+                    let (bound, steps_left) = (unbound.clone(), holder.steps_left);
+                    let mut splits = Splits { bound, found: Vec::new(), steps_left };
                     splits.of(parts, lock);
                     for bound in &splits.found {
                         found.extend(regions(&self.pattern, bound));
@@ -310,15 +317,15 @@ fn regions(pattern: &Pattern, bound: &[Option<&str>]) -> Vec<Region> {
 struct Splits<'l> {
     bound: Vec<Option<&'l str>>,
     found: Vec<Vec<Option<&'l str>>>,
-    tried: usize,
+    steps_left: &'l Cell<usize>,
 }
 
 impl<'l> Splits<'l> {
     fn of(&mut self, parts: &[Part], name: &'l str) {
-        self.tried += 1;
-        if self.tried > SPLITS_MAX * SPLITS_MAX || self.found.len() >= SPLITS_MAX {
+        if self.steps_left.get() == 0 || self.found.len() >= SPLITS_MAX {
             return;
         }
+        self.steps_left.set(self.steps_left.get() - 1);
         let Some((part, parts)) = parts.split_first() else {
             if name.is_empty() {
                 self.found.push(self.bound.clone());
@@ -343,7 +350,8 @@ impl<'l> Splits<'l> {
     }
 
     fn bind(&mut self, index: usize, parts: &[Part], name: &'l str) {
-        for end in (1..=name.len()).rev() {
+        let shortest = if parts.is_empty() { name.len().max(1) } else { 1 };
+        for end in (shortest..=name.len()).rev() {
             let Some((text, rest)) = name.split_at_checked(end) else { continue };
             if LockName::is_valid(text.as_bytes()) {
                 self.bound[index] = Some(text);

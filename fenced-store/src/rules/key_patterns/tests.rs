@@ -157,6 +157,16 @@ fn many_rules_make_few_patterns() {
     assert!(!patterns.cover(b"long-prefix-7-of-a-rule:y:a", false));
 }
 
+/// A name that ends otherwise than the rule wants has as many splits as bytes to the fourth power.
+#[test]
+fn splitting_a_name_is_bounded() {
+    let rule: Rule = "p:{a}:{b}:{c}:{d}:**={a}{b}{c}{d}/z".parse().unwrap();
+    let (name, steps_left) = ("y".repeat(256), &Cell::new(STEPS_MAX));
+    let locks = &[name.as_str()][..];
+    let holder = Holder { locks, purpose: Purpose::Write, unfenced_reads: false, steps_left };
+    assert!(rule.regions(holder).is_empty() && steps_left.get() == 0);
+}
+
 /// A rule over few bytes, so that rules and keys meet often.
 fn rule() -> impl Strategy<Value = String> {
     let segment = prop::sample::select(
