@@ -40,6 +40,16 @@ async fn a_connection_with_a_refused_token_is_closed() {
         reply.expect_error("FENCED");
     }
     assert_eq!(late.until_closed().await, []);
+    // Commands that are still in the socket when the first ones are answered.
+    let mut late = RespClient::fenced(&port.address, &old.credential).await;
+    let first = request(&["SET", &key, "late"]);
+    let rest = request(&["ECHO", &"x".repeat(64 - 24)]);
+    let all = [first, rest.repeat(4_000)].concat();
+    late.send_raw(&all).await;
+    for _ in 0..=4_000 {
+        late.reply().await.expect_error("FENCED");
+    }
+    assert_eq!(late.until_closed().await, []);
     assert_eq!(client.call(&["GET", &key]).await, Resp::bulk("new"));
 }
 
