@@ -17,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use service_kit::ids;
 use service_kit::redis_link::LinkError;
 
@@ -83,7 +83,7 @@ enum Scope {
     All,
     /// Its patterns, and these keys beyond them.
     Confined(Scoped),
-    /// Redis was told to change it, and whether it did is not known.
+    /// A change was sent to Redis and has no reply: it may take effect at any time.
     Unsure,
 }
 
@@ -281,9 +281,8 @@ impl AclUser {
         let rules = (!self.has_rules.get()).then_some(&self.rules[..]);
         let mut command = set_user(&self.name);
         add_confinement(&mut command, rules, &self.patterns, &more)?;
-        self.set(redis, run_id, &command).await?;
+        self.set(redis, run_id, &command, Scope::Confined(more)).await?;
         self.has_rules.set(true);
-        *self.scope.borrow_mut() = Scope::Confined(more);
         Ok(())
     }
 
@@ -295,30 +294,43 @@ impl AclUser {
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
         command.arg("clearselectors").arg(WIDE);
-        self.set(redis, run_id, &command).await?;
-        *self.scope.borrow_mut() = Scope::All;
-        Ok(())
+        self.set(redis, run_id, &command, Scope::All).await
     }
 
-    /// Changes the user in the very process that the connection was made to; in another one it
-    /// would confine nobody. Without a reply it is not known what the user may touch.
+    /// Whether a change of it was sent that may still take effect. Its connection must not be used
+    /// any more: a late one would widen what is confined by then.
+    pub(super) fn is_unsure(&self) -> bool {
+        matches!(*self.scope.borrow(), Scope::Unsure)
+    }
+
+    /// Changes the user to `scope` in the very process that the connection was made to; in another
+    /// one it would confine nothing.
     async fn set(
         &self,
         redis: &Shared,
         run_id: Option<&str>,
         command: &Cmd,
+        scope: Scope,
     ) -> Result<(), Refusal> {
         let is_same = || run_id.is_none_or(|run_id| redis.state.run_id() == run_id);
         let changed = || Refusal::Unavailable("Redis changed behind the guard".to_owned());
         if !is_same() {
             return Err(changed());
         }
-        *self.scope.borrow_mut() = Scope::Unsure;
+        let before = self.scope.replace(Scope::Unsure);
         match redis.link.call(command).await {
-            Ok(Value::ServerError(error)) => Err(Refusal::Unavailable(format!("{error:?}"))),
-            Ok(_) if is_same() => Ok(()),
+            Ok(_) if is_same() => {
+                *self.scope.borrow_mut() = scope;
+                Ok(())
+            }
             Ok(_) => Err(changed()),
-            Err(error) => Err(Refusal::Unavailable(error.to_string())),
+            Err(error) => {
+                // Redis has not seen it, or has refused it (BUSY).
+                if !matches!(error, LinkError::Unknown(_)) {
+                    *self.scope.borrow_mut() = before;
+                }
+                Err(Refusal::Unavailable(error.to_string()))
+            }
         }
     }
 }

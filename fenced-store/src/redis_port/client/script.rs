@@ -1,7 +1,7 @@
 //! Scripts: the own connection's Redis user is confined before the script is sent.
 
 use super::super::commands::Plan;
-use super::super::confine::too_many_keys;
+use super::super::confine::{Scoped, too_many_keys};
 use super::super::refusal::Refusal;
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
@@ -57,14 +57,27 @@ impl Client {
         if user.is_confined_to(&more) {
             return Ok(());
         }
-        // What was sent before may need keys that this script does not have.
+        self.rescope(Some(more)).await
+    }
+
+    /// Changes what the user may touch: its patterns and these keys, or with `None` every key.
+    async fn rescope(&mut self, more: Option<Scoped>) -> Result<(), Refusal> {
+        // What was sent before is still executed under the scope of before.
         self.settle_or_fail().await?;
         let Some((own, user)) =
             self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
         else {
             return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
         };
-        user.confine(&self.hub.port.redis, own.run_id.as_deref(), more).await
+        let (redis, run_id) = (&self.hub.port.redis, own.run_id.as_deref());
+        let changed = match more {
+            Some(more) => user.confine(redis, run_id, more).await,
+            None => user.widen(redis, run_id).await,
+        };
+        if user.is_unsure() {
+            self.upstream.iter().for_each(|upstream| upstream.close());
+        }
+        changed
     }
 
     /// Lets a command that is no script reach its keys, where a script before it has confined the
@@ -85,13 +98,6 @@ impl Client {
             // The keys are added, and everything stays confined.
             return self.confined(command).await;
         }
-        // A script on its way must not be let out.
-        self.settle_or_fail().await?;
-        let Some((own, user)) =
-            self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
-        else {
-            return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
-        };
-        user.widen(&self.hub.port.redis, own.run_id.as_deref()).await
+        self.rescope(None).await
     }
 }
