@@ -177,9 +177,9 @@ impl Hub {
         match made {
             Ok((stream, run_id)) => {
                 let on_end = move || port.retire(ended);
-                let denied = self.port.counters.scripts_denied.clone();
+                let tokens = likeness.tokens.clone();
                 let denials =
-                    owner.is_some().then(|| ScriptDenials::new(likeness.tokens.listed(), denied));
+                    owner.is_some().then(|| ScriptDenials::new(Arc::clone(&self.port), tokens));
                 Ok((Upstream::start(stream, (owner, denials), &self.budget, on_end), run_id))
             }
             Err(refusal) => {
