@@ -47,8 +47,8 @@ impl ScriptDenials {
         Self { port, tokens, reported: RefCell::default() }
     }
 
-    /// The line in place of `reply`, where that says that the user of a script was refused
-    /// something. The refusal is counted, and reported as those of stale tokens are.
+    /// The line in place of `reply`, where that is Redis' refusal of a key, a command or a channel to
+    /// the user of a script. The refusal is counted, and reported as those of stale tokens are.
     pub(super) fn in_place_of(&self, reply: &[u8]) -> Option<String> {
         let denial = Denial::of(reply)?;
         self.port.counters.scripts_denied.inc();

@@ -203,7 +203,7 @@ impl Upstream {
 
 impl Replies {
     /// Holds an error on an own connection until its line is whole, and hands it on: in the guard's
-    /// words where it says that a script was refused something. `false` for any other reply.
+    /// words where it is Redis' refusal of a script. `false` for any other reply.
     fn holds_error(&mut self, denials: &ScriptDenials, outbox: &Rc<Outbox>, piece: Piece) -> bool {
         let in_place_of = |error: &[u8]| denials.in_place_of(error);
         let bytes = &self.buf[..piece.len];
