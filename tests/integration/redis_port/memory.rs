@@ -128,6 +128,11 @@ async fn large_replies_stream() {
     let reply = client.call(&["GET", &grant.key("a")]).await;
     assert!(reply == Resp::bulk(&large), "another value came back");
     assert_bounded(&guard, before, "a large reply");
+    // The values of an EXEC with scripts are looked at as they pass.
+    let eval = ["EVAL", "return redis.call('GET', KEYS[1])", "1", &grant.key("a")];
+    let replies = client.pipeline(&[&["MULTI"], &eval, &["EXEC"]]).await;
+    assert!(replies[2].items() == [Resp::bulk(&large)], "another value came back");
+    assert_bounded(&guard, before, "a large reply to EXEC");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

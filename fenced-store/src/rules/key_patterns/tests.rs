@@ -117,6 +117,10 @@ fn open_keys_are_all_but_the_protected_and_fencepost_s_own() {
         let app = rules(&["app1:**=@open"], default).key_patterns(&[], false);
         assert!(app.cover(b"app1:{q}:x", true));
         assert!(!app.cover(b"app1:{fence:default}:token", false));
+        let denied = rules(&["app1:%7Bfence:**=@deny", "{app}:**={app}"], default);
+        let denied = denied.key_patterns(&["app1"], false);
+        assert!(denied.cover(b"app1:{q}:x", true) && denied.cover(b"app1", true));
+        assert!(!denied.cover(b"app1:{fence:default}:token", false));
     }
 }
 
