@@ -405,6 +405,8 @@ async fn scripts_work_again_when_redis_was_busy() {
     let grant = Grant::new(5, "1");
     redis.run::<()>(&["CONFIG", "SET", "busy-reply-threshold", "10"]).await;
     let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let mut confined = RespClient::fenced(&guard.address, &grant.credential).await;
+    assert_eq!(build(&mut confined, "1").await, ok());
     let mut busy = RespClient::connect(&redis.address()).await;
     busy.send(&["EVAL", "while true do end", "0"]).await;
     until_true("Redis to be busy", || async {
@@ -413,6 +415,9 @@ async fn scripts_work_again_when_redis_was_busy() {
     })
     .await;
     assert!(build(&mut client, "1").await.error().is_some());
+    // A change that Redis refused is none, and its connection goes on as it was.
+    let sort = ["SORT", "orders:1:list"];
+    confined.call(&sort).await.expect_error("UNAVAILABLE");
     let mut killer = RespClient::connect(&redis.address()).await;
     assert_eq!(killer.call(&["SCRIPT", "KILL"]).await, ok());
     until_true("scripts to be passed on", || async {
@@ -420,4 +425,8 @@ async fn scripts_work_again_when_redis_was_busy() {
         build(&mut client, "1").await == ok()
     })
     .await;
+    build(&mut confined, "2").await.expect_error("DENIED");
+    assert_eq!(build(&mut confined, "1").await, ok());
+    assert_eq!(confined.call(&sort).await, Resp::Array(Vec::new()));
+    build(&mut confined, "2").await.expect_error("DENIED");
 }
