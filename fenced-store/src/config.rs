@@ -15,7 +15,8 @@ use service_kit::flags::{
 
 use crate::fail_points::{FailAt, FailPoints};
 use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::{AfterFenced, PortSettings, SilenceLimits};
+use crate::redis_port::resp::request::ARGUMENT_BYTES_MAX;
+use crate::redis_port::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
@@ -105,8 +106,9 @@ pub struct Config {
     /// How many threads serve the Redis port. One is enough for what one Redis can do.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
-    /// The largest command that the Redis port takes, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    /// The largest command that the Redis port takes, in bytes; at most 513 MiB, for an argument of the
+    /// 512 MiB that Redis takes.
+    #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES)]
     pub max_command_bytes: usize,
     /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
@@ -119,6 +121,11 @@ pub struct Config {
     /// connect again with the newest token, or it is kept for a newer token.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub after_fenced: AfterFenced,
+    /// The file that holds the password of the Redis port, in one line, as Redis' requirepass: a client
+    /// is served nothing until it has presented the password or a fencing credential. Read again when
+    /// it changes; not with --unsigned, where any program can make a credential.
+    #[arg(long, value_name = "FILE")]
+    pub redis_password_file: Option<PathBuf>,
     /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
     /// token to be admitted is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
@@ -152,8 +159,10 @@ pub struct Config {
     pub config: Option<PathBuf>,
 }
 
-/// Redis' own limit of one argument (`proto-max-bulk-len`), in bytes.
-const REDIS_BULK_MAX: usize = 512 << 20;
+/// The largest command that can be allowed: the longest argument, and room for the others.
+const COMMAND_BYTES_MAX: usize = ARGUMENT_BYTES_MAX + (1 << 20);
+/// The largest command without a setting.
+const COMMAND_BYTES: usize = 64 << 20;
 /// How many lock servers may be named to report to.
 const REPORT_TO_MAX: usize = 16;
 
@@ -238,7 +247,16 @@ impl Config {
     }
 
     fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else { return Ok(None) };
+        let Some(listen) = self.redis_listen else {
+            return match self.redis_password_file {
+                None => Ok(None),
+                Some(_) => Err(vec![
+                    "--redis-password-file is the password of the Redis port; set --redis-listen, or \
+                     leave it out"
+                        .to_owned(),
+                ]),
+            };
+        };
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
@@ -255,13 +273,23 @@ impl Config {
         if self.redis_threads == 0 || self.redis_threads > 64 {
             return Err(vec![format!("--redis-threads {} is not in 1 to 64", self.redis_threads)]);
         }
-        if self.max_command_bytes > REDIS_BULK_MAX {
+        if self.max_command_bytes > COMMAND_BYTES_MAX {
             return Err(vec![format!(
-                "--max-command-bytes {} is above {REDIS_BULK_MAX}, what Redis takes; it would close \
-                 a connection that others share",
+                "--max-command-bytes {} is above {COMMAND_BYTES_MAX}: an argument of 512 MiB, which is \
+                 what Redis takes, and 1 MiB for the others",
                 self.max_command_bytes
             )]);
         }
+        let thread_bytes = self.max_redis_buffer_bytes / self.redis_threads;
+        if self.max_command_bytes > thread_bytes.max(COMMAND_BYTES) {
+            return Err(vec![format!(
+                "--max-command-bytes {} does not fit into the {thread_bytes} bytes that a thread has of \
+                 --max-redis-buffer-bytes; raise that to twice the largest command for each of \
+                 --redis-threads",
+                self.max_command_bytes
+            )]);
+        }
+        let password = self.redis_password().map_err(|problem| vec![problem])?;
         let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
@@ -270,6 +298,7 @@ impl Config {
             max_buffer_bytes: self.max_redis_buffer_bytes,
             max_connections: listener.max_connections,
             after_fenced: self.after_fenced,
+            password,
             silence: SilenceLimits {
                 command: listener.body_timeout,
                 bytes_per_sec_min: listener.body_bytes_per_sec_min,
@@ -277,6 +306,19 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn redis_password(&self) -> Result<Option<PortPassword>, String> {
+        let Some(file) = &self.redis_password_file else { return Ok(None) };
+        if self.keys.unsigned {
+            return Err(
+                "--redis-password-file is of no use with --unsigned: a fencing credential stands \
+                        in for the password, and any program can make one; use --token-key-file"
+                    .to_owned(),
+            );
+        }
+        let password = PortPassword::read(file);
+        password.map(Some).map_err(|error| format!("--redis-password-file: {error}"))
     }
 
     fn report(&self) -> Result<Option<ReportOptions>, String> {
@@ -389,8 +431,19 @@ mod tests {
             (
                 "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
                  --max-command-bytes 999999999",
-                "above 536870912",
+                "above 537919488",
             ),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --max-command-bytes 400000000 --redis-threads 2",
+                "does not fit",
+            ),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --redis-password-file /nonexistent/p",
+                "stands in for the password",
+            ),
+            ("--store memory: --unsigned --redis-password-file p", "set --redis-listen"),
             ("--store memory: --unsigned --fail-at nowhere=stop", "no point"),
             ("--store memory: --unsigned --report-to redis://x", "must begin with http://"),
             (

@@ -1,6 +1,5 @@
 //! The guard's own metrics; those of HTTP come from service-kit.
 
-use fence_protocol::Code;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -86,8 +85,8 @@ impl Counters {
     }
 
     /// Counts what observe mode let pass. The caller bounds the number of different rules.
-    pub(crate) fn would_refuse(&self, code: Code, rule: &str) {
-        let labels = RefusalLabels { code: code.as_str(), rule: rule.to_owned() };
+    pub(crate) fn would_refuse(&self, code: &'static str, rule: &str) {
+        let labels = RefusalLabels { code, rule: rule.to_owned() };
         self.would_refuse.get_or_create(&labels).inc();
     }
 }

@@ -18,6 +18,9 @@ const MAX_LINES: usize = 4096;
 /// One line of the log a rule and code in this time, in milliseconds.
 const LOG_EVERY_MS: u64 = 1000;
 
+/// The code of commands that the Redis port refuses to every client.
+const DENIED_COMMAND: &str = "denied-command";
+
 /// What would have been refused.
 #[derive(Debug)]
 pub struct Observer {
@@ -48,12 +51,22 @@ impl Observer {
     /// Whether what the fence refuses passes all the same. It is then counted under `rule` (its
     /// text, or `default`), and logged at most once a second for a rule and code.
     pub fn passes(&self, code: Code, rule: &str, detail: &str) -> bool {
+        self.count(code.as_str(), rule, detail)
+    }
+
+    /// Whether a command of the Redis port that is refused otherwise passes. It is then counted and
+    /// logged under its name.
+    pub(crate) fn passes_command(&self, name: &str) -> bool {
+        self.count(DENIED_COMMAND, name, "the Redis port refuses this command")
+    }
+
+    fn count(&self, code: &'static str, rule: &str, detail: &str) -> bool {
         if self.mode == Mode::Enforce {
             return false;
         }
         let now_ms = self.clock.monotonic_ms();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut key = (rule.to_owned(), code.as_str());
+        let mut key = (rule.to_owned(), code);
         if lines.len() >= MAX_LINES && !lines.contains_key(&key) {
             key.0 = "other".to_owned();
         }
@@ -67,7 +80,7 @@ impl Observer {
             line.log_again_ms = now_ms + LOG_EVERY_MS;
             drop(lines);
             tracing::warn!(
-                code = code.as_str(),
+                code,
                 rule,
                 since,
                 "would be refused, and passes (observe mode): {detail}"

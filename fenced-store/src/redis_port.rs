@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use fence_protocol::wire::fence::Mode;
 use service_kit::redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
@@ -44,6 +45,8 @@ mod hub;
 mod look_ups;
 mod out;
 mod outbox;
+mod own_clients;
+mod password;
 mod patience;
 mod probe;
 mod refusal;
@@ -56,9 +59,11 @@ mod token_group;
 mod tokens;
 mod upstream;
 
-use commands::CommandTable;
+use commands::{CommandTable, Observing};
 use counters::PortCounters;
 pub(crate) use front::{Front, Listening};
+use own_clients::OwnClients;
+pub use password::PortPassword;
 pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
@@ -80,6 +85,8 @@ pub struct PortSettings {
     pub silence: SilenceLimits,
     /// Treatment of a connection whose token was refused.
     pub after_fenced: AfterFenced,
+    /// What clients without a fencing credential have to present.
+    pub password: Option<PortPassword>,
 }
 
 /// Treatment of a connection whose token was refused: no command can succeed on it any more.
@@ -115,6 +122,9 @@ pub(crate) struct Port {
     next_client_id: AtomicU64,
     ended: mpsc::Sender<Ended>,
     counters: PortCounters,
+    own_clients: Arc<OwnClients>,
+    /// In observe mode, what passes beyond what is allowed.
+    observing: Option<Observing>,
 }
 
 impl Port {
@@ -128,7 +138,8 @@ impl Port {
         settings: PortSettings,
     ) -> Result<Arc<Self>, String> {
         probe::probe(&redis, &guard.access.namespace).await?;
-        let table = read_table(&redis.link).await?;
+        let observing = observing(&guard, &redis.link, &settings);
+        let table = read_table(&redis.link, observing).await?;
         let (publish, table) = watch::channel(Arc::new(table));
         let counters = PortCounters::new(&guard.kit.metrics);
         let (ended, worker) = retire::queue(Arc::clone(&redis));
@@ -143,6 +154,8 @@ impl Port {
             next_client_id: AtomicU64::new(1),
             ended,
             counters,
+            own_clients: Arc::default(),
+            observing,
         });
         tasks.spawn(worker.run(tasks.shutdown_token()));
         tasks.spawn(follow(Arc::clone(&port), publish));
@@ -198,7 +211,7 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
         if !matches!(&*states.borrow_and_update(), LinkState::Up(_)) {
             continue;
         }
-        match read_table(&port.redis.link).await {
+        match read_table(&port.redis.link, port.observing).await {
             Ok(table) => {
                 publish.send_replace(Arc::new(table));
                 let version = read_version(&port.redis.link).await;
@@ -209,9 +222,24 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
     }
 }
 
-async fn read_table(link: &RedisLink) -> Result<CommandTable, String> {
+/// What passes in observe mode. The guard may administer Redis, and lends that right to clients where
+/// Redis has no password, or the port asks its clients for one.
+fn observing(guard: &Guard, link: &RedisLink, settings: &PortSettings) -> Option<Observing> {
+    let (_, password) = link.target().credentials();
+    let may_administer = password.is_none() || settings.password.is_some();
+    (guard.observer.mode() == Mode::Observe).then_some(Observing { may_administer })
+}
+
+async fn read_table(
+    link: &RedisLink,
+    observing: Option<Observing>,
+) -> Result<CommandTable, String> {
     let reply = link.call(&redis::cmd("COMMAND")).await.map_err(|error| error.to_string())?;
-    CommandTable::from_reply(&reply)
+    let table = CommandTable::from_reply(&reply)?;
+    Ok(match observing {
+        Some(observing) => table.observing(observing),
+        None => table,
+    })
 }
 
 /// The version that HELLO tells; drivers choose commands by it.

@@ -167,6 +167,32 @@ impl Rules {
         self.default != DefaultRule::Open || self.rules.iter().any(protects)
     }
 
+    /// The locks of all keys that there can be.
+    ///
+    /// # Errors
+    /// The rule, or the default, under which keys are refused to every client or are of more locks
+    /// than can be listed.
+    pub(crate) fn locks_of_everything(&self) -> Result<Vec<&str>, String> {
+        let mut locks = Vec::new();
+        for rule in &self.rules {
+            match &rule.target {
+                // A key whose part is no name of a lock is refused to every client.
+                _ if rule.pattern.has_names() => return Err(format!("rule {rule}")),
+                Target::Open => {}
+                Target::Fixed(lock) => locks.push(lock.as_str()),
+                Target::Deny | Target::Built(_) => return Err(format!("rule {rule}")),
+            }
+            if rule.pattern.matches_everything() {
+                return Ok(locks);
+            }
+        }
+        match self.default {
+            DefaultRule::Open => Ok(locks),
+            DefaultRule::Fenced => Err("--default-rule fenced".to_owned()),
+            DefaultRule::Deny => Err("--default-rule deny".to_owned()),
+        }
+    }
+
     /// The text of the rule that decides over `key`; `default` where none does.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));

@@ -2,8 +2,8 @@
 
 use fence_protocol::Code;
 
-use super::commands::{KeyAccess, KeyUse, Plan, Touches};
-use super::refusal::{Refusal, denied_key, no_token};
+use super::commands::{KeyAccess, KeyUse, Plan, Touches, data_patterns};
+use super::refusal::{Refusal, denied_key, no_token, quoted};
 use super::resp::request::Command;
 use super::tokens::HeldTokens;
 use crate::rules::Protects;
@@ -46,10 +46,59 @@ pub(super) fn authorize(
             Err(Denied { code: Code::TokenRequired, arg: None, line: line.to_owned() })
         }
         Touches::Keyspace => Ok(()),
-        Touches::Keys => keys.iter().try_for_each(|key| {
-            one(guard, tokens, command.arg(key.arg), key.access, scratch)
-                .map_err(|(code, line)| Denied { code, arg: Some(key.arg), line })
-        }),
+        Touches::Everything => everything(guard, tokens),
+        Touches::Keys | Touches::NamedByData => {
+            keys.iter().try_for_each(|key| {
+                one(guard, tokens, command.arg(key.arg), key.access, scratch)
+                    .map_err(|(code, line)| Denied { code, arg: Some(key.arg), line })
+            })?;
+            match plan.touches {
+                Touches::NamedByData => named_by_data(guard, tokens, command),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// FLUSHDB and FLUSHALL: every rule has to be open, or of a lock that is held.
+fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
+    let denied = |code, line: String| Err(Denied { code, arg: None, line });
+    match guard.access.rules.locks_of_everything() {
+        Ok(locks) => match locks.iter().find(|lock| !tokens.holds(lock)) {
+            None => Ok(()),
+            Some(lock) => denied(
+                Code::TokenRequired,
+                format!(
+                    "NOTOKEN it deletes the keys of every lock, and this connection has no token of \
+                     lock {lock}; FENCE SET one of each"
+                ),
+            ),
+        },
+        Err(rule) => denied(
+            Code::Forbidden,
+            format!(
+                "DENIED it deletes the keys of every lock, and by {rule} these are of more locks than \
+                 a connection can hold; delete keys by name, or let an operator run it on Redis itself"
+            ),
+        ),
+    }
+}
+
+/// SORT with BY or GET: every key that can be named must be readable.
+fn named_by_data(guard: &Guard, tokens: &HeldTokens, command: Command<'_>) -> Result<(), Denied> {
+    let access = &guard.access;
+    let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
+    let patterns = access.rules.key_patterns(&locks, access.allow_unfenced_reads);
+    match data_patterns(command).find(|lead| !patterns.cover_all_behind(lead)) {
+        None => Ok(()),
+        Some(lead) => {
+            let line = format!(
+                "DENIED BY and GET with {}* read keys that are named by data, and this connection may \
+                 not read all that begin so; sort in the client, or use BY nosort and GET #",
+                quoted(lead)
+            );
+            Err(Denied { code: Code::TokenRequired, arg: None, line })
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::confine::{AclUser, Wanted};
 use super::hub::{Hub, Likeness};
 use super::out::Out;
 use super::outbox::{End, Outbox};
+use super::own_clients::OwnClientEntry;
 use super::patience::Patience;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
@@ -36,6 +37,7 @@ mod look_up;
 mod observe;
 mod script;
 mod transaction;
+mod wait;
 
 /// Arguments of a command; Redis takes as many.
 const ARGS_MAX: usize = 1 << 20;
@@ -55,6 +57,8 @@ pub(super) struct Client {
     patience: Patience,
     /// It has presented a genuine token.
     is_known: bool,
+    /// It has presented what the port asks its clients for: the password or a credential.
+    is_admitted: bool,
     keys: Vec<KeyUse>,
     scratch: String,
     id: u64,
@@ -91,8 +95,8 @@ struct Own {
     has_channels: bool,
     /// It has a setting that another connection would not have.
     is_tuned: bool,
-    /// The client has written on another connection since.
-    is_behind: bool,
+    /// How CLIENT UNBLOCK finds it.
+    _entry: Option<OwnClientEntry>,
 }
 
 /// The keys of a command, and what it does to each.
@@ -135,6 +139,7 @@ impl Client {
             charge: Charge::new(&hub.budget, &outbox.wake),
             id: hub.port.next_client_id(),
             patience: Patience::new(hub.port.settings.silence),
+            is_admitted: hub.port.settings.password.is_none(),
             hub,
             reader,
             outbox,
@@ -244,7 +249,11 @@ impl Client {
             return false;
         };
         let fits = match plan.handling {
-            Handling::Shared => plan.touches == Touches::Keys || Listing::of(command).is_none(),
+            Handling::Shared => match plan.touches {
+                Touches::Keys => true,
+                Touches::Everything => false,
+                _ => Listing::of(command).is_none(),
+            },
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             Handling::Script => upstream.is_own() && self.is_confined_for(command),
             _ => false,

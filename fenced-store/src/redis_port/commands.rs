@@ -12,10 +12,12 @@ use crate::key::is_own_name;
 mod by_hand;
 mod channels;
 mod compile;
+pub(crate) mod flush;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod meta;
 pub(crate) mod names;
+mod observed;
 #[cfg(test)]
 mod page;
 mod policy;
@@ -25,7 +27,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use by_hand::data_patterns;
+pub(crate) use observed::Observing;
 pub(crate) use refused::Refused;
+use refused::shown;
 use table::Entries;
 
 /// A key of a command, and what the command does to it.
@@ -55,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) touches: Touches,
     /// Whether the user of a script may run it: Redis' ACL then finds each of its keys.
     pub(crate) in_scripts: bool,
+    /// Whether the policy refuses it, so that it passes in observe mode alone.
+    pub(crate) is_denied: bool,
 }
 
 /// How far a command reaches.
@@ -66,6 +73,10 @@ pub(crate) enum Touches {
     Keys,
     /// The names of all keys, to read: KEYS, SCAN, RANDOMKEY, DBSIZE.
     Keyspace,
+    /// The listed keys, and keys that are named by data, to read: SORT with BY or GET.
+    NamedByData,
+    /// All keys, to delete: FLUSHDB, FLUSHALL.
+    Everything,
 }
 
 /// How a command travels.
@@ -120,6 +131,8 @@ pub(crate) enum Local {
     ClientInfo,
     /// CLIENT LIST.
     ClientList,
+    /// CLIENT UNBLOCK.
+    ClientUnblock,
     /// CONFIG GET.
     ConfigGet,
     /// ACL WHOAMI.
@@ -135,6 +148,8 @@ pub(crate) enum Local {
 pub(crate) struct CommandTable {
     entries: Entries,
     script_rules: Arc<[String]>,
+    /// In observe mode, what passes beyond what the policy allows.
+    observing: Option<Observing>,
 }
 
 impl CommandTable {
@@ -145,13 +160,18 @@ impl CommandTable {
     pub(crate) fn from_reply(reply: &redis::Value) -> Result<Self, String> {
         let entries = compile::entries(&meta::commands(reply)?);
         let script_rules = entries.script_rules().into();
-        Ok(Self { entries, script_rules })
+        Ok(Self { entries, script_rules, observing: None })
     }
 
     /// ACL rules that allow a script's user what it may run (`+get`, `+xgroup|create`), in order of
     /// their names. All else stays forbidden, also what a module adds later.
     pub(crate) fn script_rules(&self) -> Arc<[String]> {
         Arc::clone(&self.script_rules)
+    }
+
+    /// A command's name with its subcommand, as people write it: CONFIG SET.
+    pub(crate) fn name_of(&self, command: Command<'_>) -> String {
+        self.entries.find(command).map_or_else(|_| "other".to_owned(), |entry| shown(entry.name()))
     }
 
     /// What to do with a command. `keys` is emptied, and then holds the keys that it touches; a key
@@ -168,8 +188,11 @@ impl CommandTable {
         keys.clear();
         let entry = self.entries.find(command)?;
         entry.check_arity(command)?;
-        let action = entry.action()?;
-        let plan = action.plan(entry.name(), command, keys)?;
+        let plan = match (entry.action(), self.observing) {
+            (Ok(action), None) => action.plan(entry.name(), command, keys)?,
+            (Err(denial), None) => return Err(Refused::denied(entry.name(), &denial.reason)),
+            (_, Some(observing)) => observing.plan(entry, command, keys)?,
+        };
         match keys.iter().map(|key| command.arg(key.arg)).find(|key| is_own_name(key)) {
             Some(key) => Err(Refused::own_key(key)),
             None => Ok(plan),

@@ -32,7 +32,9 @@ pub(super) use users::{AclUsers, remove, remove_leftovers};
 
 /// What a user that is not confined may do, as a selector. To Redis ROLE and LASTSAVE are
 /// administration, too; they only read.
-const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -flushall -flushdb -swapdb -migrate)";
+const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -swapdb -migrate)";
+/// The same in observe mode, in which clients may administer Redis.
+const WIDE_OBSERVED: &str = "(~* &* +@all -swapdb)";
 
 /// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
 /// "but", so there is one for each byte in which a name can differ.
@@ -59,6 +61,8 @@ const SCRIPT_CHANNELS: [&str; 14] = [
 pub(super) struct AclUser {
     name: String,
     password: String,
+    /// What it may do when it is not confined.
+    wide: &'static str,
     scope: RefCell<Scope>,
     /// What it may touch when it is confined, whatever a script declares.
     patterns: KeyPatterns,
@@ -66,6 +70,8 @@ pub(super) struct AclUser {
     rules: Arc<[String]>,
     /// Whether Redis knows these rules already; they stay.
     has_rules: Cell<bool>,
+    /// The id in Redis of the connection that is logged in as this user; 0 before there is one.
+    pub(super) redis_id: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -153,7 +159,7 @@ impl AclUser {
     /// Why Redis cannot be used.
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
-        command.arg("clearselectors").arg(WIDE);
+        command.arg("clearselectors").arg(self.wide);
         self.set(redis, run_id, &command, Scope::All).await
     }
 
@@ -239,10 +245,12 @@ mod tests {
         let user = AclUser {
             name: String::new(),
             password: String::new(),
+            wide: WIDE,
             scope: RefCell::new(Scope::Confined(more)),
             patterns: KeyPatterns::default(),
             rules: Arc::new([]),
             has_rules: Cell::new(false),
+            redis_id: Cell::default(),
         };
         let covers = |key: &'static [u8], access| user.covers(true, [(key, access)].into_iter());
         assert!(covers(b"a", Read) && !covers(b"a", Write) && covers(b"b", Write));

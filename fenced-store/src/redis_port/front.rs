@@ -41,6 +41,10 @@ impl Front {
         behind: Behind,
         settings: PortSettings,
     ) -> Result<Self, String> {
+        if let Some(password) = &settings.password {
+            let kit = guard.kit.clone();
+            guard.kit.tasks.spawn(password.clone().follow(kit));
+        }
         match behind {
             Behind::One(redis) => Port::open(guard, redis, settings).await.map(Self::One),
             Behind::Cluster(target) => {

@@ -81,7 +81,8 @@ impl Hub {
         let settings = &port.settings;
         let budget =
             Budget::new(settings.max_buffer_bytes / settings.threads, settings.max_command_bytes);
-        let users = AclUsers::new(port.guard.access.namespace.as_str());
+        let mode = port.guard.observer.mode();
+        let users = AclUsers::new(port.guard.access.namespace.as_str(), mode);
         let limits_strangers = stranger::are_limited(&port.guard);
         Rc::new(Self {
             port,

@@ -41,8 +41,8 @@ impl ClientInfo<'_> {
     }
 
     /// The reply to CLIENT INFO.
-    pub(super) fn info(&self, out: &mut BytesMut) {
-        text(out, &self.line("client|info"), self.protocol);
+    pub(super) fn info(&self) -> String {
+        self.line("client|info")
     }
 
     /// The reply to CLIENT LIST: this client, where the options do not leave it out.
@@ -86,6 +86,40 @@ pub(super) fn text(out: &mut BytesMut, text: &str, protocol: Protocol) {
     }
 }
 
+/// The id and the reason of a CLIENT UNBLOCK.
+///
+/// # Errors
+/// Redis' line for arguments that it does not take.
+pub(super) fn unblock(command: Command<'_>) -> Result<(u64, &'static str), Refusal> {
+    let line = |text: &str| Err(Refusal::Line(text.to_owned()));
+    let is = |word: &[u8]| command.arg(3).eq_ignore_ascii_case(word);
+    let reason = match command.len() {
+        3 => "TIMEOUT",
+        4 if is(b"timeout") => "TIMEOUT",
+        4 if is(b"error") => "ERROR",
+        4 => return line("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        _ => {
+            return line(
+                "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.",
+            );
+        }
+    };
+    let id: Option<i64> = std::str::from_utf8(command.arg(2)).ok().and_then(|id| id.parse().ok());
+    match id {
+        Some(id) => Ok((u64::try_from(id).unwrap_or(0), reason)),
+        None => line("ERR value is not an integer or out of range"),
+    }
+}
+
+/// Whether it is a CONFIG GET of settings that every client may read.
+pub(super) fn offers(command: Command<'_>) -> bool {
+    command.iter().skip(2).all(is_offered)
+}
+
+fn is_offered(name: &[u8]) -> bool {
+    SETTINGS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
 /// The CONFIG GET that is sent for a client's.
 ///
 /// # Errors
@@ -94,7 +128,7 @@ pub(super) fn config_get(command: Command<'_>) -> Result<Cmd, Refusal> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET");
     for name in command.iter().skip(2) {
-        if !SETTINGS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+        if !is_offered(name) {
             return Err(Refusal::Line(format!(
                 "DENIED CONFIG GET {} is not passed on: it administers the server; what drivers ask \
                  is offered: {}",

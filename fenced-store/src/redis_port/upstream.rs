@@ -89,7 +89,7 @@ enum Waiting {
     },
     /// The end of the replies to a subscription of the owner.
     Barrier,
-    /// The reply to a PING of the guard.
+    /// The reply to a command of the guard's own.
     Probe,
 }
 
@@ -160,6 +160,13 @@ impl Upstream {
         outbox.expect();
         self.idle_looks.set(0);
         state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
+    }
+
+    /// Sends a command of the guard's own, whose short reply is dropped.
+    pub(super) fn send_own(&self, bytes: &[u8]) {
+        let state = &mut *self.state.borrow_mut();
+        state.out.copy(bytes);
+        state.waiting.push_back(Waiting::Probe);
     }
 
     /// As [`Upstream::send`], for a command of the owner whose replies cannot be counted: a
@@ -236,11 +243,7 @@ impl Upstream {
         if self.is_broken() {
             return;
         }
-        {
-            let state = &mut *self.state.borrow_mut();
-            state.out.copy(PING);
-            state.waiting.push_back(Waiting::Probe);
-        }
+        self.send_own(PING);
         self.work.notify_one();
         let (upstream, reads) = (Rc::clone(self), self.reads.get());
         spawn_local(async move {

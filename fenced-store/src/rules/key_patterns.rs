@@ -88,6 +88,11 @@ impl KeyPatterns {
         matches(&self.write) || (!writes && matches(&self.read))
     }
 
+    /// Whether patterns cover all keys that begin with `lead`, for reading.
+    pub(crate) fn cover_all_behind(&self, lead: &[u8]) -> bool {
+        self.write.iter().chain(&self.read).any(|pattern| pattern.matches_all_behind(lead))
+    }
+
     /// Whether there are keys that may be read and not written.
     pub(crate) fn has_reads(&self) -> bool {
         !self.read.is_empty()
@@ -106,6 +111,15 @@ impl KeyPattern {
         let Some(rest) = key.strip_prefix(self.lead.as_slice()) else { return false };
         match &self.rest {
             Rest::Nothing => rest.is_empty(),
+            Rest::Anything => true,
+            Rest::AnythingBut(bytes) => rest.first().is_some_and(|byte| !bytes.contains(byte)),
+        }
+    }
+
+    fn matches_all_behind(&self, lead: &[u8]) -> bool {
+        let Some(rest) = lead.strip_prefix(self.lead.as_slice()) else { return false };
+        match &self.rest {
+            Rest::Nothing => false,
             Rest::Anything => true,
             Rest::AnythingBut(bytes) => rest.first().is_some_and(|byte| !bytes.contains(byte)),
         }

@@ -134,6 +134,11 @@ impl Pattern {
         }
     }
 
+    /// Whether it is `**`.
+    pub(super) fn matches_everything(&self) -> bool {
+        self.lead.is_empty() && self.wilds.is_empty() && matches!(self.tail, Tail::Anything)
+    }
+
     /// What each wildcard catches in a key that [`matches`](Self::matches), with its name.
     pub(super) fn caught<'a>(
         &'a self,

@@ -47,6 +47,25 @@ fn the_first_match_decides_and_the_key_is_the_default() {
 }
 
 #[test]
+fn the_locks_of_everything_are_few_or_unknown() {
+    for (texts, default, expected) in [
+        (&["a:**=x", "b:*=y", "c:**=@open"][..], DefaultRule::Open, Some(&["x", "y"][..])),
+        (&[], DefaultRule::Open, Some(&[])),
+        (&[], DefaultRule::Fenced, None),
+        (&["a:**=x"], DefaultRule::Deny, None),
+        (&["a:**=x", "**=y", "b:**=@deny"], DefaultRule::Deny, Some(&["x", "y"])),
+        (&["a:**=@deny", "**=y"], DefaultRule::Open, None),
+        (&["a:{id}:**=x/{id}"], DefaultRule::Open, None),
+        (&["a:{id}=x"], DefaultRule::Open, None),
+        (&["a:{id}=@open"], DefaultRule::Open, None),
+    ] {
+        let rules = rules(texts).with_default(default);
+        let locks = rules.locks_of_everything();
+        assert_eq!(locks.as_deref().ok(), expected, "{texts:?}: {locks:?}");
+    }
+}
+
+#[test]
 fn keys_as_they_are_usual_in_redis() {
     let rules = rules(&[
         "%7Borders:{id}%7D:**=orders/{id}",

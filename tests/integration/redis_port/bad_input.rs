@@ -278,8 +278,6 @@ async fn administration_and_the_guards_own_keys_are_denied() {
         &["EVAL", "return redis.call('DEL', KEYS[1])", "1", marks],
         &["EVAL", "return redis.call('DEL', ARGV[1])", "0", marks],
         &["SORT", "any", "STORE", marks],
-        &["FLUSHALL"],
-        &["FLUSHDB"],
         &["SWAPDB", "0", "1"],
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
         &["SHUTDOWN", "NOSAVE"],

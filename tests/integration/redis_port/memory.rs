@@ -154,6 +154,26 @@ async fn a_command_that_is_too_large_is_refused() {
     assert_alive(&guard, 2).await;
 }
 
+/// Beyond the default, up to the longest argument of Redis, by option.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_above_the_default_passes_by_option() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let (command, buffers) = ((101 << 20).to_string(), (202 << 20).to_string());
+    let args = ["--max-command-bytes", &command, "--max-redis-buffer-bytes", &buffers];
+    let guard = port(&setup(&redis.url()).args(&args)).await;
+    let grant = Grant::new(1, "1");
+    let mut other = RespClient::fenced(&guard.address, &grant.credential).await;
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let value = "x".repeat(100 << 20);
+    for _ in 0..2 {
+        assert_eq!(client.call(&["SET", &grant.key("a"), &value]).await, Resp::simple("OK"));
+        assert_eq!(other.call(&["STRLEN", &grant.key("a")]).await, Resp::Integer(100 << 20));
+    }
+    let setup = setup(&redis.url()).args(&["--max-command-bytes", &command]);
+    let refused = setup.args(&["--redis-threads", "8"]).refused().await;
+    assert!(refused.stderr.contains("does not fit"), "{refused:?}");
+}
+
 /// Replies of the guard itself, behind a command that waits in Redis: a client that goes on is not
 /// read any further.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

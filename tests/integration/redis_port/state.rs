@@ -6,7 +6,7 @@ use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
 use fence_tests::wait::until_true;
 
-use super::{keeping_ports, ports};
+use super::{keeping_ports, port, ports, setup};
 
 /// Each way to present a newer token, on a connection that holds another.
 fn ways(credential: &str) -> [Vec<&str>; 3] {
@@ -138,28 +138,132 @@ async fn what_belongs_to_the_client_is_kept() {
     assert_eq!(client.call(&["EVALSHA", &sha, "1", &last.key("b")]).await, Resp::Null);
 }
 
-/// The id of the newest connection that the guard has made for one client alone.
-async fn own_connection(redis: &Redis) -> Option<u64> {
-    let list: String = redis.run(&["CLIENT", "LIST"]).await;
-    let is_own = |line: &&str| line.contains(" user=fence:default:user:");
-    let id = |line: &str| line.split(' ').next()?.strip_prefix("id=")?.parse().ok();
-    list.lines().filter(is_own).filter_map(id).max()
-}
-
-/// WAIT counts what its own connection wrote: behind a write on another one it needs a newer one.
+/// WAIT counts every write of its client, on whichever connection it was made. The replica is paused.
 #[tokio::test]
 async fn wait_counts_what_was_written_on_another_connection() {
     let redis = Redis::start().await;
-    let guards = ports(&redis, 1).await;
+    let replica = Redis::with(&[("repl-diskless-sync-delay", "0")]).await;
+    let (host, at) =
+        redis.address().split_once(':').map(|(h, p)| (h.to_owned(), p.to_owned())).unwrap();
+    redis.run::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+    replica.run::<()>(&["REPLICAOF", &host, &at]).await;
+    let guard = port(&setup(&redis.url()).args(&["--rule", "open:**=@open"])).await;
     let (own, other) = (Grant::new(10, "1"), Grant::new(10, "2"));
-    let mut client = RespClient::fenced(&guards[0].address, &own.credential).await;
-    assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    let before = own_connection(&redis).await;
-    assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    assert_eq!(own_connection(&redis).await, before, "no other write: it stays");
-    client.call(&["FENCE", &other.credential, "SET", &other.key("a"), "1"]).await;
-    assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
-    assert_ne!(own_connection(&redis).await, before);
+    let mut plain = RespClient::connect(&guard.address).await;
+    let mut fenced = RespClient::fenced(&guard.address, &own.credential).await;
+    for client in [&mut plain, &mut fenced] {
+        // From here on WAIT has a connection of its own.
+        assert_eq!(client.call(&["SET", "open:a", "1"]).await, Resp::simple("OK"));
+        assert_eq!(client.call(&["WAIT", "1", "20000"]).await, Resp::Integer(1));
+    }
+    replica.process().pause();
+    replica.process().stopped().await;
+    for client in [&mut plain, &mut fenced] {
+        let once = ["FENCE", &other.credential, "SET", &other.key("a"), "1"];
+        assert_eq!(client.call(&once).await, Resp::simple("OK"));
+        assert_eq!(client.call(&["WAIT", "1", "50"]).await, Resp::Integer(0));
+    }
+    replica.process().resume();
+    for client in [&mut plain, &mut fenced] {
+        assert_eq!(client.call(&["WAIT", "1", "20000"]).await, Resp::Integer(1));
+        let replies = client.pipeline(&[&["MULTI"], &["WAIT", "1", "0"], &["EXEC"]]).await;
+        replies[1].expect_error("DENIED");
+        replies[2].expect_error("EXECABORT");
+        assert_eq!(client.call(&["GET", "open:a"]).await, Resp::bulk("1"), "replies are in order");
+    }
+}
+
+/// A client ends the wait of another one by its id, where both hold the same tokens.
+#[tokio::test]
+async fn clients_with_the_same_tokens_unblock_each_other() {
+    let redis = Redis::start().await;
+    let guard = &ports(&redis, 1).await[0].address;
+    let (one, two) = (Grant::new(10, "1"), Grant::new(10, "2"));
+    let mut waits = RespClient::fenced(guard, &one.credential).await;
+    let id = waits.call(&["CLIENT", "ID"]).await.integer().to_string();
+    let mut same = RespClient::fenced(guard, &one.credential).await;
+    let mut other = RespClient::fenced(guard, &two.credential).await;
+    assert_eq!(same.call(&["CLIENT", "UNBLOCK", &id]).await, Resp::Integer(0), "it does not wait");
+    for (reason, is_error) in [("TIMEOUT", false), ("error", true)] {
+        waits.send(&["BLPOP", &one.key("list"), "0"]).await;
+        until_true("it to wait", async || {
+            redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1")
+        })
+        .await;
+        other.call(&["CLIENT", "UNBLOCK", &id]).await.expect_error("DENIED");
+        assert_eq!(other.call(&["CLIENT", "UNBLOCK", "999"]).await, Resp::Integer(0));
+        let unblocked = same.call(&["CLIENT", "UNBLOCK", &id, reason]).await;
+        assert_eq!(unblocked, Resp::Integer(1));
+        let reply = waits.reply().await;
+        assert_eq!(reply.is_error("UNBLOCKED"), is_error, "{reply:?}");
+        assert_eq!(reply == Resp::Null, !is_error, "{reply:?}");
+    }
+    for (words, error) in [
+        (&["CLIENT", "UNBLOCK", "x"][..], "value is not an integer"),
+        (&["CLIENT", "UNBLOCK", &id, "NOW"], "UNBLOCK reason should be"),
+    ] {
+        let reply = same.call(words).await;
+        assert!(reply.expect_error("ERR").contains(error), "{reply:?}");
+    }
+    drop(waits);
+    let same = tokio::sync::Mutex::new(same);
+    until_true("its id to be forgotten", async || {
+        same.lock().await.call(&["CLIENT", "UNBLOCK", &id]).await == Resp::Integer(0)
+    })
+    .await;
+}
+
+/// What the guard knows of a client stands in the reply to EXEC; what it cannot queue is refused in words
+/// that fit, and the transaction runs nothing.
+#[tokio::test]
+async fn look_ups_are_queued() {
+    let redis = Redis::start().await;
+    let guard = ports(&redis, 1).await;
+    let grant = Grant::new(10, "1");
+    let look_ups: [&[&str]; 7] = [
+        &["CLIENT", "ID"],
+        &["CLIENT", "GETNAME"],
+        &["CLIENT", "INFO"],
+        &["CLIENT", "LIST"],
+        &["CLIENT", "LIST", "TYPE", "master"],
+        &["ACL", "WHOAMI"],
+        &["MODULE", "LIST"],
+    ];
+    for hello in [["HELLO", "2"], ["HELLO", "3"]] {
+        let mut client = RespClient::fenced(&guard[0].address, &grant.credential).await;
+        client.call(&hello).await;
+        for name in [None, Some("me")] {
+            if let Some(name) = name {
+                client.call(&["CLIENT", "SETNAME", name]).await;
+            }
+            let alone = client.pipeline(&look_ups).await;
+            client.call(&["MULTI"]).await;
+            for words in look_ups {
+                assert_eq!(client.call(words).await, Resp::simple("QUEUED"), "{words:?}");
+            }
+            client.call(&["EVAL", "return 1", "0"]).await;
+            client.call(&["SET", &grant.key("a"), "1"]).await;
+            let replies = client.call(&["EXEC"]).await;
+            assert_eq!(replies.items()[..7], alone, "{hello:?}");
+            assert_eq!(replies.items()[8], Resp::simple("OK"));
+        }
+        for words in [
+            &["SELECT", "1"][..],
+            &["CLIENT", "SETNAME", "x"],
+            &["CONFIG", "GET", "save"],
+            &["AUTH", &grant.credential],
+            &["FENCE", "SHOW"],
+            &["CLIENT", "UNBLOCK", "1"],
+        ] {
+            client.call(&["MULTI"]).await;
+            client.call(&["SET", &grant.key("a"), "2"]).await;
+            let refused = client.call(words).await;
+            let line = refused.expect_error("DENIED");
+            assert!(line.contains(words[0]) && line.contains("inside MULTI"), "{line}");
+            client.call(&["EXEC"]).await.expect_error("EXECABORT");
+            assert_eq!(client.call(&["GET", &grant.key("a")]).await, Resp::bulk("1"));
+        }
+    }
 }
 
 /// HELLO does all that it was asked for, or nothing.

@@ -44,7 +44,10 @@ impl Client {
         let fences = self.read_credential(credential)?;
         self.is_known = true;
         let tokens = self.held.with(fences)?;
-        self.hold_and_say(tokens).await
+        self.hold(tokens).await?;
+        self.is_admitted = true;
+        self.ok();
+        Ok(())
     }
 
     async fn fence_clear(&mut self, lock: &[u8]) -> Result<(), Refusal> {
@@ -102,6 +105,9 @@ impl Client {
                     .to_owned(),
             ));
         }
+        if plan.is_denied {
+            self.observe_command(inner.command());
+        }
         // Tokens that were refused before do not stand in the way of a better one.
         let refused = self.refused.take();
         let done = self.send_once(&inner, plan, tokens).await;
@@ -143,7 +149,6 @@ impl Client {
         };
         let settled = self.settled().await;
         (self.held, self.likeness, self.upstream, self.own, (self.group, self.ends)) = before;
-        self.own.iter_mut().for_each(|own| own.is_behind = true);
         // The connection of before may have broken meanwhile, and nobody heard of it.
         self.outbox.wake.notify_one();
         self.refused = None;

@@ -2,16 +2,19 @@
 
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
-use super::super::commands::{Handling, Local, Plan};
+use super::super::commands::{Handling, Local, Plan, flush};
 use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
+use super::super::own_clients::OwnClient;
+use super::super::password;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
+use super::wait::is_wait;
 use super::{Client, Next, Own, keys_of};
 
 /// The refusal of a script to a client that has presented no token, where every key needs one.
@@ -42,10 +45,9 @@ impl Client {
             self.hub.port.counters.refused.inc();
             return Next::Serve;
         }
-        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
-        let plan = match planned {
+        let plan = match self.planned(command) {
             Ok(plan) => plan,
-            Err(refused) => return self.refuse(&Refusal::Line(refused.0)),
+            Err(refusal) => return self.refuse(&refusal),
         };
         if self.is_subscriber()
             && let Some(next) = self.while_subscribed(command, plan).await
@@ -53,13 +55,9 @@ impl Client {
             return next;
         }
         if let Handling::Local(local) = plan.handling {
-            return match &mut self.transaction {
-                Some(transaction) if !local.is_for_transactions() => {
-                    transaction.is_spoilt = true;
-                    self.outbox.error("DENIED the connection is not changed inside MULTI");
-                    Next::Serve
-                }
-                _ => self.local(local, command).await,
+            return match self.transaction {
+                Some(_) => self.local_in_transaction(local, command).await,
+                None => self.local(local, command).await,
             };
         }
         if let Some(refusal) = &self.refused {
@@ -73,6 +71,9 @@ impl Client {
             self.answered_refusal();
             self.hub.port.counters.refused.inc();
             return Next::Serve;
+        }
+        if plan.is_denied {
+            self.observe_command(command.command());
         }
         if let Err(denied) = self.authorized(command, plan)
             && !self.passes(command.command(), &denied)
@@ -93,6 +94,17 @@ impl Client {
                 if begins && self.refused.is_none() { Next::Close } else { next }
             }
         }
+    }
+
+    /// How a command travels, for a client that may send it.
+    fn planned(&mut self, command: &OwnedCommand) -> Result<Plan, Refusal> {
+        if !self.is_admitted
+            && let Some(line) = password::before_login(command.command())
+        {
+            return Err(Refusal::Line(line.to_owned()));
+        }
+        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
+        planned.map_err(|refused| Refusal::Line(refused.0))
     }
 
     /// Answers a refusal. Inside of MULTI it spoils the transaction, as an error of Redis would.
@@ -132,9 +144,11 @@ impl Client {
                 self.widened(command, plan).await?;
             }
             Handling::Own => {
-                self.before_wait(command).await?;
                 self.owned().await?;
                 self.widened(command, plan).await?;
+                if is_wait(command.command()) {
+                    self.write_before_wait().await?;
+                }
                 if let Some(own) = &mut self.own {
                     own.subscribes |= turns_on(command.command(), b"tracking");
                     own.is_tuned |= turns_on(command.command(), b"no-touch");
@@ -184,7 +198,7 @@ impl Client {
         };
         let raw = match listing {
             Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
-            None => command.raw(),
+            None => flush::instead_of(command.command()).unwrap_or_else(|| command.raw()),
         };
         let protocol = self.likeness.protocol;
         let instead = listing.map(|listing| {
@@ -198,7 +212,7 @@ impl Client {
     }
 
     /// The connection that is there, once it takes more.
-    async fn with_room(&self) -> Result<&Upstream, Refusal> {
+    pub(super) async fn with_room(&self) -> Result<&Upstream, Refusal> {
         let Some(upstream) = &self.upstream else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
@@ -241,6 +255,12 @@ impl Client {
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.likeness, &self.outbox, for_script).await?;
+        let entry = user.as_ref().map(|user| {
+            let tokens = self.likeness.tokens.clone();
+            let client =
+                OwnClient { tokens, redis_id: user.redis_id.get(), run_id: run_id.clone() };
+            self.hub.port.own_clients.add(self.id, client)
+        });
         self.upstream = Some(upstream);
         self.own = Some(Own {
             user,
@@ -249,7 +269,7 @@ impl Client {
             subscribes: false,
             has_channels: false,
             is_tuned: false,
-            is_behind: false,
+            _entry: entry,
         });
         Ok(())
     }
@@ -280,29 +300,6 @@ impl Client {
                 Err(Refusal::Unavailable("the connection is being closed".to_owned()))
             }
         }
-    }
-
-    /// WAIT counts the writes of its own connection. The registration of a new one is a write behind
-    /// all of the client's others; without a token there is none, and WAIT would say too much.
-    async fn before_wait(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
-        let name = command.command().arg(0).to_ascii_lowercase();
-        if !matches!(name.as_slice(), b"wait" | b"waitaof") {
-            return Ok(());
-        }
-        if self.likeness.tokens.is_empty() {
-            return Err(Refusal::Line(
-                "DENIED WAIT without a token would not count what was written before on a shared \
-                 connection; hold a token first"
-                    .to_owned(),
-            ));
-        }
-        if self.own.as_ref().is_some_and(|own| own.is_behind) && self.transaction.is_none() {
-            self.may_be_replaced(
-                "connection to Redis, which WAIT needs after FENCE with a command,",
-            )?;
-            self.detached().await?;
-        }
-        Ok(())
     }
 
     async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {

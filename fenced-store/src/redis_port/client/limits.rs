@@ -44,7 +44,7 @@ impl Client {
     }
 
     pub(super) fn is_stranger(&self) -> bool {
-        !self.is_known && self.hub.limits_strangers
+        !self.is_admitted || (!self.is_known && self.hub.limits_strangers)
     }
 
     /// What the client owes.

@@ -3,19 +3,12 @@
 use bytes::Bytes;
 
 use super::super::commands::Local;
+use super::super::password::{Login, NOAUTH_HELLO};
 use super::super::refusal::Refusal;
 use super::super::resp::{Protocol, encode};
 use super::super::tokens::HeldTokens;
 use super::command::OwnedCommand;
 use super::{Client, Next};
-
-impl Local {
-    /// Whether it can be done in the midst of a transaction. The others Redis would queue, and the
-    /// guard has nothing to queue them in.
-    pub(super) fn is_for_transactions(self) -> bool {
-        matches!(self, Self::Quit | Self::Reset)
-    }
-}
 
 impl Client {
     pub(super) async fn local(&mut self, local: Local, command: &OwnedCommand) -> Next {
@@ -31,26 +24,50 @@ impl Client {
                 return Next::Close;
             }
             Local::ClientSetName => self.set_name(command.command().arg(2)),
-            Local::ClientGetName => {
-                let (name, protocol) = (self.name.clone(), self.likeness.protocol);
-                self.outbox.local(|out| match name.is_empty() {
-                    true => encode::null(out, protocol),
-                    false => encode::bulk(out, &name),
-                });
-                Ok(())
-            }
             Local::ClientSetInfo => {
                 self.ok();
                 Ok(())
             }
-            Local::ClientId
+            Local::ClientGetName
+            | Local::ClientId
             | Local::ClientInfo
             | Local::ClientList
             | Local::AclWhoAmI
             | Local::ModuleList => self.look_up(local, command.command()),
+            Local::ClientUnblock => self.unblock(command.command()).await,
             Local::ConfigGet => self.config_get(command.command()).await,
         };
         match done {
+            Ok(()) => Next::Serve,
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
+    /// As [`Client::local`], inside MULTI. Redis queues look-ups, so a script that returns what is known
+    /// is queued in their place. There is nothing to queue the others in.
+    pub(super) async fn local_in_transaction(
+        &mut self,
+        local: Local,
+        command: &OwnedCommand,
+    ) -> Next {
+        if matches!(local, Local::Quit | Local::Reset) {
+            return self.local(local, command).await;
+        }
+        let queued = match self.queued_look_up(local, command.command()) {
+            Ok(Some(script)) => match self.connected().await {
+                Ok(()) => self.send(&script).await,
+                Err(refusal) => Err(refusal),
+            },
+            Ok(None) => {
+                let name = self.hub.port.table.borrow().name_of(command.command());
+                Err(Refusal::Line(format!(
+                    "DENIED {name} is answered by the guard and cannot be queued inside MULTI; send it \
+                     before MULTI. This transaction can only be discarded"
+                )))
+            }
+            Err(refusal) => Err(refusal),
+        };
+        match queued {
             Ok(()) => Next::Serve,
             Err(refusal) => self.refuse(&refusal),
         }
@@ -72,10 +89,12 @@ impl Client {
     }
 
     async fn log_in(&mut self, credential: &[u8], protocol: Protocol) -> Result<(), Refusal> {
-        let fences = self.read_credential(credential)?;
-        self.is_known = true;
-        let tokens = HeldTokens::default().with(fences)?;
-        self.change(tokens, protocol).await
+        let login = self.read_login(credential)?;
+        self.is_known |= matches!(login, Login::Tokens(_));
+        let tokens = HeldTokens::default().with(login.tokens())?;
+        self.change(tokens, protocol).await?;
+        self.is_admitted = true;
+        Ok(())
     }
 
     /// Makes these the tokens of the connection, and has them registered, so that a stale one is
@@ -92,6 +111,12 @@ impl Client {
         let is_same = tokens == self.held && protocol == self.likeness.protocol;
         if is_same && self.refused.is_none() && self.has_connection() {
             return self.verify_held().await;
+        }
+        if self.observes() && protocol == self.likeness.protocol {
+            // No connection is registered under them, so none is replaced.
+            self.observe_tokens(&tokens).await?;
+            self.held = tokens;
+            return Ok(());
         }
         self.may_be_replaced("tokens")?;
         // Tokens that were refused have nothing on its way.
@@ -158,6 +183,7 @@ impl Client {
         name.map_or(Ok(()), checked_name)?;
         match credential {
             Some(credential) => self.log_in(credential, protocol).await?,
+            None if !self.is_admitted => return Err(line(NOAUTH_HELLO)),
             None => self.speak(protocol).await?,
         }
         if let Some(name) = name {
@@ -255,6 +281,7 @@ impl Client {
         self.transaction = None;
         self.lost_watch = false;
         self.is_known = false;
+        self.is_admitted = self.hub.port.settings.password.is_none();
         if let Some(upstream) = self.upstream.take()
             && upstream.is_own()
         {

@@ -8,6 +8,7 @@ use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 
 use super::super::authorize::Denied;
+use super::super::password::Login;
 use super::super::refusal::Refusal;
 use super::super::resp::request::Command;
 use super::super::tokens::HeldTokens;
@@ -28,21 +29,44 @@ impl Client {
         guard.observer.passes(denied.code, guard.access.rules.label(key), &denied.line)
     }
 
+    /// Counts a command that passes only because nothing is refused.
+    pub(super) fn observe_command(&self, command: Command<'_>) {
+        let table = self.hub.port.table.borrow();
+        self.hub.port.guard.observer.passes_command(&table.name_of(command));
+    }
+
     /// The tokens of a credential; none where it is no good and nothing is refused.
     ///
     /// # Errors
     /// The line to be answered.
     pub(super) fn read_credential(&self, credential: &[u8]) -> Result<Vec<Fence>, Refusal> {
-        let guard = &self.hub.port.guard;
-        match HeldTokens::read(credential, &guard.access) {
-            Ok(fences) => Ok(fences),
-            Err((code, refusal)) => {
-                if guard.observer.passes(code, CONNECTION, &refusal.not_applied()) {
-                    return Ok(Vec::new());
-                }
-                Err(refusal)
-            }
-        }
+        let read = HeldTokens::read(credential, &self.hub.port.guard.access);
+        self.unless_observed(read, Vec::new())
+    }
+
+    /// What a client presents to log in.
+    ///
+    /// # Errors
+    /// The line to be answered.
+    pub(super) fn read_login(&self, text: &[u8]) -> Result<Login, Refusal> {
+        let port = &self.hub.port;
+        let read = Login::read(text, &port.guard.access, port.settings.password.as_ref());
+        self.unless_observed(read, Login::Tokens(Vec::new()))
+    }
+
+    /// What was read, or `instead` where it is no good and nothing is refused. Observe mode concerns the
+    /// fence; the password of the port is asked for all the same.
+    fn unless_observed<T>(
+        &self,
+        read: Result<T, (Code, Refusal)>,
+        instead: T,
+    ) -> Result<T, Refusal> {
+        read.or_else(|(code, refusal)| {
+            let observer = &self.hub.port.guard.observer;
+            let passes =
+                self.is_admitted && observer.passes(code, CONNECTION, &refusal.not_applied());
+            if passes { Ok(instead) } else { Err(refusal) }
+        })
     }
 
     /// Raises the marks of tokens that were just given, and counts those that are stale.

@@ -120,6 +120,8 @@ struct State {
     fenced: Option<String>,
     /// It has presented a genuine token.
     is_known: bool,
+    /// It has presented what the port asks its clients for: the password or a credential.
+    is_admitted: bool,
     keys: Vec<KeyUse>,
 }
 
@@ -133,6 +135,7 @@ impl Session {
             tokens: HeldTokens::default(),
             fenced: None,
             is_known: false,
+            is_admitted: port.settings.password.is_none(),
             keys: Vec::new(),
         };
         let evicted = Arc::new(Notify::new());
@@ -205,7 +208,7 @@ impl Session {
     }
 
     fn is_stranger(&self) -> bool {
-        !self.state.is_known && self.port.limits_strangers
+        !self.state.is_admitted || (!self.state.is_known && self.port.limits_strangers)
     }
 
     /// A client without a token may send little, where every key needs one.

@@ -13,7 +13,9 @@ impl ByHand {
     pub(super) fn handling(self) -> Handling {
         match self {
             Self::Tracking => Handling::Own,
-            Self::Sort { .. } | Self::Streams { .. } | Self::Radius { .. } => Handling::Shared,
+            Self::Sort { .. } | Self::Streams { .. } | Self::Radius { .. } | Self::Flush => {
+                Handling::Shared
+            }
         }
     }
 }
@@ -30,11 +32,16 @@ pub(super) fn plan(
         ByHand::Streams { group } => streams(group, command, keys),
         ByHand::Radius { options } => radius(options, command, keys),
         ByHand::Tracking => tracking(name, command),
+        ByHand::Flush => flush(command),
     }
 }
 
+const fn plan_of(handling: Handling, touches: Touches) -> Plan {
+    Plan { handling, touches, in_scripts: false, is_denied: false }
+}
+
 const fn keys_plan(handling: Handling) -> Plan {
-    Plan { handling, touches: Touches::Keys, in_scripts: false }
+    plan_of(handling, Touches::Keys)
 }
 
 /// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE key\].
@@ -45,6 +52,7 @@ fn sort(
     keys: &mut Vec<KeyUse>,
 ) -> Result<Plan, Refused> {
     keys.push(KeyUse { arg: 1, access: KeyAccess::Read });
+    let mut touches = Touches::Keys;
     let mut options = Options::from(command, 2);
     while let Some((at, word)) = options.next() {
         if is(word, "ASC") || is(word, "DESC") || is(word, "ALPHA") {
@@ -57,19 +65,42 @@ fn sort(
             keys.push(KeyUse { arg: at + 1, access: KeyAccess::Write });
         } else if is(word, "BY") || is(word, "GET") {
             options.skip(1)?;
-            // Without a star it names no key, but says "do not sort" or gets nothing.
-            if command.arg(at + 1).contains(&b'*') {
+            let Some(lead) = lead_of_pattern(command.arg(at + 1)) else { continue };
+            if may_lead_to_own(lead) {
                 return Err(Refused::denied(
                     name,
-                    "BY and GET with a * reach keys that are named by data, and nobody can tell \
-                     which locks protect them; sort in the client, or use BY nosort and GET #",
+                    "BY and GET with this pattern may reach Fencepost's own keys; begin it with a \
+                     literal text, such as weight_*, or use BY nosort and GET #",
                 ));
             }
+            touches = Touches::NamedByData;
         } else {
             return Err(Refused::syntax());
         }
     }
-    Ok(keys_plan(Handling::Shared))
+    Ok(plan_of(Handling::Shared, touches))
+}
+
+/// What stands before the star of a pattern of SORT. `None` without a star: such a pattern names no
+/// key, but says "do not sort" or gets nothing.
+fn lead_of_pattern(pattern: &[u8]) -> Option<&[u8]> {
+    let star = pattern.iter().position(|byte| *byte == b'*')?;
+    Some(&pattern[..star])
+}
+
+/// Whether a name that begins so may be one of Fencepost's own.
+fn may_lead_to_own(lead: &[u8]) -> bool {
+    match lead.iter().position(|byte| *byte == b'{') {
+        Some(brace) => OWN_NAMES.starts_with(&lead[brace..]) || is_own_name(lead),
+        None => lead.is_empty(),
+    }
+}
+
+/// What the names of the keys begin with that SORT finds by the patterns of BY and GET.
+pub(crate) fn data_patterns(command: Command<'_>) -> impl Iterator<Item = &[u8]> {
+    (2..command.len())
+        .filter(move |at| is(command.arg(*at), "BY") || is(command.arg(*at), "GET"))
+        .filter_map(move |at| lead_of_pattern(command.arg(at + 1)))
 }
 
 /// XREAD [COUNT n] [BLOCK ms] STREAMS key … id …, and XREADGROUP GROUP group consumer … as well.
@@ -164,7 +195,17 @@ fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
         ));
     }
     let touches = if broadcasts { Touches::Keyspace } else { Touches::Nothing };
-    Ok(Plan { handling: Handling::Own, touches, in_scripts: false })
+    Ok(plan_of(Handling::Own, touches))
+}
+
+/// FLUSHDB [ASYNC|SYNC] and FLUSHALL [ASYNC|SYNC].
+fn flush(command: Command<'_>) -> Result<Plan, Refused> {
+    match command.len() {
+        1 => {}
+        2 if is(command.arg(1), "ASYNC") || is(command.arg(1), "SYNC") => {}
+        _ => return Err(Refused::syntax()),
+    }
+    Ok(plan_of(Handling::Shared, Touches::Everything))
 }
 
 /// The options of a command, from an argument on.

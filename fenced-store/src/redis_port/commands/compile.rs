@@ -2,7 +2,7 @@
 
 use super::channels::{self, Channels};
 use super::meta::Meta;
-use super::policy::{self, ByHand, LOCALS, Verdict, verdict};
+use super::policy::{self, ByHand, LOCALS, Observed, Verdict, verdict};
 use super::refused::Refused;
 use super::spec::{Number, Spec};
 use super::table::{Entries, Entry};
@@ -24,6 +24,31 @@ pub(super) struct Action {
     pub(super) keys: Keys,
     /// Whether the user of a script may run it.
     pub(super) in_scripts: bool,
+}
+
+/// Why a command is refused.
+#[derive(Debug)]
+pub(super) struct Denial {
+    pub(super) reason: Box<str>,
+    /// How it travels in observe mode; `None` where it is refused all the same.
+    pub(super) observed: Option<Observed>,
+}
+
+impl Denial {
+    /// A refusal in every mode.
+    pub(super) fn in_every_mode(reason: &str) -> Self {
+        Self { reason: reason.into(), observed: None }
+    }
+
+    /// The refusal of a command that Redis describes so.
+    fn of(meta: &Meta, reason: String) -> Self {
+        let is_unknown = meta.has("module") || verdict(&meta.name).is_none();
+        let observed = match is_unknown && !meta.has("admin") && meta.subcommands.is_empty() {
+            true => Some(Observed::Own),
+            false => policy::observed(&meta.name),
+        };
+        Self { reason: reason.into(), observed }
+    }
 }
 
 /// Where the keys of a command are.
@@ -56,7 +81,7 @@ impl Action {
         keys: &mut Vec<KeyUse>,
     ) -> Result<Plan, Refused> {
         let (handling, in_scripts) = (self.handling, self.in_scripts);
-        let plan = |touches| Plan { handling, touches, in_scripts };
+        let plan = |touches| Plan { handling, touches, in_scripts, is_denied: false };
         let (specs, number) = match &self.keys {
             Keys::None => return Ok(plan(Touches::Nothing)),
             Keys::Keyspace => return Ok(plan(Touches::Keyspace)),
@@ -95,7 +120,8 @@ pub(super) fn entries(commands: &[Meta]) -> Entries {
 }
 
 fn entry(meta: &Meta) -> Entry {
-    Entry::new(&meta.name, meta.arity, action(meta).map_err(Into::into))
+    let action = action(meta).map_err(|reason| Denial::of(meta, reason));
+    Entry::new(&meta.name, meta.arity, action)
 }
 
 /// What happens to the command, or why it is refused.

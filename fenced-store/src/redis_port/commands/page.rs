@@ -36,8 +36,20 @@ count Fencepost's own. A reply with more names than the guard \
 The names of all keys are read without a token where no rule protects a key's reads, or with \
 `--allow-unfenced-reads`.
 CONFIG GET offers appendonly, databases, maxmemory, maxmemory-policy and save. CLIENT LIST and CLIENT \
-INFO show the client's own connection, as the guard knows it; the guard's replies are not available \
-inside MULTI.
+INFO show the client's own connection, as the guard knows it. CLIENT UNBLOCK takes the ids that CLIENT \
+ID gives, of clients with the same tokens.
+Inside MULTI these are queued with the reply that they have at that moment: ACL WHOAMI, CLIENT GETNAME, \
+CLIENT ID, CLIENT INFO, CLIENT LIST, MODULE LIST. QUIT and RESET work. What else the guard answers, and \
+WAIT, is refused there, and EXEC then replies `EXECABORT`.
+FLUSHDB and FLUSHALL delete all keys but Fencepost's own; the guard sends a script in their place. They \
+need a token of the lock of every rule, and a default that leaves no key to another lock \
+(`--default-rule open`, or a last rule `**=…`); so they pass without a token where nothing is \
+protected, and are refused where a rule is to `@deny` or makes its lock from the key.
+BY and GET of SORT, with a `*`, need the right to read every key that begins as the pattern does, and \
+a literal text in front of the `*`.
+The port knows no administrators: its clients present fencing tokens, and the rights of an \
+[access file](../operating/access.md) do not go for it. So what shows or changes the whole server is \
+refused to every client; in observe mode [most of it passes](../guides/adopting.md#the-redis-port).
 
 | passes as | means |
 | --- | --- |
@@ -181,9 +193,12 @@ fn keys(action: &Action) -> String {
         Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),
         Keys::ByHand(by_hand) => match by_hand {
             ByHand::Sort { stores: true } => {
-                "read 1; write behind STORE; BY and GET with a `*` are refused"
+                "read 1; write behind STORE; read all that begin as the patterns of BY and GET do"
             }
-            ByHand::Sort { stores: false } => "read 1; BY and GET with a `*` are refused",
+            ByHand::Sort { stores: false } => {
+                "read 1; read all that begin as the patterns of BY and GET do"
+            }
+            ByHand::Flush => "write all but Fencepost's own",
             ByHand::Streams { group: false } => "read behind STREAMS; own with BLOCK",
             ByHand::Streams { group: true } => "write behind STREAMS; own with BLOCK",
             ByHand::Radius { .. } => "read 1; write behind STORE and STOREDIST",

@@ -48,10 +48,23 @@ pub(super) enum ByHand {
     },
     /// CLIENT TRACKING: no keys, but in broadcasting mode it tells the names of all that change.
     Tracking,
+    /// FLUSHDB and FLUSHALL: all keys but Fencepost's own.
+    Flush,
+}
+
+/// How a command that the policy refuses travels in observe mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Observed {
+    /// As any other.
+    Shared,
+    /// On a connection of the client's own: it may block, and nothing is known of it.
+    Own,
+    /// As any other, for clients that may administer Redis.
+    Administration,
 }
 
 /// What the guard answers by itself, and the arity of each, whatever Redis knows of it.
-pub(super) const LOCALS: [(&str, i64, Local); 15] = [
+pub(super) const LOCALS: [(&str, i64, Local); 16] = [
     ("auth", -2, Local::Auth),
     ("hello", -1, Local::Hello),
     ("select", 2, Local::Select),
@@ -63,6 +76,7 @@ pub(super) const LOCALS: [(&str, i64, Local); 15] = [
     ("client|id", 2, Local::ClientId),
     ("client|info", 2, Local::ClientInfo),
     ("client|list", -2, Local::ClientList),
+    ("client|unblock", -3, Local::ClientUnblock),
     ("config|get", -3, Local::ConfigGet),
     ("acl|whoami", 2, Local::AclWhoAmI),
     ("module|list", 2, Local::ModuleList),
@@ -153,6 +167,7 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::ByHand(ByHand::Radius { options: 5 }), "georadiusbymember"),
     // All keys.
     (Verdict::Keyspace, "dbsize keys randomkey scan"),
+    (Verdict::ByHand(ByHand::Flush), "flushall flushdb"),
     // Scripts and functions. Loading a script runs nothing; a function is shared by all, so
     // libraries are an operator's.
     (SCRIPT, "eval eval_ro evalsha evalsha_ro fcall fcall_ro"),
@@ -182,13 +197,42 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::Container, "client function memory object pubsub script xgroup xinfo"),
 ];
 
+/// What passes in observe mode although it is refused otherwise: what neither changes the mode of a
+/// connection nor touches the guard's own keys, users and connections. Subcommands are named one by one
+/// where some of them do.
+const OBSERVED: &[(Observed, &str)] = &[
+    (Observed::Shared, "function|delete function|flush function|kill function|load"),
+    (Observed::Shared, "function|restore script|flush script|kill"),
+    (
+        Observed::Administration,
+        "acl|cat acl|dryrun acl|genpass acl|getuser acl|list acl|log acl|users",
+    ),
+    (
+        Observed::Administration,
+        "bgrewriteaof bgsave commandlog config latency memory|purge migrate",
+    ),
+    (Observed::Administration, "pfdebug pfselftest restore-asking save slowlog"),
+];
+
+/// How a refused command travels in observe mode; `None` where it is refused all the same.
+pub(super) fn observed(name: &str) -> Option<Observed> {
+    let is_named = |names: &str, name: &str| names.split_whitespace().any(|known| known == name);
+    let of = |name| OBSERVED.iter().find(|(_, names)| is_named(names, name)).map(|(how, _)| *how);
+    of(name).or_else(|| of(name.split_once('|')?.0))
+}
+
 /// Redis' own reply to these commands. To a client the port is one Redis, whatever is behind it.
 pub(super) const NO_CLUSTER: &str = "This instance has cluster support disabled";
 
 const DENIED: &[(&str, &str)] = &[
     (
-        "it reaches over keys of every lock; an operator runs it on Redis itself",
-        "flushall flushdb swapdb",
+        "it moves Fencepost's own keys away with all others; an operator runs it on Redis itself",
+        "swapdb",
+    ),
+    (
+        "it shows the commands and values of every client, and no credential of the port gives the \
+         right to see them; an operator runs it on Redis itself",
+        "commandlog monitor slowlog",
     ),
     (
         "it moves keys to another server, out of the fence's reach; use DUMP and RESTORE",
@@ -196,8 +240,8 @@ const DENIED: &[(&str, &str)] = &[
     ),
     (
         "it administers the server; an operator runs it on Redis itself",
-        "acl bgrewriteaof bgsave commandlog config debug failover latency memory|purge module \
-         monitor pfdebug pfselftest replconf save shutdown slowlog",
+        "acl bgrewriteaof bgsave config debug failover latency memory|purge module pfdebug \
+         pfselftest replconf save shutdown",
     ),
     ("it rewires replication; an operator runs it on Redis itself", "psync replicaof slaveof sync"),
     (
@@ -213,7 +257,7 @@ const DENIED: &[(&str, &str)] = &[
     ("it stops the server for a debugger; run it on a Redis of your own", "script|debug"),
     (
         "it shows or disturbs other clients' connections; an operator runs it on Redis itself",
-        "client|kill client|pause client|unblock client|unpause",
+        "client|kill client|pause client|unpause",
     ),
     (
         "it spares a connection from the server's limits, which an operator has set",

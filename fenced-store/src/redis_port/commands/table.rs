@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::compile::Action;
+use super::compile::{Action, Denial};
 use super::refused::Refused;
 use crate::redis_port::resp::request::Command;
 
@@ -19,7 +19,7 @@ pub(super) struct Entries(HashMap<Box<[u8]>, Entry, BuildHasherDefault<Fnv>>);
 pub(super) struct Entry {
     name: Box<str>,
     arity: i64,
-    action: Result<Action, Box<str>>,
+    action: Result<Action, Denial>,
     subcommands: Entries,
 }
 
@@ -51,7 +51,7 @@ impl Entries {
 
     /// The subcommands of a command, which is made where it is missing.
     pub(super) fn subcommands(&mut self, name: &str) -> &mut Entries {
-        let missing = || Entry::new(name, -2, Err("it needs a subcommand".into()));
+        let missing = || Entry::new(name, -2, Err(Denial::in_every_mode("it needs a subcommand")));
         &mut self.0.entry(name.as_bytes().into()).or_insert_with(missing).subcommands
     }
 
@@ -75,7 +75,7 @@ impl Entries {
 
 impl Entry {
     /// `action` is what happens to it, or why it is denied.
-    pub(super) fn new(name: &str, arity: i64, action: Result<Action, Box<str>>) -> Self {
+    pub(super) fn new(name: &str, arity: i64, action: Result<Action, Denial>) -> Self {
         Self { name: name.into(), arity, action, subcommands: Entries::default() }
     }
 
@@ -88,8 +88,8 @@ impl Entry {
         &self.name
     }
 
-    pub(super) fn action(&self) -> Result<&Action, Refused> {
-        self.action.as_ref().map_err(|reason| Refused::denied(&self.name, reason))
+    pub(super) fn action(&self) -> Result<&Action, &Denial> {
+        self.action.as_ref()
     }
 
     #[cfg(test)]
@@ -99,7 +99,7 @@ impl Entry {
 
     #[cfg(test)]
     pub(super) fn outcome(&self) -> Result<&Action, &str> {
-        self.action.as_ref().map_err(|reason| &**reason)
+        self.action.as_ref().map_err(|denial| &*denial.reason)
     }
 
     /// Redis' rule: a positive arity is exact, a negative one is the least.

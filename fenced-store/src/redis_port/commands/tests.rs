@@ -13,6 +13,7 @@ mod effects;
 mod every_command;
 mod hand_made;
 mod hostile;
+mod observed;
 mod real;
 mod same_keys;
 mod samples;

@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use fence_protocol::wire::fence::Mode;
 use service_kit::ids;
 use service_kit::redis_link::LinkError;
 
 use super::super::refusal::Refusal;
 use super::keys::CheckedKeys;
-use super::{AclUser, Scope, WIDE, add_confinement, set_user};
+use super::{AclUser, Scope, WIDE, WIDE_OBSERVED, add_confinement, set_user};
 use crate::rules::KeyPatterns;
 use crate::store::redis::Shared;
 
@@ -18,14 +19,20 @@ pub(in crate::redis_port) struct AclUsers {
     prefix: String,
     next: Cell<u64>,
     is_allowed: Cell<bool>,
+    wide: &'static str,
 }
 
 impl AclUsers {
-    pub(in crate::redis_port) fn new(namespace: &str) -> Self {
+    pub(in crate::redis_port) fn new(namespace: &str, mode: Mode) -> Self {
+        let wide = match mode {
+            Mode::Enforce => WIDE,
+            Mode::Observe => WIDE_OBSERVED,
+        };
         Self {
             prefix: format!("{}{}:", prefix(namespace), ids::random_hex(8)),
             next: Cell::new(0),
             is_allowed: Cell::new(true),
+            wide,
         }
     }
 
@@ -55,13 +62,23 @@ impl AclUsers {
             add_confinement(&mut command, Some(&rules), &patterns, &none)?;
             Scope::Confined(none)
         } else {
-            command.arg(WIDE);
+            command.arg(self.wide);
             Scope::All
         };
         match redis.link.call(&command).await {
             Ok(_) => {
-                let (scope, has_rules) = (RefCell::new(scope), Cell::new(is_confined));
-                Ok(Some(AclUser { name, password, scope, patterns, rules, has_rules }))
+                let (wide, scope) = (self.wide, RefCell::new(scope));
+                let (has_rules, redis_id) = (Cell::new(is_confined), Cell::default());
+                Ok(Some(AclUser {
+                    name,
+                    password,
+                    wide,
+                    scope,
+                    patterns,
+                    rules,
+                    has_rules,
+                    redis_id,
+                }))
             }
             // Anything else, such as BUSY and LOADING, passes.
             Err(LinkError::Server { code, message })

@@ -83,6 +83,10 @@ enum Step {
     Failed(ProtocolError),
 }
 
+/// The longest argument that Redis takes by default (`proto-max-bulk-len`). It closes a
+/// connection on which a longer one comes, and others may share that.
+pub(crate) const ARGUMENT_BYTES_MAX: usize = 512 << 20;
+
 /// `$0`, CRLF, nothing, CRLF.
 const SMALLEST_ARGUMENT_BYTES: usize = 6;
 
@@ -236,7 +240,7 @@ impl RequestParser {
         };
         let len = usize::try_from(len)
             .ok()
-            .filter(|&len| len <= self.limits.max_command_bytes)
+            .filter(|&len| len <= self.limits.max_command_bytes.min(ARGUMENT_BYTES_MAX))
             .ok_or(ProtocolError::BulkLength)?;
         self.at += 1 + line;
         self.step = Step::Argument { len };

@@ -91,6 +91,7 @@ async fn set_up(
     }
     if let Some(user) = wanted.user {
         wire.ask(&user.auth()).await.map_err(Refusal::Unavailable)?;
+        user.redis_id.set(client_id);
     }
     Ok((wire.into_stream()?, process))
 }

@@ -4,6 +4,7 @@ use bytes::BytesMut;
 use fence_protocol::Code;
 
 use super::super::super::commands::{Handling, KeyAccess, KeyUse, Touches};
+use super::super::super::password;
 use super::super::super::refusal::{Refusal, denied_key, no_token};
 use super::super::super::resp::encode;
 use super::super::super::resp::request::Command;
@@ -25,6 +26,12 @@ impl State {
     ) -> Next {
         if let Some(line) = &self.fenced {
             // The rest of a pipeline. Nothing of it is executed, whatever it is.
+            encode::error(out, line);
+            return Next::Serve;
+        }
+        if !self.is_admitted
+            && let Some(line) = password::before_login(command)
+        {
             encode::error(out, line);
             return Next::Serve;
         }
@@ -169,9 +176,12 @@ fn not_before_a_cluster(
 ) -> Option<&'static str> {
     let is = |name: &str| command.arg(0).eq_ignore_ascii_case(name.as_bytes());
     match handling {
-        _ if touches == Touches::Keyspace => {
+        _ if matches!(touches, Touches::Keyspace | Touches::Everything) => {
             Some("before a cluster no node has all keys; ask each node itself")
         }
+        _ if touches == Touches::NamedByData => Some(
+            "before a cluster BY and GET with a * reach keys of other nodes; sort in the client",
+        ),
         Handling::Shared if is("script") || is("function") => {
             Some("before a cluster scripts and functions of clients are not run")
         }

@@ -5,6 +5,7 @@ use fence_protocol::LockName;
 
 use super::super::super::commands::Local;
 use super::super::super::look_ups::{self, ClientInfo};
+use super::super::super::password::{Login, NOAUTH_HELLO};
 use super::super::super::refusal::{Refusal, quoted};
 use super::super::super::resp::request::Command;
 use super::super::super::resp::{Protocol, encode};
@@ -41,6 +42,7 @@ impl State {
             Local::Reset => {
                 self.tokens = HeldTokens::default();
                 self.is_known = false;
+                self.is_admitted = port.settings.password.is_none();
                 self.protocol = Protocol::Resp2;
                 self.name = Bytes::new();
                 encode::simple(out, "RESET");
@@ -50,7 +52,12 @@ impl State {
             Local::ClientGetName => encode::bulk(out, &self.name),
             Local::ClientSetInfo => encode::simple(out, "OK"),
             Local::ClientId => encode::integer(out, i64::try_from(self.id).unwrap_or(i64::MAX)),
-            Local::ClientInfo => self.client().info(out),
+            Local::ClientInfo => look_ups::text(out, &self.client().info(), self.protocol),
+            // Nothing blocks before a cluster.
+            Local::ClientUnblock => match look_ups::unblock(command) {
+                Ok(_) => encode::integer(out, 0),
+                Err(refusal) => encode::error(out, &refusal.not_applied()),
+            },
             Local::ClientList => match self.client().list(command) {
                 Ok(list) => look_ups::text(out, &list, self.protocol),
                 Err(refusal) => encode::error(out, &refusal.not_applied()),
@@ -82,9 +89,14 @@ impl State {
             3 => command.arg(2),
             _ => return Err(line("ERR syntax error")),
         };
-        let tokens = HeldTokens::genuine(credential, &port.guard.access)?;
-        self.is_known = true;
-        self.tokens = HeldTokens::default().with(tokens)?;
+        self.log_in(read_login(port, credential)?)
+    }
+
+    fn log_in(&mut self, login: Login) -> Result<(), Refusal> {
+        let is_known = matches!(login, Login::Tokens(_));
+        self.tokens = HeldTokens::default().with(login.tokens())?;
+        self.is_known |= is_known;
+        self.is_admitted = true;
         Ok(())
     }
 
@@ -96,12 +108,11 @@ impl State {
             b"3" => Protocol::Resp3,
             _ => return Err(line("NOPROTO unsupported protocol version")),
         };
-        let (mut tokens, mut name, mut at) = (None, None, 2);
+        let (mut login, mut name, mut at) = (None, None, 2);
         while at < command.len() {
             let (option, left) = (command.arg(at), command.len() - at - 1);
             if option.eq_ignore_ascii_case(b"AUTH") && left >= 2 {
-                let genuine = HeldTokens::genuine(command.arg(at + 2), &port.guard.access)?;
-                tokens = Some(HeldTokens::default().with(genuine)?);
+                login = Some(read_login(port, command.arg(at + 2))?);
                 at += 3;
             } else if option.eq_ignore_ascii_case(b"SETNAME") && left >= 1 {
                 name = Some(command.arg(at + 1));
@@ -111,12 +122,14 @@ impl State {
                 return Err(Refusal::Line(format!("ERR Syntax error in HELLO option '{option}'")));
             }
         }
+        if login.is_none() && !self.is_admitted {
+            return Err(line(NOAUTH_HELLO));
+        }
         if let Some(name) = name {
             self.set_name(name)?;
         }
-        if let Some(tokens) = tokens {
-            self.is_known = true;
-            self.tokens = tokens;
+        if let Some(login) = login {
+            self.log_in(login)?;
         }
         self.protocol = protocol;
         Ok(())
@@ -164,6 +177,7 @@ impl State {
                 let tokens = HeldTokens::genuine(command.arg(2), &port.guard.access)?;
                 state.is_known = true;
                 state.tokens = state.tokens.with(tokens)?;
+                state.is_admitted = true;
                 Ok(())
             }),
             (b"CLEAR", 2) => self.told(out, |state| {
@@ -214,6 +228,11 @@ const CONFIG_OF_NODES: &str = "DENIED CONFIG GET is not passed on: before a clus
 
 const FENCE_SYNTAX: &str = "ERR FENCE is FENCE SET credential, FENCE CLEAR [lock], FENCE SHOW, or \
                             FENCE credential COMMAND [argument ...]";
+
+fn read_login(port: &ClusterPort, text: &[u8]) -> Result<Login, Refusal> {
+    let read = Login::read(text, &port.guard.access, port.settings.password.as_ref());
+    read.map_err(|(_, refusal)| refusal)
+}
 
 fn line(text: &str) -> Refusal {
     Refusal::Line(text.to_owned())

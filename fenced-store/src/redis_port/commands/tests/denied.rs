@@ -4,8 +4,6 @@ use super::*;
 
 /// One a line.
 const DENIED: &str = "\
-FLUSHALL
-flushdb
 SwapDB 0 1
 SHUTDOWN
 DEBUG SLEEP 0
@@ -37,14 +35,14 @@ CLIENT KILL ID 1
 CLIENT PAUSE 1
 CLIENT UNPAUSE
 CLIENT REPLY OFF
-CLIENT UNBLOCK 1
 CLIENT NO-EVICT ON
 MEMORY PURGE
 PFDEBUG GETREG a
 REPLCONF a
-SORT a BY w_*
-SORT a GET x*->f
 SORT_RO a GET *
+SORT a BY {*}x
+SORT a GET x{fen*->f
+SORT a BY x GET {fence:default}:*
 CLIENT TRACKING ON REDIRECT 1
 CLIENT TRACKING ON BCAST
 CLIENT TRACKING ON BCAST PREFIX a PREFIX {fe
@@ -99,6 +97,11 @@ fn everything_else_travels_as_it_has_to() {
         ("SCAN 0", (H::Shared, Touches::Keyspace)),
         ("DBSIZE", (H::Shared, Touches::Keyspace)),
         ("RANDOMKEY", (H::Shared, Touches::Keyspace)),
+        ("FLUSHDB", (H::Shared, Touches::Everything)),
+        ("flushall async", (H::Shared, Touches::Everything)),
+        ("SORT a BY w_*", (H::Shared, Touches::NamedByData)),
+        ("SORT_RO a GET # get {user*->f", (H::Shared, Touches::NamedByData)),
+        ("SORT a BY nosort GET #", (H::Shared, Touches::Keys)),
         ("BLPOP a 0", (H::Own, Touches::Keys)),
         ("XREAD STREAMS a 0", (H::Shared, Touches::Keys)),
         ("XREAD BLOCK 0 STREAMS a 0", (H::Own, Touches::Keys)),
@@ -130,6 +133,7 @@ fn everything_else_travels_as_it_has_to() {
         ("CLIENT ID", local(Local::ClientId)),
         ("CLIENT INFO", local(Local::ClientInfo)),
         ("CLIENT LIST TYPE normal", local(Local::ClientList)),
+        ("CLIENT UNBLOCK 1", local(Local::ClientUnblock)),
         ("CONFIG GET save", local(Local::ConfigGet)),
         ("ACL WHOAMI", local(Local::AclWhoAmI)),
         ("MODULE LIST", local(Local::ModuleList)),

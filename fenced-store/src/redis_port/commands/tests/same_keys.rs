@@ -1,6 +1,7 @@
 //! The keys are the ones that Redis itself finds, and it does to them what was said.
 
 use super::super::compile::Keys;
+use super::super::policy::ByHand;
 use super::samples::SAMPLES;
 use super::*;
 
@@ -45,9 +46,14 @@ fn every_command_with_keys_has_a_sample() {
     let mut with_keys = 0;
     for entry in table.entries.all() {
         let Ok(action) = entry.outcome() else { continue };
-        if matches!(action.keys, Keys::None | Keys::Keyspace | Keys::Channels(_))
-            || entry.name() == "client|tracking"
-        {
+        let names_no_key = matches!(
+            action.keys,
+            Keys::None
+                | Keys::Keyspace
+                | Keys::Channels(_)
+                | Keys::ByHand(ByHand::Tracking | ByHand::Flush)
+        );
+        if names_no_key {
             continue;
         }
         with_keys += 1;
