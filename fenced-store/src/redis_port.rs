@@ -53,6 +53,7 @@ mod refusal;
 pub(crate) mod resp;
 mod retire;
 mod script_denial;
+mod spares;
 mod stranger;
 mod thread;
 mod token_group;

@@ -25,6 +25,7 @@ mod restart;
 mod script_keys;
 mod sentinel;
 mod silence;
+mod spares;
 mod state;
 mod streams;
 

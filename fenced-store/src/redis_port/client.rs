@@ -1,5 +1,7 @@
 //! One client: reads its commands, holds their keys against its tokens, and sends them on.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -113,6 +115,26 @@ fn is_special(name: &[u8]) -> bool {
     names.iter().any(|special| name.eq_ignore_ascii_case(special))
 }
 
+/// The output of `command`. What was sent before it leaves once the command waits for something, and
+/// not before: replies to a pipeline come together where Redis received it together.
+async fn kicked<T>(
+    upstream: Option<Rc<Upstream>>,
+    outbox: &Outbox,
+    command: impl Future<Output = T>,
+) -> T {
+    let mut command = pin!(command);
+    poll_fn(|cx| {
+        let polled = command.as_mut().poll(cx);
+        if polled.is_pending()
+            && let Some(upstream) = &upstream
+        {
+            upstream.kick(outbox.expected());
+        }
+        polled
+    })
+    .await
+}
+
 /// Whether the client is served any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -196,9 +218,9 @@ impl Client {
                     if !inline && self.forward_at_once(len) {
                         continue;
                     }
-                    // It may wait for what was sent before it.
-                    self.kick();
-                    if self.serve_command(len, inline).await == Next::Close {
+                    let (upstream, outbox) = (self.upstream.clone(), Rc::clone(&self.outbox));
+                    let served = self.serve_command(len, inline);
+                    if kicked(upstream, &outbox, served).await == Next::Close {
                         break Next::Close;
                     }
                 }

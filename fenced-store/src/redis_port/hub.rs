@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fence_protocol::wire::fence::Mode;
+use service_kit::redis_link::LinkState;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
+use tokio::task::spawn_local;
 
 use super::Port;
 use super::budget::Budget;
@@ -17,6 +19,7 @@ use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
+use super::spares::{Prepared, Spares};
 use super::stranger;
 use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
@@ -51,6 +54,7 @@ pub(super) struct Hub {
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,
     users: AclUsers,
+    spares: Spares,
     shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
     asked: Cell<u64>,
 }
@@ -90,6 +94,7 @@ impl Hub {
             limits_strangers,
             groups: TokenGroups::default(),
             users,
+            spares: Spares::default(),
             shared: RefCell::default(),
             asked: Cell::new(0),
         })
@@ -99,7 +104,10 @@ impl Hub {
     ///
     /// # Errors
     /// A stale or colliding token, or why Redis cannot be used.
-    pub(super) async fn shared(&self, likeness: &Likeness) -> Result<Rc<Upstream>, Refusal> {
+    pub(super) async fn shared(
+        self: &Rc<Self>,
+        likeness: &Likeness,
+    ) -> Result<Rc<Upstream>, Refusal> {
         let slot = {
             let mut shared = self.shared.borrow_mut();
             if shared.len() >= SHARED_MAX && !shared.contains_key(likeness) {
@@ -119,32 +127,108 @@ impl Hub {
         {
             return Err(refusal.clone());
         }
-        let made = self.connect(likeness, None, None).await.map(|(upstream, _)| upstream);
+        let made = self.prepare(likeness, None).await;
+        let made = made.map(|made| self.start(made.stream, None, made.ended));
         match &made {
-            Ok(upstream) => *held = Some(Rc::clone(upstream)),
-            Err(refusal) => slot.note(refusal),
+            Ok(upstream) => {
+                *held = Some(Rc::clone(upstream));
+                self.prepare_spare(likeness);
+            }
+            Err(refusal) => {
+                self.make_way(refusal);
+                slot.note(refusal);
+            }
         }
         made
     }
 
-    /// A connection for one client alone; `for_script` where its user is confined at once.
+    /// A connection for one client alone, and another one to be ready for the next client. One that
+    /// is made now is confined at once where it is `for_script`.
     ///
     /// # Errors
     /// As [`Hub::shared`].
     pub(super) async fn own(
-        &self,
+        self: &Rc<Self>,
         likeness: &Likeness,
         owner: &Rc<Outbox>,
         for_script: bool,
     ) -> Result<OwnConnection, Refusal> {
+        let prepared = match self.take_spare(likeness) {
+            Some(spare) => spare,
+            None => {
+                let prepared = self.prepare_own(likeness, for_script).await;
+                prepared.inspect_err(|refusal| self.make_way(refusal))?
+            }
+        };
+        self.prepare_spare(likeness);
+        let Prepared { stream, user, run_id, ended } = prepared;
+        let upstream = self.start(stream, Some((Rc::clone(owner), likeness)), ended);
+        Ok(OwnConnection { upstream, user, run_id })
+    }
+
+    async fn prepare_own(
+        &self,
+        likeness: &Likeness,
+        is_confined: bool,
+    ) -> Result<Prepared, Refusal> {
         let rules = self.port.table.borrow().script_rules();
         let patterns = self.key_patterns(&likeness.tokens);
         // Without a reply Redis may have it all the same.
         let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
-        let user = self.users.user(&self.port.redis, rules, patterns, for_script, unsure).await?;
-        let (upstream, run_id) =
-            self.connect(likeness, Some(Rc::clone(owner)), user.as_ref()).await?;
-        Ok(OwnConnection { upstream, user, run_id })
+        let user = self.users.user(&self.port.redis, rules, patterns, is_confined, unsure).await?;
+        self.prepare(likeness, user).await
+    }
+
+    /// A spare for a client that is about to use it. None is used while the guard's own connection
+    /// is down: Redis may be gone.
+    fn take_spare(&self, likeness: &Likeness) -> Option<Prepared> {
+        let redis = &self.port.redis;
+        let is_up = matches!(&*redis.link.watch().borrow(), LinkState::Up(_));
+        if !is_up || !self.may_have_spare(likeness) {
+            return None;
+        }
+        self.spares.take(likeness, &redis.state.run_id(), |ended| self.port.retire(ended))
+    }
+
+    /// Makes a connection to be ready, where clients ask for them and there is none.
+    fn prepare_spare(self: &Rc<Self>, likeness: &Likeness) {
+        if !self.may_have_spare(likeness) {
+            return;
+        }
+        let Some(making) = self.spares.begin(likeness) else { return };
+        let (hub, likeness) = (Rc::clone(self), likeness.clone());
+        spawn_local(async move {
+            match hub.prepare_own(&likeness, false).await {
+                Ok(made) => {
+                    if let Err(unwanted) = hub.spares.keep(&likeness, making, made) {
+                        hub.port.retire(unwanted.ended);
+                    }
+                }
+                // The next client is answered why.
+                Err(_) => hub.spares.forget(&likeness, making),
+            }
+        });
+    }
+
+    /// A client that has presented no token has none where it is limited.
+    fn may_have_spare(&self, likeness: &Likeness) -> bool {
+        !(self.limits_strangers && likeness.tokens.is_empty())
+    }
+
+    /// Redis may have as many connections as it takes: those that nobody uses go first.
+    fn make_way(&self, refusal: &Refusal) {
+        if matches!(refusal, Refusal::Unavailable(_)) {
+            self.retire_all(self.spares.take_all());
+        }
+    }
+
+    /// Closes the connections that are ready, and keeps none any more.
+    pub(super) fn close_spares(&self) {
+        self.retire_all(self.spares.close());
+    }
+
+    fn retire_all(&self, ended: Vec<Ended>) {
+        ended.into_iter().for_each(|ended| self.port.retire(ended));
     }
 
     /// What a script may touch on a connection that is registered under these tokens. In observe
@@ -160,34 +244,44 @@ impl Hub {
 
     /// Connects; once more where the connection broke while it was registered. A higher token may
     /// have ended it, and then the next try says which.
-    async fn connect(
+    async fn prepare(
         &self,
         likeness: &Likeness,
-        owner: Option<Rc<Outbox>>,
-        user: Option<&AclUser>,
-    ) -> Result<(Rc<Upstream>, Option<String>), Refusal> {
-        let mut ended = Ended { registration: None, user: user.map(|user| user.name().to_owned()) };
-        let made = match self.try_connect(likeness, user, &mut ended).await {
+        user: Option<AclUser>,
+    ) -> Result<Prepared, Refusal> {
+        let name = user.as_ref().map(|user| user.name().to_owned());
+        let mut ended = Ended { registration: None, user: name };
+        let made = match self.try_connect(likeness, user.as_ref(), &mut ended).await {
             Err(Refusal::Unavailable(_)) if ended.registration.is_some() => {
                 self.port.retire(Ended { registration: ended.registration.take(), user: None });
-                self.try_connect(likeness, user, &mut ended).await
+                self.try_connect(likeness, user.as_ref(), &mut ended).await
             }
             made => made,
         };
-        let port = Arc::clone(&self.port);
         match made {
-            Ok((stream, run_id)) => {
-                let on_end = move || port.retire(ended);
-                let tokens = likeness.tokens.clone();
-                let denials =
-                    owner.is_some().then(|| ScriptDenials::new(Arc::clone(&self.port), tokens));
-                Ok((Upstream::start(stream, (owner, denials), &self.budget, on_end), run_id))
-            }
+            Ok((stream, run_id)) => Ok(Prepared { stream, user, run_id, ended }),
             Err(refusal) => {
-                port.retire(ended);
+                self.port.retire(ended);
                 Err(refusal)
             }
         }
+    }
+
+    /// Serves what was prepared, for one client or for all of a likeness.
+    fn start(
+        &self,
+        stream: TcpStream,
+        owner: Option<(Rc<Outbox>, &Likeness)>,
+        ended: Ended,
+    ) -> Rc<Upstream> {
+        let port = Arc::clone(&self.port);
+        let on_end = move || port.retire(ended);
+        let (owner, denials) = owner
+            .map(|(owner, Likeness { tokens, .. })| {
+                (owner, ScriptDenials::new(Arc::clone(&self.port), tokens.clone()))
+            })
+            .unzip();
+        Upstream::start(stream, (owner, denials), &self.budget, on_end)
     }
 
     async fn try_connect(
@@ -201,8 +295,10 @@ impl Hub {
         connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
 
-    /// Has every shared connection show that Redis still replies on it.
-    pub(super) fn probe_shared(&self) {
+    /// Has every shared connection show that Redis still replies on it, and closes those that are
+    /// only ready.
+    pub(super) fn probe(&self) {
+        self.retire_all(self.spares.take_all());
         for slot in self.shared.borrow().values() {
             // One that is being made has limits of its own.
             if let Ok(held) = slot.made.try_lock()
@@ -216,6 +312,7 @@ impl Hub {
     /// Closes shared connections that nobody uses; to be called now and then.
     pub(super) fn close_idle(&self) {
         self.groups.sweep();
+        self.retire_all(self.spares.take_unused());
         self.shared.borrow_mut().retain(|_, slot| {
             // One that is being made is in use.
             let Ok(mut held) = slot.made.try_lock() else { return true };

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(2);
 
 /// A connection that ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ended {
     /// Where it was registered, if anywhere.
     pub(super) registration: Option<Registration>,

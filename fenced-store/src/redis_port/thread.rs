@@ -95,6 +95,7 @@ fn run(
             () = follow(&hub) => {}
         }
         drop(listener);
+        hub.close_spares();
         let all = u32::try_from(connections(&hub)).unwrap_or(u32::MAX);
         // What is left then is cut.
         let _ = tokio::time::timeout(drain, clients.acquire_many(all)).await;
@@ -150,14 +151,14 @@ async fn look_after(hub: &Hub) {
     }
 }
 
-/// Probes the shared connections whenever the guard's own connection to Redis was replaced: what it
+/// Probes the connections whenever the guard's own connection to Redis was replaced: what it
 /// ran into may have happened to them too, and shows on a connection only when something is expected.
 async fn follow(hub: &Hub) {
     let mut states = hub.port.redis.link.watch();
     states.mark_unchanged();
     while states.changed().await.is_ok() {
         if matches!(&*states.borrow_and_update(), LinkState::Up(_)) {
-            hub.probe_shared();
+            hub.probe();
         }
     }
     // The link lives as long as the port.

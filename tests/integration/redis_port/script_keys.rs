@@ -324,7 +324,9 @@ async fn nothing_that_ran_before_matters() {
         client.call(words).await;
         assert_eq!(build(&mut client, "1:n").await, ok());
     }
-    assert_eq!(acl_changes(&redis).await, changes + 1, "users were changed for scripts");
+    // Its own user is confined once, and two users may be made for connections that are kept ready.
+    let changed = acl_changes(&redis).await - changes;
+    assert!(changed <= 3, "users were changed {changed} times for scripts");
 }
 
 /// With an open default scripts reach everything but what rules protect, and Fencepost's own.

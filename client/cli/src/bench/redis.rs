@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use service_kit::signals;
 
-use self::client::{Pipe, Work};
+use self::client::Work;
 use self::peers::Peers;
 pub(super) use self::peers::plain_address;
 use super::Load;
@@ -37,9 +37,11 @@ const WORKS: [Work; 6] = [
 
 /// Measures; the exit code.
 pub(super) async fn bench(url: &str, load: Load, output: Output) -> Result<u8, Failure> {
-    let peers = Peers::start(url).await?;
+    let counts = load.clients.map_or(CLIENTS.to_vec(), |clients| vec![clients]);
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let peers = Peers::start(url, most).await?;
     let measured = tokio::select! {
-        measured = measure(&peers, load) => measured,
+        measured = measure(&peers, load, &counts) => measured,
         () = signals::terminated() => {
             Err(Failure::new(code::SIGNAL_BASE + INTERRUPT, "the benchmark was interrupted"))
         }
@@ -56,23 +58,22 @@ fn time(load: Load) -> Duration {
     load.time.unwrap_or(TIME)
 }
 
-async fn measure(peers: &Peers, load: Load) -> Result<Vec<Row>, Failure> {
-    let counts = load.clients.map_or(CLIENTS.to_vec(), |clients| vec![clients]);
+async fn measure(peers: &Peers, load: Load, counts: &[u16]) -> Result<Vec<Row>, Failure> {
     let most = counts.iter().copied().max().unwrap_or(1);
     let mut columns = Vec::new();
     for peer in peers.columns() {
         let mut pipes = Vec::new();
         for number in 0..most {
-            pipes.push(Pipe::open(&peer.at, peer.credential.as_deref(), number).await?);
+            pipes.push(peer.open(number).await?);
         }
         columns.push((peer, pipes));
     }
     let mut rows = Vec::new();
     for work in WORKS {
-        for (peer, pipes) in &mut columns {
-            client::fill(pipes, &peer.prefix, work).await?;
+        for (_, pipes) in &mut columns {
+            client::fill(pipes, work).await?;
         }
-        for &clients in &counts {
+        for &clients in counts {
             let sides = columns.iter_mut().map(|(peer, pipes)| Side {
                 name: peer.name.to_owned(),
                 clients: &mut pipes[..usize::from(clients)],

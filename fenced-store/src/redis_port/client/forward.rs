@@ -218,7 +218,10 @@ impl Client {
         };
         while upstream.is_full() {
             upstream.kick(self.outbox.expected());
-            upstream.room.notified().await;
+            // Where that made room, no notification comes.
+            if upstream.is_full() {
+                upstream.room.notified().await;
+            }
         }
         match upstream.broken() {
             None => Ok(upstream),
@@ -244,8 +247,6 @@ impl Client {
         self.own_connection(false).await
     }
 
-    /// As [`Client::owned`]; a new connection is confined from the beginning where it is
-    /// `for_script`.
     async fn own_connection(&mut self, for_script: bool) -> Result<(), Refusal> {
         self.without_broken().await?;
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {

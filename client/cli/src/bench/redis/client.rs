@@ -15,7 +15,7 @@ const KEYS: u32 = 10_000;
 /// How many batches with random keys each client has; it sends them in turn.
 const BATCHES: usize = 32;
 /// How many keys are written at once before anything is measured.
-const FILL_AT_ONCE: u32 = 100;
+const FILL_AT_ONCE: usize = 100;
 
 /// What a measurement does.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,22 @@ pub(super) struct Pipe {
     replies: u32,
     received: Vec<u8>,
     random: u64,
+    keys: Keys,
+}
+
+/// The keys of a client.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    /// What they begin with; as long on each side.
+    pub(super) prefix: String,
+    /// By how many clients the keys of a side are divided: each has as many, below its own prefix.
+    pub(super) shares: u32,
+}
+
+impl Keys {
+    fn count(&self) -> u32 {
+        KEYS / self.shares
+    }
 }
 
 impl Pipe {
@@ -50,6 +66,7 @@ impl Pipe {
     pub(super) async fn open(
         at: &str,
         credential: Option<&str>,
+        keys: Keys,
         number: u16,
     ) -> Result<Self, Failure> {
         let failed = |error: String| Failure::new(code::UNAVAILABLE, format!("{at}: {error}"));
@@ -57,7 +74,7 @@ impl Pipe {
         stream.set_nodelay(true).map_err(|error| failed(error.to_string()))?;
         let random = (u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut pipe =
-            Self { stream, batches: Vec::new(), replies: 1, received: Vec::new(), random };
+            Self { stream, batches: Vec::new(), replies: 1, received: Vec::new(), random, keys };
         if let Some(credential) = credential {
             pipe.batches = vec![request(&[b"AUTH", b"fence", credential.as_bytes()])];
             pipe.once(0).await.map_err(failed)?;
@@ -65,13 +82,26 @@ impl Pipe {
         Ok(pipe)
     }
 
+    async fn fill(&mut self, value_bytes: usize) -> Result<(), Failure> {
+        let value = vec![b'x'; value_bytes];
+        let numbers: Vec<u32> = (0..self.keys.count()).collect();
+        for numbers in numbers.chunks(FILL_AT_ONCE) {
+            let keys = numbers.iter().map(|number| key(&self.keys.prefix, *number));
+            self.batches = vec![keys.flat_map(|key| command("SET", &key, &value)).collect()];
+            self.replies = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            self.once(0).await.map_err(|error| Failure::new(code::UNAVAILABLE, error))?;
+        }
+        Ok(())
+    }
+
     /// Makes the batches that are sent from now on.
-    fn prepare(&mut self, prefix: &str, work: Work) {
+    fn prepare(&mut self, work: Work) {
         self.replies = u32::from(work.pipeline);
         self.received = Vec::with_capacity(usize::from(work.pipeline) * (work.value_bytes + 32));
         let value = vec![b'x'; work.value_bytes];
         let batches = (0..BATCHES).map(|_| {
-            let keys = (0..work.pipeline).map(|_| key(prefix, self.next_random()));
+            let numbers: Vec<u32> = (0..work.pipeline).map(|_| self.next_random()).collect();
+            let keys = numbers.into_iter().map(|number| key(&self.keys.prefix, number));
             keys.flat_map(|key| command(work.verb, &key, &value)).collect()
         });
         self.batches = batches.collect();
@@ -82,7 +112,7 @@ impl Pipe {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        u32::try_from(self.random % u64::from(KEYS)).unwrap_or(0)
+        u32::try_from(self.random % u64::from(self.keys.count())).unwrap_or(0)
     }
 }
 
@@ -110,19 +140,13 @@ impl Client for Pipe {
 }
 
 /// Prepares all clients of a side, and writes every key with a value of the right size.
-pub(super) async fn fill(pipes: &mut [Pipe], prefix: &str, work: Work) -> Result<(), Failure> {
-    if let Some(first) = pipes.first_mut() {
-        let value = vec![b'x'; work.value_bytes];
-        for from in (0..KEYS).step_by(FILL_AT_ONCE as usize) {
-            let keys = from..from + FILL_AT_ONCE;
-            let batch = keys.flat_map(|number| command("SET", &key(prefix, number), &value));
-            first.batches = vec![batch.collect()];
-            first.replies = FILL_AT_ONCE;
-            first.once(0).await.map_err(|error| Failure::new(code::UNAVAILABLE, error))?;
+pub(super) async fn fill(pipes: &mut [Pipe], work: Work) -> Result<(), Failure> {
+    for (index, pipe) in pipes.iter_mut().enumerate() {
+        // Keys that are not divided are those of each.
+        if index == 0 || pipe.keys.shares > 1 {
+            pipe.fill(work.value_bytes).await?;
         }
-    }
-    for pipe in pipes {
-        pipe.prepare(prefix, work);
+        pipe.prepare(work);
     }
     Ok(())
 }

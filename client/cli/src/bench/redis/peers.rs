@@ -6,6 +6,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
+use super::client::{Keys, Pipe};
 use crate::bench::http;
 use crate::bench::load::Counted;
 use crate::bench::server::Server;
@@ -27,6 +28,8 @@ pub(super) struct Peers {
     twemproxy: Option<Twemproxy>,
     guard: String,
     credential: String,
+    /// Of locks of which each client has one.
+    own_credentials: Vec<String>,
     servers: [Server; 2],
 }
 
@@ -36,15 +39,43 @@ pub(super) struct Column {
     pub(super) name: &'static str,
     /// `HOST:PORT`.
     pub(super) at: String,
-    pub(super) credential: Option<String>,
-    /// What its keys begin with; as long for each side.
-    pub(super) prefix: String,
+    tokens: Tokens,
+    /// What its keys begin with.
+    prefix: String,
     pub(super) counted: Vec<Counted>,
 }
 
+/// The credentials of the clients of a side.
+#[derive(Clone, Debug)]
+enum Tokens {
+    None,
+    /// One that all present.
+    Same(String),
+    /// One for each, of a lock of its own.
+    Own(Vec<String>),
+}
+
+impl Column {
+    /// Connects client `number`.
+    pub(super) async fn open(&self, number: u16) -> Result<Pipe, Failure> {
+        let (credential, keys) = match &self.tokens {
+            Tokens::None => (None, Keys { prefix: self.prefix.clone(), shares: 1 }),
+            Tokens::Same(credential) => {
+                (Some(credential), Keys { prefix: self.prefix.clone(), shares: 1 })
+            }
+            Tokens::Own(credentials) => {
+                let prefix = format!("{}{number:03}/", self.prefix);
+                let shares = u32::try_from(credentials.len()).unwrap_or(u32::MAX);
+                (credentials.get(usize::from(number)), Keys { prefix, shares })
+            }
+        };
+        Pipe::open(&self.at, credential.map(String::as_str), keys, number).await
+    }
+}
+
 impl Peers {
-    /// Starts what is measured; `url` is a Redis, or `own`.
-    pub(super) async fn start(url: &str) -> Result<Self, Failure> {
+    /// Starts what is measured for so many clients; `url` is a Redis, or `own`.
+    pub(super) async fn start(url: &str, clients: u16) -> Result<Self, Failure> {
         let own_redis = match url {
             "own" => Some(OwnRedis::start("name one: --redis redis://HOST:PORT").await?),
             _ => None,
@@ -64,15 +95,30 @@ impl Peers {
         let rules = [
             format!("--rule={namespace}/fenced/**={namespace}/fenced"),
             format!("--rule={namespace}/opened/**=@open"),
+            format!("--rule={namespace}/o/{{client}}/**={namespace}/{{client}}"),
         ];
-        let guard_args =
-            ["--namespace", &namespace, "--redis-listen=127.0.0.1:0", &rules[0], &rules[1]];
+        let mut guard_args = vec!["--namespace", &namespace, "--redis-listen=127.0.0.1:0"];
+        guard_args.extend(rules.iter().map(String::as_str));
         let guard = Server::start("fenced-store", url, &guard_args).await?;
         let port = guard.port.clone().unwrap_or_default();
+        let mut own_credentials = Vec::new();
+        for number in 0..clients {
+            own_credentials
+                .push(credential(&locks.url, &format!("{namespace}/{number:03}")).await?);
+        }
         let credential = credential(&locks.url, &format!("{namespace}/fenced")).await?;
         let guard_at = port.trim_start_matches("redis://").to_owned();
         let servers = [locks, guard];
-        Ok(Self { redis, backing, own_redis, twemproxy, guard: guard_at, credential, servers })
+        Ok(Self {
+            redis,
+            backing,
+            own_redis,
+            twemproxy,
+            guard: guard_at,
+            credential,
+            own_credentials,
+            servers,
+        })
     }
 
     /// The sides, Redis itself first.
@@ -83,7 +129,7 @@ impl Peers {
         let column = |name, at: &str, prefix: &str, proxy: Option<Counted>| Column {
             name,
             at: at.to_owned(),
-            credential: None,
+            tokens: Tokens::None,
             prefix: prefix.to_owned(),
             counted: redis.into_iter().chain(proxy).collect(),
         };
@@ -94,7 +140,9 @@ impl Peers {
         }
         let process = Some(("fenced-store", self.servers[1].pid()));
         let with_token = column("guard, token", &self.guard, &fenced, process);
-        columns.push(Column { credential: Some(self.credential.clone()), ..with_token });
+        columns.push(Column { tokens: Tokens::Same(self.credential.clone()), ..with_token });
+        let own = column("guard, a lock each", &self.guard, &format!("{namespace}/o/"), process);
+        columns.push(Column { tokens: Tokens::Own(self.own_credentials.clone()), ..own });
         columns.push(column("guard, open keys", &self.guard, &opened, process));
         columns
     }
