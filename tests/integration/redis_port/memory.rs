@@ -301,22 +301,21 @@ async fn scripts_without_end() {
 async fn more_names_than_may_be_held() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guard = port(&setup(&redis.url()).args(&["--max-redis-buffer-bytes", "1048576"])).await;
-    let fill =
-        "for n = 1, 100000 do redis.call('SET', 'orders:1:a-long-name-of-a-key-' .. n, 1) end";
-    redis.run::<()>(&["EVAL", fill, "0"]).await;
+    let long = "x".repeat(500);
+    let fill = format!("for n = 1, 5000 do redis.call('SET', 'orders:1:{long}' .. n, 1) end");
+    redis.run::<()>(&["EVAL", &fill, "0"]).await;
+    let (one, pattern) = (format!("orders:1:{long}7"), format!("*{long}777"));
     let grant = Grant::new(1, "1");
     let mut shared = RespClient::fenced(&guard.address, &grant.credential).await;
     let mut own = RespClient::fenced(&guard.address, &grant.credential).await;
     own.pipeline(&[&["MULTI"], &["EXEC"]]).await;
     for client in [&mut shared, &mut own] {
         for _ in 0..2 {
-            let replies = client
-                .pipeline(&[&["PING"], &["KEYS", "*"], &["GET", "orders:1:a-long-name-of-a-key-7"]])
-                .await;
+            let replies = client.pipeline(&[&["PING"], &["KEYS", "*"], &["GET", &one]]).await;
             let text = replies[1].expect_error("DENIED");
             assert!(text.contains("use SCAN"), "{text}");
             assert_eq!((&replies[0], &replies[2]), (&Resp::simple("PONG"), &Resp::bulk("1")));
         }
-        assert_eq!(client.call(&["KEYS", "*key-77777"]).await.items().len(), 1);
+        assert_eq!(client.call(&["KEYS", &pattern]).await.items().len(), 1);
     }
 }
