@@ -139,7 +139,7 @@ impl Port {
         settings: PortSettings,
     ) -> Result<Arc<Self>, String> {
         probe::probe(&redis, &guard.access.namespace).await?;
-        let observing = observing(&guard, &redis.link, &settings);
+        let observing = observing(&guard, &redis.link);
         let table = read_table(&redis.link, observing).await?;
         let (publish, table) = watch::channel(Arc::new(table));
         let counters = PortCounters::new(&guard.kit.metrics);
@@ -224,10 +224,11 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
 }
 
 /// What passes in observe mode. The guard may administer Redis, and lends that right to clients where
-/// Redis has no password, or the port asks its clients for one.
-fn observing(guard: &Guard, link: &RedisLink, settings: &PortSettings) -> Option<Observing> {
+/// its login has no password: replies can hold passwords (CONFIG GET, ACL LIST), and neither a fencing
+/// credential nor the password of the port is worth as much as that of the guard.
+fn observing(guard: &Guard, link: &RedisLink) -> Option<Observing> {
     let (_, password) = link.target().credentials();
-    let may_administer = password.is_none() || settings.password.is_some();
+    let may_administer = password.is_none();
     (guard.observer.mode() == Mode::Observe).then_some(Observing { may_administer })
 }
 

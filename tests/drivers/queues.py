@@ -95,6 +95,9 @@ def celery():
 
     app = Celery("judge", broker=URL, backend=URL)
     app.conf.update(worker_hijack_root_logger=False, broker_connection_retry_on_startup=True)
+    # Without a prefix some names begin with the name of the machine, and no rule can match them.
+    app.conf.broker_transport_options = {"global_keyprefix": "celery:"}
+    app.conf.result_backend_transport_options = {"global_keyprefix": "celery:"}
     attempts = []
 
     @app.task(name="judge.multiply")
@@ -178,7 +181,7 @@ def huey():
 def django_redis():
     from django.conf import settings
 
-    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": URL}
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": URL, "KEY_PREFIX": "cache"}
     settings.configure(CACHES={"default": cache})
     from django.core.cache import cache
 

@@ -128,7 +128,7 @@ async fn kicked<T>(
         if polled.is_pending()
             && let Some(upstream) = &upstream
         {
-            upstream.kick(outbox.expected());
+            upstream.kick(outbox.is_alone());
         }
         polled
     })
@@ -146,7 +146,7 @@ impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
         let (reader, writer) = stream.into_split();
-        let outbox = Outbox::new(writer, &hub.budget);
+        let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
         let limits = RequestLimits {
             max_args: ARGS_MAX,
             max_command_bytes: hub.port.settings.max_command_bytes,
@@ -244,7 +244,7 @@ impl Client {
     /// Lets what was sent leave.
     fn kick(&self) {
         if let Some(upstream) = &self.upstream {
-            upstream.kick(self.outbox.expected());
+            upstream.kick(self.outbox.is_alone());
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::task::spawn_local;
 use super::Port;
 use super::budget::Budget;
 use super::confine::{AclUser, AclUsers};
-use super::outbox::Outbox;
+use super::outbox::{InFlight, Outbox};
 use super::refusal::Refusal;
 use super::resp::Protocol;
 use super::retire::Ended;
@@ -49,6 +49,7 @@ pub(super) struct OwnConnection {
 pub(super) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
+    pub(super) in_flight: InFlight,
     /// Whether a client without a token is of no use but to present one.
     pub(super) limits_strangers: bool,
     /// Clients by the tokens that they hold.
@@ -91,6 +92,7 @@ impl Hub {
         Rc::new(Self {
             port,
             budget,
+            in_flight: InFlight::default(),
             limits_strangers,
             groups: TokenGroups::default(),
             users,

@@ -4,7 +4,7 @@
 //! reply by the guard itself waits behind what is expected before it. A client has commands on one
 //! upstream connection at a time, so replies need no numbers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,10 +26,25 @@ const QUEUED_MAX: u64 = 512;
 /// What a queued reply by the guard takes beside its bytes.
 const LOCAL_BYTES: usize = 128;
 
+/// How many replies the clients of one thread expect.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InFlight(Rc<Cell<u64>>);
+
+impl InFlight {
+    fn add(&self, count: u64) {
+        self.0.set(self.0.get() + count);
+    }
+
+    fn remove(&self, count: u64) {
+        self.0.set(self.0.get() - count);
+    }
+}
+
 /// A client's replies.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: OwnedWriteHalf,
+    in_flight: InFlight,
     inner: RefCell<Inner>,
     /// Wakes the client's task: something changed that it may wait for.
     pub(super) wake: Arc<Notify>,
@@ -72,10 +87,15 @@ pub(super) enum End {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: OwnedWriteHalf, budget: &Arc<Budget>) -> Rc<Self> {
+    pub(super) fn new(
+        socket: OwnedWriteHalf,
+        budget: &Arc<Budget>,
+        in_flight: InFlight,
+    ) -> Rc<Self> {
         let wake = Arc::new(Notify::new());
         Rc::new(Self {
             socket,
+            in_flight,
             inner: RefCell::new(Inner {
                 out: Out::default(),
                 charge: Charge::new(budget, &wake),
@@ -98,6 +118,12 @@ impl Outbox {
     /// A command of this client was forwarded.
     pub(super) fn expect(&self) {
         self.inner.borrow_mut().sent += 1;
+        self.in_flight.add(1);
+    }
+
+    /// Whether no other client of the thread expects a reply.
+    pub(super) fn is_alone(&self) -> bool {
+        self.in_flight.0.get() == self.expected()
     }
 
     /// How many replies are expected.
@@ -188,6 +214,7 @@ impl Outbox {
     pub(super) fn done(&self) {
         let inner = &mut *self.inner.borrow_mut();
         inner.done += 1;
+        self.in_flight.remove(1);
         inner.release_local();
         self.settle(inner);
         self.end_wait(inner);
@@ -232,6 +259,7 @@ impl Outbox {
         while inner.done < inner.sent {
             inner.out.copy(&bytes);
             inner.done += 1;
+            self.in_flight.remove(1);
             inner.release_local();
         }
         self.settle(inner);
@@ -309,6 +337,12 @@ impl Outbox {
     pub(super) async fn writable(&self) {
         // An error shows in the write that follows.
         let _ = self.socket.writable().await;
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.in_flight.remove(self.expected());
     }
 }
 

@@ -183,15 +183,13 @@ impl Upstream {
         state.waiting.push_back(Waiting::Barrier);
     }
 
-    /// Sees to it that what was sent leaves. Where nobody else waits for a reply (the caller itself
-    /// waits for `expected`) it leaves now; else it goes together with what others send before the
-    /// writer's turn comes.
-    pub(super) fn kick(&self, expected: u64) {
+    /// Sees to it that what was sent leaves: now where its client `is_alone`; else with what others send
+    /// before the writer's turn comes, so that Redis is woken once for what all clients of a turn sent.
+    pub(super) fn kick(&self, is_alone: bool) {
         let state = &mut *self.state.borrow_mut();
         if state.out.is_empty() || state.broken.is_some() {
             return;
         }
-        let is_alone = u64::try_from(state.waiting.len()).is_ok_and(|waiting| waiting == expected);
         if !(is_alone && matches!(state.out.write_to(&self.socket), Ok(true))) {
             self.work.notify_one();
         }

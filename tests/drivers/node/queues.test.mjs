@@ -1,9 +1,11 @@
 // Job queues through the guard, unmodified: their scripts build the names of most keys.
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
-import { FlowProducer, Queue, QueueEvents, Worker } from "bullmq";
+import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from "bullmq";
 import Bull from "bull";
 import BeeQueue from "bee-queue";
+import Redis from "ioredis";
+import Redlock from "redlock";
 
 const url = new URL(process.env.FENCE_URL);
 // BullMQ wants its connections never to give up on a command.
@@ -79,6 +81,65 @@ test("BullMQ: jobs, delays, retries and a flow", async () => {
   assert.deepEqual(await queue.getJobs(), []);
 });
 
+test("BullMQ: a flow over two queues, a rate limit, cron, retries by hand, and obliterate", async () => {
+  const queue = open(new Queue("parents", { connection }));
+  const children = open(new Queue("children", { connection }));
+  const events = open(new QueueEvents("parents", { connection }));
+  const childEvents = open(new QueueEvents("children", { connection }));
+  await Promise.all([events.waitUntilReady(), childEvents.waitUntilReady()]);
+  let broken = true;
+  const work = async (job) => {
+    if (job.name === "broken" && broken) throw new UnrecoverableError("never");
+    await job.log("worked");
+    await job.updateProgress(100);
+    return job.data.value ?? null;
+  };
+  open(new Worker("children", work, { connection, limiter: { max: 10, duration: 50 } }));
+  const parents = open(new Worker("parents", work, { connection, concurrency: 2 }));
+  const flows = open(new FlowProducer({ connection }));
+
+  // Three generations; the rate limit delays the youngest.
+  const leaves = Array.from({ length: 25 }, (_, value) => ({ name: "leaf", queueName: "children", data: { value } }));
+  const middle = { name: "middle", queueName: "parents", data: { value: 1 }, children: leaves };
+  const flow = await flows.add({ name: "root", queueName: "parents", data: { value: 2 }, children: [middle] });
+  assert.equal(await flow.job.waitUntilFinished(events), 2);
+  const tree = await flows.getFlow({ id: flow.job.id, queueName: "parents" });
+  assert.equal(tree.children[0].children.length, leaves.length);
+  const leaf = tree.children[0].children[0].job;
+  assert.deepEqual([leaf.progress, (await children.getJobLogs(leaf.id)).logs], [100, ["worked"]]);
+
+  // A child that fails, fails its parent; what failed is run again by hand.
+  const failing = { name: "broken", queueName: "children", opts: { failParentOnFailure: true } };
+  const failed = await flows.add({ name: "fails", queueName: "parents", children: [failing] });
+  await assert.rejects(failed.job.waitUntilFinished(events), /failed/);
+  broken = false;
+  const again = await children.getJob(failed.children[0].job.id);
+  await again.retry("failed");
+  await again.waitUntilFinished(childEvents);
+  assert.equal(await children.getFailedCount(), 0);
+
+  // A flow is removed with its children before they run.
+  await parents.pause();
+  await children.pause();
+  const unwanted = await flows.add({ name: "unwanted", queueName: "parents", children: leaves.slice(0, 2) });
+  await unwanted.job.remove();
+  assert.equal(await children.getWaitingCount(), 0);
+  await children.resume();
+  parents.resume();
+
+  const ran = once(events, "completed", ({ jobId }) => jobId.startsWith("repeat:"));
+  await queue.upsertJobScheduler("each second", { pattern: "* * * * * *" }, { name: "tick" });
+  await ran;
+  assert.equal((await queue.getJobSchedulers()).length, 1);
+  await queue.removeJobScheduler("each second");
+  await queue.clean(0, 100, "completed");
+  await children.drain();
+  for (const one of [queue, children]) {
+    await one.obliterate({ force: true });
+    assert.deepEqual(await one.getJobs(), []);
+  }
+});
+
 test("Bull: jobs, delays and retries", async () => {
   const redis = { ...connection, maxRetriesPerRequest: undefined };
   const queue = open(new Bull("bull-work", { redis }));
@@ -108,4 +169,20 @@ test("bee-queue: jobs and retries", async () => {
     await job.save();
     assert.deepEqual(await done, [data.value]);
   }
+});
+
+test("node redlock: acquire, extend, release", async () => {
+  const client = new Redis(connection);
+  client.on("error", () => {});
+  opened.push({ close: () => client.disconnect() });
+  const once = { retryCount: 0 };
+  const redlock = new Redlock([client], once);
+  const lock = await redlock.lock("redlock:invoices", 5000);
+  await assert.rejects(new Redlock([client], once).lock("redlock:invoices", 5000), /LockError/);
+  await lock.extend(10_000);
+  assert.ok((await client.pttl("redlock:invoices")) > 5000);
+  const waits = new Redlock([client], { retryCount: 100, retryDelay: 20 }).lock("redlock:invoices", 5000);
+  await lock.unlock();
+  await (await waits).unlock();
+  assert.equal(await client.exists("redlock:invoices"), 0);
 });

@@ -138,3 +138,28 @@ async fn sort_reads_what_its_connection_may_read() {
     assert_eq!(own.call(mine).await, sorted);
     client.call(mine).await.expect_error("DENIED");
 }
+
+/// A flush that cannot put Fencepost's own keys back, or cannot reach a database, deletes nothing.
+#[tokio::test]
+async fn a_flush_that_cannot_restore_deletes_nothing() {
+    let redis = Redis::start().await;
+    fill(&redis).await;
+    for lacking in ["restore", "select", "dump", "flushdb"] {
+        let rule = format!("-{lacking}");
+        redis
+            .run::<()>(&[
+                "ACL", "SETUSER", "guard", "reset", "on", ">g", "~*", "&*", "+@all", &rule,
+            ])
+            .await;
+        let url = format!("redis://guard:g@{}", redis.address());
+        let guard = port(&bare_open_setup(&url)).await;
+        let mut client = RespClient::connect(&guard.address).await;
+        let names: &[&str] =
+            if lacking == "select" { &["FLUSHALL"] } else { &["FLUSHALL", "FLUSHDB"] };
+        for name in names {
+            let reply = client.call(&[name]).await;
+            assert!(reply.error().is_some(), "{name} without {lacking}: {reply:?}");
+            assert_eq!(keys(&redis, "0").await.len(), 6, "{name} without {lacking}");
+        }
+    }
+}

@@ -66,6 +66,15 @@ fn bullmq_and_its_like_run_unmodified() {
     }
 }
 
+#[test]
+fn the_programs_of_the_guide_on_pools_do_what_it_says() {
+    if is_there("node", 20) && is_there("npm", 9) {
+        judge("guide");
+    } else {
+        eprintln!("the guide's programs are not run: there is no Node 20 with npm");
+    }
+}
+
 /// With `FENCE_LONG=1`: it downloads some thirty packages.
 #[test]
 fn celery_and_its_like_run_unmodified() {

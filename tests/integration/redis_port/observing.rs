@@ -179,26 +179,51 @@ async fn a_token_is_presented_on_any_connection() {
 
 /// The guard lends its rights over Redis only where a client needs no password of Redis to have them.
 #[tokio::test]
-async fn administration_wants_the_password_that_redis_wants() {
+async fn no_client_is_shown_the_password_of_the_guard() {
     let redis = Redis::start().await;
     redis.run::<()>(&["CONFIG", "SET", "requirepass", "hunter2"]).await;
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("password");
-    std::fs::write(&file, "hunter2\n").unwrap();
+    std::fs::write(&file, "clients\n").unwrap();
     let keys = KeyFile::new("k1", 1);
     let url = format!("redis://:hunter2@{}", redis.address());
     let setup = setup(&url).keys(&keys.path()).args(&["--mode", "observe"]);
     let open = port(&setup).await;
     let mut client = RespClient::connect(&open.address).await;
     let refused = client.call(&["CONFIG", "GET", "requirepass"]).await;
-    assert!(refused.expect_error("DENIED").contains("--redis-password-file"), "{refused:?}");
+    assert!(refused.expect_error("DENIED").contains("Redis itself"), "{refused:?}");
     client.call(&["CONFIG", "SET", "maxmemory", "1gb"]).await.expect_error("DENIED");
     assert_eq!(client.call(&["SET", "a", "1"]).await, Resp::simple("OK"));
     let asking = port(&setup.args(&["--redis-password-file", text(&file)])).await;
     let mut client = RespClient::connect(&asking.address).await;
     client.call(&["CONFIG", "GET", "requirepass"]).await.expect_error("NOAUTH");
     client.call(&["AUTH", "hunter3"]).await.expect_error("WRONGPASS");
-    assert_eq!(client.call(&["AUTH", "hunter2"]).await, Resp::simple("OK"));
-    let setting = Resp::Array(vec![Resp::bulk("requirepass"), Resp::bulk("hunter2")]);
-    assert_eq!(client.call(&["CONFIG", "GET", "requirepass"]).await, setting);
+    assert_eq!(client.call(&["AUTH", "clients"]).await, Resp::simple("OK"));
+    let administration: [&[&str]; 3] =
+        [&["CONFIG", "GET", "requirepass"], &["CONFIG", "SET", "dir", "/"], &["ACL", "LIST"]];
+    for words in administration {
+        client.call(words).await.expect_error("DENIED");
+    }
+    assert_eq!(client.call(&["SET", "a", "2"]).await, Resp::simple("OK"));
+}
+
+/// WAIT counts writes on other connections behind a script, too, and the guard may publish ahead of it.
+#[tokio::test]
+async fn wait_behind_a_script_counts_every_write() {
+    let redis = Redis::start().await;
+    let guard = observing(&redis).await;
+    let mut client = RespClient::connect(&guard.address).await;
+    assert_eq!(client.call(&["EVAL", "return 1", "0"]).await, Resp::Integer(1));
+    assert_eq!(client.call(&["SET", "q", "1"]).await, Resp::simple("OK"));
+    let published = async || {
+        let info: String = redis.run(&["INFO", "commandstats"]).await;
+        let calls = info.lines().find_map(|line| line.strip_prefix("cmdstat_publish:calls="));
+        let failed = info
+            .lines()
+            .any(|line| line.starts_with("cmdstat_publish:") && !line.contains("rejected_calls=0"));
+        (calls.map(str::to_owned), failed)
+    };
+    assert_eq!(client.call(&["WAIT", "0", "0"]).await, Resp::Integer(0));
+    let (calls, failed) = published().await;
+    assert!(calls.is_some() && !failed, "{calls:?}");
 }

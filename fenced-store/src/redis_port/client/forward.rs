@@ -217,7 +217,7 @@ impl Client {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
         while upstream.is_full() {
-            upstream.kick(self.outbox.expected());
+            upstream.kick(self.outbox.is_alone());
             // Where that made room, no notification comes.
             if upstream.is_full() {
                 upstream.room.notified().await;

@@ -103,11 +103,12 @@ impl Client {
         }
         let mut unblock = redis::cmd("CLIENT");
         unblock.arg("UNBLOCK").arg(other.redis_id).arg(reason);
-        let is_same = other.run_id.is_none_or(|run_id| port.redis.state.run_id() == run_id);
-        let unblocked = match is_same {
-            true => self.call(&unblock).await? == Value::Int(1),
-            false => false,
-        };
+        // In another process the id would be another client's.
+        let is_same = || other.run_id.as_ref().is_none_or(|id| port.redis.state.run_id() == *id);
+        let unblocked = is_same() && self.call(&unblock).await? == Value::Int(1);
+        if unblocked && !is_same() {
+            return Err(Refusal::Unavailable("Redis changed behind the guard".to_owned()));
+        }
         self.outbox.local(|out| encode::integer(out, i64::from(unblocked)));
         Ok(())
     }

@@ -47,9 +47,11 @@ impl Observing {
             Ok(action) => {
                 let mut plan = action.plan(entry.name(), command, keys)?;
                 let is_channels = matches!(action.keys, Keys::Channels(_));
+                // A confined user cannot publish on the channel that the guard writes to ahead of it.
+                let is_wait = matches!(entry.name(), "wait" | "waitaof");
                 let is_bounded =
                     !matches!(plan.touches, Touches::Everything | Touches::NamedByData);
-                plan.in_scripts |= is_bounded && !is_channels;
+                plan.in_scripts |= is_bounded && !is_channels && !is_wait;
                 Ok(plan)
             }
             Err(denial) => match denial.observed {
@@ -95,8 +97,8 @@ fn denied(handling: Handling, command: Command<'_>) -> Result<Plan, Refused> {
 
 fn administration(name: &str) -> Refused {
     Refused(format!(
-        "DENIED {} administers Redis, which wants a password of the guard, and the port asks its clients \
-         for none; start the guard with --redis-password-file, so that it passes in observe mode",
+        "DENIED {} administers Redis, whose password the guard has and its clients need not know; send \
+         it to Redis itself",
         shown(name)
     ))
 }

@@ -93,7 +93,8 @@ A rule that stands in front of others, such as `*:x:**=@deny`, takes their patte
 their keys may match it.
 Names with something in front of `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
 scripts where a rule is `app1:**`; with an open default, or a rule that gives such names to a lock \
-(`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` in front.
+(`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` in front. The same goes for the keys that SORT reads by \
+BY and GET.
 A script that touches anything else is answered `DENIED`, with its SHA-1 (a function, with its name) \
 and the tokens of its connection, in the reply to EXEC, too. What the script did before stays. It is \
 [reported](../operating/events.md#what-guards-refused) at the locks of these tokens.

@@ -129,6 +129,10 @@ impl Upstream {
                 Ok(())
             }
             (Some(Waiting::Probe), _) if !piece.is_message => {
+                // What the command was sent for did not happen; BUSY and the like pass.
+                if piece.begins && replies.buf.starts_with(b"-NOPERM") {
+                    return Err("Redis refused a command of the guard's own".to_owned());
+                }
                 replies.buf.advance(piece.len);
                 if piece.ends {
                     state.waiting.pop_front();
