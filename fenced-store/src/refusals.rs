@@ -22,9 +22,9 @@ pub struct Refused {
     pub lease: LeaseId,
     /// Method and key.
     pub operation: String,
-    /// `stale-token` or `token-collision`.
+    /// `stale-token` or `token-collision`; `forbidden` of a script at the Redis port.
     pub code: Code,
-    /// The mark that it met.
+    /// The mark that it met; the token itself where that was not refused.
     pub mark: Token,
     /// Who, where the caller said so.
     pub owner: Option<Owner>,

@@ -316,10 +316,37 @@ impl Guard {
             owner: asked.owner.clone(),
             at_ms: self.kit.clock.monotonic_ms(),
         };
-        if let Some(reporter) = &self.reporter {
-            reporter.refused(&fence.lock, &refused);
+        self.keep_refusal(&fence.lock, refused);
+    }
+
+    /// Notes a script that was refused something, on the account of the locks whose tokens its
+    /// connection holds. Those tokens are not stale.
+    pub(crate) fn note_denied_script(&self, held: &[Fence], summary: &str) {
+        let tokens: Vec<String> = held
+            .iter()
+            .map(|fence| format!("{} of {}", fence.presented.token, fence.lock))
+            .collect();
+        tracing::warn!(tokens = tokens.join(", "), "refused a script: {summary}");
+        for fence in held {
+            let refused = Refused {
+                token: fence.presented.token,
+                lease: fence.presented.lease,
+                operation: summary.to_owned(),
+                code: Code::Forbidden,
+                // The connection is registered under the token, so this is the mark.
+                mark: fence.presented.token,
+                owner: None,
+                at_ms: self.kit.clock.monotonic_ms(),
+            };
+            self.keep_refusal(&fence.lock, refused);
         }
-        self.refusals.note(&fence.lock, refused);
+    }
+
+    fn keep_refusal(&self, lock: &LockName, refused: Refused) {
+        if let Some(reporter) = &self.reporter {
+            reporter.refused(lock, &refused);
+        }
+        self.refusals.note(lock, refused);
     }
 
     /// The lock's refusals so far.

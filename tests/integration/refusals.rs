@@ -3,6 +3,7 @@
 
 use fence_protocol::Code;
 use fence_protocol::wire::event::{EventKind, ExplainedLock};
+use fence_protocol::wire::fence::FenceReply;
 use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::{Api, Guard, Locks, encode};
 use fence_tests::event_stream::EventStream;
@@ -140,6 +141,59 @@ async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
         assert_eq!((told.len(), told[0].token), (1, Some(old.token)));
     }
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
+}
+
+/// A script that touches what its tokens do not give it is told at each of its locks, once a script
+/// and connection, and as no loss of the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_script_is_told_where_one_asks_about_the_lock() {
+    let server = super::locks::memory().await;
+    let redis = Redis::start().await;
+    let setup = crate::redis_port::setup(&redis.url()).args(&["--report-to", &server.base]);
+    let guard = crate::redis_port::port(&setup).await;
+    let locks = server.locks();
+    let one = locks.grant("orders/1", 60_000).await;
+    let two = locks.grant("orders/2", 60_000).await;
+    let mut client = RespClient::fenced(&guard.address, &one.fencing_credential).await;
+    client.call(&["FENCE", "SET", &two.fencing_credential]).await;
+    let scripts = ["return redis.call('SET', 'orders:3:a', 1)", "return redis.call('KEYS', '*')"];
+    for script in [scripts[0], scripts[0], scripts[1]] {
+        let reply = client.call(&["EVAL", script, "0"]).await;
+        let text = reply.expect_error("DENIED");
+        assert!(text.contains("touched") == (script == scripts[0]), "{text}");
+    }
+    let mut texts = Vec::new();
+    for (script, what) in [
+        (scripts[1], "ran a command that scripts may not run: forbidden"),
+        (scripts[0], "touched a key that this connection may not touch: forbidden"),
+    ] {
+        let sha: String = redis.run(&["SCRIPT", "LOAD", script]).await;
+        texts.push(format!("script {sha} {what}"));
+    }
+    for (lock, lease) in [("orders/1", &one), ("orders/2", &two)] {
+        let told = refusals(&locks, lock, 2).await;
+        let found: Vec<&str> = told.iter().filter_map(|event| event.text.as_deref()).collect();
+        assert_eq!(found, texts, "{lock}");
+        let by = told.iter().all(|event| {
+            event.lease_id == Some(lease.lease_id) && event.token == Some(lease.token)
+        });
+        assert!(by && told[0].mark == Some(lease.token), "{told:?}");
+        let fence = Api::new(&guard.server.base).get(&format!("/v1/fences/{}", encode(lock))).await;
+        let fence: FenceReply = fence.expect(200).read();
+        assert_eq!(fence.last_refusals.len(), 2, "{fence:?}");
+        assert_eq!(fence.last_refusals[0].code, "forbidden");
+    }
+    let lease = one.lease_id.to_string();
+    for args in [&["--lease", lease.as_str()][..], &[]] {
+        let explain = ["lock", "explain", "orders/1"];
+        let text =
+            super::watch::fence(&server, &[&explain[..], args].concat()).ended().await.stdout;
+        assert!(text.contains(&format!("{} (token {})\n", texts[0], one.token)), "{text}");
+        for wrong in ["met the mark", "min-token", "went on after"] {
+            assert!(!text.contains(wrong), "{text}");
+        }
+        assert_eq!(text.contains("before it was refused something stays"), !args.is_empty());
+    }
 }
 
 /// A guard without its lock server is a guard, says what it cannot do, and does it once it can.

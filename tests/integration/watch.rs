@@ -11,7 +11,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-fn fence(server: &Server, args: &[&str]) -> Process {
+/// The command `fence` with these arguments, at this lock server.
+pub(crate) fn fence(server: &Server, args: &[&str]) -> Process {
     let mut command = command(fence_tests::binaries::path("fence"));
     command.args(args).env("FENCE_SERVER", &server.base);
     Process::spawn("fence", command)

@@ -116,6 +116,11 @@ impl Charge {
         self.turn.is_some_and(|turn| books.holders.contains_key(&turn))
     }
 
+    /// Gives back all of it, so that the buffer can begin anew, also where it was evicted.
+    pub(super) fn restart(&mut self) {
+        *self = Self::new(&self.budget, &self.evicted);
+    }
+
     /// So many bytes of the buffer were received from its client, or read by it. Single bytes are no
     /// progress beside a client that sends at full speed.
     pub(super) fn progress(&mut self, bytes: usize) {
@@ -231,6 +236,8 @@ mod tests {
         assert!(other.set(FREE + 250));
         assert!(!large.set(FREE + 251));
         assert!(!other.is_evicted(), "it costs others nothing");
+        large.restart();
+        assert!(large.set(FREE + 100));
         drop(large);
         assert_eq!(budget.books().used, 250);
     }

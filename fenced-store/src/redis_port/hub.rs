@@ -278,10 +278,9 @@ impl Hub {
     ) -> Rc<Upstream> {
         let port = Arc::clone(&self.port);
         let on_end = move || port.retire(ended);
-        let denied = &self.port.counters.scripts_denied;
         let (owner, denials) = owner
             .map(|(owner, Likeness { tokens, .. })| {
-                (owner, ScriptDenials::new(tokens.listed(), denied.clone()))
+                (owner, ScriptDenials::new(Arc::clone(&self.port), tokens.clone()))
             })
             .unzip();
         Upstream::start(stream, (owner, denials), &self.budget, on_end)

@@ -65,6 +65,8 @@ struct Inner {
     local_bytes: usize,
     /// A reply that is changed once it is whole.
     held: BytesMut,
+    /// The reply that is held was larger than the budget allows, and was dropped.
+    is_held_lost: bool,
     /// The task waits until nothing is expected any more, or there is room.
     waits: bool,
     queued_for_flush: bool,
@@ -102,6 +104,7 @@ impl Outbox {
                 local: VecDeque::new(),
                 local_bytes: 0,
                 held: BytesMut::new(),
+                is_held_lost: false,
                 waits: false,
                 queued_for_flush: false,
                 is_open: false,
@@ -176,19 +179,35 @@ impl Outbox {
         self.end_wait(inner);
     }
 
-    /// Keeps a part of the reply that came first in line.
+    /// Holds a part of the reply that came first in line. One that becomes larger than the budget
+    /// allows is dropped: its client has received nothing of it, and can receive an error in its place.
     pub(super) fn hold(&self, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
-        if inner.end.is_none() {
-            inner.held.extend_from_slice(bytes);
+        if inner.end.is_some() || inner.is_held_lost {
+            return;
+        }
+        inner.held.extend_from_slice(bytes);
+        if !inner.is_within_budget() {
+            inner.held = BytesMut::new();
+            inner.is_held_lost = true;
+            inner.charge.restart();
             self.settle(inner);
         }
     }
 
-    /// Passes on what is made of the reply that was kept.
-    pub(super) fn pass_held(&self, make: impl FnOnce(Bytes) -> Bytes) {
-        let held = std::mem::take(&mut self.inner.borrow_mut().held);
-        self.give(make(held.freeze()), true);
+    /// Passes on what is made of the reply that was held, or the error `too_large`.
+    pub(super) fn pass_held(&self, make: impl FnOnce(Bytes) -> Bytes, too_large: &str) {
+        let (held, is_lost) = {
+            let inner = &mut *self.inner.borrow_mut();
+            (std::mem::take(&mut inner.held), std::mem::take(&mut inner.is_held_lost))
+        };
+        if is_lost {
+            let mut error = BytesMut::new();
+            encode::error(&mut error, too_large);
+            self.copy(&error, true);
+        } else {
+            self.give(make(held.freeze()), true);
+        }
     }
 
     /// The reply that came first in line is complete.
@@ -234,6 +253,7 @@ impl Outbox {
             return;
         }
         inner.held = BytesMut::new();
+        inner.is_held_lost = false;
         let mut bytes = BytesMut::new();
         encode::error(&mut bytes, line);
         while inner.done < inner.sent {
@@ -255,7 +275,7 @@ impl Outbox {
 
     /// Accounts for what is held now.
     fn settle(&self, inner: &mut Inner) {
-        if !inner.charge.set(inner.out.len() + inner.local_bytes + inner.held.len()) {
+        if !inner.is_within_budget() {
             inner.end.get_or_insert(End::TooSlow);
             self.wake.notify_one();
         }
@@ -327,6 +347,11 @@ impl Drop for Outbox {
 }
 
 impl Inner {
+    /// Accounts for what is held now, and returns whether it may be.
+    fn is_within_budget(&mut self) -> bool {
+        self.charge.set(self.out.len() + self.local_bytes + self.held.len())
+    }
+
     /// Whether nothing is expected before a reply by the guard.
     fn may_write(&self) -> bool {
         self.sent == self.done && !self.is_open

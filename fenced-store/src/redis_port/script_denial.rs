@@ -1,78 +1,133 @@
 //! The guard's sentence in place of Redis' error, where Redis refuses what a script does.
 
-use fence_protocol::{LockName, Token};
-use prometheus_client::metrics::counter::Counter;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// An error line of a script is shorter than this; a longer one is the script's own text.
-pub(super) const LINE_BYTES_MAX: usize = 4096;
+use super::Port;
+use super::tokens::HeldTokens;
+
+/// So many different scripts of a connection are reported, each once.
+const REPORTED_MAX: usize = 16;
 
 /// How the errors of Redis 7.0 begin, and of later versions.
 const OF_REDIS: [&str; 2] =
     ["-ERR The user executing the script can't ", "-NOPERM ACL failure in script: "];
 
-/// What is known of a connection for the sentence.
+/// The refusals of scripts on one connection.
 #[derive(Debug)]
 pub(super) struct ScriptDenials {
-    tokens: String,
-    denied: Counter,
+    port: Arc<Port>,
+    /// The connection is registered under them.
+    tokens: HeldTokens,
+    /// Scripts whose refusal is on the account of the tokens' locks.
+    reported: RefCell<BTreeSet<String>>,
+}
+
+/// An error by which Redis refused something to the user of a script.
+#[derive(Debug)]
+struct Denial<'r> {
+    /// `script SHA-1`, or the name of a function.
+    script: Cow<'r, str>,
+    object: Object,
+}
+
+/// The object of a refusal.
+#[derive(Clone, Copy, Debug)]
+enum Object {
+    Key,
+    Command,
+    Channel,
 }
 
 impl ScriptDenials {
-    /// For a connection that is registered under these tokens; `denied` counts.
-    pub(super) fn new<'a>(
-        tokens: impl Iterator<Item = (&'a LockName, Token)>,
-        denied: Counter,
-    ) -> Self {
-        let tokens: Vec<String> =
-            tokens.map(|(lock, token)| format!("token {token} of lock {lock}")).collect();
-        let tokens = if tokens.is_empty() { "no token".to_owned() } else { tokens.join(", ") };
-        Self { tokens, denied }
+    /// For a connection that is registered under these tokens.
+    pub(super) fn new(port: Arc<Port>, tokens: HeldTokens) -> Self {
+        Self { port, tokens, reported: RefCell::default() }
     }
 
-    /// The line in place of `reply`, where that says that the user of a script was refused
-    /// something.
+    /// The line in place of `reply`, where that is Redis' refusal of a key, a command or a channel to
+    /// the user of a script. The refusal is counted, and reported as those of stale tokens are.
     pub(super) fn in_place_of(&self, reply: &[u8]) -> Option<String> {
+        let denial = Denial::of(reply)?;
+        self.port.counters.scripts_denied.inc();
+        let mut reported = self.reported.borrow_mut();
+        if reported.len() < REPORTED_MAX && reported.insert(denial.script.clone().into_owned()) {
+            self.port.guard.note_denied_script(self.tokens.fences(), &denial.summary());
+        }
+        Some(denial.line(&self.tokens))
+    }
+}
+
+impl<'r> Denial<'r> {
+    fn of(reply: &'r [u8]) -> Option<Self> {
         let text = std::str::from_utf8(reply).ok()?;
         let why = OF_REDIS.iter().find_map(|begin| text.strip_prefix(begin))?;
-        self.denied.inc();
         // Its name stands behind the reason, but for an error that the script replies itself.
         let named = why.rsplit_once("script: ");
         let name = named.and_then(|(_, rest)| rest.split_once(", on @")).map(|(name, _)| name);
         let why = named.map_or(why, |(why, _)| why);
-        let script = name.map_or_else(|| "a script".to_owned(), |name| format!("script {name}"));
-        let tokens = &self.tokens;
-        Some(if why.contains("channel") {
-            format!(
-                "DENIED {script} published to one of Fencepost's own channels; choose \
-                 another channel"
-            )
-        } else if why.contains("run th") {
-            format!(
-                "DENIED {script} ran a command that scripts may not run, because its keys \
-                 are not certain; send it outside of the script. What the script did before stays"
-            )
-        } else {
-            format!(
-                "DENIED {script} touched a key that this connection may not touch, with \
-                 {tokens}. A key that a script builds needs a rule of a held lock, or an @open rule, \
-                 that covers every name behind a text (PATTERN:**); other keys have to be declared \
-                 in KEYS. Acquire the lock of that key, or declare it. What the script did before \
-                 stays"
-            )
-        })
+        let script = name.map_or(Cow::Borrowed("a script"), |name| format!("script {name}").into());
+        let object = match why {
+            _ if why.contains("channel") => Object::Channel,
+            _ if why.contains("run th") => Object::Command,
+            _ => Object::Key,
+        };
+        Some(Self { script, object })
+    }
+
+    /// The operation that was refused.
+    fn summary(&self) -> String {
+        let Self { script, object } = self;
+        match object {
+            Object::Channel => format!("{script} published to one of Fencepost's own channels"),
+            Object::Command => format!("{script} ran a command that scripts may not run"),
+            Object::Key => format!("{script} touched a key that this connection may not touch"),
+        }
+    }
+
+    /// The reply to a client whose connection is registered under `tokens`.
+    fn line(&self, tokens: &HeldTokens) -> String {
+        let summary = self.summary();
+        let advice = match self.object {
+            Object::Channel => return format!("DENIED {summary}; choose another channel"),
+            Object::Command => {
+                ", because its keys are not certain; send it outside of the script".to_owned()
+            }
+            Object::Key => {
+                let held: Vec<String> = tokens
+                    .listed()
+                    .map(|(lock, token)| format!("token {token} of lock {lock}"))
+                    .collect();
+                let held = if held.is_empty() { "no token".to_owned() } else { held.join(", ") };
+                format!(
+                    ", with {held}. A key that a script builds needs a rule of a held lock, or an \
+                     @open rule, that covers every name behind a text (PATTERN:**); other keys have \
+                     to be declared in KEYS. Acquire the lock of that key, or declare it"
+                )
+            }
+        };
+        format!("DENIED {summary}{advice}. What the script did before stays")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fence_protocol::LockName;
+
     use super::*;
+    use crate::guard::Fence;
+    use crate::guard::tests::mark;
+
+    fn line(reply: &str) -> Option<String> {
+        let fence = Fence { lock: LockName::new("orders/1").unwrap(), presented: mark(5, 1) };
+        let tokens = HeldTokens::default().with(vec![fence]).unwrap();
+        Denial::of(reply.as_bytes()).map(|denial| denial.line(&tokens))
+    }
 
     #[test]
     fn errors_of_the_acl_become_a_sentence() {
-        let denied = Counter::default();
-        let lock = LockName::new("orders/1").unwrap();
-        let held = [(&lock, Token::new(5).unwrap())];
-        let denials = ScriptDenials::new(held.into_iter(), denied.clone());
         let rest = "script: 93777d, on @user_script:1.\r\n";
         for (text, expected) in [
             (
@@ -97,17 +152,19 @@ mod tests {
                 "published to",
             ),
         ] {
-            let line = denials.in_place_of(format!("-{text}{rest}").as_bytes()).unwrap();
+            let line = line(&format!("-{text}{rest}")).unwrap();
             assert!(line.contains(expected) && !line.contains("fence:x"), "{line}");
         }
-        // The name of a function is no reason, and an error that a script replies has no name.
+    }
+
+    #[test]
+    fn the_name_of_a_function_is_no_reason() {
         let key = "-NOPERM ACL failure in script: No permissions to access a key ";
-        let rest = "script: my_channel, on @user_function:1.\r\n";
-        let line = denials.in_place_of(format!("{key}{rest}").as_bytes()).unwrap();
-        assert!(line.contains("script my_channel touched a key"), "{line}");
-        let line = denials.in_place_of(format!("{key}\r\n").as_bytes()).unwrap();
-        assert!(line.contains("DENIED a script touched a key"), "{line}");
-        assert_eq!(denials.in_place_of(b"-ERR no such key\r\n"), None);
-        assert_eq!(denied.get(), 7);
+        let named = line(&format!("{key}script: my_channel, on @user_function:1.\r\n")).unwrap();
+        assert!(named.contains("script my_channel touched a key"), "{named}");
+        // An error that the script replies itself has no name.
+        let unnamed = line(&format!("{key}\r\n")).unwrap();
+        assert!(unnamed.contains("DENIED a script touched a key"), "{unnamed}");
+        assert_eq!(line("-ERR no such key\r\n"), None);
     }
 }

@@ -25,6 +25,7 @@ use super::script_denial::ScriptDenials;
 
 mod barrier;
 pub(super) mod connect;
+mod error_lines;
 mod reader;
 
 use barrier::Barrier;
@@ -97,6 +98,8 @@ enum Waiting {
 pub(super) enum Instead {
     /// These bytes.
     Reply(Bytes),
+    /// Redis' reply to the EXEC of a transaction with scripts, whose errors are replaced.
+    Exec,
     /// What is made of the names in so many replies.
     Names { listing: Listing, replies: u32, protocol: Protocol },
 }

@@ -6,22 +6,22 @@
 //! out of such a text byte by byte. Every other rule becomes no pattern: a missing pattern costs a
 //! refusal, a pattern too wide would cost the fence.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use fence_protocol::LockName;
-
 use super::pattern::{Forced, Pattern};
-use super::target::{Part, Target};
+use super::target::Target;
 use super::{DefaultRule, Protects, Rule, Rules};
 use crate::key::{OWN_NAMES, is_own_name};
 
+mod splits;
 #[cfg(test)]
 mod tests;
 
+use splits::{STEPS_MAX, splits};
+
 /// The most patterns of a connection; Redis compares every key with each of them.
 const PATTERNS_MAX: usize = 512;
-/// The most ways in which the name of one lock is split among the captures of a rule.
-const SPLITS_MAX: usize = 64;
 /// How much of the text behind a common beginning is looked at when names are carved out, in bytes.
 /// The first depth with few enough patterns is used; what lies deeper counts as refused.
 const DEPTHS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
@@ -70,6 +70,8 @@ struct Holder<'a> {
     purpose: Purpose,
     /// Reads need no token, whatever the rule.
     unfenced_reads: bool,
+    /// What is left of [`STEPS_MAX`].
+    steps_left: &'a Cell<usize>,
 }
 
 impl KeyPatterns {
@@ -161,7 +163,8 @@ impl Rules {
     /// keys need no token at all.
     pub(crate) fn key_patterns(&self, locks: &[&str], unfenced_reads: bool) -> KeyPatterns {
         let mut patterns = KeyPatterns::default();
-        let writer = Holder { locks, purpose: Purpose::Write, unfenced_reads };
+        let steps_left = &Cell::new(STEPS_MAX);
+        let writer = Holder { locks, purpose: Purpose::Write, unfenced_reads, steps_left };
         self.add_patterns(writer, PATTERNS_MAX, &mut patterns.write);
         if unfenced_reads || self.rules.iter().any(|rule| rule.unfenced_reads) {
             let reader = Holder { purpose: Purpose::Read, ..writer };
@@ -244,6 +247,7 @@ impl Rules {
             earlier.flat_map(|rule| rule.pattern.forced_under(&lead)).collect();
         let rule = self.rules.get(index);
         let is_of_a_lock = rule.is_some_and(|rule| matches!(rule.target, Target::Built(_)));
+        // That a lock's name makes a text which is a lock server's prefix too is left to an earlier rule.
         if !is_of_a_lock || lead.is_empty() || lead.contains(&b'{') {
             refused.extend(own_under(&lead));
             refused.extend(self.prefixed_names(&lead));
@@ -296,9 +300,7 @@ impl Rule {
             Target::Built(parts) => {
                 let mut found = Vec::new();
                 for lock in holder.locks {
-                    let mut splits = Splits { bound: unbound.clone(), found: Vec::new(), tried: 0 };
-                    splits.of(parts, lock);
-                    for bound in &splits.found {
+                    for bound in &splits(parts, lock, unbound.len(), holder.steps_left) {
                         found.extend(regions(&self.pattern, bound));
                     }
                 }
@@ -318,54 +320,6 @@ fn regions(pattern: &Pattern, bound: &[Option<&str>]) -> Vec<Region> {
             Forced::Under(lead) => Region::Under(lead),
         })
         .collect()
-}
-
-/// Every way to give the captures of a rule texts that make the name of a lock.
-struct Splits<'l> {
-    bound: Vec<Option<&'l str>>,
-    found: Vec<Vec<Option<&'l str>>>,
-    tried: usize,
-}
-
-impl<'l> Splits<'l> {
-    fn of(&mut self, parts: &[Part], name: &'l str) {
-        self.tried += 1;
-        if self.tried > SPLITS_MAX * SPLITS_MAX || self.found.len() >= SPLITS_MAX {
-            return;
-        }
-        let Some((part, parts)) = parts.split_first() else {
-            if name.is_empty() {
-                self.found.push(self.bound.clone());
-            }
-            return;
-        };
-        match part {
-            Part::Text(text) => {
-                if let Some(rest) = name.strip_prefix(text.as_str()) {
-                    self.of(parts, rest);
-                }
-            }
-            Part::Capture(index) => match self.bound.get(*index).copied().flatten() {
-                Some(text) => {
-                    if let Some(rest) = name.strip_prefix(text) {
-                        self.of(parts, rest);
-                    }
-                }
-                None => self.bind(*index, parts, name),
-            },
-        }
-    }
-
-    fn bind(&mut self, index: usize, parts: &[Part], name: &'l str) {
-        for end in (1..=name.len()).rev() {
-            let Some((text, rest)) = name.split_at_checked(end) else { continue };
-            if LockName::is_valid(text.as_bytes()) {
-                self.bound[index] = Some(text);
-                self.of(parts, rest);
-                self.bound[index] = None;
-            }
-        }
-    }
 }
 
 /// Fencepost's own names among those that begin with `lead`, without it. In front of the brace

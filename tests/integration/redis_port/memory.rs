@@ -128,6 +128,11 @@ async fn large_replies_stream() {
     let reply = client.call(&["GET", &grant.key("a")]).await;
     assert!(reply == Resp::bulk(&large), "another value came back");
     assert_bounded(&guard, before, "a large reply");
+    // The values of an EXEC with scripts are looked at as they pass.
+    let eval = ["EVAL", "return redis.call('GET', KEYS[1])", "1", &grant.key("a")];
+    let replies = client.pipeline(&[&["MULTI"], &eval, &["EXEC"]]).await;
+    assert!(replies[2].items() == [Resp::bulk(&large)], "another value came back");
+    assert_bounded(&guard, before, "a large reply to EXEC");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -263,5 +268,54 @@ async fn a_refusal_is_short() {
     ] {
         let reply = client.call(words).await;
         assert!(reply.expect_error(code).len() < 4_000, "{code}");
+    }
+}
+
+/// More scripts than anybody reads the replies of: good ones, refused ones, and some that change what
+/// the user may touch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_without_end() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = small_with(&redis, &["--rule", "a:*=orders/1"]).await;
+    let grant = Grant::new(1, "1");
+    let before = guard.server.process.resident_bytes();
+    let refused = "return redis.call('GET', 'orders:2:a')";
+    let mut flooding = Vec::new();
+    for (token, words) in (2..).zip([
+        vec![request(&["EVAL", "return 1", "0"])],
+        vec![request(&["EVAL", refused, "0"])],
+        vec![request(&["EVAL", "return 1", "1", "a:1"]), request(&["EVAL", "return 1", "0"])],
+    ]) {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        push(&mut client, &words.concat().repeat(10_000), 30).await;
+        assert_bounded(&guard, before, "scripts without reading");
+        assert_alive(&guard, token).await;
+        flooding.push(client);
+    }
+    let mut other = RespClient::fenced(&guard.address, &Grant::new(1, "2").credential).await;
+    assert_eq!(other.call(&["EVAL", "return 1", "0"]).await, Resp::Integer(1));
+}
+
+/// KEYS with more names than the guard may hold is answered with what to do, and costs nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_names_than_may_be_held() {
+    let redis = Redis::with(&[("appendonly", "no")]).await;
+    let guard = port(&setup(&redis.url()).args(&["--max-redis-buffer-bytes", "1048576"])).await;
+    let long = "x".repeat(500);
+    let fill = format!("for n = 1, 5000 do redis.call('SET', 'orders:1:{long}' .. n, 1) end");
+    redis.run::<()>(&["EVAL", &fill, "0"]).await;
+    let (one, pattern) = (format!("orders:1:{long}7"), format!("*{long}777"));
+    let grant = Grant::new(1, "1");
+    let mut shared = RespClient::fenced(&guard.address, &grant.credential).await;
+    let mut own = RespClient::fenced(&guard.address, &grant.credential).await;
+    own.pipeline(&[&["MULTI"], &["EXEC"]]).await;
+    for client in [&mut shared, &mut own] {
+        for _ in 0..2 {
+            let replies = client.pipeline(&[&["PING"], &["KEYS", "*"], &["GET", &one]]).await;
+            let text = replies[1].expect_error("DENIED");
+            assert!(text.contains("use SCAN"), "{text}");
+            assert_eq!((&replies[0], &replies[2]), (&Resp::simple("PONG"), &Resp::bulk("1")));
+        }
+        assert_eq!(client.call(&["KEYS", &pattern]).await.items().len(), 1);
     }
 }

@@ -1,15 +1,20 @@
 //! Scripts that build the names of their keys: confined to what their connection may touch.
 
 use fence_tests::api::Api;
+use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
+use serde_json::json;
 
 use super::{Port, port, ports, setup};
 
 /// Writes a key that it builds.
 const BUILD: &str = "return redis.call('SET', 'orders:' .. ARGV[1], ARGV[2])";
+
+const PORT: [&str; 2] = ["--redis-listen", "127.0.0.1:0"];
 
 async fn build(client: &mut RespClient, name: &str) -> Resp {
     client.call(&["EVAL", BUILD, "0", name, "x"]).await
@@ -55,7 +60,10 @@ async fn a_script_builds_keys_of_its_lock() {
     let foreign = ["EVAL", BUILD, "0", "2:b", "x"];
     let replies = client.pipeline(&[&["MULTI"], &eval, &foreign, &["EXEC"]]).await;
     let results = replies[3].items();
-    assert!(results[0] == ok() && results[1].error().is_some(), "{results:?}");
+    assert_eq!(results[0], ok());
+    let text = results[1].expect_error("DENIED");
+    let sha: String = redis.run(&["SCRIPT", "LOAD", BUILD]).await;
+    assert!(text.contains(&sha) && text.contains("token 5 of lock orders/1"), "{text}");
     let library = "#!lua name=l\nredis.register_function('build', function(_, args) \
                    return redis.call('SET', 'orders:' .. args[1], 'x') end)";
     redis.run::<String>(&["FUNCTION", "LOAD", library]).await;
@@ -66,14 +74,73 @@ async fn a_script_builds_keys_of_its_lock() {
     assert_eq!(redis.run::<i64>(&["EXISTS", "orders:2:b", "orders:2:f"]).await, 0);
     let metrics = Api::new(&guard.server.base).get("/metrics").await.expect(200).body;
     let metrics = String::from_utf8(metrics.to_vec()).unwrap();
-    assert!(metrics.contains("redis_port_scripts_denied_total 7"), "{metrics}");
+    assert!(metrics.contains("redis_port_scripts_denied_total 8"), "{metrics}");
 }
+
+/// Commands in a script with a key of its own (`M`) and one of another lock (`T`, `K`).
+const HIDING: [&str; 40] = [
+    "SET T x",
+    "MSET M 1 T 1",
+    "RENAME M T",
+    "COPY M T",
+    "BITOP NOT T M",
+    "LMOVE M T LEFT LEFT",
+    "SMOVE M T x",
+    "SUNIONSTORE T M",
+    "ZUNIONSTORE T 1 M",
+    "ZINTERSTORE M 2 M T",
+    "ZDIFFSTORE T 1 M",
+    "ZRANGESTORE T M 0 1",
+    "LMPOP 2 M T LEFT",
+    "ZMPOP 2 M T MIN",
+    "BLMPOP 0 2 M T LEFT",
+    "BZMPOP 0 2 M T MIN",
+    "SINTERCARD 2 M T",
+    "ZDIFF 2 M T",
+    "ZINTER 2 M T",
+    "ZINTERCARD 2 M T",
+    "ZUNION 2 M T",
+    "SORT T",
+    "SORT_RO T",
+    "SORT M STORE T",
+    "SORT_RO M GET T*",
+    "GEORADIUS M 1 1 9 km STORE M STORE T",
+    "GEORADIUSBYMEMBER M x 9 km STORE M STORE T",
+    "GEOSEARCHSTORE T M FROMMEMBER x BYRADIUS 1 km",
+    "XREAD STREAMS T 0",
+    "XREADGROUP GROUP STREAMS STREAMS STREAMS T >",
+    "MIGRATE 127.0.0.1 1 T 0 10",
+    "PFMERGE T M",
+    "GET K",
+    "DEL K",
+    "DUMP K",
+    "OBJECT ENCODING K",
+    "SCAN 0",
+    "KEYS *",
+    "RANDOMKEY",
+    "FLUSHALL",
+];
+
+/// Commands whose keys move that Redis itself lets no script run.
+const NOT_FROM_SCRIPTS: [&str; 6] =
+    ["EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"];
 
 /// Whatever command a script hides the other lock's key in.
 #[tokio::test]
 async fn two_locks_do_not_reach_each_other() {
     let redis = Redis::start().await;
     let guard = port(&setup(&redis.url())).await;
+    let every: Vec<redis::Value> = redis.run(&["COMMAND"]).await;
+    let moving = every.iter().filter_map(|info| {
+        let redis::Value::Array(info) = info else { return None };
+        let is_moving = format!("{:?}", info[2]).contains("movablekeys");
+        is_moving
+            .then(|| redis::from_redis_value::<String>(info[0].clone()).unwrap().to_uppercase())
+    });
+    for name in moving.filter(|name| !NOT_FROM_SCRIPTS.contains(&name.as_str())) {
+        let is_tried = HIDING.iter().any(|line| line.split(' ').next() == Some(&name));
+        assert!(is_tried, "{name} is not tried");
+    }
     let grants = [Grant::new(5, "1"), Grant::new(6, "2")];
     for (own, other) in [(&grants[0], &grants[1]), (&grants[1], &grants[0])] {
         let (mine, theirs) = (own.key("a"), other.key("a"));
@@ -81,40 +148,7 @@ async fn two_locks_do_not_reach_each_other() {
         let mut holder = RespClient::fenced(&guard.address, &other.credential).await;
         assert_eq!(build(&mut holder, &format!("{}:kept", other.id)).await, ok());
         let kept = other.key("kept");
-        for line in [
-            "SET T x",
-            "MSET M 1 T 1",
-            "RENAME M T",
-            "COPY M T",
-            "BITOP NOT T M",
-            "LMOVE M T LEFT LEFT",
-            "SMOVE M T x",
-            "SUNIONSTORE T M",
-            "ZUNIONSTORE T 1 M",
-            "ZINTERSTORE M 2 M T",
-            "ZDIFFSTORE T 1 M",
-            "ZRANGESTORE T M 0 1",
-            "LMPOP 2 M T LEFT",
-            "ZMPOP 2 M T MIN",
-            "SINTERCARD 2 M T",
-            "ZUNION 2 M T",
-            "SORT M STORE T",
-            "SORT_RO M GET T*",
-            "GEORADIUS M 1 1 9 km STORE M STORE T",
-            "GEOSEARCHSTORE T M FROMMEMBER x BYRADIUS 1 km",
-            "XREAD STREAMS T 0",
-            "XREADGROUP GROUP STREAMS STREAMS STREAMS T >",
-            "MIGRATE 127.0.0.1 1 T 0 10",
-            "PFMERGE T M",
-            "GET K",
-            "DEL K",
-            "DUMP K",
-            "OBJECT ENCODING K",
-            "SCAN 0",
-            "KEYS *",
-            "RANDOMKEY",
-            "FLUSHALL",
-        ] {
+        for line in HIDING {
             let word = |word: &str| match word {
                 "M" => mine.clone(),
                 "T" => theirs.clone(),
@@ -150,6 +184,99 @@ async fn a_login_widens_and_narrows() {
     assert_eq!(client.call(&["AUTH", "fence", &two.credential]).await, ok());
     assert_eq!(build(&mut client, "2:a").await, ok());
     build(&mut client, "1:a").await.expect_error("DENIED");
+    // A script that still runs when the login comes.
+    let slow = "for _ = 1, 1e7 do end return redis.call('SET', 'orders:1:late', 'x')";
+    let eval: &[&str] = &["EVAL", slow, "0"];
+    let replies = client.pipeline(&[eval, &["FENCE", "SET", &one.credential], eval]).await;
+    replies[0].expect_error("DENIED");
+    assert_eq!(replies[1..], [ok(), ok()]);
+}
+
+/// Bytes that mean something in a pattern stand for themselves.
+#[tokio::test]
+async fn patterns_are_no_wildcards() {
+    let redis = Redis::start().await;
+    let rules = ["--rule", "odd%5B%5Ea-z%5D%3F%5C:{id}:**=odd/{id}"];
+    let guard = port(&setup(&redis.url()).args(&rules)).await;
+    let credential = unsigned(5, "odd/a-z.b", lease_id());
+    let mut client = RespClient::fenced(&guard.address, &credential).await;
+    let set = "return redis.call('SET', ARGV[1], 'x')";
+    for (name, is_own) in [
+        ("odd[^a-z]?\\:a-z.b:x", true),
+        ("odd[^a-z]?\\:a-z.b", true),
+        ("oddA?\\:a-z.b:x", false),
+        ("odd[^a-z]x\\:a-z.b:x", false),
+        ("odd[^a-z]?:a-z.b:x", false),
+        ("odd[^a-z]?\\:b.b:x", false),
+        ("odd[^a-z]?\\:a-zxb:x", false),
+    ] {
+        let reply = client.call(&["EVAL", set, "0", name]).await;
+        assert_eq!(reply == ok(), is_own, "{name}: {reply:?}");
+        if !is_own {
+            reply.expect_error("DENIED");
+        }
+    }
+    for lock in ["odd/[a]", "odd/a?", "odd/a\\", "odd/*"] {
+        let forged = credential.replace("odd/a-z.b", lock);
+        client.call(&["AUTH", "fence", &forged]).await.expect_error("WRONGTOKEN");
+    }
+}
+
+/// No rule gives Fencepost's own keys to a script, and with a lock server's prefix one rule takes
+/// them away where the default is open.
+#[tokio::test]
+async fn no_rule_gives_fencepost_s_own_keys() {
+    let redis = Redis::start().await;
+    let prefix = ["--key-prefix", "app1:"];
+    let server = Setup::lock_server(&redis.url()).args(&prefix).start().await;
+    let held = server.locks().grant("orders/1", 60_000).await;
+    let record = "app1:{fence:default}:lock:orders/1";
+    assert_eq!(redis.run::<i64>(&["EXISTS", record]).await, 1);
+    let all = ["--rule", "%7Bfence:**=@open", "--rule", "**=@open"];
+    let all = port(&Setup::fenced_store(&redis.url()).args(&PORT).args(&all)).await;
+    let deny = ["--default-rule", "open", "--rule", "app1:%7Bfence:**=@deny"];
+    let deny = port(&Setup::fenced_store(&redis.url()).args(&PORT).args(&deny)).await;
+    let names = ["{fence:default}:guard:marks", "{fence:default}:token", record];
+    for (guard, names) in [(&all, &names[..2]), (&deny, &names)] {
+        let mut client = RespClient::connect(&guard.address).await;
+        for name in names {
+            client.call(&["DEL", name]).await.expect_error("DENIED");
+            let delete = "return redis.call('DEL', ARGV[1])";
+            client.call(&["EVAL", delete, "0", name]).await.expect_error("DENIED");
+        }
+        let set = "return redis.call('SET', ARGV[1], 'x')";
+        for name in ["app1:x", "app1:{q}:x", "app1:{fenc", "bull:a"] {
+            assert_eq!(client.call(&["EVAL", set, "0", name]).await, ok(), "{name}");
+        }
+    }
+    assert_eq!(redis.run::<i64>(&["EXISTS", record]).await, 1);
+    let again = server.locks().acquire("orders/1", json!({"ttl_ms": 60_000})).await;
+    assert_eq!(again.status, 423, "{again:?}");
+    server.locks().renew("orders/1", held.lease_id).await.expect(200);
+}
+
+/// A change of a user that Redis did not answer may come late. Its connection is given up, so that it
+/// can widen nothing that is still used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_a_user_without_a_reply_ends_its_connection() {
+    let redis = Redis::start().await;
+    let guard = port(&setup(&redis.url())).await;
+    let grant = Grant::new(5, "1");
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    assert_eq!(build(&mut client, "1:a").await, ok());
+    redis.process().pause();
+    redis.process().stopped().await;
+    let reply = client.call(&["SORT", &grant.key("list")]).await;
+    reply.expect_error("UNAVAILABLE");
+    redis.process().resume();
+    assert_eq!(client.until_closed().await, []);
+    until_true("the user to be gone", async || {
+        redis.run::<Vec<String>>(&["ACL", "USERS"]).await == ["default"]
+    })
+    .await;
+    let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    build(&mut client, "2:a").await.expect_error("DENIED");
+    assert_eq!(build(&mut client, "1:a").await, ok());
 }
 
 /// A script passes or fails whatever its connection did before, with few changes of the ACL.
@@ -280,6 +407,8 @@ async fn scripts_work_again_when_redis_was_busy() {
     let grant = Grant::new(5, "1");
     redis.run::<()>(&["CONFIG", "SET", "busy-reply-threshold", "10"]).await;
     let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let mut confined = RespClient::fenced(&guard.address, &grant.credential).await;
+    assert_eq!(build(&mut confined, "1").await, ok());
     let mut busy = RespClient::connect(&redis.address()).await;
     busy.send(&["EVAL", "while true do end", "0"]).await;
     until_true("Redis to be busy", || async {
@@ -288,6 +417,9 @@ async fn scripts_work_again_when_redis_was_busy() {
     })
     .await;
     assert!(build(&mut client, "1").await.error().is_some());
+    // A change that Redis refused is none, and its connection goes on as it was.
+    let sort = ["SORT", "orders:1:list"];
+    confined.call(&sort).await.expect_error("UNAVAILABLE");
     let mut killer = RespClient::connect(&redis.address()).await;
     assert_eq!(killer.call(&["SCRIPT", "KILL"]).await, ok());
     until_true("scripts to be passed on", || async {
@@ -295,4 +427,8 @@ async fn scripts_work_again_when_redis_was_busy() {
         build(&mut client, "1").await == ok()
     })
     .await;
+    build(&mut confined, "2").await.expect_error("DENIED");
+    assert_eq!(build(&mut confined, "1").await, ok());
+    assert_eq!(confined.call(&sort).await, Resp::Array(Vec::new()));
+    build(&mut confined, "2").await.expect_error("DENIED");
 }

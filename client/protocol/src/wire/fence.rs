@@ -91,9 +91,10 @@ pub struct Refusal {
     pub lease_id: LeaseId,
     /// What it tried to do: method and key.
     pub operation: String,
-    /// The stable word of the refusal: `stale-token` or `token-collision`.
+    /// The stable word of the refusal: `stale-token` or `token-collision`; `forbidden` of a script at the
+    /// Redis port.
     pub code: String,
-    /// The mark that it met.
+    /// The mark that it met; the token itself where that was not refused.
     pub mark: Token,
     /// How long ago, in milliseconds.
     pub ms_ago: u64,

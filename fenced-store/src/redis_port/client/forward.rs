@@ -339,6 +339,10 @@ impl Client {
                 let instead = Some(Instead::Reply(reply));
                 upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
             }
+            (Some(upstream), None) if transaction.has_script() => {
+                upstream.send(&self.outbox, Raw::Copy(&command.raw()), Some(Instead::Exec));
+                self.hub.port.counters.forwarded.inc();
+            }
             _ => self.send(command).await?,
         }
         self.watches_nothing();

@@ -1,7 +1,7 @@
 //! Scripts: the own connection's Redis user is confined before the script is sent.
 
 use super::super::commands::Plan;
-use super::super::confine::too_many_keys;
+use super::super::confine::CheckedKeys;
 use super::super::refusal::Refusal;
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
@@ -16,10 +16,10 @@ impl Client {
     /// Whether `command`, a script with these keys, can be sent as the connection is.
     pub(super) fn is_confined_for(&self, command: Command<'_>) -> bool {
         let Some(own) = &self.own else { return false };
-        let is_confined = own
-            .user
-            .as_ref()
-            .is_some_and(|user| user.is_confined_to(&user.beyond(keys_of(&self.keys, command))));
+        let is_confined = own.user.as_ref().is_some_and(|user| {
+            let keys = keys_of(&self.keys, command);
+            user.is_confined_to(&user.beyond(CheckedKeys::default(), keys))
+        });
         is_confined && !own.has_channels && !self.is_stranger()
     }
 
@@ -36,13 +36,8 @@ impl Client {
                     .to_owned(),
             ));
         };
-        if let Some(transaction) = &self.transaction {
-            if transaction.exceeds_scripts() {
-                return Err(Refusal::Line(MIXED.to_owned()));
-            }
-            if !transaction.remembers_all() {
-                return Err(too_many_keys());
-            }
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.exceeds_scripts()) {
+            return Err(Refusal::Line(MIXED.to_owned()));
         }
         if own.has_channels && self.likeness.protocol == Protocol::Resp3 {
             return Err(Refusal::Line(
@@ -51,20 +46,33 @@ impl Client {
                     .to_owned(),
             ));
         }
+        let queued = self.transaction.as_ref().map(|transaction| transaction.keys().clone());
         let declared = keys_of(&self.keys, command.command());
-        let queued = self.transaction.iter().flat_map(|transaction| transaction.keys());
-        let more = user.beyond(declared.chain(queued));
+        let more = user.beyond(queued.unwrap_or_default(), declared);
         if user.is_confined_to(&more) {
             return Ok(());
         }
-        // What was sent before may need keys that this script does not have.
+        self.rescope(Some(more)).await
+    }
+
+    /// Changes what the user may touch: its patterns and these keys, or with `None` every key.
+    async fn rescope(&mut self, more: Option<CheckedKeys>) -> Result<(), Refusal> {
+        // What was sent before is still executed under the scope of before.
         self.settle_or_fail().await?;
         let Some((own, user)) =
             self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
         else {
             return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
         };
-        user.confine(&self.hub.port.redis, own.run_id.as_deref(), more).await
+        let (redis, run_id) = (&self.hub.port.redis, own.run_id.as_deref());
+        let changed = match more {
+            Some(more) => user.confine(redis, run_id, more).await,
+            None => user.widen(redis, run_id).await,
+        };
+        if user.is_scope_unknown() {
+            self.upstream.iter().for_each(|upstream| upstream.close());
+        }
+        changed
     }
 
     /// Lets a command that is no script reach its keys, where a script before it has confined the
@@ -85,13 +93,6 @@ impl Client {
             // The keys are added, and everything stays confined.
             return self.confined(command).await;
         }
-        // A script on its way must not be let out.
-        self.settle_or_fail().await?;
-        let Some((own, user)) =
-            self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
-        else {
-            return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
-        };
-        user.widen(&self.hub.port.redis, own.run_id.as_deref()).await
+        self.rescope(None).await
     }
 }

@@ -1,11 +1,9 @@
 //! What the guard keeps of a transaction that a client has begun. Redis keeps the rest.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 
-use super::super::commands::{Handling, KeyAccess, Plan};
-use super::super::confine::{KEY_BYTES_MAX, KEYS_MAX, Wanted};
+use super::super::commands::{Handling, Plan};
+use super::super::confine::{CheckedKeys, Wanted};
 use super::super::resp::Protocol;
 
 /// An open MULTI.
@@ -15,15 +13,11 @@ pub(super) struct Transaction {
     pub(super) is_spoilt: bool,
     /// The keys of the commands that are queued, but for those that patterns of the connection's
     /// user cover. Redis checks them once more when it runs them.
-    keys: BTreeMap<Vec<u8>, KeyAccess>,
+    keys: CheckedKeys,
     /// A script is queued.
     has_script: bool,
     /// A command is queued that the user of a script may not run.
     exceeds_scripts: bool,
-    /// What the names of the keys take, in bytes.
-    key_bytes: usize,
-    /// There are more keys than are remembered, so no script can be confined to them.
-    is_beyond: bool,
 }
 
 impl Transaction {
@@ -47,23 +41,7 @@ impl Transaction {
     pub(super) fn add<'k>(&mut self, plan: Plan, keys: impl Iterator<Item = Wanted<'k>>) {
         self.has_script |= plan.handling == Handling::Script;
         self.exceeds_scripts |= !plan.in_scripts;
-        self.add_keys(keys);
-    }
-
-    fn add_keys<'k>(&mut self, keys: impl Iterator<Item = Wanted<'k>>) {
-        for (key, access) in keys {
-            let has_room =
-                self.keys.len() < KEYS_MAX && self.key_bytes + key.len() <= KEY_BYTES_MAX;
-            match self.keys.get_mut(key) {
-                Some(known) if access == KeyAccess::Write => *known = access,
-                Some(_) => {}
-                None if has_room => {
-                    self.key_bytes += key.len();
-                    self.keys.insert(key.to_vec(), access);
-                }
-                None => self.is_beyond = true,
-            }
-        }
+        keys.for_each(|wanted| self.keys.add(wanted));
     }
 
     /// Whether a script is queued, so that all of it has to stay confined.
@@ -76,32 +54,8 @@ impl Transaction {
         self.exceeds_scripts
     }
 
-    /// Whether scripts can be confined to its keys.
-    pub(super) fn remembers_all(&self) -> bool {
-        !self.is_beyond
-    }
-
-    pub(super) fn keys(&self) -> impl Iterator<Item = Wanted<'_>> + Clone {
-        self.keys.iter().map(|(key, access)| (key.as_slice(), *access))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_transaction_without_end_is_remembered_in_part() {
-        let mut many = Transaction::default();
-        for number in 0..100_000_u32 {
-            many.add_keys([(&number.to_be_bytes()[..], KeyAccess::Write)].into_iter());
-        }
-        assert!(many.keys.len() == KEYS_MAX && !many.remembers_all());
-        let mut long = Transaction::default();
-        let key = vec![b'x'; KEY_BYTES_MAX];
-        long.add_keys([(&key[..], KeyAccess::Read), (&key[..], KeyAccess::Write)].into_iter());
-        assert!(long.remembers_all());
-        long.add_keys([(&b"y"[..], KeyAccess::Read)].into_iter());
-        assert!(long.keys.len() == 1 && !long.remembers_all());
+    /// The keys of its commands that no pattern covers.
+    pub(super) fn keys(&self) -> &CheckedKeys {
+        &self.keys
     }
 }

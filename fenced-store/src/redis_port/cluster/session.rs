@@ -156,11 +156,16 @@ impl Session {
             if self.flush().await == Next::Close || next == Next::Close {
                 return;
             }
-            if self.state.fenced.is_some() && buf.is_empty() {
-                return self.finish(stop).await;
-            }
             if buf.capacity() - buf.len() < READ / 4 {
                 buf.reserve(READ);
+            }
+            if self.state.fenced.is_some() && buf.is_empty() {
+                tokio::task::yield_now().await;
+                match self.stream.try_read_buf(&mut buf) {
+                    // The rest of a pipeline.
+                    Ok(1..) => continue,
+                    _ => return self.finish(stop).await,
+                }
             }
             let awaited = match (buf.len(), self.is_stranger()) {
                 (0, true) => Awaited::Introduction,

@@ -14,6 +14,10 @@ const RANDOM_TRIES: u32 = 32;
 /// Arrays in arrays that a listing can have.
 const DEPTH_MAX: u32 = 3;
 
+/// The error in place of a reply that is too large to be held.
+pub(crate) const TOO_LARGE: &str = "DENIED the reply lists more names than the guard may hold for one \
+                                    client (--max-redis-buffer-bytes); use SCAN, or a narrower pattern";
+
 /// A command whose reply lists names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {

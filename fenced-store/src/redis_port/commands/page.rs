@@ -31,7 +31,8 @@ refused, and so are patterns that can match one, and notifications of Fencepost'
 (`__keyspace@0__:{fence:…`). `__keyevent@…` names keys of any kind and needs what KEYS needs.
 Fencepost's own names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS; \
 inside MULTI KEYS and SCAN reply all names, and PUBSUB CHANNELS is refused. DBSIZE and PUBSUB NUMPAT \
-count Fencepost's own.
+count Fencepost's own. A reply with more names than the guard \
+[may hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
 The names of all keys are read without a token where no rule protects a key's reads, or with \
 `--allow-unfenced-reads`.
 CONFIG GET offers appendonly, databases, maxmemory, maxmemory-policy and save. CLIENT LIST and CLIENT \
@@ -91,10 +92,12 @@ bytes, and each change of them costs a round trip. What ran before on the connec
 A rule that stands in front of others, such as `*:x:**=@deny`, takes their patterns away where one of \
 their keys may match it.
 Names with something in front of `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
-scripts where a rule is `app1:**`; with an open default add `--rule 'app1:%7Bfence:**=@deny'`.
+scripts where a rule is `app1:**`; with an open default, or a rule that gives such names to a lock \
+(`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` in front. The same goes for the keys that SORT reads by \
+BY and GET.
 A script that touches anything else is answered `DENIED`, with its SHA-1 (a function, with its name) \
-and the tokens of its connection; in the reply to EXEC Redis' own words stand instead. What the script \
-did before stays.
+and the tokens of its connection, in the reply to EXEC, too. What the script did before stays. It is \
+[reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
 
 ## Not in scripts
 

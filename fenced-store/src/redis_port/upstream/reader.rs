@@ -8,11 +8,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::barrier::Seen;
+use super::error_lines::{ErrorLines, ExecReply};
 use super::{Instead, State, Upstream, Waiting};
+use crate::redis_port::commands::names;
 use crate::redis_port::out::Out;
 use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
 use crate::redis_port::resp::reply::ReplyScanner;
-use crate::redis_port::script_denial::{LINE_BYTES_MAX, ScriptDenials};
+use crate::redis_port::script_denial::ScriptDenials;
 
 /// What one read takes at most.
 const READ: usize = 64 * 1024;
@@ -58,7 +60,10 @@ impl Upstream {
     fn cut_off(&self, is_message: bool) {
         let state = self.state.borrow();
         match state.waiting.front() {
-            Some(Waiting::Reply { instead: Some(_), .. }) if !is_message => {}
+            Some(Waiting::Reply {
+                instead: Some(Instead::Reply(_) | Instead::Names { .. }),
+                ..
+            }) if !is_message => {}
             Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
             Some(Waiting::Probe) if !is_message => {}
             _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
@@ -102,9 +107,12 @@ impl Upstream {
                 Ok(())
             }
             (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
-                match instead {
-                    None if replies.holds_error(self.denials.as_ref(), outbox, piece) => {}
-                    Some(Instead::Reply(bytes)) => {
+                match (instead, &self.denials) {
+                    (None, Some(denials)) if replies.holds_error(denials, outbox, piece) => {}
+                    (Some(Instead::Exec), Some(denials)) => {
+                        replies.pass_exec(denials, outbox, piece)?;
+                    }
+                    (Some(Instead::Reply(bytes)), _) => {
                         replies.buf.advance(piece.len);
                         if piece.ends {
                             outbox.copy(bytes, true);
@@ -165,7 +173,7 @@ impl Upstream {
         if *left > 0 {
             return;
         }
-        outbox.pass_held(|held| listing.reply(held, *protocol));
+        outbox.pass_held(|held| listing.reply(held, *protocol), names::TOO_LARGE);
         outbox.done();
         replies.will_flush(outbox);
         state.waiting.pop_front();
@@ -198,33 +206,42 @@ impl Upstream {
 }
 
 impl Replies {
-    /// Keeps an error on an own connection until its line is whole, and hands it on: in the guard's
-    /// words where it says that a script was refused something. `false` for any other reply.
-    fn holds_error(
+    /// Holds an error on an own connection until its line is whole, and hands it on: in the guard's
+    /// words where it is Redis' refusal of a script. `false` for any other reply.
+    fn holds_error(&mut self, denials: &ScriptDenials, outbox: &Rc<Outbox>, piece: Piece) -> bool {
+        let in_place_of = |error: &[u8]| denials.in_place_of(error);
+        let bytes = &self.buf[..piece.len];
+        let passed = self.errors.pass(bytes, piece.begins, piece.ends, &in_place_of);
+        let Some(error) = passed else { return false };
+        self.buf.advance(piece.len);
+        self.hand_over(error, outbox, piece);
+        true
+    }
+
+    /// Hands on a reply to an EXEC with scripts, whose errors are among its values.
+    fn pass_exec(
         &mut self,
-        denials: Option<&ScriptDenials>,
+        denials: &ScriptDenials,
         outbox: &Rc<Outbox>,
         piece: Piece,
-    ) -> bool {
-        let Some(denials) = denials else { return false };
-        let is_error = if piece.begins { self.buf[0] == b'-' } else { !self.error.is_empty() };
-        if !is_error {
-            return false;
+    ) -> Result<(), String> {
+        if piece.begins {
+            self.exec = ExecReply::new();
         }
-        self.error.extend_from_slice(&self.buf[..piece.len]);
+        let in_place_of = |error: &[u8]| denials.in_place_of(error);
+        let passed = self.exec.pass(&self.buf[..piece.len], &in_place_of);
+        let bytes = passed.map_err(|error| error.to_string())?;
         self.buf.advance(piece.len);
-        if piece.ends {
-            match denials.in_place_of(&self.error) {
-                Some(line) => outbox.copy(format!("-{line}\r\n").as_bytes(), true),
-                None => outbox.copy(&self.error, true),
-            }
-            self.error.clear();
-        } else if self.error.len() > LINE_BYTES_MAX {
-            outbox.copy(&self.error, false);
-            self.error.clear();
+        self.hand_over(bytes, outbox, piece);
+        Ok(())
+    }
+
+    /// Hands on what stands for a piece; nothing while all of it is held.
+    fn hand_over(&mut self, bytes: Vec<u8>, outbox: &Rc<Outbox>, piece: Piece) {
+        if !bytes.is_empty() {
+            outbox.give(bytes.into(), piece.ends);
+            self.will_flush(outbox);
         }
-        self.will_flush(outbox);
-        true
     }
 }
 
@@ -243,8 +260,8 @@ struct Replies {
     buf: BytesMut,
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
-    /// The beginning of an error line that is not whole yet.
-    error: Vec<u8>,
+    errors: ErrorLines,
+    exec: ExecReply,
     /// A part was handed on of something that is not whole yet; whether it is a message.
     cut: Option<bool>,
 }
@@ -255,7 +272,8 @@ impl Replies {
             buf: BytesMut::new(),
             scanner: ReplyScanner::new(),
             flush: Vec::new(),
-            error: Vec::new(),
+            errors: ErrorLines::default(),
+            exec: ExecReply::new(),
             cut: None,
         }
     }

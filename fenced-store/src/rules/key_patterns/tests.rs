@@ -117,6 +117,10 @@ fn open_keys_are_all_but_the_protected_and_fencepost_s_own() {
         let app = rules(&["app1:**=@open"], default).key_patterns(&[], false);
         assert!(app.cover(b"app1:{q}:x", true));
         assert!(!app.cover(b"app1:{fence:default}:token", false));
+        let denied = rules(&["app1:%7Bfence:**=@deny", "{app}:**={app}"], default);
+        let denied = denied.key_patterns(&["app1"], false);
+        assert!(denied.cover(b"app1:{q}:x", true) && denied.cover(b"app1", true));
+        assert!(!denied.cover(b"app1:{fence:default}:token", false));
     }
 }
 
@@ -155,6 +159,16 @@ fn many_rules_make_few_patterns() {
         patterns.cover(b"long-prefix-7-of-a-rule:x:a", true) && patterns.cover(b"bull:a", true)
     );
     assert!(!patterns.cover(b"long-prefix-7-of-a-rule:y:a", false));
+}
+
+/// A name that ends otherwise than the rule wants has as many splits as bytes to the fourth power.
+#[test]
+fn splitting_a_name_is_bounded() {
+    let rule: Rule = "p:{a}:{b}:{c}:{d}:**={a}{b}{c}{d}/z".parse().unwrap();
+    let (name, steps_left) = ("y".repeat(256), &Cell::new(STEPS_MAX));
+    let locks = &[name.as_str()][..];
+    let holder = Holder { locks, purpose: Purpose::Write, unfenced_reads: false, steps_left };
+    assert!(rule.regions(holder).is_empty() && steps_left.get() == 0);
 }
 
 /// A rule over few bytes, so that rules and keys meet often.

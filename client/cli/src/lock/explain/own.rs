@@ -4,7 +4,7 @@ use fence_protocol::Token;
 use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
 
 use super::ending::Ending;
-use super::text::{grant, refusals};
+use super::text::{grant, is_of_script, refusals};
 use super::{Asked, is_holder};
 use crate::readable::readable;
 
@@ -77,13 +77,17 @@ fn refused(asked: &Asked) -> Vec<String> {
     }
     let mut lines = vec!["  Refused, and so not applied:".to_owned()];
     lines.extend(refusals(&asked.told.refusals).map(|line| format!("  {line}")));
+    if asked.told.refusals.iter().any(is_of_script) {
+        lines.push("  What a script did before it was refused something stays.".to_owned());
+    }
     lines
 }
 
 /// A live lease that is refused has a token below what the guard has seen: somebody issued higher
 /// ones before.
 fn mark_above(asked: &Asked) -> Option<String> {
-    let mark = asked.told.refusals.iter().filter_map(|event| event.mark).max()?;
+    let of_tokens = asked.told.refusals.iter().filter(|event| !is_of_script(event));
+    let mark = of_tokens.filter_map(|event| event.mark).max()?;
     Some(format!(
         "  The guard has seen token {mark}. Release the lease, and acquire with --min-token {mark}: \
          the lock server may have lost its memory."

@@ -147,14 +147,27 @@ pub(super) fn refusals(refused: &[Event]) -> impl Iterator<Item = String> {
             1 => String::new(),
             count => format!(", {count} times"),
         };
+        let mark = match is_of_script(event) {
+            true => String::new(),
+            false => format!(" met the mark {}", number(event.mark)),
+        };
         format!(
-            "  {} ago{times}: {} (token {}{owner} met the mark {})",
+            "  {} ago{times}: {} (token {}{owner}{mark})",
             readable(event.happened_ms_ago()),
             event.text.as_deref().unwrap_or("an operation"),
             number(event.token),
-            number(event.mark),
         )
     })
+}
+
+/// Whether a script was refused a key or a command that its token does not give it: the token itself
+/// was good.
+pub(super) fn is_of_script(refused: &Event) -> bool {
+    has_code(refused, Code::Forbidden)
+}
+
+fn has_code(refused: &Event, code: Code) -> bool {
+    refused.text.as_deref().is_some_and(|text| text.ends_with(code.as_str()))
 }
 
 /// Whether somebody who asks for a permit gets one at once.
@@ -185,17 +198,14 @@ fn meaning(explained: &ExplainedLock) -> Vec<String> {
         }
         (Some(_), n) => format!("Whoever acquires it now waits behind {n}."),
     });
-    let collides = |event: &Event| {
-        let text = event.text.as_deref().unwrap_or_default();
-        text.ends_with(Code::TokenCollision.as_str())
-    };
-    if explained.told.refusals.iter().any(collides) {
+    let refusals = &explained.told.refusals;
+    if refusals.iter().any(|event| has_code(event, Code::TokenCollision)) {
         lines.push(
             "Two leases presented one token. That must not happen: look at the lineage of the lock \
              server's store before anything else."
                 .to_owned(),
         );
-    } else if !explained.told.refusals.is_empty() {
+    } else if refusals.iter().any(|event| !is_of_script(event)) {
         lines.push(
             "Somebody went on after the lock had passed on. What was refused was not applied; ask \
              with --lease what became of one."

@@ -4,7 +4,7 @@ use super::hostile::{Canaries, variants};
 use super::page::not_in_scripts;
 use super::samples::SAMPLES;
 use super::*;
-use crate::redis_port::confine::{Scoped, add_confinement};
+use crate::redis_port::confine::{CheckedKeys, add_confinement};
 use crate::rules::{DefaultRule, KeyPatterns, Rules};
 
 /// What passes from a client of Redis 7.0 and not from a script, one a line.
@@ -67,7 +67,7 @@ fn what_scripts_may_not_run_is_computed() {
 const USER: &str = "script";
 
 /// Confines the user to patterns and to keys beyond them.
-fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &Scoped) {
+fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &CheckedKeys) {
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg(USER);
     add_confinement(&mut command, Some(rules), patterns, more).unwrap();
@@ -77,9 +77,9 @@ fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &S
 /// Narrows the user to the keys of a sample, as the guard would.
 fn narrow(redis: &mut Redis, rules: &[String], line: &str, keys: &[KeyUse]) {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let key = |key: &KeyUse| (words[key.arg].as_bytes().to_vec(), key.access);
-    let keys: Scoped = keys.iter().map(key).collect();
-    confine(redis, rules, &KeyPatterns::default(), &keys);
+    let mut checked = CheckedKeys::default();
+    keys.iter().for_each(|key| checked.add((words[key.arg].as_bytes(), key.access)));
+    confine(redis, rules, &KeyPatterns::default(), &checked);
 }
 
 /// Every command that a script may run, from within a real script whose user is narrowed to the
@@ -128,8 +128,11 @@ fn a_user_with_all_commands_would_reach_the_canary() {
     for (rules, is_safe) in [(&["+@all".to_owned()][..], false), (&rules, true)] {
         let canaries = Canaries::place(&mut redis);
         redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
-        let keys = ["g1", "STREAMS", ">"].map(|key| (key.as_bytes().to_vec(), KeyAccess::Write));
-        confine(&mut redis, rules, &KeyPatterns::default(), &Scoped::from(keys));
+        let mut keys = CheckedKeys::default();
+        for key in ["g1", "STREAMS", ">"] {
+            keys.add((key.as_bytes(), KeyAccess::Write));
+        }
+        confine(&mut redis, rules, &KeyPatterns::default(), &keys);
         let mut script = redis.connect("");
         real::run(&mut script, &["AUTH", USER, "p"]).unwrap();
         for line in lines {
@@ -146,7 +149,7 @@ fn scripts_publish_on_channels_that_are_not_fencepost_s_own() {
     let mut redis = Redis::start();
     let rules = redis.table().script_rules();
     redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
-    confine(&mut redis, &rules, &KeyPatterns::default(), &Scoped::new());
+    confine(&mut redis, &rules, &KeyPatterns::default(), &CheckedKeys::default());
     let mut script = redis.connect("");
     real::run(&mut script, &["AUTH", USER, "p"]).unwrap();
     for command in ["PUBLISH", "SPUBLISH"] {
@@ -187,7 +190,7 @@ fn redis_matches_the_patterns_as_the_guard_does() {
     let rests: [&[u8]; 9] =
         [b"", b":", b":x", b"*", b"\0", b" ", b"\xff\xfe", b"default}:guard:marks", b"]^-\\["];
     for patterns in [some, KeyPatterns::everything()] {
-        confine(&mut redis, &rules, &patterns, &Scoped::new());
+        confine(&mut redis, &rules, &patterns, &CheckedKeys::default());
         for (lead, rest) in leads.iter().flat_map(|lead| rests.map(|rest| (lead, rest))) {
             let key = [lead, rest].concat();
             let mut dry = redis::cmd("ACL");
