@@ -202,9 +202,8 @@ impl Hub {
         spawn_local(async move {
             match hub.prepare_own(&likeness, false).await {
                 Ok(made) => {
-                    if let Err(unwanted) = hub.spares.keep(&likeness, making, made) {
-                        hub.port.retire(unwanted.ended);
-                    }
+                    let unwanted = hub.spares.keep(&likeness, making, made);
+                    unwanted.into_iter().for_each(|ended| hub.port.retire(ended));
                 }
                 // The next client is answered why.
                 Err(_) => hub.spares.forget(&likeness, making),

@@ -53,7 +53,7 @@ pub(super) struct Spares {
 #[derive(Debug)]
 enum Spare {
     InTheMaking(Making),
-    Ready { connection: Prepared, looks: u32 },
+    Ready { connection: Box<Prepared>, looks: u32 },
 }
 
 /// One that is being made, and that nothing else is kept for.
@@ -77,7 +77,7 @@ impl Spares {
         let Some(Spare::Ready { connection, .. }) = ready.remove(likeness) else { return None };
         let is_same = connection.run_id.as_ref().is_none_or(|made_to| made_to == run_id);
         if is_same && connection.is_fresh() {
-            return Some(connection);
+            return Some(*connection);
         }
         retire(connection.ended);
         None
@@ -98,22 +98,20 @@ impl Spares {
         Some(making)
     }
 
-    /// Keeps what was made.
-    ///
-    /// # Errors
-    /// The connection, where it is not wanted any more.
+    /// Keeps what was made. Where it is not wanted any more, what is to be retired.
+    #[must_use]
     pub(super) fn keep(
         &self,
         likeness: &Likeness,
         making: Making,
         connection: Prepared,
-    ) -> Result<(), Prepared> {
+    ) -> Option<Ended> {
         match self.ready.borrow_mut().get_mut(likeness) {
             Some(spare) if spare.is(making) => {
-                *spare = Spare::Ready { connection, looks: 0 };
-                Ok(())
+                *spare = Spare::Ready { connection: Box::new(connection), looks: 0 };
+                None
             }
-            _ => Err(connection),
+            _ => Some(connection.ended),
         }
     }
 
@@ -193,10 +191,10 @@ mod tests {
         assert!(spares.begin(&likeness).is_none() && spares.take_all().is_empty());
         let next = spares.begin(&likeness).unwrap();
         let (connection, _late) = prepared("late").await;
-        let unwanted = spares.keep(&likeness, late, connection).unwrap_err();
-        assert_eq!(unwanted.ended.user.as_deref(), Some("late"));
+        let unwanted = spares.keep(&likeness, late, connection).unwrap();
+        assert_eq!(unwanted.user.as_deref(), Some("late"));
         let (connection, _redis) = prepared("next").await;
-        spares.keep(&likeness, next, connection).unwrap();
+        assert!(spares.keep(&likeness, next, connection).is_none());
         spares.forget(&likeness, late);
         let taken = spares.take(&likeness, "a", |_| ()).unwrap();
         assert_eq!(taken.ended.user.as_deref(), Some("next"));
@@ -209,7 +207,7 @@ mod tests {
         spares.take(&likeness, "a", |_| ());
         let making = spares.begin(&likeness).unwrap();
         let (connection, _redis) = prepared("one").await;
-        spares.keep(&likeness, making, connection).unwrap();
+        assert!(spares.keep(&likeness, making, connection).is_none());
         let mut retired = None;
         assert!(spares.take(&likeness, "b", |ended| retired = ended.user).is_none());
         assert_eq!(retired.as_deref(), Some("one"));
