@@ -19,8 +19,8 @@ const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 /// Fenced writes of 100 bytes, each followed by a fenced read; with --redis, the Redis port
 ///
 /// Without --redis every client holds a lock of its own and writes the object that it protects, over
-/// HTTP. With it, SET and GET are measured through the guard's Redis port, with a token and on open
-/// keys, beside Redis itself and beside twemproxy (nutcracker; left out where it is not installed).
+/// HTTP. With it, SET and GET are measured through the guard's Redis port, with a token, with
+/// a lock for each client and on open keys, beside Redis itself and beside twemproxy (nutcracker; left out where it is not installed).
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
