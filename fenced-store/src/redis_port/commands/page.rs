@@ -60,12 +60,12 @@ commands that [scripts may run](#not-in-scripts) |
 | transaction, subscription | as own |
 | guard | the guard answers; Redis sees nothing of it |
 
-A command that is not listed passes, as shared, if Redis tells all its keys by fixed positions or a \
+A command that is not listed passes, as shared, if Redis gives all its keys by fixed positions or a \
 count, calls it either a write or a read, and gives it no flags but `denyoom`, `fast` and \
 `movablekeys` beside; each key of such a write counts as written.
 So the plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
 Everything else that is not listed is refused: commands of modules, and commands that block, \
-administer, or do not tell their keys.
+administer, or do not give their keys.
 
 | command | passes as | keys |
 | --- | --- | --- |
