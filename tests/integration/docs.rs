@@ -1,4 +1,4 @@
-//! Every relative link of the documentation leads to something.
+//! The documentation: its links lead somewhere, and its words are those of the field.
 
 use std::path::{Path, PathBuf};
 
@@ -81,6 +81,39 @@ fn links_lead_somewhere() {
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
     assert!(seen > 20, "only {seen} links were found");
+}
+
+/// Words that leave open which party is meant, and what to write instead.
+const VAGUE: [(&str, &str); 9] = [
+    ("anybody", "any client, any user"),
+    ("hears", "receives, is notified"),
+    ("mended", "fixed"),
+    ("nobody", "no client, no holder; or name what is not known"),
+    ("somebody", "another client, an operator"),
+    ("tell", "report, notify, reply; \"tell apart\" is distinguish"),
+    ("tells", "reports, notifies, replies"),
+    ("told", "reported, notified, given"),
+    ("whoever", "the client that, a user that"),
+];
+
+/// Decisions are frozen when they are made, and keep their words.
+#[test]
+fn pages_name_who_does_what() {
+    let mut found = Vec::new();
+    for page in pages() {
+        if page.parent().is_some_and(|folder| folder.ends_with("decisions")) {
+            continue;
+        }
+        let text = prose(&std::fs::read_to_string(&page).unwrap()).to_lowercase();
+        let words = text.split(|c: char| !c.is_alphanumeric());
+        for word in words {
+            let instead = VAGUE.iter().find(|(vague, _)| *vague == word);
+            found.extend(instead.map(|(_, instead)| {
+                format!("{}: instead of \"{word}\" write: {instead}", page.display())
+            }));
+        }
+    }
+    assert!(found.is_empty(), "vague words:\n{}", found.join("\n"));
 }
 
 /// The names in back quotes in the last column of a page's tables that end in "shown by".
