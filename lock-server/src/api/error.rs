@@ -92,9 +92,7 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
             .with("paused_ms", left_ms)
             .retry_after(left_ms.div_ceil(1_000).max(1))
             .hint("Ask with wait_ms, which keeps a place in the queue, or again later."),
-        StoreError::NotOffered { .. } => Reject::new(Code::NotOffered, refusal.to_string()).hint(
-            "docs/reference/guarantees.md says which store offers what; --store chooses one.",
-        ),
+        StoreError::NotOffered { .. } => not_offered(&refusal),
         StoreError::Unavailable(reason) => {
             Reject::new(Code::StoreUnavailable, reason).retry_after(RETRY_AFTER_SECS)
         }
@@ -104,4 +102,10 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         )
         .with("outcome", "unknown"),
     }
+}
+
+/// The problem for what no retry makes this store do.
+pub(super) fn not_offered(refusal: &StoreError) -> Reject {
+    Reject::new(Code::NotOffered, refusal.to_string())
+        .hint("docs/reference/guarantees.md says which store offers what; --store chooses one.")
 }

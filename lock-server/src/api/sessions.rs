@@ -199,6 +199,7 @@ pub(super) fn reject(refusal: StoreError) -> Reject {
         )
         .hint("Repeat the request with the same session_id: it is done at most once.")
         .with("outcome", "unknown"),
+        refusal @ StoreError::NotOffered { .. } => error::not_offered(&refusal),
         other => Reject::new(Code::StoreUnavailable, other.to_string()).retry_after(1),
     }
 }

@@ -155,6 +155,20 @@ async fn nothing_is_left_of_refused_requests(locks: &Locks, node: &Redis) {
     }
 }
 
+/// A quorum has no sessions, and no retry changes that.
+#[tokio::test]
+async fn sessions_are_not_offered() {
+    let nodes = QuorumNodes::start(3).await;
+    let server = Setup::lock_server(&nodes.url()).start().await;
+    let locks = server.locks();
+    let session = lease_id();
+    let begin = json!({"owner": "me", "ttl_ms": LONG_MS});
+    locks.0.post("/v1/sessions", &begin).await.problem(Code::NotOffered);
+    let bound = json!({"session_id": session, "ttl_ms": LONG_MS});
+    locks.acquire("a", bound).await.problem(Code::NotOffered);
+    locks.0.get(&format!("/v1/sessions/{session}")).await.problem(Code::NotOffered);
+}
+
 /// Nodes that are full refuse to note a vote. One may be; with two nothing is granted, and when
 /// there is room again all is as it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
