@@ -93,6 +93,58 @@ async fn connections_with_the_same_token_are_closed_together() {
     assert_eq!(redis.run::<String>(&["GET", &old.key("a")]).await, "1");
 }
 
+/// What Lettuce 6 and go-redis 9 send on a new connection of a pool; both ask for the credentials each
+/// time.
+fn handshakes(credential: &str) -> [Vec<Vec<&str>>; 2] {
+    let hello = vec!["HELLO", "3", "AUTH", "fence", credential];
+    let named = [&hello[..], &["SETNAME", "worker"]].concat();
+    let library = |name| vec!["CLIENT", "SETINFO", "LIB-NAME", name];
+    let version = vec!["CLIENT", "SETINFO", "LIB-VER", "1.0.0"];
+    [
+        vec![hello, library("Lettuce"), version.clone(), vec!["PING"]],
+        vec![named, library("go-redis(,go1.23)"), version],
+    ]
+}
+
+async fn connected(address: &str, handshake: &[Vec<&str>]) -> RespClient {
+    let mut client = RespClient::connect(address).await;
+    let words: Vec<&[&str]> = handshake.iter().map(Vec::as_slice).collect();
+    for reply in client.pipeline(&words).await {
+        assert!(reply.error().is_none(), "{reply:?}");
+    }
+    client
+}
+
+/// Neither driver can be run by these tests, so their pools are played by what they send.
+#[tokio::test]
+async fn pools_of_other_drivers_present_the_newest_lease() {
+    const SIZE: usize = 16;
+    let redis = Redis::start().await;
+    let guards = ports(&redis, 2).await;
+    for driver in 0..handshakes("").len() {
+        let id = driver.to_string();
+        let [old, between, new] = [10, 20, 30].map(|token| Grant::new(token, &id));
+        let (address, key) = (&guards[0].address, old.key("journal"));
+        let mut pool = Vec::new();
+        for _ in 0..SIZE {
+            let mut client = connected(address, &handshakes(&old.credential)[driver]).await;
+            assert!(client.call(&["RPUSH", &key, "old"]).await.error().is_none());
+            pool.push(client);
+        }
+        RespClient::fenced(&guards[1].address, &between.credential).await;
+        let late = pool[0].call(&["RPUSH", &key, "late"]).await;
+        assert!(is_refused(&late), "{late:?}");
+        for client in &mut pool {
+            assert!(is_closed(client).await);
+            // The pool makes another one in its place.
+            *client = connected(address, &handshakes(&new.credential)[driver]).await;
+            assert!(client.call(&["RPUSH", &key, "new"]).await.error().is_none());
+        }
+        let journal: Vec<String> = redis.run(&["LRANGE", &key, "0", "-1"]).await;
+        assert_eq!(journal, [vec!["old"; SIZE], vec!["new"; SIZE]].concat());
+    }
+}
+
 /// Replies that were not read yet come before the error, and the error before the end.
 #[tokio::test]
 async fn what_was_answered_before_is_delivered() {
