@@ -153,6 +153,8 @@ async fn a_damaged_data_folder() {
         server.process.terminate();
         server.process.ended().await;
         let mut files = files_under(&data.path());
+        // A file that was not complete when the server ended is removed at the next start.
+        files.retain(|path| path.extension().is_none_or(|extension| extension != "tmp"));
         files.sort_by_key(|path| std::fs::metadata(path).unwrap().len());
         let largest = files.pop().unwrap();
         std::fs::write(&largest, b"this was a database once").unwrap();

@@ -4,7 +4,7 @@
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until_true};
 
 use super::{Port, port, ports, setup};
 
@@ -156,6 +156,12 @@ async fn what_was_answered_before_is_delivered() {
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
     assert!(client.hears_within(10_000).await, "no reply began");
+    // A hand-over ends the old connection to Redis, and what Redis has not sent yet ends with it.
+    until_true("Redis to have sent the reply", || async {
+        let list: String = redis.run(&["CLIENT", "LIST"]).await;
+        list.lines().all(|line| line.contains(" oll=0 "))
+    })
+    .await;
     RespClient::fenced(&guards[1].address, &new.credential).await;
     client.send(&["SET", &old.key("b"), "late"]).await;
     let replies = client.until_closed().await;
