@@ -1,18 +1,18 @@
-//! One question to one guard.
+//! Reads the highest mark of one guard.
 
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{ASK_TIMEOUT, GuardUrl, http};
+use super::{GUARD_TIMEOUT, GuardUrl, http};
 
-/// What is needed of `GET /v1/stores`. Everything else may change without harm.
+/// The fields that are read of `GET /v1/stores`.
 #[derive(Debug, Deserialize)]
 struct Stores {
     namespace: Namespace,
 }
 
-/// What is needed of `GET /v1/fences`.
+/// The fields that are read of `GET /v1/fences`.
 #[derive(Debug, Deserialize)]
 struct Fences {
     fences: Vec<Line>,
@@ -24,19 +24,18 @@ struct Line {
     mark: Token,
 }
 
-/// The highest mark of the guard at `url`; none where it has seen no token yet.
+/// Returns the highest mark of the guard at `url`; `None` if it has seen no token.
 ///
 /// # Errors
-/// A sentence where it does not answer in time, or answers something else than a guard of
-/// `namespace` does.
-pub(super) async fn ask(
+/// A sentence if it does not reply in time, or the reply is not one of a guard of `namespace`.
+pub(super) async fn highest(
     client: &reqwest::Client,
     url: &GuardUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
-    tokio::time::timeout(ASK_TIMEOUT, highest_mark(client, url, namespace))
+    tokio::time::timeout(GUARD_TIMEOUT, highest_mark(client, url, namespace))
         .await
-        .unwrap_or_else(|_| Err(format!("no answer within {} ms", ASK_TIMEOUT.as_millis())))
+        .unwrap_or_else(|_| Err(format!("no reply within {} ms", GUARD_TIMEOUT.as_millis())))
 }
 
 async fn highest_mark(
@@ -47,20 +46,20 @@ async fn highest_mark(
     let stores: Stores = get(client, url, "/v1/stores").await?;
     if stores.namespace != *namespace {
         return Err(format!(
-            "it guards namespace {}, and this server issues tokens for {namespace}; name a guard \
+            "it guards namespace {}, but this server issues tokens for {namespace}; name a guard \
              of {namespace}",
             stores.namespace
         ));
     }
     let page: Fences = get(client, url, "/v1/fences?limit=1").await?;
-    judged(&page)
+    check(&page)
 }
 
-/// A guard that lists a mark cannot have a lower highest one, or none.
-fn judged(page: &Fences) -> Result<Option<Token>, String> {
+/// Checks that the highest mark is at least every listed one.
+fn check(page: &Fences) -> Result<Option<Token>, String> {
     match page.fences.iter().map(|line| line.mark).max() {
         Some(listed) if Some(listed) > page.highest_mark => {
-            Err(format!("it lists the mark {listed} and does not say that of its highest one"))
+            Err(format!("it lists the mark {listed}, which is above its highest_mark"))
         }
         _ => Ok(page.highest_mark),
     }
@@ -76,16 +75,15 @@ async fn get<T: DeserializeOwned>(
     let status = reply.status().as_u16();
     if matches!(status, 401 | 403) {
         return Err(format!(
-            "it answers {status} to {path}; name a bearer token with the right \"read *\" in its \
+            "it replies {status} to {path}; name a bearer token with the right \"read *\" in its \
              access file by --guard-auth-file"
         ));
     }
     if status != 200 {
-        return Err(format!("it answers {status} to {path}; is it a guard of this version?"));
+        return Err(format!("it replies {status} to {path}; is it a guard of this version?"));
     }
     let body = http::body(reply).await?;
-    serde_json::from_slice(&body)
-        .map_err(|_| format!("what it answers to {path} is not what a guard says"))
+    serde_json::from_slice(&body).map_err(|_| format!("its reply to {path} is not one of a guard"))
 }
 
 #[cfg(test)]
@@ -94,11 +92,11 @@ mod tests {
 
     fn page(json: &str) -> Result<Option<Token>, String> {
         let page = serde_json::from_str(json).map_err(|_| "shape".to_owned())?;
-        judged(&page)
+        check(&page)
     }
 
     #[test]
-    fn replies_are_taken_only_where_they_agree_with_themselves() {
+    fn contradictory_replies_are_refused() {
         let line = r#"{"lock":"a","mark":34,"lease_id":"67e55044-10b1-426f-9247-bb680e5fe0c8"}"#;
         let with = |highest: &str| page(&format!(r#"{{"fences":[{line}]{highest}}}"#));
         assert_eq!(with(r#","highest_mark":34"#), Ok(Token::new(34).ok()));
