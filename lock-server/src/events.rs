@@ -20,7 +20,7 @@ mod stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fence_protocol::wire::event::{Event, EventKind, ToldOfLock};
+use fence_protocol::wire::event::{Event, EventKind, RecentEvents};
 use fence_protocol::wire::lock::EndedReply;
 use fence_protocol::{LeaseId, LockName};
 use prometheus_client::metrics::counter::Counter;
@@ -225,7 +225,7 @@ impl Events {
     }
 
     /// Remembered events of a lock, or of one lease on it.
-    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> ToldOfLock {
+    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> RecentEvents {
         let is_meant = |event: &Event| lease_id.is_none() || event.lease_id == lease_id;
         let (events, refusals, gap) = {
             let ring = &self.state().ring;
@@ -235,7 +235,7 @@ impl Events {
         let now_ms = self.now_ms();
         let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
         let gap = gap.map(|entry| entry.aged(now_ms));
-        ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
+        RecentEvents { events: aged(events), refusals: aged(refusals), gap }
     }
 
     fn now_ms(&self) -> i64 {

@@ -85,7 +85,8 @@ impl GuardMarks {
                 } else {
                     self.incredible.push(format!(
                         "the guard {url} has seen token {mark}, which no lock server can have \
-                         issued: its lock is unusable until an operator removes that mark; sign tokens"
+                         issued, and refuses every holder of its lock: see \"A forged mark\" in \
+                         docs/operating/redis-port.md, and sign tokens"
                     ));
                 }
             }

@@ -31,7 +31,7 @@ async fn refusals(
     count: usize,
 ) -> Vec<fence_protocol::wire::event::Event> {
     until(&format!("{count} refusals of {lock}"), || async {
-        let told = explained(locks, lock).await.told;
+        let told = explained(locks, lock).await.recent;
         (told.refusals.len() >= count).then_some(told.refusals)
     })
     .await
@@ -91,9 +91,9 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
     // The asker's own, and nothing of others.
     let path = format!("/v1/locks/orders%2F42?lease_id={}", new.lease_id);
     let own: ExplainedLock = locks.0.get(&path).await.expect(200).read();
-    assert!(own.told.refusals.is_empty());
-    assert!(own.told.events.iter().all(|event| event.lease_id == Some(new.lease_id)), "{own:?}");
-    assert!(own.told.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
+    assert!(own.recent.refusals.is_empty());
+    assert!(own.recent.events.iter().all(|event| event.lease_id == Some(new.lease_id)), "{own:?}");
+    assert!(own.recent.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
 }
 
 /// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells the
@@ -216,7 +216,7 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
         guard.metric("fence_refusals_reported_total").await == count - unreported
     })
     .await;
-    assert_eq!(explained(&locks, "a").await.told.gap.unwrap().missed, Some(unreported));
+    assert_eq!(explained(&locks, "a").await.recent.gap.unwrap().missed, Some(unreported));
     assert_eq!(guard.metric("fence_refusals_waiting").await, 0);
     until_ready(&guard, "[+]refusal-reports ok").await;
 }

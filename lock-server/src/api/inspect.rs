@@ -31,7 +31,7 @@ pub(super) async fn show(
 ) -> Result<Json<ExplainedLock>, Reject> {
     let now = service.store.show(&lock).await;
     let now = now.map_err(|refusal| error::reject(&lock, refusal))?;
-    Ok(Json(ExplainedLock { now, told: service.events.of_lock(&lock, asker.lease_id) }))
+    Ok(Json(ExplainedLock { now, recent: service.events.of_lock(&lock, asker.lease_id) }))
 }
 
 /// The query of a listing.
