@@ -1,7 +1,7 @@
 //! The page on configuration names every setting that there is.
 
+use crate::config::{Config, PREFIX};
 use clap::CommandFactory as _;
-use fenced_store::config::{Config, PREFIX};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/configuration.md");
 

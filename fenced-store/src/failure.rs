@@ -7,10 +7,10 @@ use http::HeaderValue;
 use http::header::ETAG;
 use service_kit::problem::Reject;
 
-use super::Asked;
 use crate::etag::ETag;
-use crate::guard::Mark;
+use crate::service::Asked;
 use crate::store::{First, Outcome, StoreError};
+use crate::verdict::Mark;
 
 /// An operation that was not applied, or of which that is not known; ready to be sent.
 #[derive(Debug)]

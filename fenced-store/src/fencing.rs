@@ -11,9 +11,9 @@ use service_kit::clock::Clock;
 use service_kit::problem::Reject;
 
 use crate::credible;
-use crate::guard::Fence;
 use crate::key::ObjectKey;
 use crate::rules::{Protection, Rules};
+use crate::verdict::Fence;
 
 /// What a request wants with a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Intent {
 
 /// What the header is held against.
 #[derive(Debug)]
-pub struct Access {
+pub struct FencingPolicy {
     /// The namespace that tokens must belong to.
     pub namespace: Namespace,
     /// The keys that signatures are checked with. `None` takes unsigned tokens.
@@ -40,7 +40,7 @@ pub struct Access {
     pub clock: Arc<dyn Clock>,
 }
 
-impl Access {
+impl FencingPolicy {
     /// Whether every key that may be touched at all needs a token.
     pub(crate) fn needs_tokens(&self) -> bool {
         !self.allow_unfenced_reads && self.rules.need_tokens()
@@ -175,9 +175,9 @@ mod tests {
     const WALL_MS: u64 = EPOCH_2025_MS + 60 * 86_400_000;
     const LEASE: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
-    fn access(keys: Option<Keyring>) -> Access {
+    fn access(keys: Option<Keyring>) -> FencingPolicy {
         let rules = ["orders/{id}/**=orders/{id}", "public/**=@open"];
-        Access {
+        FencingPolicy {
             namespace: Namespace::default(),
             keys,
             rules: Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap(),
@@ -194,7 +194,12 @@ mod tests {
         headers
     }
 
-    fn ask(access: &Access, key: &str, values: &[&str], intent: Intent) -> Result<bool, u16> {
+    fn ask(
+        access: &FencingPolicy,
+        key: &str,
+        values: &[&str],
+        intent: Intent,
+    ) -> Result<bool, u16> {
         let key = ObjectKey::new(key).unwrap();
         access
             .to_object(&key, &headers(values), intent)
@@ -238,7 +243,7 @@ mod tests {
 
     #[test]
     fn unfenced_reads_are_an_option_and_writes_never_are() {
-        let lax = Access { allow_unfenced_reads: true, ..access(None) };
+        let lax = FencingPolicy { allow_unfenced_reads: true, ..access(None) };
         assert_eq!(ask(&lax, "orders/42", &[], Intent::Read), Ok(false));
         assert_eq!(ask(&lax, "orders/42", &[], Intent::Write), Err(428));
         assert_eq!(ask(&lax, "orders/42", &[&token("orders/42")], Intent::Read), Ok(true));
@@ -248,7 +253,7 @@ mod tests {
     fn a_rule_can_let_reads_pass_and_a_default_can_deny() {
         let rules = ["orders/{id}/**=orders/{id},unfenced-reads", "jobs/**=jobs"];
         let rules = Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap();
-        let access = Access { rules: rules.with_default(DefaultRule::Deny), ..access(None) };
+        let access = FencingPolicy { rules: rules.with_default(DefaultRule::Deny), ..access(None) };
         for (key, values, read, write) in [
             ("orders/42/x", &[][..], Ok(false), Err(428)),
             ("orders/42/x", &[token("orders/42").as_str()], Ok(true), Ok(true)),
@@ -261,7 +266,7 @@ mod tests {
             assert_eq!(ask(&access, key, values, Intent::Write), write, "{key} {values:?}");
         }
         let key = ObjectKey::new("other").unwrap();
-        let lax = Access { allow_unfenced_reads: true, ..access };
+        let lax = FencingPolicy { allow_unfenced_reads: true, ..access };
         let denied = lax.to_object(&key, &HeaderMap::new(), Intent::Read).unwrap_err();
         assert_eq!(denied.code(), Code::Forbidden);
     }

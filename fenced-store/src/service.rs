@@ -9,9 +9,8 @@ use http::HeaderMap;
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
-use crate::access::{Access, Intent};
 use crate::counters::Counters;
-use crate::guard::{Fence, Mark};
+use crate::fencing::{FencingPolicy, Intent};
 use crate::key::ObjectKey;
 use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
@@ -20,15 +19,15 @@ use crate::rules::Protection;
 use crate::store::{
     Effect, FenceStore, Fences, First, Once, Operation, Outcome, StoreError, StoreReport,
 };
+use crate::verdict::{Fence, Mark};
 
-mod failure;
-pub use failure::{Failure, UNKNOWN_HINT, failure};
+pub use crate::failure::{Failure, UNKNOWN_HINT, failure};
 
 /// The guard: rules, store, and the account of what was refused. Shared by all requests.
 #[derive(Debug)]
 pub struct Guard {
     /// Who may reach what.
-    pub access: Access,
+    pub fencing: FencingPolicy,
     /// The marks; of the objects' store, or of the lanes before an opaque upstream.
     pub fences: Arc<dyn Fences>,
     /// The objects, where this guard keeps some.
@@ -101,21 +100,21 @@ impl Guard {
     /// shows no good token and observe mode lets it pass.
     ///
     /// # Errors
-    /// As [`Access::to_object`].
+    /// As [`FencingPolicy::to_object`].
     pub fn fence(
         &self,
         key: &ObjectKey,
         headers: &HeaderMap,
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
-        match self.access.to_object(key, headers, intent) {
+        match self.fencing.to_object(key, headers, intent) {
             Err(reject) if self.passes(reject.code(), key, &reject.problem().detail) => Ok(None),
             other => other,
         }
     }
 
     fn passes(&self, code: Code, key: &ObjectKey, detail: &str) -> bool {
-        self.observer.passes(code, self.access.rules.label(key.as_str().as_bytes()), detail)
+        self.observer.passes(code, self.fencing.rules.label(key.as_str().as_bytes()), detail)
     }
 
     /// Observe mode: counts what the fence (or its store) would have refused, and returns the mark
@@ -131,7 +130,7 @@ impl Guard {
         {
             return outcome.mark();
         }
-        let rule = self.access.rules.label(key.as_str().as_bytes());
+        let rule = self.fencing.rules.label(key.as_str().as_bytes());
         self.would_refuse(asked, rule, outcome.clone());
         refused_by(outcome).map(|mark| mark.token)
     }
@@ -181,7 +180,7 @@ impl Guard {
             gaps,
         };
         StoresReply {
-            namespace: self.access.namespace.clone(),
+            namespace: self.fencing.namespace.clone(),
             mode: self.observer.mode(),
             stores: vec![line],
             would_refuse: self.observer.lines(),
@@ -207,7 +206,7 @@ impl Guard {
         self.tracked(async move {
             let fence = asked.fence.clone();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
-            let rule = guard.access.rules.label(operation.key().as_str().as_bytes());
+            let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
             let Some(mark) = guard.passed_mark(&asked, rule, &first) else {
                 return guard.account(&asked, first);
             };
@@ -220,7 +219,7 @@ impl Guard {
 
     /// `name` as the sender's name for `operation`, among those of the lock that protects its key.
     pub fn once(&self, name: &str, operation: &Operation) -> Once {
-        let lock = match self.access.rules.protection(operation.key()) {
+        let lock = match self.fencing.rules.protection(operation.key()) {
             Ok(Protection::Lock { lock, .. }) => Some(lock),
             Ok(Protection::Open | Protection::Deny) | Err(_) => None,
         };

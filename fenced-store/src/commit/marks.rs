@@ -8,8 +8,8 @@ use fence_protocol::{LockName, Token};
 use redb::{ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::Cause;
-use crate::guard::Mark;
 use crate::store::{FenceList, FenceQuery};
+use crate::verdict::Mark;
 
 /// Lock → (token, lease). Rows are never removed (invariant G4).
 pub(crate) const MARKS: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("marks");

@@ -16,9 +16,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::any;
 use service_kit::Kit;
 
-use crate::api::router::Shared;
 use crate::commit::FolderError;
 use crate::counters::Counters;
+use crate::doors::objects::router::Shared;
 use crate::store::StoreError;
 
 mod client;
@@ -27,8 +27,11 @@ mod handler;
 mod headers;
 mod journal;
 pub mod lane;
+#[cfg(test)]
+mod lane_model;
 mod lanes;
 mod second_name;
+mod ticket;
 mod upstream;
 
 pub use lanes::Lanes;
@@ -64,7 +67,7 @@ pub fn routes(shared: Shared, lanes: Arc<Lanes>, upstream: &Upstream) -> Router 
     Router::new()
         .route("/", any(handler::forward))
         .route("/{*path}", any(handler::forward))
-        .layer(from_fn_with_state(guarantee, crate::api::guarantee))
+        .layer(from_fn_with_state(guarantee, crate::doors::objects::guarantee))
         .with_state(state)
 }
 

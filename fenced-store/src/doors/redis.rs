@@ -26,10 +26,10 @@ use fence_protocol::wire::fence::Mode;
 use service_kit::redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
-use crate::guard::Fence;
 use crate::service::{Asked, Guard};
 use crate::store::Outcome;
 use crate::store::redis::Shared;
+use crate::verdict::Fence;
 
 mod authorize;
 mod budget;
@@ -138,14 +138,14 @@ impl Port {
         redis: Arc<Shared>,
         settings: PortSettings,
     ) -> Result<Arc<Self>, String> {
-        probe::probe(&redis, &guard.access.namespace).await?;
+        probe::probe(&redis, &guard.fencing.namespace).await?;
         let observing = observing(&guard, &redis.link);
         let table = read_table(&redis.link, observing).await?;
         let (publish, table) = watch::channel(Arc::new(table));
         let counters = PortCounters::new(&guard.kit.metrics);
         let (ended, worker) = retire::queue(Arc::clone(&redis));
         let tasks = guard.kit.tasks.clone();
-        confine::remove_leftovers(&redis, guard.access.namespace.as_str()).await;
+        confine::remove_leftovers(&redis, guard.fencing.namespace.as_str()).await;
         let port = Arc::new(Self {
             version: RwLock::new(read_version(&redis.link).await),
             guard,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::commit::marks::Highest;
 use crate::commit::{Committer, FolderError, marks};
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 mod names;
 mod step;

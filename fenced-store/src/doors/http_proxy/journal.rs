@@ -12,8 +12,8 @@ use service_kit::tasks::Tasks;
 use super::lane::OpId;
 use crate::commit::marks::{self, Highest, MARKS};
 use crate::commit::{Cause, Committer, Done, FolderError};
-use crate::guard::{Fence, Mark, Verdict, judge};
 use crate::store::{Effect, FenceList, FenceQuery, Outcome, StoreError};
+use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Operation → (lock, token).
 const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");

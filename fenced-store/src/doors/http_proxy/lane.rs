@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fence_protocol::Token;
 
-use crate::guard::{Mark, Verdict, judge};
+use crate::verdict::{Mark, Verdict, judge};
 
 /// Names one operation; unique in the state folder's life.
 pub type OpId = u64;
@@ -353,12 +353,9 @@ impl Lane {
 }
 
 #[cfg(test)]
-mod model;
-
-#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     /// The mark came to belong to another lease while the intent was being written.
     #[test]

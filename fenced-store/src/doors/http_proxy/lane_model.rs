@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::guard::tests::mark;
+use fence_protocol::Token;
+
+use super::lane::{Action, Event, Kind, Lane, MAX_WAITING, OpId, Why};
+use crate::verdict::Mark;
+use crate::verdict::tests::mark;
 
 /// The upstream's maximum request lifetime.
 const LIFETIME_MS: u64 = 10;

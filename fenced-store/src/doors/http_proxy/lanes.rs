@@ -14,13 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Intent, Journal};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
+use super::ticket::Ticket;
 use super::{ProxyError, Upstream, UpstreamUrl};
 use crate::counters::Counters;
-use crate::guard::{Fence, Mark};
 use crate::store::{Effect, FenceList, FenceQuery, Fences, Outcome, StoreError, StoreReport};
-
-mod ticket;
-pub(super) use ticket::Ticket;
+use crate::verdict::{Fence, Mark};
 
 /// At most this many lanes are in memory; idle ones make room, and come back from the file.
 const MAX_LANES: usize = 100_000;

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::app;
-use crate::proxy::Upstream;
+use crate::doors::http_proxy::Upstream;
 use crate::settings::{Backend, Settings};
 
 /// A request that reached the upstream. Dropping it breaks the connection.

@@ -4,12 +4,12 @@ use std::sync::Weak;
 
 use fence_protocol::LockName;
 
-use super::Lanes;
-use crate::proxy::lane::{Event, Kind, OpId};
+use super::lane::{Event, Kind, OpId};
+use super::lanes::Lanes;
 
 /// One admitted operation. A write whose ticket is dropped without a word is in doubt.
 #[derive(Debug)]
-pub(in crate::proxy) struct Ticket {
+pub(super) struct Ticket {
     lanes: Weak<Lanes>,
     lock: LockName,
     op: OpId,
@@ -23,12 +23,12 @@ impl Ticket {
     }
 
     /// The upstream has answered, or was certainly not reached.
-    pub(in crate::proxy) fn ended(mut self) {
+    pub(super) fn ended(mut self) {
         self.settle(false);
     }
 
     /// Nobody knows what the upstream did or will do.
-    pub(in crate::proxy) fn in_doubt(mut self) {
+    pub(super) fn in_doubt(mut self) {
         self.settle(true);
     }
 

@@ -4,8 +4,8 @@ use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName, Owner};
 use http::{HeaderMap, HeaderName, Uri};
 use service_kit::problem::Reject;
 
-use crate::access::Intent;
 use crate::etag::Condition;
+use crate::fencing::Intent;
 use crate::key::{ObjectKey, lock_from_path};
 use crate::service::{Asked, Guard};
 

@@ -24,7 +24,7 @@ pub(super) async fn seal(
         let hint = "POST to /v1/fences/{lock}/seal.";
         return Err(Reject::new(Code::NotFound, detail).hint(hint).into());
     };
-    let fence = guard.access.to_lock(&lock, &headers)?;
+    let fence = guard.fencing.to_lock(&lock, &headers)?;
     let owner = request::owner(&headers)?;
     let text = format!("SEAL {lock}");
     let asked = Asked { fence: Some(fence.clone()), kind: "seal", text, owner };

@@ -40,7 +40,7 @@ pub(super) fn authorize(
 ) -> Result<(), Denied> {
     match plan.touches {
         Touches::Nothing => Ok(()),
-        Touches::Keyspace if tokens.is_empty() && guard.access.protects_reads() => {
+        Touches::Keyspace if tokens.is_empty() && guard.fencing.protects_reads() => {
             let line = "NOTOKEN the names of all keys are read with a token only, of whichever \
                         lock; or start the guard with --allow-unfenced-reads";
             Err(Denied { code: Code::TokenRequired, arg: None, line: line.to_owned() })
@@ -63,7 +63,7 @@ pub(super) fn authorize(
 /// FLUSHDB and FLUSHALL: every rule has to be open, or of a lock that is held.
 fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
     let denied = |code, line: String| Err(Denied { code, arg: None, line });
-    match guard.access.rules.locks_of_everything() {
+    match guard.fencing.rules.locks_of_everything() {
         Ok(locks) => match locks.iter().find(|lock| !tokens.holds(lock)) {
             None => Ok(()),
             Some(lock) => denied(
@@ -86,9 +86,9 @@ fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
 
 /// SORT with BY or GET: every key that can be named must be readable.
 fn named_by_data(guard: &Guard, tokens: &HeldTokens, command: Command<'_>) -> Result<(), Denied> {
-    let access = &guard.access;
+    let fencing = &guard.fencing;
     let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
-    let patterns = access.rules.key_patterns(&locks, access.allow_unfenced_reads);
+    let patterns = fencing.rules.key_patterns(&locks, fencing.allow_unfenced_reads);
     match data_patterns(command).find(|lead| !patterns.cover_all_behind(lead)) {
         None => Ok(()),
         Some(lead) => {
@@ -110,11 +110,11 @@ fn one(
     scratch: &mut String,
 ) -> Result<(), (Code, String)> {
     let resolved = guard
-        .access
+        .fencing
         .rules
         .resolve(key, scratch)
         .map_err(|error| (Code::Forbidden, denied_key(key, &error.to_string())))?;
-    let may_read = resolved.unfenced_reads || guard.access.allow_unfenced_reads;
+    let may_read = resolved.unfenced_reads || guard.fencing.allow_unfenced_reads;
     match resolved.protection {
         Protects::Open => Ok(()),
         Protects::Deny => {

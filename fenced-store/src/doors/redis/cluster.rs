@@ -24,7 +24,7 @@ use super::commands::{CommandTable, KeyUse};
 use super::refusal::{self, Refusal};
 use super::resp::request::Command;
 use super::resp::{Protocol, encode};
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

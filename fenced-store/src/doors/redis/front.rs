@@ -48,7 +48,7 @@ impl Front {
         match behind {
             Behind::One(redis) => Port::open(guard, redis, settings).await.map(Self::One),
             Behind::Cluster(target) => {
-                let cluster = Cluster::open(target, &guard.access.namespace, &guard.kit).await?;
+                let cluster = Cluster::open(target, &guard.fencing.namespace, &guard.kit).await?;
                 let listen = settings.listen;
                 Ok(Self::Cluster(listen, ClusterPort::new(cluster, guard, settings)))
             }

@@ -87,7 +87,7 @@ impl Hub {
         let budget =
             Budget::new(settings.max_buffer_bytes / settings.threads, settings.max_command_bytes);
         let mode = port.guard.observer.mode();
-        let users = AclUsers::new(port.guard.access.namespace.as_str(), mode);
+        let users = AclUsers::new(port.guard.fencing.namespace.as_str(), mode);
         let limits_strangers = stranger::are_limited(&port.guard);
         Rc::new(Self {
             port,
@@ -240,7 +240,7 @@ impl Hub {
             return KeyPatterns::everything();
         }
         let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
-        guard.access.rules.key_patterns(&locks, guard.access.allow_unfenced_reads)
+        guard.fencing.rules.key_patterns(&locks, guard.fencing.allow_unfenced_reads)
     }
 
     /// Connects; once more where the connection broke while it was registered. A higher token may

@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use super::refusal::Refusal;
 use super::resp::request::Command;
 use super::tokens::HeldTokens;
-use crate::access::Access;
-use crate::guard::Fence;
+use crate::fencing::FencingPolicy;
+use crate::verdict::Fence;
 
 /// How often the file is read.
 const READ_EVERY: Duration = Duration::from_millis(500);
@@ -128,13 +128,13 @@ impl Login {
     /// Kind of the refusal, and the line to be answered.
     pub(super) fn read(
         text: &[u8],
-        access: &Access,
+        policy: &FencingPolicy,
         password: Option<&PortPassword>,
     ) -> Result<Self, (Code, Refusal)> {
         if password.is_some_and(|password| password.is(text)) {
             return Ok(Self::Password);
         }
-        HeldTokens::read(text, access).map(Self::Tokens).map_err(|(code, refusal)| {
+        HeldTokens::read(text, policy).map(Self::Tokens).map_err(|(code, refusal)| {
             let is_credential = code != Code::MalformedToken || begins_as_credential(text);
             match is_credential {
                 true => (code, refusal),

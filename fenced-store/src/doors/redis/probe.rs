@@ -12,10 +12,10 @@ use service_kit::ids;
 
 use super::upstream::connect::RawWire;
 use crate::fail_points::FailPoints;
-use crate::guard::{Fence, Mark};
 use crate::store::redis::preempt::{self, Wire};
 use crate::store::redis::reply::{self, Step};
 use crate::store::redis::{Keys, Shared};
+use crate::verdict::{Fence, Mark};
 
 const EXPIRE_SECS: u64 = 60;
 /// The id of the probe's own state.

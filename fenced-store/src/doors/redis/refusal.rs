@@ -3,7 +3,7 @@
 
 use fence_protocol::{LockName, Token};
 
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 /// A refusal by the fence, or the reason why a connection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub(crate) fn denied_key(key: &[u8], reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     #[test]
     fn a_stale_token_is_told_with_its_values() {

@@ -117,8 +117,8 @@ mod tests {
     use fence_protocol::LockName;
 
     use super::*;
-    use crate::guard::Fence;
-    use crate::guard::tests::mark;
+    use crate::verdict::Fence;
+    use crate::verdict::tests::mark;
 
     fn line(reply: &str) -> Option<String> {
         let fence = Fence { lock: LockName::new("orders/1").unwrap(), presented: mark(5, 1) };

@@ -167,8 +167,8 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis_port::resp::Protocol;
-    use crate::redis_port::tokens::HeldTokens;
+    use crate::doors::redis::resp::Protocol;
+    use crate::doors::redis::tokens::HeldTokens;
 
     async fn prepared(user: &str) -> (Prepared, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

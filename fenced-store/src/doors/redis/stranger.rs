@@ -14,7 +14,7 @@ const ARG_BYTES_MAX: usize = 16 * 1024;
 /// Whether clients without a token are limited: where every key needs one, and what has none is
 /// refused.
 pub(super) fn are_limited(guard: &Guard) -> bool {
-    guard.access.needs_tokens() && guard.observer.mode() == Mode::Enforce
+    guard.fencing.needs_tokens() && guard.observer.mode() == Mode::Enforce
 }
 
 /// Whether a stranger may send a command that begins so. `FENCE credential COMMAND …` brings its token
@@ -45,7 +45,7 @@ pub(super) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis_port::resp::request::{RequestLimits, RequestParser};
+    use crate::doors::redis::resp::request::{RequestLimits, RequestParser};
 
     /// Of the first bytes of a command, where `good` is the only credential.
     fn checked(bytes: &str) -> Result<(), ProtocolError> {

@@ -66,8 +66,8 @@ impl TokenGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::Fence;
-    use crate::guard::tests::mark;
+    use crate::verdict::Fence;
+    use crate::verdict::tests::mark;
 
     #[test]
     fn a_group_lives_as_long_as_its_clients() {

@@ -5,8 +5,8 @@ use fence_protocol::{Code, LockName, Token, credential};
 
 use super::refusal::Refusal;
 use super::resp::encode;
-use crate::access::Access;
-use crate::guard::Fence;
+use crate::fencing::FencingPolicy;
+use crate::verdict::Fence;
 
 /// At most so many locks a connection.
 pub(crate) const MAX_TOKENS: usize = 16;
@@ -22,15 +22,15 @@ impl HeldTokens {
     ///
     /// # Errors
     /// The line to be answered.
-    pub(crate) fn genuine(text: &[u8], access: &Access) -> Result<Vec<Fence>, Refusal> {
-        Self::read(text, access).map_err(|(_, refusal)| refusal)
+    pub(crate) fn genuine(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, Refusal> {
+        Self::read(text, policy).map_err(|(_, refusal)| refusal)
     }
 
     /// As [`HeldTokens::genuine`], with the kind of refusal.
     ///
     /// # Errors
     /// Kind, and the line to be answered.
-    pub(crate) fn read(text: &[u8], access: &Access) -> Result<Vec<Fence>, (Code, Refusal)> {
+    pub(crate) fn read(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, (Code, Refusal)> {
         let refuse = |code, reason: String| (code, Refusal::Line(format!("WRONGTOKEN {reason}")));
         let wrong = |reason: String| refuse(Code::MalformedToken, reason);
         let text = std::str::from_utf8(text)
@@ -39,7 +39,7 @@ impl HeldTokens {
         tokens
             .into_iter()
             .map(|token| {
-                let fence = access.genuine(token);
+                let fence = policy.genuine(token);
                 fence.map_err(|reject| refuse(reject.code(), reject.problem().detail.clone()))
             })
             .collect()
@@ -118,7 +118,7 @@ pub(crate) fn help(out: &mut BytesMut) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     fn fence(lock: &str, token: u64) -> Fence {
         Fence { lock: LockName::new(lock).unwrap(), presented: mark(token, token) }

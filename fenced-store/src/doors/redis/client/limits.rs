@@ -37,9 +37,9 @@ impl Client {
         if !self.is_stranger() {
             return Ok(());
         }
-        let access = &self.hub.port.guard.access;
+        let policy = &self.hub.port.guard.fencing;
         stranger::check(self.parser.begun(&self.buf), |credential| {
-            HeldTokens::genuine(credential, access).is_ok()
+            HeldTokens::genuine(credential, policy).is_ok()
         })
     }
 

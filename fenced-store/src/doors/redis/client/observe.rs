@@ -13,8 +13,8 @@ use super::super::refusal::Refusal;
 use super::super::resp::request::Command;
 use super::super::tokens::HeldTokens;
 use super::Client;
-use crate::guard::Fence;
 use crate::store::{Outcome, StoreError};
+use crate::verdict::Fence;
 
 impl Client {
     /// Whether nothing is refused.
@@ -26,7 +26,7 @@ impl Client {
     pub(super) fn passes(&self, command: Command<'_>, denied: &Denied) -> bool {
         let guard = &self.hub.port.guard;
         let key = denied.arg.map_or(&b""[..], |arg| command.arg(arg));
-        guard.observer.passes(denied.code, guard.access.rules.label(key), &denied.line)
+        guard.observer.passes(denied.code, guard.fencing.rules.label(key), &denied.line)
     }
 
     /// Counts a command that passes only because nothing is refused.
@@ -40,7 +40,7 @@ impl Client {
     /// # Errors
     /// The line to be answered.
     pub(super) fn read_credential(&self, credential: &[u8]) -> Result<Vec<Fence>, Refusal> {
-        let read = HeldTokens::read(credential, &self.hub.port.guard.access);
+        let read = HeldTokens::read(credential, &self.hub.port.guard.fencing);
         self.unless_observed(read, Vec::new())
     }
 
@@ -50,7 +50,7 @@ impl Client {
     /// The line to be answered.
     pub(super) fn read_login(&self, text: &[u8]) -> Result<Login, Refusal> {
         let port = &self.hub.port;
-        let read = Login::read(text, &port.guard.access, port.settings.password.as_ref());
+        let read = Login::read(text, &port.guard.fencing, port.settings.password.as_ref());
         self.unless_observed(read, Login::Tokens(Vec::new()))
     }
 

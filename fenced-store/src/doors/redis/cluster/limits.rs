@@ -41,7 +41,7 @@ fn is_wide(arg: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis_port::cluster::shape::tests::with_command;
+    use crate::doors::redis::cluster::shape::tests::with_command;
 
     #[test]
     fn wide_integers_and_long_commands_are_refused() {

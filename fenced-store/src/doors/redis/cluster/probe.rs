@@ -12,7 +12,7 @@ use super::super::refusal::Refusal;
 use super::nodes::Nodes;
 use super::slots::Tags;
 use super::step::{self, Marks, Step};
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 const CONNECTIONS: usize = 3;
 const RACERS_A_CONNECTION: usize = 8;

@@ -220,9 +220,9 @@ impl Session {
         if !self.is_stranger() {
             return Ok(());
         }
-        let access = &self.port.guard.access;
+        let policy = &self.port.guard.fencing;
         stranger::check(parser.begun(buf), |credential| {
-            HeldTokens::genuine(credential, access).is_ok()
+            HeldTokens::genuine(credential, policy).is_ok()
         })
     }
 

@@ -5,7 +5,7 @@ use service_kit::redis_link::Script;
 
 use super::super::refusal::Refusal;
 use super::mark_of;
-use crate::guard::Fence;
+use crate::verdict::Fence;
 
 /// What the script's own errors begin with. No command of Redis answers so.
 const OWN_CODE: &str = "FENCEPOST";
@@ -94,7 +94,7 @@ mod tests {
     use fence_protocol::LockName;
 
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     #[test]
     fn the_scripts_words_are_told_from_the_commands() {

@@ -5,8 +5,8 @@
 use super::policy::ByHand;
 use super::refused::Refused;
 use super::{Handling, KeyAccess, KeyUse, Plan, Touches};
+use crate::doors::redis::resp::request::Command;
 use crate::key::{OWN_NAMES, is_own_name};
-use crate::redis_port::resp::request::Command;
 
 impl ByHand {
     /// How the command travels if it has no option that says otherwise.

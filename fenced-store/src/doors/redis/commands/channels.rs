@@ -7,8 +7,8 @@
 
 use super::Touches;
 use super::refused::Refused;
+use crate::doors::redis::resp::request::Command;
 use crate::key::is_own_name;
-use crate::redis_port::resp::request::Command;
 
 /// Which arguments of a command are channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::refused::Refused;
 use super::spec::{Number, Spec};
 use super::table::{Entries, Entry};
 use super::{Handling, KeyAccess, KeyUse, Plan, Touches, by_hand};
-use crate::redis_port::resp::request::Command;
+use crate::doors::redis::resp::request::Command;
 
 /// The flags that a command which nobody has thought about may have. All others (`admin`,
 /// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.

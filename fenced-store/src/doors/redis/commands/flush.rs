@@ -3,8 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::redis_port::resp::encode;
-use crate::redis_port::resp::request::Command;
+use crate::doors::redis::resp::encode;
+use crate::doors::redis::resp::request::Command;
 
 /// The script that is sent in place of FLUSHDB or FLUSHALL; `None` for any other command.
 pub(crate) fn instead_of(command: Command<'_>) -> Option<Bytes> {

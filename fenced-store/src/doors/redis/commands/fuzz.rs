@@ -1,8 +1,8 @@
 //! Fuzz target: what Redis says of its commands, and commands that are planned by it.
 
 use super::{CommandTable, KeyUse};
-use crate::redis_port::resp::reply::ReplyScanner;
-use crate::redis_port::resp::request::{Parsed, RequestLimits, RequestParser};
+use crate::doors::redis::resp::reply::ReplyScanner;
+use crate::doors::redis::resp::request::{Parsed, RequestLimits, RequestParser};
 
 /// A reply to COMMAND, and commands behind it. Whatever both say, a key is an argument of its
 /// command, and none of them is of the guard's own.

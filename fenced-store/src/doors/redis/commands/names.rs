@@ -5,8 +5,8 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 
 use super::is_own_name;
-use crate::redis_port::resp::request::Command;
-use crate::redis_port::resp::{Protocol, encode};
+use crate::doors::redis::resp::request::Command;
+use crate::doors::redis::resp::{Protocol, encode};
 
 /// How often RANDOMKEY is sent for one reply, so that a name which is not Fencepost's own is among
 /// the replies even where most keys are.

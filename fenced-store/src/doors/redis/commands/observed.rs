@@ -8,9 +8,9 @@ use super::policy::Observed;
 use super::refused::{Refused, shown};
 use super::table::Entry;
 use super::{CommandTable, Handling, KeyUse, Local, Plan, Touches};
+use crate::doors::redis::look_ups;
+use crate::doors::redis::resp::request::Command;
 use crate::key::is_own_name;
-use crate::redis_port::look_ups;
-use crate::redis_port::resp::request::Command;
 
 /// What the user of a script may run in observe mode, in words of Redis' ACL. FLUSHDB and FLUSHALL
 /// would delete Fencepost's own keys, SWAPDB and MIGRATE would move them.

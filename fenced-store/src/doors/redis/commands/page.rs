@@ -13,7 +13,7 @@ const HEAD: &str = "\
 
 What the Redis port does with every command of Redis 7.0, and with those of later versions that it \
 knows.
-This page is made from the policy in `fenced-store/src/redis_port/commands/policy.rs` and the \
+This page is made from the policy in `fenced-store/src/doors/redis/commands/policy.rs` and the \
 COMMAND reply of a real Redis; a test compares them.
 
 The keys of a command are checked against the locks whose tokens the connection holds.

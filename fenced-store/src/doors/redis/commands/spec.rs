@@ -2,7 +2,7 @@
 
 use super::refused::Refused;
 use super::{KeyAccess, KeyUse};
-use crate::redis_port::resp::request::Command;
+use crate::doors::redis::resp::request::Command;
 
 /// Where keys are, and what happens to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::compile::{Action, Denial};
 use super::refused::Refused;
-use crate::redis_port::resp::request::Command;
+use crate::doors::redis::resp::request::Command;
 
 /// Longer than the name of any command that is passed on.
 const NAME_BYTES_MAX: usize = 40;

@@ -15,7 +15,7 @@ use crate::store::redis::Shared;
 
 /// The users of one thread of the port.
 #[derive(Debug)]
-pub(in crate::redis_port) struct AclUsers {
+pub(in crate::doors::redis) struct AclUsers {
     prefix: String,
     next: Cell<u64>,
     is_allowed: Cell<bool>,
@@ -23,7 +23,7 @@ pub(in crate::redis_port) struct AclUsers {
 }
 
 impl AclUsers {
-    pub(in crate::redis_port) fn new(namespace: &str, mode: Mode) -> Self {
+    pub(in crate::doors::redis) fn new(namespace: &str, mode: Mode) -> Self {
         let wide = match mode {
             Mode::Enforce => WIDE,
             Mode::Observe => WIDE_OBSERVED,
@@ -42,7 +42,7 @@ impl AclUsers {
     ///
     /// # Errors
     /// Why Redis cannot be used.
-    pub(in crate::redis_port) async fn user(
+    pub(in crate::doors::redis) async fn user(
         &self,
         redis: &Shared,
         rules: Arc<[String]>,
@@ -102,7 +102,7 @@ impl AclUsers {
 
 /// Removes the users of guards that ended without doing so: those of this namespace that no
 /// connection uses.
-pub(in crate::redis_port) async fn remove_leftovers(redis: &Shared, namespace: &str) {
+pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace: &str) {
     let (mut users, mut clients) = (redis::cmd("ACL"), redis::cmd("CLIENT"));
     users.arg("USERS");
     clients.arg("LIST");
@@ -128,7 +128,10 @@ pub(in crate::redis_port) async fn remove_leftovers(redis: &Shared, namespace: &
 ///
 /// # Errors
 /// A sentence.
-pub(in crate::redis_port) async fn remove(redis: &Shared, names: &[String]) -> Result<(), String> {
+pub(in crate::doors::redis) async fn remove(
+    redis: &Shared,
+    names: &[String],
+) -> Result<(), String> {
     let mut command = redis::cmd("ACL");
     command.arg("DELUSER").arg(names);
     redis.link.call(&command).await.map(drop).map_err(|error| error.to_string())

@@ -3,9 +3,6 @@
 use super::ProtocolError;
 use super::length::{Length, NoNumber};
 
-#[cfg(test)]
-mod tests;
-
 /// How far one call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {

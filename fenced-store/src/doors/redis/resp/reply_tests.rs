@@ -1,8 +1,8 @@
 use bytes::{BufMut, BytesMut};
 use proptest::prelude::*;
 
-use super::*;
-use crate::redis_port::resp::{Protocol, encode};
+use super::reply::*;
+use super::{Protocol, ProtocolError, encode};
 
 /// The replies of a stream by type and length, and what is left of it or wrong with it.
 #[derive(Debug, Default, PartialEq)]

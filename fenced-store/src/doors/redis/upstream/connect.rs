@@ -11,16 +11,16 @@ use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::doors::redis::confine::AclUser;
+use crate::doors::redis::refusal::Refusal;
+use crate::doors::redis::resp::Protocol;
+use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::fail_points::FailPoint;
-use crate::guard::Fence;
-use crate::redis_port::confine::AclUser;
-use crate::redis_port::refusal::Refusal;
-use crate::redis_port::resp::Protocol;
-use crate::redis_port::resp::reply::ReplyScanner;
 use crate::store::Outcome;
 use crate::store::redis::Shared;
 use crate::store::redis::preempt::{self, Failed, Registration, Wire};
 use crate::store::redis::reply::{self, Step};
+use crate::verdict::Fence;
 
 /// How long all of it may take.
 const SETUP: Duration = Duration::from_secs(10);
@@ -36,12 +36,12 @@ const TRIES: usize = 8;
 
 /// What a connection is to be.
 #[derive(Debug)]
-pub(in crate::redis_port) struct Wanted<'a> {
-    pub(in crate::redis_port) fences: &'a [Fence],
-    pub(in crate::redis_port) db: i64,
-    pub(in crate::redis_port) protocol: Protocol,
+pub(in crate::doors::redis) struct Wanted<'a> {
+    pub(in crate::doors::redis) fences: &'a [Fence],
+    pub(in crate::doors::redis) db: i64,
+    pub(in crate::doors::redis) protocol: Protocol,
     /// Whom it logs in as in the end, where not as the guard.
-    pub(in crate::redis_port) user: Option<&'a AclUser>,
+    pub(in crate::doors::redis) user: Option<&'a AclUser>,
 }
 
 /// Makes it. `registered` is set before the first registration is sent: whatever becomes of the
@@ -49,7 +49,7 @@ pub(in crate::redis_port) struct Wanted<'a> {
 ///
 /// # Errors
 /// A stale or colliding token, or why Redis cannot be used.
-pub(in crate::redis_port) async fn connect(
+pub(in crate::doors::redis) async fn connect(
     redis: &Shared,
     wanted: &Wanted<'_>,
     registered: &mut Option<Registration>,
@@ -240,7 +240,7 @@ async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
 }
 
 /// A connection on which one command at a time is asked.
-pub(in crate::redis_port) struct RawWire {
+pub(in crate::doors::redis) struct RawWire {
     stream: TcpStream,
     buf: BytesMut,
     shown: String,
@@ -251,7 +251,7 @@ impl RawWire {
     ///
     /// # Errors
     /// A sentence.
-    pub(in crate::redis_port) async fn logged_in(redis: &Shared) -> Result<(Self, u64), Failed> {
+    pub(in crate::doors::redis) async fn logged_in(redis: &Shared) -> Result<(Self, u64), Failed> {
         let mut wire = Self::open(redis).await?;
         let client_id = hello(&mut wire, redis, Protocol::Resp2).await;
         let client_id = client_id.map_err(|refusal| refusal.not_applied())?;

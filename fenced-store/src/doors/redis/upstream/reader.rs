@@ -10,11 +10,11 @@ use tokio::net::tcp::OwnedReadHalf;
 use super::barrier::Seen;
 use super::error_lines::{ErrorLines, ExecReply};
 use super::{Instead, State, Upstream, Waiting};
-use crate::redis_port::commands::names;
-use crate::redis_port::out::Out;
-use crate::redis_port::outbox::{End, HIGH_WATER, Outbox};
-use crate::redis_port::resp::reply::ReplyScanner;
-use crate::redis_port::script_denial::ScriptDenials;
+use crate::doors::redis::commands::names;
+use crate::doors::redis::out::Out;
+use crate::doors::redis::outbox::{End, HIGH_WATER, Outbox};
+use crate::doors::redis::resp::reply::ReplyScanner;
+use crate::doors::redis::script_denial::ScriptDenials;
 
 /// What one read takes at most.
 const READ: usize = 64 * 1024;

@@ -4,7 +4,7 @@ use super::hostile::{Canaries, variants};
 use super::page::not_in_scripts;
 use super::samples::SAMPLES;
 use super::*;
-use crate::redis_port::confine::{CheckedKeys, add_confinement};
+use crate::doors::redis::confine::{CheckedKeys, add_confinement};
 use crate::rules::{DefaultRule, KeyPatterns, Rules};
 
 /// What passes from a client of Redis 7.0 and not from a script, one a line.

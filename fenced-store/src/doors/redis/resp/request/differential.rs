@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::redis_port::resp::encode;
+use crate::doors::redis::resp::encode;
 
 /// The limits of Redis itself.
 const LIMITS: RequestLimits = RequestLimits {

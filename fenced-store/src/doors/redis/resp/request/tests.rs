@@ -2,7 +2,7 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
-use crate::redis_port::resp::encode;
+use crate::doors::redis::resp::encode;
 
 const LIMITS: RequestLimits =
     RequestLimits { max_args: 64, max_command_bytes: 4096, max_inline_bytes: 256 };

@@ -11,10 +11,10 @@ use super::super::super::resp::request::Command;
 use super::super::super::tokens::HeldTokens;
 use super::super::Answer;
 use super::{ClusterPort, Next, State};
-use crate::guard::Fence;
 use crate::rules::Protects;
 use crate::service::{Asked, Guard};
 use crate::store::Outcome;
+use crate::verdict::Fence;
 
 impl State {
     /// Answers a command.
@@ -96,7 +96,7 @@ impl State {
         };
         let key = self.keys.first().map_or(&b""[..], |key| command.arg(key.arg));
         let line = refusal.not_applied();
-        let rule = port.guard.access.rules.label(key);
+        let rule = port.guard.fencing.rules.label(key);
         let (code, fence, outcome) = match refusal {
             Refusal::Stale { fence, mark } => (Code::StaleToken, fence, Outcome::Stale { mark }),
             Refusal::Collision { fence, mark } => {
@@ -139,11 +139,11 @@ fn fences(
     for key in keys {
         let name = command.arg(key.arg);
         let resolved = guard
-            .access
+            .fencing
             .rules
             .resolve(name, &mut scratch)
             .map_err(|error| Refusal::Line(denied_key(name, &error.to_string())))?;
-        let may_read = resolved.unfenced_reads || guard.access.allow_unfenced_reads;
+        let may_read = resolved.unfenced_reads || guard.fencing.allow_unfenced_reads;
         let lock = match resolved.protection {
             Protects::Open => continue,
             Protects::Deny => {
@@ -158,7 +158,7 @@ fn fences(
             None if key.access == KeyAccess::Read && may_read => {}
             None => {
                 let line = no_token(name, lock, tokens.listed());
-                let rule = guard.access.rules.label(name);
+                let rule = guard.fencing.rules.label(name);
                 if !guard.observer.passes(Code::TokenRequired, rule, &line) {
                     return Err(Refusal::Line(line));
                 }

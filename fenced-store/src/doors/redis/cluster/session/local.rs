@@ -174,7 +174,7 @@ impl State {
         let word = command.arg(1).to_ascii_uppercase();
         match (&word[..], command.len()) {
             (b"SET", 3) => self.told(out, |state| {
-                let tokens = HeldTokens::genuine(command.arg(2), &port.guard.access)?;
+                let tokens = HeldTokens::genuine(command.arg(2), &port.guard.fencing)?;
                 state.is_known = true;
                 state.tokens = state.tokens.with(tokens)?;
                 state.is_admitted = true;
@@ -208,7 +208,7 @@ impl State {
             encode::error(out, FENCE_SYNTAX);
             return Next::Serve;
         }
-        let tokens = HeldTokens::genuine(command.arg(1), &port.guard.access)
+        let tokens = HeldTokens::genuine(command.arg(1), &port.guard.fencing)
             .and_then(|tokens| self.tokens.with(tokens));
         match tokens {
             Ok(tokens) => {
@@ -230,7 +230,7 @@ const FENCE_SYNTAX: &str = "ERR FENCE is FENCE SET credential, FENCE CLEAR [lock
                             FENCE credential COMMAND [argument ...]";
 
 fn read_login(port: &ClusterPort, text: &[u8]) -> Result<Login, Refusal> {
-    let read = Login::read(text, &port.guard.access, port.settings.password.as_ref());
+    let read = Login::read(text, &port.guard.fencing, port.settings.password.as_ref());
     read.map_err(|(_, refusal)| refusal)
 }
 
