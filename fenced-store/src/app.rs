@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, ProxyError};
+use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::need;
-use crate::doors::objects::router::{Shared, routes};
+use crate::doors::objects::router::routes;
 use crate::doors::redis::{Front, Listening, PortSettings};
 use crate::fencing::FencingPolicy;
 use crate::observe::Observer;
@@ -107,7 +108,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     announce(&guard);
     let redis_port = open_port(settings.redis_port, redis, &guard).await?;
     let limits = (settings.max_object_bytes, settings.max_body_bytes_in_all);
-    let shared = Shared::new(Arc::clone(&guard), limits.0, limits.1);
+    let shared = HandlerState::new(Arc::clone(&guard), limits.0, limits.1);
     let http = HttpOptions { max_body_bytes: limits.0, ..HttpOptions::default() };
     let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {

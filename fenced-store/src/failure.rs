@@ -2,15 +2,27 @@
 
 use axum::response::{IntoResponse, Response};
 use fence_protocol::wire::fence::Outcome as Told;
-use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Token};
+use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Owner, Token};
 use http::HeaderValue;
 use http::header::ETAG;
 use service_kit::problem::Reject;
 
 use crate::etag::ETag;
-use crate::service::Asked;
 use crate::store::{First, Outcome, StoreError};
-use crate::verdict::Mark;
+use crate::verdict::{Fence, Mark};
+
+/// A request as refusals and log lines name it.
+#[derive(Clone, Debug)]
+pub struct RequestSummary {
+    /// The fence that it presented.
+    pub fence: Option<Fence>,
+    /// `put`, `get`, `delete`, `seal`, `forward`, `redis`.
+    pub kind: &'static str,
+    /// Method and key.
+    pub text: String,
+    /// The owner that the caller named.
+    pub owner: Option<Owner>,
+}
 
 /// An operation that was not applied, or of which that is not known; ready to be sent.
 #[derive(Debug)]
@@ -61,7 +73,7 @@ impl IntoResponse for Failure {
 }
 
 /// Renders everything but success.
-pub fn failure(asked: &Asked, outcome: Result<Outcome, StoreError>) -> Failure {
+pub fn failure(asked: &RequestSummary, outcome: Result<Outcome, StoreError>) -> Failure {
     match outcome {
         Ok(Outcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
         Ok(Outcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
@@ -84,7 +96,7 @@ pub fn failure(asked: &Asked, outcome: Result<Outcome, StoreError>) -> Failure {
     }
 }
 
-fn refused(asked: &Asked, mark: Mark, code: Code) -> Failure {
+fn refused(asked: &RequestSummary, mark: Mark, code: Code) -> Failure {
     let presented = asked.fence.as_ref().map(|fence| fence.presented.token);
     let shown = presented.map(|token| token.to_string()).unwrap_or_default();
     let detail = match code {
@@ -106,7 +118,7 @@ fn refused(asked: &Asked, mark: Mark, code: Code) -> Failure {
     Failure::new(reject, Some(mark.token))
 }
 
-fn condition_failed(asked: &Asked, etag: Option<ETag>, mark: Option<Token>) -> Failure {
+fn condition_failed(asked: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
     let current = match &etag {
         Some(etag) => format!("the object's tag is {etag}"),
         None => "there is no such object".to_owned(),
@@ -119,7 +131,7 @@ fn condition_failed(asked: &Asked, etag: Option<ETag>, mark: Option<Token>) -> F
 }
 
 /// A stale holder repeats what it did before it became stale: it is out, and its write is in.
-fn stale_repeat(asked: &Asked, mark: Mark, first: &First) -> Failure {
+fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
     let refused = refused(asked, mark, Code::StaleToken);
     if !first.applied() {
         return Failure { repeated: true, ..refused };
@@ -136,7 +148,7 @@ fn stale_repeat(asked: &Asked, mark: Mark, first: &First) -> Failure {
     Failure { repeated: true, ..Failure::new(reject, mark) }
 }
 
-fn from_error(asked: &Asked, error: &StoreError) -> Reject {
+fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
     let detail = format!("{}: {error}", asked.text);
     let not_applied = |code| Reject::new(code, detail.clone()).with("outcome", Told::NotApplied);
     match error {

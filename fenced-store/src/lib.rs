@@ -6,7 +6,6 @@
 //! [`app`] puts them together.
 
 pub mod app;
-mod commit;
 pub mod config;
 #[cfg(test)]
 mod config_page;
@@ -31,4 +30,4 @@ pub mod settings;
 pub mod store;
 pub mod verdict;
 
-pub use commit::FolderError;
+pub use store::commit::FolderError;

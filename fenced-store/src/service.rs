@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fence_protocol::wire::fence::{Front, Guarantee, Mode, StoreLine, StoresReply};
-use fence_protocol::{Code, LockName, Owner, Token};
+use fence_protocol::{Code, LockName, Token};
 use http::HeaderMap;
 use service_kit::Kit;
 use service_kit::problem::Reject;
@@ -21,7 +21,7 @@ use crate::store::{
 };
 use crate::verdict::{Fence, Mark};
 
-pub use crate::failure::{Failure, UNKNOWN_HINT, failure};
+pub use crate::failure::{Failure, RequestSummary, UNKNOWN_HINT, failure};
 
 /// The guard: rules, store, and the account of what was refused. Shared by all requests.
 #[derive(Debug)]
@@ -74,19 +74,6 @@ impl Applied {
     }
 }
 
-/// What the account of a request needs to know about it.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// The fence it presented.
-    pub fence: Option<Fence>,
-    /// `put`, `get`, `delete`, `seal`, `forward`.
-    pub kind: &'static str,
-    /// Method and key.
-    pub text: String,
-    /// Who, where the caller said so.
-    pub owner: Option<Owner>,
-}
-
 impl Guard {
     /// What the guard guarantees; nothing in observe mode.
     pub fn guarantee(&self) -> Guarantee {
@@ -121,7 +108,7 @@ impl Guard {
     /// to tell.
     pub(crate) fn let_pass(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         key: &ObjectKey,
         outcome: &Result<Outcome, StoreError>,
     ) -> Option<Token> {
@@ -138,7 +125,7 @@ impl Guard {
     /// The mark that refuses an operation which passes all the same, in observe mode.
     fn passed_mark(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         rule: &str,
         outcome: &Result<Outcome, StoreError>,
     ) -> Option<Token> {
@@ -149,7 +136,7 @@ impl Guard {
     /// Counts what would be refused; whether it passes.
     fn would_refuse(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         rule: &str,
         outcome: Result<Outcome, StoreError>,
     ) -> bool {
@@ -194,7 +181,7 @@ impl Guard {
     /// [`Failure`], ready to be sent.
     pub async fn apply(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: RequestSummary,
         operation: Operation,
         once: Option<Once>,
     ) -> Result<Applied, Failure> {
@@ -230,7 +217,11 @@ impl Guard {
     ///
     /// # Errors
     /// [`Failure`], ready to be sent.
-    pub async fn seal(self: &Arc<Self>, asked: Asked, fence: Fence) -> Result<Applied, Failure> {
+    pub async fn seal(
+        self: &Arc<Self>,
+        asked: RequestSummary,
+        fence: Fence,
+    ) -> Result<Applied, Failure> {
         let guard = Arc::clone(self);
         self.tracked(async move {
             let begun_ms = guard.kit.clock.monotonic_ms();
@@ -264,7 +255,7 @@ impl Guard {
     /// [`Failure`] for everything but success.
     pub fn account(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         outcome: Result<Outcome, StoreError>,
     ) -> Result<Applied, Failure> {
         let verdict = verdict(&outcome);
@@ -286,7 +277,7 @@ impl Guard {
 
     fn note_refusal(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         fence: &Fence,
         mark: Mark,
         outcome: &Result<Outcome, StoreError>,

@@ -26,6 +26,7 @@ use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
 use crate::verdict::{Fence, Mark};
 
+pub(crate) mod commit;
 mod decide;
 #[cfg(test)]
 mod differential;

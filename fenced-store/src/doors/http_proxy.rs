@@ -16,10 +16,10 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::any;
 use service_kit::Kit;
 
-use crate::commit::FolderError;
 use crate::counters::Counters;
-use crate::doors::objects::router::Shared;
+use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
+use crate::store::commit::FolderError;
 
 mod client;
 mod forward;
@@ -61,7 +61,7 @@ pub async fn open(
 }
 
 /// The routes of the proxy: every path is the upstream's.
-pub fn routes(shared: Shared, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
+pub fn routes(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
     let guarantee = shared.guard().guarantee();
     let state = handler::Proxy::new(shared, lanes, upstream);
     Router::new()

@@ -6,6 +6,7 @@ mod delete;
 mod download;
 mod floor;
 mod get;
+pub mod handler_state;
 mod list;
 mod openapi;
 mod put;

@@ -26,7 +26,7 @@ use fence_protocol::wire::fence::Mode;
 use service_kit::redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
-use crate::service::{Asked, Guard};
+use crate::service::{Guard, RequestSummary};
 use crate::store::Outcome;
 use crate::store::redis::Shared;
 use crate::verdict::Fence;
@@ -49,6 +49,7 @@ mod own_clients;
 mod password;
 mod patience;
 mod probe;
+mod profile;
 mod refusal;
 pub(crate) mod resp;
 mod retire;
@@ -194,9 +195,9 @@ impl Port {
     }
 }
 
-fn asked(fence: &Fence) -> Asked {
+fn asked(fence: &Fence) -> RequestSummary {
     let text = "a connection of the Redis port".to_owned();
-    Asked { fence: Some(fence.clone()), kind: "redis", text, owner: None }
+    RequestSummary { fence: Some(fence.clone()), kind: "redis", text, owner: None }
 }
 
 /// Reads the commands again whenever another Redis may be behind the link.

@@ -17,23 +17,23 @@ use super::lane::Kind;
 use super::lanes::{Entry, Lanes};
 use super::second_name;
 use super::upstream::Upstream;
-use crate::doors::objects::router::Shared;
+use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::{Upload, owner};
 use crate::fencing::Intent;
 use crate::key::ObjectKey;
-use crate::service::{Asked, Failure, Guard};
+use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 
 /// What the proxy's handler needs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
-    shared: Shared,
+    shared: HandlerState,
     lanes: Arc<Lanes>,
     forwarder: Forwarder,
 }
 
 impl Proxy {
-    pub(super) fn new(shared: Shared, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
+    pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
         let forwarder = Forwarder {
             client: Client::new(upstream.timeout),
             url: upstream.url.clone(),
@@ -74,7 +74,7 @@ pub(super) async fn forward(
     })
 }
 
-fn check(proxy: &Proxy, request: &Request) -> Result<(Asked, Method, ObjectKey), Failure> {
+fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, ObjectKey), Failure> {
     let method = request.method().clone();
     second_name::check_method(&method)?;
     second_name::check_query(request.uri().query())?;
@@ -86,13 +86,13 @@ fn check(proxy: &Proxy, request: &Request) -> Result<(Asked, Method, ObjectKey),
     let fence = guard.fence(&key, request.headers(), intent)?;
     let text = format!("{method} {key}");
     let owner = owner(request.headers())?;
-    Ok((Asked { fence, kind: "forward", text, owner }, method, key))
+    Ok((RequestSummary { fence, kind: "forward", text, owner }, method, key))
 }
 
 impl Proxy {
     async fn pass(
         &self,
-        asked: Asked,
+        asked: RequestSummary,
         request: Checked,
         gone: &CancellationToken,
     ) -> Result<Response, Failure> {
@@ -120,7 +120,7 @@ impl Proxy {
     }
 
     /// Observe mode: notes the token and forwards, without waiting for anything.
-    async fn watch(&self, asked: &Asked, request: Checked, kind: Kind) -> Response {
+    async fn watch(&self, asked: &RequestSummary, request: Checked, kind: Kind) -> Response {
         let mark = match &asked.fence {
             None => None,
             Some(fence) => {
@@ -137,7 +137,7 @@ impl Proxy {
 
     fn refuse(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         outcome: Result<crate::store::Outcome, crate::store::StoreError>,
     ) -> Failure {
         match self.guard().account(asked, outcome) {

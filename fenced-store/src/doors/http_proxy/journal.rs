@@ -10,8 +10,8 @@ use service_kit::Kit;
 use service_kit::tasks::Tasks;
 
 use super::lane::OpId;
-use crate::commit::marks::{self, Highest, MARKS};
-use crate::commit::{Cause, Committer, Done, FolderError};
+use crate::store::commit::marks::{self, Highest, MARKS};
+use crate::store::commit::{Cause, Committer, Done, FolderError};
 use crate::store::{Effect, FenceList, FenceQuery, Outcome, StoreError};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Intent, Journal};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
-use super::ticket::Ticket;
+use super::ticket::{OperationEnds, Ticket};
 use super::{ProxyError, Upstream, UpstreamUrl};
 use crate::counters::Counters;
 use crate::store::{Effect, FenceList, FenceQuery, Fences, Outcome, StoreError, StoreReport};
@@ -147,7 +147,12 @@ impl Lanes {
     ) -> Result<Entry, StoreError> {
         let lock = fence.lock.clone();
         match answered {
-            Ok(Ok(())) => Ok(Entry::Admitted(Ticket::new(self.itself.clone(), lock, op, kind))),
+            Ok(Ok(())) => Ok(Entry::Admitted(Ticket::new(
+                self.itself.clone() as Weak<dyn OperationEnds>,
+                lock,
+                op,
+                kind,
+            ))),
             Ok(Err(Why::Stale { mark })) => Ok(Entry::Refused(Outcome::Stale { mark })),
             Ok(Err(Why::Collision { mark })) => Ok(Entry::Refused(Outcome::Collision { mark })),
             Ok(Err(Why::Draining)) => Err(StoreError::Draining { lock, retry_ms: RETRY_MS }),
@@ -205,7 +210,7 @@ impl Lanes {
     }
 
     /// Tells a lane what happened.
-    pub(super) fn feed(&self, lock: &LockName, event: Event) {
+    fn feed(&self, lock: &LockName, event: Event) {
         if let Some(slot) = self.slots().get_mut(lock) {
             self.run(lock, slot, event);
         }
@@ -269,18 +274,6 @@ impl Lanes {
         }
     }
 
-    /// A forwarded write has no answer.
-    pub(super) fn doubt(&self, lock: &LockName, op: OpId) {
-        let until_ms = self.now_ms() + self.lifetime_ms;
-        self.counters.in_doubt.inc();
-        tracing::warn!(
-            %lock, lifetime_ms = self.lifetime_ms,
-            "a forwarded operation has no answer; the lane is quarantined"
-        );
-        self.feed(lock, Event::Doubtful { op, until_ms });
-        self.tick_at(lock.clone(), until_ms);
-    }
-
     fn tick_at(&self, lock: LockName, until_ms: u64) {
         let (itself, clock) = (self.itself.clone(), Arc::clone(&self.kit.clock));
         let stop = self.kit.tasks.shutdown_token();
@@ -312,6 +305,23 @@ impl Lanes {
 
 fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OperationEnds for Lanes {
+    fn ended(&self, lock: &LockName, op: OpId) {
+        self.feed(lock, Event::Ended { op });
+    }
+
+    fn unanswered(&self, lock: &LockName, op: OpId) {
+        let until_ms = self.now_ms() + self.lifetime_ms;
+        self.counters.in_doubt.inc();
+        tracing::warn!(
+            %lock, lifetime_ms = self.lifetime_ms,
+            "a forwarded operation has no answer; the lane is quarantined"
+        );
+        self.feed(lock, Event::Doubtful { op, until_ms });
+        self.tick_at(lock.clone(), until_ms);
+    }
 }
 
 #[async_trait]

@@ -4,13 +4,21 @@ use std::sync::Weak;
 
 use fence_protocol::LockName;
 
-use super::lane::{Event, Kind, OpId};
-use super::lanes::Lanes;
+use super::lane::{Kind, OpId};
+
+/// Receives the ends of forwarded operations.
+pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
+    /// The upstream has answered the operation, or was certainly not reached.
+    fn ended(&self, lock: &LockName, op: OpId);
+
+    /// A forwarded write has no answer, so it may still take effect.
+    fn unanswered(&self, lock: &LockName, op: OpId);
+}
 
 /// One admitted operation. A write whose ticket is dropped without a word is in doubt.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    lanes: Weak<Lanes>,
+    lanes: Weak<dyn OperationEnds>,
     lock: LockName,
     op: OpId,
     kind: Kind,
@@ -18,7 +26,12 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(lanes: Weak<Lanes>, lock: LockName, op: OpId, kind: Kind) -> Self {
+    pub(super) fn new(
+        lanes: Weak<dyn OperationEnds>,
+        lock: LockName,
+        op: OpId,
+        kind: Kind,
+    ) -> Self {
         Self { lanes, lock, op, kind, is_settled: false }
     }
 
@@ -38,8 +51,8 @@ impl Ticket {
         }
         let Some(lanes) = self.lanes.upgrade() else { return };
         match self.kind {
-            Kind::Write if is_in_doubt => lanes.doubt(&self.lock, self.op),
-            Kind::Write | Kind::Read => lanes.feed(&self.lock, Event::Ended { op: self.op }),
+            Kind::Write if is_in_doubt => lanes.unanswered(&self.lock, self.op),
+            Kind::Write | Kind::Read => lanes.ended(&self.lock, self.op),
             Kind::Seal => {}
         }
     }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::router::Shared;
+use super::handler_state::HandlerState;
 use super::{reply, request};
 use crate::service::Failure;
 use crate::store::Operation;
@@ -12,7 +12,7 @@ use crate::store::Operation;
 /// Removes the object; its lock's mark stays. Removing what is not there is a success, so that a
 /// repeated request is.
 pub(super) async fn delete(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {

@@ -7,13 +7,13 @@ use fence_protocol::wire::fence::FloorRequest;
 use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, Reject};
 
-use super::router::Shared;
+use super::handler_state::HandlerState;
 use crate::credible;
 
 /// Refuses every token below the floor from now on: what an operator does after a store has lost
 /// its marks. The reply has the floor in force, which may be a higher one. Connections of the Redis port are ended, and come back as far as they may.
 pub(super) async fn floor(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     caller: Caller,
     ApiJson(request): ApiJson<FloorRequest>,
 ) -> Result<Json<FloorRequest>, Reject> {

@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode, Uri};
 use service_kit::problem::Reject;
 
-use super::router::Shared;
+use super::handler_state::HandlerState;
 use super::{download, reply, request};
 use crate::etag::Condition;
 use crate::service::Failure;
@@ -16,7 +16,7 @@ use crate::store::{Effect, Operation};
 /// Reads the object. A read with a token raises the mark before it is answered, also where there
 /// is nothing to be found.
 pub(super) async fn get(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiQuery, Reject};
 
+use super::handler_state::HandlerState;
 use super::reply;
-use super::router::Shared;
-use crate::service::{Asked, Failure, failure};
+use crate::service::{Failure, RequestSummary, failure};
 use crate::store::FenceQuery;
 
 const DEFAULT_LIMIT: usize = 100;
@@ -29,7 +29,7 @@ pub(super) struct Query {
 
 /// Fences in the order of their names.
 pub(super) async fn list(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     caller: Caller,
     ApiQuery(query): ApiQuery<Query>,
 ) -> Result<Response, Failure> {
@@ -37,7 +37,7 @@ pub(super) async fn list(
     let query = checked(query)?;
     let failed = |error| {
         let text = "list fences".to_owned();
-        failure(&Asked { fence: None, kind: "list", text, owner: None }, Err(error))
+        failure(&RequestSummary { fence: None, kind: "list", text, owner: None }, Err(error))
     };
     // It is of the whole namespace, so it is for those who may read that.
     let highest_mark = match caller.may_all(Verb::Read) {

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use service_kit::ids;
 use service_kit::problem::Reject;
 
-use super::router::Shared;
+use super::handler_state::HandlerState;
 use super::upload::Upload;
 use super::{reply, request};
 use crate::etag::ETag;
@@ -26,7 +26,7 @@ const HASH_INLINE_BYTES: usize = 256 << 10;
 /// Writes the whole object. The token is checked before the body is received: whoever may not
 /// write need not send.
 pub(super) async fn put(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     request: Request,
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;

@@ -7,7 +7,7 @@ use service_kit::problem::Reject;
 use crate::etag::Condition;
 use crate::fencing::Intent;
 use crate::key::{ObjectKey, lock_from_path};
-use crate::service::{Asked, Guard};
+use crate::service::{Guard, RequestSummary};
 
 const OBJECTS: &str = "/v1/objects/";
 const FENCES: &str = "/v1/fences/";
@@ -33,10 +33,10 @@ pub(super) fn asked(
     headers: &HeaderMap,
     kind: &'static str,
     method: &str,
-) -> Result<Asked, Reject> {
+) -> Result<RequestSummary, Reject> {
     let intent = if kind == "get" { Intent::Read } else { Intent::Write };
     let fence = guard.fence(key, headers, intent)?;
-    Ok(Asked { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
+    Ok(RequestSummary { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
 }
 
 /// The `Fence-Owner` header.

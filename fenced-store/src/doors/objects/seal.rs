@@ -8,13 +8,13 @@ use fence_protocol::wire::fence::SealReply;
 use http::{HeaderMap, Uri};
 use service_kit::problem::Reject;
 
-use super::router::Shared;
+use super::handler_state::HandlerState;
 use super::{reply, request};
-use crate::service::{Asked, Failure};
+use crate::service::{Failure, RequestSummary};
 
 /// Raises the mark to the token that is presented: once this is answered, nothing lower is applied.
 pub(super) async fn seal(
-    State(shared): State<Shared>,
+    State(shared): State<HandlerState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
@@ -27,7 +27,7 @@ pub(super) async fn seal(
     let fence = guard.fencing.to_lock(&lock, &headers)?;
     let owner = request::owner(&headers)?;
     let text = format!("SEAL {lock}");
-    let asked = Asked { fence: Some(fence.clone()), kind: "seal", text, owner };
+    let asked = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
     let presented = fence.presented.token;
     // In observe mode a seal that would be refused tells the mark that stands.
     let mark = guard.seal(asked, fence).await?.mark.unwrap_or(presented);

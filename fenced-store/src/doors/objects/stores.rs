@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 
+use super::handler_state::HandlerState;
 use super::reply;
-use super::router::Shared;
 
 /// What this guard stands before, how far it can be trusted, and what was let pass.
-pub(super) async fn stores(State(shared): State<Shared>) -> Response {
+pub(super) async fn stores(State(shared): State<HandlerState>) -> Response {
     reply::fenced(None, Json(shared.guard.stores()))
 }

@@ -6,7 +6,7 @@ use http::header::CONTENT_LENGTH;
 use service_kit::problem::{Pieces, Reject, next_bytes, too_large};
 
 use super::body_budget::Memory;
-use super::router::Shared;
+use super::handler_state::HandlerState;
 
 /// A body that was received whole, and the memory that it takes until this is dropped.
 #[derive(Debug)]
@@ -15,10 +15,10 @@ pub(crate) struct Upload {
     _memory: Memory,
 }
 
-impl FromRequest<Shared> for Upload {
+impl FromRequest<HandlerState> for Upload {
     type Rejection = Reject;
 
-    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Reject> {
+    async fn from_request(request: Request, shared: &HandlerState) -> Result<Self, Reject> {
         let limit = shared.max_object_bytes;
         let stated = request.headers().get(CONTENT_LENGTH);
         let stated = stated.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());

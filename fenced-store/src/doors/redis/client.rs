@@ -15,11 +15,12 @@ use super::budget::{Charge, FREE};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
-use super::hub::{Hub, Likeness};
+use super::hub::Hub;
 use super::out::Out;
 use super::outbox::{End, Outbox};
 use super::own_clients::OwnClientEntry;
 use super::patience::Patience;
+use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
@@ -68,7 +69,7 @@ pub(super) struct Client {
     /// The tokens that it has given.
     held: HeldTokens,
     /// What its connections to Redis are; registered under the tokens held, but in observe mode.
-    likeness: Likeness,
+    profile: ConnectionProfile,
     upstream: Option<Rc<Upstream>>,
     /// What belongs to an own connection.
     own: Option<Own>,
@@ -152,7 +153,7 @@ impl Client {
             max_command_bytes: hub.port.settings.max_command_bytes,
             max_inline_bytes: INLINE_MAX,
         };
-        let likeness = Likeness {
+        let profile = ConnectionProfile {
             tokens: HeldTokens::default(),
             db: hub.port.redis.link.target().db(),
             protocol: Protocol::Resp2,
@@ -172,7 +173,7 @@ impl Client {
             scratch: String::new(),
             name: Bytes::new(),
             held: HeldTokens::default(),
-            likeness,
+            profile,
             upstream: None,
             own: None,
             refused: None,
@@ -362,7 +363,7 @@ impl Client {
 
     /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
     fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
-        own.subscribes && (self.likeness.protocol == Protocol::Resp3 || upstream.is_subscribed())
+        own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
     }
 
     /// Whether it has an own connection that another cannot stand in for.

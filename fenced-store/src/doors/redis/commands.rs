@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::resp::request::Command;
 use crate::key::is_own_name;
 
+mod action;
 mod by_hand;
 mod channels;
 mod compile;

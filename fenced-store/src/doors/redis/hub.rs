@@ -15,8 +15,8 @@ use super::Port;
 use super::budget::Budget;
 use super::confine::{AclUser, AclUsers};
 use super::outbox::{InFlight, Outbox};
+use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
-use super::resp::Protocol;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
 use super::spares::{Prepared, Spares};
@@ -26,14 +26,6 @@ use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
 use crate::rules::KeyPatterns;
-
-/// Connections of clients that are equal in this can be one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Likeness {
-    pub(super) tokens: HeldTokens,
-    pub(super) db: i64,
-    pub(super) protocol: Protocol,
-}
 
 /// An own connection with what belongs to it.
 #[derive(Debug)]
@@ -56,7 +48,7 @@ pub(super) struct Hub {
     pub(super) groups: TokenGroups,
     users: AclUsers,
     spares: Spares,
-    shared: RefCell<HashMap<Likeness, Rc<Slot>>>,
+    shared: RefCell<HashMap<ConnectionProfile, Rc<Slot>>>,
     asked: Cell<u64>,
 }
 
@@ -102,20 +94,20 @@ impl Hub {
         })
     }
 
-    /// The connection that all clients of this likeness share.
+    /// The connection that all clients of this profile share.
     ///
     /// # Errors
     /// A stale or colliding token, or why Redis cannot be used.
     pub(super) async fn shared(
         self: &Rc<Self>,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
     ) -> Result<Rc<Upstream>, Refusal> {
         let slot = {
             let mut shared = self.shared.borrow_mut();
-            if shared.len() >= SHARED_MAX && !shared.contains_key(likeness) {
+            if shared.len() >= SHARED_MAX && !shared.contains_key(profile) {
                 make_room(&mut shared);
             }
-            Rc::clone(shared.entry(likeness.clone()).or_default())
+            Rc::clone(shared.entry(profile.clone()).or_default())
         };
         slot.asked.set(self.asked.replace(self.asked.get() + 1));
         let failures = slot.failures.get();
@@ -129,12 +121,12 @@ impl Hub {
         {
             return Err(refusal.clone());
         }
-        let made = self.prepare(likeness, None).await;
+        let made = self.prepare(profile, None).await;
         let made = made.map(|made| self.start(made.stream, None, made.ended));
         match &made {
             Ok(upstream) => {
                 *held = Some(Rc::clone(upstream));
-                self.prepare_spare(likeness);
+                self.prepare_spare(profile);
             }
             Err(refusal) => {
                 self.make_way(refusal);
@@ -151,69 +143,69 @@ impl Hub {
     /// As [`Hub::shared`].
     pub(super) async fn own(
         self: &Rc<Self>,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         owner: &Rc<Outbox>,
         for_script: bool,
     ) -> Result<OwnConnection, Refusal> {
-        let prepared = match self.take_spare(likeness) {
+        let prepared = match self.take_spare(profile) {
             Some(spare) => spare,
             None => {
-                let prepared = self.prepare_own(likeness, for_script).await;
+                let prepared = self.prepare_own(profile, for_script).await;
                 prepared.inspect_err(|refusal| self.make_way(refusal))?
             }
         };
-        self.prepare_spare(likeness);
+        self.prepare_spare(profile);
         let Prepared { stream, user, run_id, ended } = prepared;
-        let upstream = self.start(stream, Some((Rc::clone(owner), likeness)), ended);
+        let upstream = self.start(stream, Some((Rc::clone(owner), profile)), ended);
         Ok(OwnConnection { upstream, user, run_id })
     }
 
     async fn prepare_own(
         &self,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         is_confined: bool,
     ) -> Result<Prepared, Refusal> {
         let rules = self.port.table.borrow().script_rules();
-        let patterns = self.key_patterns(&likeness.tokens);
+        let patterns = self.key_patterns(&profile.tokens);
         // Without a reply Redis may have it all the same.
         let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
         let user = self.users.user(&self.port.redis, rules, patterns, is_confined, unsure).await?;
-        self.prepare(likeness, user).await
+        self.prepare(profile, user).await
     }
 
     /// A spare for a client that is about to use it. None is used while the guard's own connection
     /// is down: Redis may be gone.
-    fn take_spare(&self, likeness: &Likeness) -> Option<Prepared> {
+    fn take_spare(&self, profile: &ConnectionProfile) -> Option<Prepared> {
         let redis = &self.port.redis;
         let is_up = matches!(&*redis.link.watch().borrow(), LinkState::Up(_));
-        if !is_up || !self.may_have_spare(likeness) {
+        if !is_up || !self.may_have_spare(profile) {
             return None;
         }
-        self.spares.take(likeness, &redis.state.run_id(), |ended| self.port.retire(ended))
+        self.spares.take(profile, &redis.state.run_id(), |ended| self.port.retire(ended))
     }
 
     /// Makes a connection to be ready, where clients ask for them and there is none.
-    fn prepare_spare(self: &Rc<Self>, likeness: &Likeness) {
-        if !self.may_have_spare(likeness) {
+    fn prepare_spare(self: &Rc<Self>, profile: &ConnectionProfile) {
+        if !self.may_have_spare(profile) {
             return;
         }
-        let Some(making) = self.spares.begin(likeness) else { return };
-        let (hub, likeness) = (Rc::clone(self), likeness.clone());
+        let Some(making) = self.spares.begin(profile) else { return };
+        let (hub, profile) = (Rc::clone(self), profile.clone());
         spawn_local(async move {
-            match hub.prepare_own(&likeness, false).await {
+            match hub.prepare_own(&profile, false).await {
                 Ok(made) => {
-                    let unwanted = hub.spares.keep(&likeness, making, made);
+                    let unwanted = hub.spares.keep(&profile, making, made);
                     unwanted.into_iter().for_each(|ended| hub.port.retire(ended));
                 }
                 // The next client is answered why.
-                Err(_) => hub.spares.forget(&likeness, making),
+                Err(_) => hub.spares.forget(&profile, making),
             }
         });
     }
 
     /// A client that has presented no token has none where it is limited.
-    fn may_have_spare(&self, likeness: &Likeness) -> bool {
-        !(self.limits_strangers && likeness.tokens.is_empty())
+    fn may_have_spare(&self, profile: &ConnectionProfile) -> bool {
+        !(self.limits_strangers && profile.tokens.is_empty())
     }
 
     /// Redis may have as many connections as it takes: those that nobody uses go first.
@@ -247,15 +239,15 @@ impl Hub {
     /// have ended it, and then the next try says which.
     async fn prepare(
         &self,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         user: Option<AclUser>,
     ) -> Result<Prepared, Refusal> {
         let name = user.as_ref().map(|user| user.name().to_owned());
         let mut ended = Ended { registration: None, user: name };
-        let made = match self.try_connect(likeness, user.as_ref(), &mut ended).await {
+        let made = match self.try_connect(profile, user.as_ref(), &mut ended).await {
             Err(Refusal::Unavailable(_)) if ended.registration.is_some() => {
                 self.port.retire(Ended { registration: ended.registration.take(), user: None });
-                self.try_connect(likeness, user.as_ref(), &mut ended).await
+                self.try_connect(profile, user.as_ref(), &mut ended).await
             }
             made => made,
         };
@@ -268,17 +260,17 @@ impl Hub {
         }
     }
 
-    /// Serves what was prepared, for one client or for all of a likeness.
+    /// Serves what was prepared, for one client or for all of a profile.
     fn start(
         &self,
         stream: TcpStream,
-        owner: Option<(Rc<Outbox>, &Likeness)>,
+        owner: Option<(Rc<Outbox>, &ConnectionProfile)>,
         ended: Ended,
     ) -> Rc<Upstream> {
         let port = Arc::clone(&self.port);
         let on_end = move || port.retire(ended);
         let (owner, denials) = owner
-            .map(|(owner, Likeness { tokens, .. })| {
+            .map(|(owner, ConnectionProfile { tokens, .. })| {
                 (owner, ScriptDenials::new(Arc::clone(&self.port), tokens.clone()))
             })
             .unzip();
@@ -287,11 +279,11 @@ impl Hub {
 
     async fn try_connect(
         &self,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         user: Option<&AclUser>,
         ended: &mut Ended,
     ) -> Result<(TcpStream, Option<String>), Refusal> {
-        let Likeness { tokens, db, protocol } = likeness;
+        let ConnectionProfile { tokens, db, protocol } = profile;
         let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
         connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
@@ -333,7 +325,7 @@ impl Hub {
 }
 
 /// Closes the shared connection that was asked for longest ago among those with nothing on its way.
-fn make_room(shared: &mut HashMap<Likeness, Rc<Slot>>) {
+fn make_room(shared: &mut HashMap<ConnectionProfile, Rc<Slot>>) {
     let is_free = |slot: &Slot| {
         slot.made.try_lock().is_ok_and(|held| held.as_ref().is_none_or(|made| made.is_at_rest()))
     };
@@ -341,8 +333,8 @@ fn make_room(shared: &mut HashMap<Likeness, Rc<Slot>>) {
         .iter()
         .filter(|(_, slot)| is_free(slot))
         .min_by_key(|(_, slot)| slot.asked.get())
-        .map(|(likeness, _)| likeness.clone());
-    let Some(slot) = oldest.and_then(|likeness| shared.remove(&likeness)) else { return };
+        .map(|(profile, _)| profile.clone());
+    let Some(slot) = oldest.and_then(|profile| shared.remove(&profile)) else { return };
     if let Ok(held) = slot.made.try_lock() {
         held.iter().for_each(|upstream| upstream.close());
     }

@@ -13,7 +13,7 @@ use std::io;
 use tokio::net::TcpStream;
 
 use super::confine::AclUser;
-use super::hub::Likeness;
+use super::profile::ConnectionProfile;
 use super::retire::Ended;
 
 /// At most so many a thread; clients beyond that wait for their connection.
@@ -43,7 +43,7 @@ impl Prepared {
 /// The spares of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    ready: RefCell<HashMap<Likeness, Spare>>,
+    ready: RefCell<HashMap<ConnectionProfile, Spare>>,
     /// Whether clients have asked for own connections lately.
     are_wanted: Cell<bool>,
     is_closed: Cell<bool>,
@@ -61,20 +61,20 @@ enum Spare {
 pub(super) struct Making(u64);
 
 impl Spares {
-    /// The spare for clients of this likeness, where there is one to the Redis process `run_id` that
+    /// The spare for clients of this profile, where there is one to the Redis process `run_id` that
     /// Redis has not closed. An unusable one is given to `retire`.
     pub(super) fn take(
         &self,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         run_id: &str,
         retire: impl FnOnce(Ended),
     ) -> Option<Prepared> {
         self.are_wanted.set(true);
         let mut ready = self.ready.borrow_mut();
-        if !matches!(ready.get(likeness), Some(Spare::Ready { .. })) {
+        if !matches!(ready.get(profile), Some(Spare::Ready { .. })) {
             return None;
         }
-        let Some(Spare::Ready { connection, .. }) = ready.remove(likeness) else { return None };
+        let Some(Spare::Ready { connection, .. }) = ready.remove(profile) else { return None };
         let is_same = connection.run_id.as_ref().is_none_or(|made_to| made_to == run_id);
         if is_same && connection.is_fresh() {
             return Some(*connection);
@@ -84,17 +84,17 @@ impl Spares {
     }
 
     /// Begins to make one, where it is wanted and there is none.
-    pub(super) fn begin(&self, likeness: &Likeness) -> Option<Making> {
+    pub(super) fn begin(&self, profile: &ConnectionProfile) -> Option<Making> {
         let mut ready = self.ready.borrow_mut();
         let begins = self.are_wanted.get()
             && !self.is_closed.get()
             && ready.len() < SPARES_MAX
-            && !ready.contains_key(likeness);
+            && !ready.contains_key(profile);
         if !begins {
             return None;
         }
         let making = Making(self.begun.replace(self.begun.get() + 1));
-        ready.insert(likeness.clone(), Spare::InTheMaking(making));
+        ready.insert(profile.clone(), Spare::InTheMaking(making));
         Some(making)
     }
 
@@ -102,11 +102,11 @@ impl Spares {
     #[must_use]
     pub(super) fn keep(
         &self,
-        likeness: &Likeness,
+        profile: &ConnectionProfile,
         making: Making,
         connection: Prepared,
     ) -> Option<Ended> {
-        match self.ready.borrow_mut().get_mut(likeness) {
+        match self.ready.borrow_mut().get_mut(profile) {
             Some(spare) if spare.is(making) => {
                 *spare = Spare::Ready { connection: Box::new(connection), looks: 0 };
                 None
@@ -116,10 +116,10 @@ impl Spares {
     }
 
     /// It could not be made.
-    pub(super) fn forget(&self, likeness: &Likeness, making: Making) {
+    pub(super) fn forget(&self, profile: &ConnectionProfile, making: Making) {
         let mut ready = self.ready.borrow_mut();
-        if ready.get(likeness).is_some_and(|spare| spare.is(making)) {
-            ready.remove(likeness);
+        if ready.get(profile).is_some_and(|spare| spare.is(making)) {
+            ready.remove(profile);
         }
     }
 
@@ -178,38 +178,38 @@ mod tests {
         (Prepared { stream, user: None, run_id: Some("a".to_owned()), ended }, redis)
     }
 
-    fn likeness() -> Likeness {
-        Likeness { tokens: HeldTokens::default(), db: 0, protocol: Protocol::Resp2 }
+    fn profile() -> ConnectionProfile {
+        ConnectionProfile { tokens: HeldTokens::default(), db: 0, protocol: Protocol::Resp2 }
     }
 
     #[tokio::test]
     async fn one_that_comes_too_late_takes_no_place() {
-        let (spares, likeness) = (Spares::default(), likeness());
-        assert!(spares.begin(&likeness).is_none(), "no client has asked");
-        assert!(spares.take(&likeness, "a", |_| ()).is_none());
-        let late = spares.begin(&likeness).unwrap();
-        assert!(spares.begin(&likeness).is_none() && spares.take_all().is_empty());
-        let next = spares.begin(&likeness).unwrap();
+        let (spares, profile) = (Spares::default(), profile());
+        assert!(spares.begin(&profile).is_none(), "no client has asked");
+        assert!(spares.take(&profile, "a", |_| ()).is_none());
+        let late = spares.begin(&profile).unwrap();
+        assert!(spares.begin(&profile).is_none() && spares.take_all().is_empty());
+        let next = spares.begin(&profile).unwrap();
         let (connection, _late) = prepared("late").await;
-        let unwanted = spares.keep(&likeness, late, connection).unwrap();
+        let unwanted = spares.keep(&profile, late, connection).unwrap();
         assert_eq!(unwanted.user.as_deref(), Some("late"));
         let (connection, _redis) = prepared("next").await;
-        assert!(spares.keep(&likeness, next, connection).is_none());
-        spares.forget(&likeness, late);
-        let taken = spares.take(&likeness, "a", |_| ()).unwrap();
+        assert!(spares.keep(&profile, next, connection).is_none());
+        spares.forget(&profile, late);
+        let taken = spares.take(&profile, "a", |_| ()).unwrap();
         assert_eq!(taken.ended.user.as_deref(), Some("next"));
-        assert!(spares.close().is_empty() && spares.begin(&likeness).is_none());
+        assert!(spares.close().is_empty() && spares.begin(&profile).is_none());
     }
 
     #[tokio::test]
     async fn none_of_another_process_is_used() {
-        let (spares, likeness) = (Spares::default(), likeness());
-        spares.take(&likeness, "a", |_| ());
-        let making = spares.begin(&likeness).unwrap();
+        let (spares, profile) = (Spares::default(), profile());
+        spares.take(&profile, "a", |_| ());
+        let making = spares.begin(&profile).unwrap();
         let (connection, _redis) = prepared("one").await;
-        assert!(spares.keep(&likeness, making, connection).is_none());
+        assert!(spares.keep(&profile, making, connection).is_none());
         let mut retired = None;
-        assert!(spares.take(&likeness, "b", |ended| retired = ended.user).is_none());
+        assert!(spares.take(&profile, "b", |ended| retired = ended.user).is_none());
         assert_eq!(retired.as_deref(), Some("one"));
     }
 }

@@ -36,10 +36,10 @@ impl Client {
         if expected == 0 && !is_bound && own.is_none() {
             return Next::Serve;
         }
-        let refusal = if self.likeness.tokens.is_empty() {
+        let refusal = if self.profile.tokens.is_empty() {
             None
         } else {
-            self.hub.shared(&self.likeness).await.err()
+            self.hub.shared(&self.profile).await.err()
         };
         let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
         self.outbox.fail_expected(&line);

@@ -131,13 +131,13 @@ impl Client {
         } else {
             tokens.clone()
         };
-        let once = super::Likeness { tokens: registered, ..self.likeness.clone() };
+        let once = super::ConnectionProfile { tokens: registered, ..self.profile.clone() };
         let upstream = self.hub.shared(&once).await;
         let upstream = upstream.inspect_err(|refusal| self.hub.port.note_refusal(refusal))?;
         // For this command the connection is another one; then it is again what it was.
         let before = (
             std::mem::replace(&mut self.held, tokens),
-            std::mem::replace(&mut self.likeness, once),
+            std::mem::replace(&mut self.profile, once),
             self.upstream.replace(upstream),
             self.own.take(),
             // Nor is it one of those with the tokens of before.
@@ -148,7 +148,7 @@ impl Client {
             _ => self.send(inner).await,
         };
         let settled = self.settled().await;
-        (self.held, self.likeness, self.upstream, self.own, (self.group, self.ends)) = before;
+        (self.held, self.profile, self.upstream, self.own, (self.group, self.ends)) = before;
         // The connection of before may have broken meanwhile, and nobody heard of it.
         self.outbox.wake.notify_one();
         self.refused = None;

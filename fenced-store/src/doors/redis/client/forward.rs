@@ -200,7 +200,7 @@ impl Client {
             Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
             None => flush::instead_of(command.command()).unwrap_or_else(|| command.raw()),
         };
-        let protocol = self.likeness.protocol;
+        let protocol = self.profile.protocol;
         let instead = listing.map(|listing| {
             let replies = listing.replies();
             Instead::Names { listing, replies, protocol }
@@ -237,7 +237,7 @@ impl Client {
                 let reason = "the transaction ended with its connection".to_owned();
                 return Err(Refusal::Unavailable(reason));
             }
-            self.upstream = Some(self.hub.shared(&self.likeness).await?);
+            self.upstream = Some(self.hub.shared(&self.profile).await?);
         }
         Ok(())
     }
@@ -255,9 +255,9 @@ impl Client {
         // Everything that was sent on the shared connection is done before the next one begins.
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
-            self.hub.own(&self.likeness, &self.outbox, for_script).await?;
+            self.hub.own(&self.profile, &self.outbox, for_script).await?;
         let entry = user.as_ref().map(|user| {
-            let tokens = self.likeness.tokens.clone();
+            let tokens = self.profile.tokens.clone();
             let client =
                 OwnClient { tokens, redis_id: user.redis_id.get(), run_id: run_id.clone() };
             self.hub.port.own_clients.add(self.id, client)
@@ -331,7 +331,7 @@ impl Client {
         };
         let instead = match handling {
             Handling::Exec if transaction.is_spoilt => Some(Transaction::aborted()),
-            Handling::Exec if self.lost_watch => Some(Transaction::not_run(self.likeness.protocol)),
+            Handling::Exec if self.lost_watch => Some(Transaction::not_run(self.profile.protocol)),
             _ => None,
         };
         match (&self.upstream, instead) {
@@ -374,7 +374,7 @@ impl Client {
 
     /// Whether Redis is in RESP2's subscriber mode, or may be.
     fn is_subscriber(&self) -> bool {
-        self.likeness.protocol == Protocol::Resp2
+        self.profile.protocol == Protocol::Resp2
             && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
     }
 

@@ -83,7 +83,7 @@ impl Client {
         if command.len() > 3 {
             return Err(Refusal::Line("ERR syntax error".to_owned()));
         }
-        self.log_in(command.arg(command.len() - 1), self.likeness.protocol).await?;
+        self.log_in(command.arg(command.len() - 1), self.profile.protocol).await?;
         self.ok();
         Ok(())
     }
@@ -103,16 +103,16 @@ impl Client {
     /// # Errors
     /// The line to be answered; the tokens are then as they were.
     pub(super) async fn hold(&mut self, tokens: HeldTokens) -> Result<(), Refusal> {
-        self.change(tokens, self.likeness.protocol).await
+        self.change(tokens, self.profile.protocol).await
     }
 
     /// As [`Client::hold`], and the protocol with it: both or none.
     async fn change(&mut self, tokens: HeldTokens, protocol: Protocol) -> Result<(), Refusal> {
-        let is_same = tokens == self.held && protocol == self.likeness.protocol;
+        let is_same = tokens == self.held && protocol == self.profile.protocol;
         if is_same && self.refused.is_none() && self.has_connection() {
             return self.verify_held().await;
         }
-        if self.observes() && protocol == self.likeness.protocol {
+        if self.observes() && protocol == self.profile.protocol {
             // No connection is registered under them, so none is replaced.
             self.observe_tokens(&tokens).await?;
             self.held = tokens;
@@ -128,13 +128,13 @@ impl Client {
         if self.observes() {
             self.observe_tokens(&tokens).await?;
             self.held = tokens;
-            self.likeness.protocol = protocol;
+            self.profile.protocol = protocol;
             return Ok(());
         }
-        let db = self.likeness.db;
-        let likeness = super::Likeness { tokens: tokens.clone(), db, protocol };
-        if !likeness.tokens.is_empty() {
-            match self.hub.shared(&likeness).await {
+        let db = self.profile.db;
+        let profile = super::ConnectionProfile { tokens: tokens.clone(), db, protocol };
+        if !profile.tokens.is_empty() {
+            match self.hub.shared(&profile).await {
                 Ok(upstream) => self.upstream = Some(upstream),
                 Err(refusal) => {
                     self.hub.port.note_refusal(&refusal);
@@ -144,14 +144,14 @@ impl Client {
             }
         }
         self.group = self.hub.groups.join(&tokens);
-        self.likeness = likeness;
+        self.profile = profile;
         self.held = tokens;
         Ok(())
     }
 
     /// Whether the tokens are in force: a connection that is registered under them exists.
     fn has_connection(&self) -> bool {
-        self.likeness.tokens.is_empty()
+        self.profile.tokens.is_empty()
             || self.upstream.as_ref().is_some_and(|upstream| !upstream.is_broken())
     }
 
@@ -160,7 +160,7 @@ impl Client {
         let line = |text: &str| Refusal::Line(text.to_owned());
         let args = command.command();
         let protocol = match args.arg(1) {
-            b"" if args.len() == 1 => self.likeness.protocol,
+            b"" if args.len() == 1 => self.profile.protocol,
             b"2" => Protocol::Resp2,
             b"3" => Protocol::Resp3,
             _ => return Err(line("NOPROTO unsupported protocol version")),
@@ -194,12 +194,12 @@ impl Client {
     }
 
     async fn speak(&mut self, protocol: Protocol) -> Result<(), Refusal> {
-        if protocol == self.likeness.protocol {
+        if protocol == self.profile.protocol {
             return Ok(());
         }
         self.may_be_replaced("protocol")?;
         self.detached().await?;
-        self.likeness.protocol = protocol;
+        self.profile.protocol = protocol;
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Client {
     }
 
     fn introduce(&self) {
-        let (protocol, id) = (self.likeness.protocol, self.id);
+        let (protocol, id) = (self.profile.protocol, self.id);
         let version = self.hub.port.redis_version();
         self.outbox.local(|out| {
             encode::map(out, 7, protocol);
@@ -255,16 +255,16 @@ impl Client {
         let db = db.ok_or_else(|| {
             Refusal::Line("ERR value is not an integer or out of range".to_owned())
         })?;
-        if db != self.likeness.db {
+        if db != self.profile.db {
             self.may_be_replaced("database")?;
             self.detached().await?;
-            let likeness = super::Likeness { db, ..self.likeness.clone() };
-            let made = self.hub.shared(&likeness).await;
+            let profile = super::ConnectionProfile { db, ..self.profile.clone() };
+            let made = self.hub.shared(&profile).await;
             if let Err(refusal) = &made {
                 self.note(refusal);
             }
             self.upstream = Some(made?);
-            self.likeness = likeness;
+            self.profile = profile;
         }
         self.ok();
         Ok(())
@@ -292,7 +292,7 @@ impl Client {
         self.name = Bytes::new();
         self.group = None;
         self.held = HeldTokens::default();
-        self.likeness = super::Likeness {
+        self.profile = super::ConnectionProfile {
             tokens: HeldTokens::default(),
             db: self.hub.port.redis.link.target().db(),
             protocol: Protocol::Resp2,

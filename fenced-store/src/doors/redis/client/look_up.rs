@@ -24,7 +24,7 @@ enum Answer {
 
 impl Client {
     pub(super) fn look_up(&self, local: Local, command: Command<'_>) -> Result<(), Refusal> {
-        let protocol = self.likeness.protocol;
+        let protocol = self.profile.protocol;
         let answer = self.answer(local, command)?;
         self.outbox.local(|out| match &answer {
             None | Some(Answer::Null) => encode::null(out, protocol),
@@ -70,8 +70,8 @@ impl Client {
             id: self.id,
             name: &self.name,
             addresses: [self.reader.peer_addr().ok(), self.reader.local_addr().ok()],
-            db: self.likeness.db,
-            protocol: self.likeness.protocol,
+            db: self.profile.db,
+            protocol: self.profile.protocol,
         };
         Ok(Some(match local {
             Local::ClientGetName if self.name.is_empty() => Answer::Null,
@@ -96,7 +96,7 @@ impl Client {
             self.outbox.local(|out| encode::integer(out, 0));
             return Ok(());
         };
-        if other.tokens != self.likeness.tokens {
+        if other.tokens != self.profile.tokens {
             return Err(Refusal::Line(format!(
                 "DENIED client {id} holds other tokens; a client unblocks those with the same tokens"
             )));
@@ -116,7 +116,7 @@ impl Client {
     /// `CONFIG GET` of what drivers ask, by the guard's own connection.
     pub(super) async fn config_get(&self, command: Command<'_>) -> Result<(), Refusal> {
         let reply = self.call(&look_ups::config_get(command)?).await?;
-        let protocol = self.likeness.protocol;
+        let protocol = self.profile.protocol;
         self.outbox.local(|out| look_ups::settings(out, reply, protocol));
         Ok(())
     }

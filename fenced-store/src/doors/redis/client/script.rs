@@ -39,7 +39,7 @@ impl Client {
         if self.transaction.as_ref().is_some_and(|transaction| transaction.exceeds_scripts()) {
             return Err(Refusal::Line(MIXED.to_owned()));
         }
-        if own.has_channels && self.likeness.protocol == Protocol::Resp3 {
+        if own.has_channels && self.profile.protocol == Protocol::Resp3 {
             return Err(Refusal::Line(
                 "DENIED a connection that has subscribed runs no scripts, for what confines them \
                  would end its subscriptions; use another connection"

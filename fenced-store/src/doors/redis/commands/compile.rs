@@ -1,13 +1,11 @@
 //! What Redis says of its commands, and the policy, become the table that is looked up.
 
-use super::channels::{self, Channels};
+use super::action::{Action, Denial, Keys};
 use super::meta::Meta;
-use super::policy::{self, ByHand, LOCALS, Observed, Verdict, verdict};
-use super::refused::Refused;
+use super::policy::{self, LOCALS, Observed, Verdict, verdict};
 use super::spec::{Number, Spec};
 use super::table::{Entries, Entry};
-use super::{Handling, KeyAccess, KeyUse, Plan, Touches, by_hand};
-use crate::doors::redis::resp::request::Command;
+use super::{Handling, KeyAccess};
 
 /// The flags that a command which nobody has thought about may have. All others (`admin`,
 /// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.
@@ -16,89 +14,6 @@ const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "w
 /// Why a command of a module is refused, whatever its name.
 const OF_A_MODULE: &str = "it belongs to a module, and only the module knows which keys it reaches; \
                            the guard does not";
-
-/// What happens to a command that is allowed.
-#[derive(Debug)]
-pub(super) struct Action {
-    pub(super) handling: Handling,
-    pub(super) keys: Keys,
-    /// Whether the user of a script may run it.
-    pub(super) in_scripts: bool,
-}
-
-/// Why a command is refused.
-#[derive(Debug)]
-pub(super) struct Denial {
-    pub(super) reason: Box<str>,
-    /// How it travels in observe mode; `None` where it is refused all the same.
-    pub(super) observed: Option<Observed>,
-}
-
-impl Denial {
-    /// A refusal in every mode.
-    pub(super) fn in_every_mode(reason: &str) -> Self {
-        Self { reason: reason.into(), observed: None }
-    }
-
-    /// The refusal of a command that Redis describes so.
-    fn of(meta: &Meta, reason: String) -> Self {
-        let is_unknown = meta.has("module") || verdict(&meta.name).is_none();
-        let observed = match is_unknown && !meta.has("admin") && meta.subcommands.is_empty() {
-            true => Some(Observed::Own),
-            false => policy::observed(&meta.name),
-        };
-        Self { reason: reason.into(), observed }
-    }
-}
-
-/// Where the keys of a command are.
-#[derive(Debug)]
-pub(super) enum Keys {
-    None,
-    Keyspace,
-    Channels(Channels),
-    Specs { specs: Box<[Spec]>, number: Number },
-    ByHand(ByHand),
-}
-
-impl Action {
-    /// A script may run it where Redis' ACL finds its keys as the guard does, by fixed positions or
-    /// a count; and where it has no keys and is listed.
-    fn new(name: &str, handling: Handling, keys: Keys) -> Self {
-        let in_scripts = match keys {
-            Keys::Specs { .. } => true,
-            Keys::None | Keys::Channels(_) => policy::is_keyless_in_scripts(name),
-            Keys::Keyspace | Keys::ByHand(_) => false,
-        };
-        Self { handling, keys, in_scripts }
-    }
-
-    /// Adds the keys of `command`, and says how it travels.
-    pub(super) fn plan(
-        &self,
-        name: &str,
-        command: Command<'_>,
-        keys: &mut Vec<KeyUse>,
-    ) -> Result<Plan, Refused> {
-        let (handling, in_scripts) = (self.handling, self.in_scripts);
-        let plan = |touches| Plan { handling, touches, in_scripts, is_denied: false };
-        let (specs, number) = match &self.keys {
-            Keys::None => return Ok(plan(Touches::Nothing)),
-            Keys::Keyspace => return Ok(plan(Touches::Keyspace)),
-            Keys::Channels(which) => return channels::check(*which, command).map(plan),
-            Keys::ByHand(by_hand) => return by_hand::plan(*by_hand, name, command, keys),
-            Keys::Specs { specs, number } => (specs, number),
-        };
-        for spec in specs {
-            spec.push(name, *number, command, keys)?;
-        }
-        match (keys.is_empty(), handling) {
-            (false, _) => Ok(plan(Touches::Keys)),
-            (true, Handling::Script) => Ok(plan(Touches::Nothing)),
-            (true, _) => Err(Refused::syntax()),
-        }
-    }
-}
 
 /// The table for what Redis says of its commands.
 pub(super) fn entries(commands: &[Meta]) -> Entries {
@@ -120,7 +35,7 @@ pub(super) fn entries(commands: &[Meta]) -> Entries {
 }
 
 fn entry(meta: &Meta) -> Entry {
-    let action = action(meta).map_err(|reason| Denial::of(meta, reason));
+    let action = action(meta).map_err(|reason| denial(meta, reason));
     Entry::new(&meta.name, meta.arity, action)
 }
 
@@ -203,4 +118,14 @@ fn number(meta: &Meta, handling: Handling) -> Number {
         }
         _ => Number::Positive,
     }
+}
+
+/// The refusal of a command that Redis describes by `meta`.
+fn denial(meta: &Meta, reason: String) -> Denial {
+    let is_unknown = meta.has("module") || verdict(&meta.name).is_none();
+    let observed = match is_unknown && !meta.has("admin") && meta.subcommands.is_empty() {
+        true => Some(Observed::Own),
+        false => policy::observed(&meta.name),
+    };
+    Denial { reason: reason.into(), observed }
 }

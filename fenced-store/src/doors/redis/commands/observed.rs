@@ -3,7 +3,7 @@
 //! A script then runs every command but a few ([`SCRIPT_RULES`]), on all keys but Fencepost's own. Of
 //! the commands that the policy refuses those pass that leave the guard able to work.
 
-use super::compile::{Action, Keys};
+use super::action::{Action, Keys};
 use super::policy::Observed;
 use super::refused::{Refused, shown};
 use super::table::Entry;

@@ -1,7 +1,7 @@
 //! docs/reference/redis-commands.md, made from the table and the policy.
 
+use super::action::{Action, Keys};
 use super::channels::Channels;
-use super::compile::{Action, Keys};
 use super::policy::{self, ByHand, Verdict};
 use super::refused::shown;
 use super::spec::{Find, Spec};

@@ -5,6 +5,7 @@
 //! everything else of it is refused until somebody has thought about it and writes it down here.
 
 use super::channels::Channels;
+use super::refused::NO_CLUSTER;
 use super::{Handling, Local};
 
 /// What happens to a command.
@@ -220,9 +221,6 @@ pub(super) fn observed(name: &str) -> Option<Observed> {
     let of = |name| OBSERVED.iter().find(|(_, names)| is_named(names, name)).map(|(how, _)| *how);
     of(name).or_else(|| of(name.split_once('|')?.0))
 }
-
-/// Redis' own reply to these commands. To a client the port is one Redis, whatever is behind it.
-pub(super) const NO_CLUSTER: &str = "This instance has cluster support disabled";
 
 const DENIED: &[(&str, &str)] = &[
     (

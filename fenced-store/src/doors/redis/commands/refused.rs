@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::policy::NO_CLUSTER;
-
+/// Redis' own reply to commands of a cluster. To a client the port is one Redis, whatever is behind it.
+pub(super) const NO_CLUSTER: &str = "This instance has cluster support disabled";
 /// What of a client's own words is repeated to it, in bytes; Redis repeats as much.
 const QUOTED_BYTES_MAX: usize = 128;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::compile::{Action, Denial};
+use super::action::{Action, Denial};
 use super::refused::Refused;
 use crate::doors::redis::resp::request::Command;
 

@@ -12,7 +12,7 @@ use super::super::super::tokens::HeldTokens;
 use super::super::Answer;
 use super::{ClusterPort, Next, State};
 use crate::rules::Protects;
-use crate::service::{Asked, Guard};
+use crate::service::{Guard, RequestSummary};
 use crate::store::Outcome;
 use crate::verdict::Fence;
 
@@ -113,7 +113,7 @@ impl State {
         }
         let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
         let text = format!("{name} {}", key.escape_ascii());
-        let asked = Asked { fence: Some(fence), kind: KIND, text, owner: None };
+        let asked = RequestSummary { fence: Some(fence), kind: KIND, text, owner: None };
         // The refusal is on its way already; this is the account of it.
         let _ = port.guard.account(&asked, Ok(outcome));
         out.extend_from_slice(&reply);

@@ -1,6 +1,6 @@
 //! Every command of the installed Redis has its place.
 
-use super::super::compile::Keys;
+use super::super::action::Keys;
 use super::super::policy::{self, LOCALS, Verdict};
 use super::*;
 

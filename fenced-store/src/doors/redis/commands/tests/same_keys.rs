@@ -1,6 +1,6 @@
 //! The keys are the ones that Redis itself finds, and it does to them what was said.
 
-use super::super::compile::Keys;
+use super::super::action::Keys;
 use super::super::policy::ByHand;
 use super::samples::SAMPLES;
 use super::*;
