@@ -305,7 +305,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
         let headers = [("authorization", "Bearer secret-of-eye")];
         let path = format!("/v1/locks/{}", encode(lock));
         let reply = Api::new(&server.base).send(Method::GET, &path, &headers, "").await;
-        reply.expect(200).read::<ExplainedLock>().told
+        reply.expect(200).read::<ExplainedLock>().recent
     };
     for lock in ["jobs/1", "jobs/2"] {
         until_true("the report", || async { eye(lock).await.refusals.len() == 1 }).await;
