@@ -3,7 +3,7 @@
 mod node;
 
 use redis::{FromRedisValue, Value};
-use service_kit::redis_link::{SLOTS, slot_of};
+use redis_link::{SLOTS, slot_of};
 
 use self::node::{Kind, Node};
 use crate::redis_server::Redis;

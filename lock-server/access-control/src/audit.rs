@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-
-use crate::Kit;
-use crate::health::Status;
+use service_kit::Kit;
+use service_kit::health::Status;
 
 /// The longest line, in bytes, its end included.
 pub const LINE_BYTES_MAX: usize = 4_096;
@@ -151,7 +150,7 @@ impl AuditLog {
     ///
     /// # Errors
     /// What the system says; readiness warns of it until a line is written again.
-    pub(super) fn write(&self, kit: &Kit, mut line: Line) -> io::Result<()> {
+    pub(crate) fn write(&self, kit: &Kit, mut line: Line) -> io::Result<()> {
         let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
         if line.event == "refused" && !state.allow(kit.clock.monotonic_ms()) {
             state.suppressed += 1;
@@ -207,7 +206,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::clock::ManualClock;
+    use service_kit::clock::ManualClock;
 
     fn refused() -> Line {
         Line { event: "refused", ..Line::default() }

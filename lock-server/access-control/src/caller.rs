@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use fence_protocol::{Code, LeaseId, LockName, SessionId};
+use service_kit::clock::Clock;
+use service_kit::problem::Reject;
 
-use super::file::AccessFile;
-use super::ledger::{Full, Ledger, Life};
-use super::list::Principal;
-use super::rights::{Scope, Verb};
-use super::secret::SecretHash;
-use crate::clock::Clock;
-use crate::problem::Reject;
+use crate::file::AccessFile;
+use crate::ledger::{Full, Ledger, Life};
+use crate::list::Principal;
+use crate::rights::{Scope, Verb};
+use crate::secret::SecretHash;
 
 /// How many notes a handler may leave.
 const NOTES_MAX: usize = 8;
@@ -24,7 +24,7 @@ const NOTES_MAX: usize = 8;
 /// Without an access file everybody is the same and may do everything: all methods then let pass.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    pub(super) known: Option<Arc<Known>>,
+    pub(crate) known: Option<Arc<Known>>,
     /// Leases that are asked for live as long as this one.
     session: Option<SessionId>,
     /// Absent where there is no gate, and so no audit log.
@@ -36,21 +36,21 @@ type Notes = Mutex<BTreeMap<&'static str, String>>;
 
 /// Somebody whom the access file names.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) principal: Arc<Principal>,
-    pub(super) ledger: Arc<Ledger>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) file: AccessFile,
-    pub(super) hash: SecretHash,
+pub(crate) struct Known {
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) file: AccessFile,
+    pub(crate) hash: SecretHash,
 }
 
 impl Caller {
-    pub(super) fn known(known: Known) -> Self {
+    pub(crate) fn known(known: Known) -> Self {
         Self { known: Some(Arc::new(known)), ..Self::unknown() }
     }
 
     /// A caller that a gate let pass without a bearer token.
-    pub(super) fn unknown() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self { notes: Some(Arc::default()), ..Self::default() }
     }
 
@@ -76,7 +76,7 @@ impl Caller {
         }
     }
 
-    pub(super) fn take_notes(&self) -> BTreeMap<&'static str, String> {
+    pub(crate) fn take_notes(&self) -> BTreeMap<&'static str, String> {
         let Some(notes) = &self.notes else { return BTreeMap::new() };
         std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -108,7 +108,7 @@ impl Caller {
         })
     }
 
-    pub(super) fn check(&self, verb: Verb, scope: Scope<'_>) -> Result<(), Reject> {
+    pub(crate) fn check(&self, verb: Verb, scope: Scope<'_>) -> Result<(), Reject> {
         let Some(known) = &self.known else { return Ok(()) };
         if known.principal.may(verb, scope) {
             return Ok(());
@@ -130,7 +130,7 @@ impl Caller {
         Err(Reject::new(Code::Forbidden, detail).hint(hint))
     }
 
-    pub(super) fn request(&self) -> Result<(), Reject> {
+    pub(crate) fn request(&self) -> Result<(), Reject> {
         let Some(known) = &self.known else { return Ok(()) };
         let now_ms = known.clock.monotonic_ms();
         known.ledger.request(&known.principal.limits, now_ms).map_err(|full| known.reject(full))
@@ -231,7 +231,7 @@ impl Known {
         self.ledger.keep(&self.principal.limits, key, now_ms, now_ms.saturating_add(ttl_ms));
     }
 
-    pub(super) fn reject(&self, full: Full) -> Reject {
+    pub(crate) fn reject(&self, full: Full) -> Reject {
         let Full { what, limit, retry_after_ms } = full;
         let detail = format!("{}: {what}: the limit is {limit}", self.principal.name);
         Reject::new(Code::LimitReached, detail)

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use service_kit::Kit;
+use service_kit::health::Status;
 
-use super::audit::{AuditLog, Line};
-use super::ledger::Ledger;
-use super::list::{AccessList, Principal};
-use super::secret::SecretHash;
-use crate::Kit;
-use crate::health::Status;
+use crate::audit::{AuditLog, Line};
+use crate::ledger::Ledger;
+use crate::list::{AccessList, Principal};
+use crate::secret::SecretHash;
 
 /// The largest access file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -113,14 +113,14 @@ impl AccessFile {
     }
 
     /// The same file, and one more principal who has this bearer token.
-    pub(super) fn and(self, secret: &str, principal: Principal) -> Self {
+    pub(crate) fn and(self, secret: &str, principal: Principal) -> Self {
         let (hash, principal) = (SecretHash::of(secret), Arc::new(principal));
         let own = Own { hash, principal, ledger: Arc::default() };
         Self { own: Some(Arc::new(own)), ..self }
     }
 
     /// Whose token this is, with the account of what it uses.
-    pub(super) fn find(&self, hash: &SecretHash) -> Option<(Arc<Principal>, Arc<Ledger>)> {
+    pub(crate) fn find(&self, hash: &SecretHash) -> Option<(Arc<Principal>, Arc<Ledger>)> {
         if let Some(own) = self.own.as_ref().filter(|own| own.hash == *hash) {
             return Some((Arc::clone(&own.principal), Arc::clone(&own.ledger)));
         }
@@ -132,7 +132,7 @@ impl AccessFile {
 
     /// Looks for changes until shutdown. A file that cannot be used changes nothing: the last good
     /// one stays in force, readiness warns, and the log says why.
-    pub(super) async fn watch(self, kit: Kit, audit: Option<AuditLog>) {
+    pub(crate) async fn watch(self, kit: Kit, audit: Option<AuditLog>) {
         let shutdown = kit.tasks.shutdown_token();
         kit.health.set(CHECK, Status::Ok);
         self.inner.figures.register(&kit);

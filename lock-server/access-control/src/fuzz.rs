@@ -1,15 +1,15 @@
 //! Fuzz target: the access file.
 
-use super::list::AccessList;
-use super::rights::{Grant, Scope, Verb};
-use super::secret::SecretHash;
+use crate::list::AccessList;
+use crate::rights::{Grant, Scope, Verb};
+use crate::secret::SecretHash;
 
 /// Stands for a bearer token that was written where its hash belongs.
 const SECRET: &str = "hunter2";
 
 /// An access file, and each of its lines as a right. What is read has one meaning; whatever is wrong,
 /// no text beside `tokens` is repeated.
-pub(crate) fn file(input: &[u8]) {
+fn file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match AccessList::parse(text) {
         Ok(list) => {
@@ -37,6 +37,24 @@ pub(crate) fn file(input: &[u8]) {
             // A right to all that begins alike is one to each of them.
             let under = grant.allows(verb, Scope::Under(b"jobs/"));
             assert!(!under || grant.allows(verb, Scope::Name(b"jobs/nightly")), "{line}");
+        }
+    }
+}
+
+/// A target and its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[("access-file", file)];
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    #[test]
+    fn every_target_holds_in_a_short_run() {
+        for (name, target) in TARGETS {
+            fence_fuzz::short_run(name, *target, 10_000);
         }
     }
 }

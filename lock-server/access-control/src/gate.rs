@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use fence_protocol::Code;
+use service_kit::Kit;
+use service_kit::problem::Reject;
 
-use super::audit::{AuditLog, Line};
-use super::caller::{Caller, Known};
-use super::file::AccessFile;
-use super::list::{Limits, Principal};
-use super::rights::{Grant, Scope, Verb};
-use super::secret;
-use crate::Kit;
-use crate::problem::Reject;
+use crate::audit::{AuditLog, Line};
+use crate::caller::{Caller, Known};
+use crate::file::AccessFile;
+use crate::list::{Limits, Principal};
+use crate::rights::{Grant, Scope, Verb};
+use crate::secret;
 
 /// What a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Gate {
     ///
     /// # Errors
     /// 401 without a valid bearer token, 429 beyond the caller's rate, 403 without the right.
-    pub(super) fn admit(&self, headers: &HeaderMap, need: &Need) -> Result<Caller, Refused> {
+    pub(crate) fn admit(&self, headers: &HeaderMap, need: &Need) -> Result<Caller, Refused> {
         let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
         if *need == Need::Public {
             return Ok(Caller::unknown());
@@ -135,7 +135,7 @@ impl Gate {
     ///
     /// # Errors
     /// 503 where it cannot be written.
-    pub(super) fn record(&self, line: Line) -> Result<(), Reject> {
+    pub(crate) fn record(&self, line: Line) -> Result<(), Reject> {
         let (Some(audit), Some(kit)) = (&self.audit, &self.kit) else { return Ok(()) };
         audit.write(kit, line).map_err(|error| {
             let detail = format!("the audit log cannot be written: {error}; nothing was done");
@@ -148,7 +148,7 @@ impl Gate {
 
 /// A request that does not pass, and whose it was.
 #[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) reject: Reject,
-    pub(super) caller: Caller,
+pub(crate) struct Refused {
+    pub(crate) reject: Reject,
+    pub(crate) caller: Caller,
 }

@@ -9,14 +9,13 @@ use axum::extract::{FromRequestParts as _, MatchedPath, Query, RawPathParams, Re
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use fence_protocol::Problem;
 use serde::Deserialize;
+use service_kit::http::RequestId;
+use service_kit::problem::{Reject, problem_of};
 
-use super::audit::Line;
-use super::caller::Caller;
-use super::gate::{Gate, Need, Refused};
-use crate::http::RequestContext;
-use crate::problem::{Reject, Rendered};
+use crate::audit::Line;
+use crate::caller::Caller;
+use crate::gate::{Gate, Need, Refused};
 
 /// What is known of a request before its body is read.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +97,7 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
     let asked = Asked::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
     let need = match asked.route {
-        "/readyz" if crate::kit::is_verbose(parts.uri.query()) => Need::Known,
+        "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
         "/livez" | "/readyz" => Need::Public,
         "/version" | "/metrics" | "/openapi.json" => Need::Known,
         _ => (layer.map)(&asked),
@@ -145,11 +144,11 @@ struct Account {
 
 impl Account {
     fn new(gate: Gate, parts: &axum::http::request::Parts, need: &Need) -> Self {
-        let context = parts.extensions.get::<RequestContext>();
+        let id = RequestId::find(&parts.extensions);
         let line = Line {
             verb: need.verb().map(|verb| verb.as_str()),
             request: Some(format!("{} {}", parts.method, parts.uri.path())),
-            request_id: context.map(|context| context.id.as_str().to_owned()),
+            request_id: id.map(|id| id.as_str().to_owned()),
             ..Line::default()
         };
         let is_admin = need.verb().is_some_and(|verb| verb.is_admin());
@@ -176,8 +175,7 @@ impl Account {
         if !self.is_running && !is_refusal {
             return response;
         }
-        let problem = response.extensions().get::<Rendered>();
-        let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text.0).ok());
+        let problem = problem_of(&response);
         let (event, phase) = if self.is_running { ("admin", "answered") } else { ("refused", "") };
         let mut line = self.line(event, phase);
         line.status = Some(status.as_u16());

@@ -5,20 +5,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::{LeaseId, LockName, SessionId};
 
-use super::list::Limits;
+use crate::list::Limits;
 
 /// A request's worth in the bucket, so that parts of it can be counted.
 const WHOLE: u64 = 1_000;
 
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full {
+pub(crate) struct Full {
     /// What there is too much of.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// The limit.
-    pub(super) limit: u32,
+    pub(crate) limit: u32,
     /// When there is room again at the earliest, in milliseconds.
-    pub(super) retry_after_ms: u64,
+    pub(crate) retry_after_ms: u64,
 }
 
 type Key = (LockName, LeaseId);
@@ -28,7 +28,7 @@ const SESSIONS_KEPT: usize = 1_024;
 
 /// Until when a lease counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(crate) enum Life {
     /// Until then, in monotonic milliseconds.
     Until(u64),
     /// As long as this session does.
@@ -45,7 +45,7 @@ struct Seen {
 
 /// The account of one principal at one server. It outlives a reload of the file.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Mutex<State>);
+pub(crate) struct Ledger(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// Counts a request.
-    pub(super) fn request(&self, limits: &Limits, now_ms: u64) -> Result<(), Full> {
+    pub(crate) fn request(&self, limits: &Limits, now_ms: u64) -> Result<(), Full> {
         let Some(limit) = limits.requests_per_second else { return Ok(()) };
         let (rate, mut state) = (u64::from(limit), self.state());
         let (left, at_ms) = state.bucket.unwrap_or((rate * WHOLE, now_ms));
@@ -112,7 +112,7 @@ impl Ledger {
     }
 
     /// Counts a request that will wait.
-    pub(super) fn wait(&self, limits: &Limits) -> Result<(), Full> {
+    pub(crate) fn wait(&self, limits: &Limits) -> Result<(), Full> {
         let mut state = self.state();
         if let Some(limit) = limits.waiters.filter(|limit| state.waiters >= *limit) {
             return Err(Full { what: "requests that wait", limit, retry_after_ms: 1_000 });
@@ -122,14 +122,14 @@ impl Ledger {
     }
 
     /// A request waits no more.
-    pub(super) fn waited(&self) {
+    pub(crate) fn waited(&self) {
         let mut state = self.state();
         state.waiters = state.waiters.saturating_sub(1);
     }
 
     /// Makes room for a lease before it is asked for; whether it is a new one. One that takes over
     /// is not counted beside those of its lock, whose places it takes once it is granted.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         &self,
         limits: &Limits,
         key: Key,
@@ -165,14 +165,14 @@ impl Ledger {
     }
 
     /// Every lease of this lock but this one has ended.
-    pub(super) fn end_others(&self, key: &Key) {
+    pub(crate) fn end_others(&self, key: &Key) {
         self.state().leases.retain(|known, _| known.0 != key.0 || known == key);
     }
 
     /// A lease lives until `until_ms`; one that is bound to a session, as long as that does. Leases
     /// that a server has not granted itself count too, from their first renewal here; a renewal is
     /// never refused.
-    pub(super) fn keep(&self, limits: &Limits, key: Key, now_ms: u64, until_ms: u64) {
+    pub(crate) fn keep(&self, limits: &Limits, key: Key, now_ms: u64, until_ms: u64) {
         let Some(limit) = limits.locks else { return };
         let mut state = self.state();
         if matches!(state.leases.get(&key), Some(Life::Of(_))) {
@@ -185,7 +185,7 @@ impl Ledger {
     }
 
     /// Makes room for a session before it is asked for; whether it is a new one.
-    pub(super) fn reserve_session(
+    pub(crate) fn reserve_session(
         &self,
         limits: &Limits,
         id: SessionId,
@@ -214,24 +214,24 @@ impl Ledger {
 
     /// The store says that a session is the principal's and lives until `until_ms`. Sessions that
     /// began at another server count too, from their first use here.
-    pub(super) fn keep_session(&self, id: SessionId, now_ms: u64, until_ms: u64) {
+    pub(crate) fn keep_session(&self, id: SessionId, now_ms: u64, until_ms: u64) {
         let mut state = self.state();
         state.tidy_sessions(now_ms);
         state.sessions.insert(id, Seen { until_ms, is_own: true });
     }
 
     /// A session has ended, or is not the principal's; its leases count no more.
-    pub(super) fn end_session(&self, id: SessionId) {
+    pub(crate) fn end_session(&self, id: SessionId) {
         self.state().sessions.remove(&id);
     }
 
     /// Whether the store said that a session is the principal's, for a time that is not over.
-    pub(super) fn owns_session(&self, id: SessionId, now_ms: u64) -> bool {
+    pub(crate) fn owns_session(&self, id: SessionId, now_ms: u64) -> bool {
         self.state().sessions.get(&id).is_some_and(|seen| seen.is_own && seen.until_ms > now_ms)
     }
 
     /// A lease has ended.
-    pub(super) fn end(&self, key: &Key) {
+    pub(crate) fn end(&self, key: &Key) {
         self.state().leases.remove(key);
     }
 }

@@ -1,7 +1,7 @@
 //! Who may do what: bearer tokens, rights, limits a principal, and the account of both.
 //!
 //! An operator writes a file of principals, each with hashes of its bearer tokens, its rights (verbs
-//! over prefixes of names) and its limits. [`AccessFlags::open`](crate::flags::AccessFlags::open)
+//! over prefixes of names) and its limits. [`AccessFlags::open`]
 //! makes a [`Gate`] of it, and [`protect`] puts the gate around a router. Handlers take the
 //! [`Caller`] where they know more than the path says: a name in the body, a lease that now counts.
 //!
@@ -10,8 +10,10 @@
 pub mod audit;
 mod caller;
 pub mod file;
+mod flags;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+#[doc(hidden)]
+pub mod fuzz;
 mod gate;
 mod layer;
 mod ledger;
@@ -21,6 +23,7 @@ pub mod secret;
 mod sessions;
 
 pub use caller::{Caller, Hold, Waiting};
+pub use flags::AccessFlags;
 pub use gate::{Gate, Need};
 pub use layer::{Asked, protect};
 pub use list::{AccessList, Limits, ListError, Principal};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::rights::{Grant, Scope, Verb};
-use super::secret::SecretHash;
+use crate::rights::{Grant, Scope, Verb};
+use crate::secret::SecretHash;
 
 /// How many principals a file may have.
 const PRINCIPALS_MAX: usize = 10_000;
@@ -126,7 +126,7 @@ impl AccessList {
     }
 
     /// Every principal, once for each of its tokens.
-    pub(super) fn principals(&self) -> impl Iterator<Item = &Principal> {
+    pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
         self.by_hash.values().map(AsRef::as_ref)
     }
 

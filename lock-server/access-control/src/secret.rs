@@ -12,9 +12,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use service_kit::ids;
 use sha2::{Digest, Sha256};
-
-use crate::ids;
 
 /// What a token begins with, so that people and scanners know one where they see it.
 pub const PREFIX: &str = "fencepost_";
@@ -76,7 +75,7 @@ impl FromStr for SecretHash {
 ///
 /// # Errors
 /// A sentence where none came, several, or something else.
-pub(super) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
+pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or("no bearer token was sent")?;
     if values.next().is_some() {

@@ -1,9 +1,9 @@
 //! Whose a session is, and how many a principal has.
 
 use fence_protocol::{Code, SessionId};
+use service_kit::problem::Reject;
 
-use super::Caller;
-use crate::problem::Reject;
+use crate::Caller;
 
 impl Caller {
     /// Whether a session is known to be the caller's without asking the store; always where nobody

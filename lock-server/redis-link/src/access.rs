@@ -6,19 +6,18 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, TlsCertificates, Value, cmd,
 };
-
-use crate::login::{Password, StoreLogin};
-use crate::socket;
-use crate::tls::{self, TlsOptions};
+use service_kit::login::{Password, StoreLogin};
+use service_kit::socket;
+use service_kit::tls::{self, TlsOptions};
 
 /// How long a second look at a connection that broke off may wait for each answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What every connection to a Redis, a sentinel or a node is made with.
 #[derive(Clone)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// User, password and database.
-    pub(super) login: RedisConnectionInfo,
+    pub(crate) login: RedisConnectionInfo,
     /// Of sentinels, where it is not the one of `login`.
     sentinel_password: Option<Password>,
     /// TLS; plain where there is none.
@@ -27,19 +26,19 @@ pub(super) struct Access {
 
 impl Access {
     /// By what a URL says.
-    pub(super) fn new(login: RedisConnectionInfo, is_tls: bool) -> Self {
+    pub(crate) fn new(login: RedisConnectionInfo, is_tls: bool) -> Self {
         let login = login.set_skip_set_lib_name();
         Self { login, sentinel_password: None, tls: is_tls.then(TlsOptions::default) }
     }
 
     /// With another database.
-    pub(super) fn db(mut self, db: i64) -> Self {
+    pub(crate) fn db(mut self, db: i64) -> Self {
         self.login = self.login.set_db(db);
         self
     }
 
     /// Whether it is TLS.
-    pub(super) fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
@@ -47,7 +46,7 @@ impl Access {
     ///
     /// # Errors
     /// A sentence that names the flag.
-    pub(super) fn with(mut self, more: &StoreLogin) -> Result<Self, String> {
+    pub(crate) fn with(mut self, more: &StoreLogin) -> Result<Self, String> {
         if let Some(user) = &more.user {
             if self.login.username().is_some_and(|known| known != user) {
                 return Err("--store names one user and --store-user another; name one".to_owned());
@@ -83,7 +82,7 @@ impl Access {
     }
 
     /// For a sentinel that wants to know who asks.
-    pub(super) fn of_sentinels(&self) -> Self {
+    pub(crate) fn of_sentinels(&self) -> Self {
         let mut access = self.clone().db(0);
         if let Some(password) = &self.sentinel_password {
             let login = RedisConnectionInfo::default().set_password(password.expose());
@@ -93,13 +92,13 @@ impl Access {
     }
 
     /// For a sentinel that may not care.
-    pub(super) fn of_nobody(&self) -> Self {
+    pub(crate) fn of_nobody(&self) -> Self {
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
         Self { login, sentinel_password: None, tls: self.tls.clone() }
     }
 
     /// How to reach and log in to one address.
-    pub(super) fn client(&self, host: &str, port: u16) -> Result<Client, RedisError> {
+    pub(crate) fn client(&self, host: &str, port: u16) -> Result<Client, RedisError> {
         let tcp = redis::io::tcp::TcpSettings::default()
             .set_nodelay(true)
             .set_keepalive(socket::keepalive());
@@ -115,7 +114,7 @@ impl Access {
 
     /// Why a connection to `host` failed, as the rest of a sentence, and what to do where that is
     /// known.
-    pub(super) async fn explain(&self, error: &RedisError, host: &str, port: u16) -> Explained {
+    pub(crate) async fn explain(&self, error: &RedisError, host: &str, port: u16) -> Explained {
         let seen = match self.is_tls() && error.code().is_none() && is_garbled(error) {
             true => self.look_again(host, port).await,
             false => None,
@@ -163,7 +162,7 @@ impl Access {
 }
 
 /// Why a connection failed.
-pub(super) enum Explained {
+pub(crate) enum Explained {
     /// The cause, and what to do.
     Clear(String),
     /// What was seen.
@@ -172,7 +171,7 @@ pub(super) enum Explained {
 
 impl Explained {
     /// As it is.
-    pub(super) fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         let (Self::Clear(text) | Self::Open(text)) = self;
         text
     }

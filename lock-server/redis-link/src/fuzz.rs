@@ -1,16 +1,17 @@
 //! Fuzz target: where a Redis is, by URLs, a cluster's slots and what sentinels say.
 
 use redis::Value;
+use service_kit::login::without_password;
 
-use super::slots::{self, ClusterTarget};
-use super::target::RedisTarget;
-use super::{SLOTS, info_field, sentinel, slot_of, text_fields, without_password};
+use crate::slots::{self, ClusterTarget};
+use crate::target::RedisTarget;
+use crate::{SLOTS, info_field, sentinel, slot_of, text_fields};
 
 /// Stands for a password; it must not be in what a log shows.
 const PASSWORD: &str = "hunter2";
 
 /// RESP: the replies of nodes and sentinels. Text: URLs, a line each. The first bytes are also votes.
-pub(crate) fn places(input: &[u8]) {
+fn places(input: &[u8]) {
     if let Ok(value) = redis::parse_redis_value(input) {
         replies(value);
     }
@@ -55,4 +56,22 @@ fn url(line: &str) {
         }
     }
     assert!(redis.is_err() || cluster.is_err(), "{line} has two meanings");
+}
+
+/// A target and its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[("redis-places", places)];
+
+#[cfg(test)]
+mod tests {
+    use super::TARGETS;
+
+    #[test]
+    fn every_target_holds_in_a_short_run() {
+        for (name, target) in TARGETS {
+            fence_fuzz::short_run(name, *target, 10_000);
+        }
+    }
 }

@@ -1,28 +1,8 @@
-//! One owned connection to one Redis: verified before it is used, never replayed.
-//!
-//! A connection that broke is replaced by this module and by nothing else. Before a new one carries
-//! a single command, the caller's [`Verifier`] looks at the process behind it (is it the Redis that
-//! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
-//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody has
-//! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
-//! run, is sent once more, unless its caller says that it would come too late by then.
-//!
-//! Commands of many callers share the connection. What waits at the same moment leaves in one
-//! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
-//! costs Redis less than as many direct clients, and an idle one waits for nobody.
+//! A connection that is verified, shared, and replaced when it breaks.
 
-mod access;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
 mod local;
 mod pinned;
-mod script;
-mod sentinel;
-mod slots;
 mod supervisor;
-mod target;
-mod url;
-mod value;
 
 use std::future::Future;
 use std::sync::{Arc, RwLock};
@@ -31,19 +11,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
+use service_kit::tasks::Tasks;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use local::LocalLinks;
 pub use pinned::Pinned;
-pub use script::{Script, load_scripts, plain};
-pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
-use target::Reached;
-pub use target::RedisTarget;
-pub use url::{TargetError, without_password};
-pub use value::{info_field, text_fields};
 
-use crate::tasks::Tasks;
+use crate::target::{Reached, RedisTarget};
 
 /// Looks at the process behind a new connection before it is used.
 #[async_trait]
@@ -421,7 +396,7 @@ impl RedisLink {
         connection.set_response_timeout(reply_timeout);
         let limit = reply_timeout * QUESTIONS_MAX + self.inner.verifier.others_take();
         let verified = self.inner.verifier.verify_chosen(&mut connection, choice);
-        let (began, target) = (crate::clock::now(), &self.inner.target);
+        let (began, target) = (service_kit::clock::now(), &self.inner.target);
         match tokio::time::timeout(limit, verified).await {
             Ok(Ok(())) => Ok(()),
             // The error of a question that was not answered does not name the Redis.

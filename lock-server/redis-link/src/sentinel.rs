@@ -14,22 +14,22 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value, cmd, from_redis_value};
 
 #[cfg(any(test, fuzzing))]
-pub(super) use self::fuzz::votes as fuzz_votes;
-pub(super) use self::votes::Choice;
+pub(crate) use self::fuzz::votes as fuzz_votes;
+pub(crate) use self::votes::Choice;
 use self::votes::Votes;
-use super::access::Access;
-use super::target::address_text;
+use crate::access::Access;
+use crate::target::address_text;
 
 /// The port of a sentinel whose address names none.
-pub(super) const DEFAULT_PORT: u16 = 26379;
+pub(crate) const DEFAULT_PORT: u16 = 26379;
 
 /// A group of sentinels and the name that they know a master by.
 #[derive(Clone, Debug)]
-pub(super) struct Sentinels {
+pub(crate) struct Sentinels {
     /// Host and port of each.
-    pub(super) addresses: Vec<(String, u16)>,
+    pub(crate) addresses: Vec<(String, u16)>,
     /// `mymaster`.
-    pub(super) master: String,
+    pub(crate) master: String,
     /// A connection to each that nobody uses just now.
     idle: Arc<[Mutex<Option<Idle>>]>,
 }
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Idle {
 
 impl Sentinels {
     /// Those at `addresses`, about the master of that name.
-    pub(super) fn new(addresses: Vec<(String, u16)>, master: String) -> Self {
+    pub(crate) fn new(addresses: Vec<(String, u16)>, master: String) -> Self {
         let idle = addresses.iter().map(|_| Mutex::new(None)).collect();
         Self { addresses, master, idle }
     }
@@ -55,7 +55,7 @@ impl Sentinels {
     ///
     /// # Errors
     /// A sentence with what each of them said.
-    pub(super) async fn ask(&self, access: &Access, timeout: Duration) -> Result<Choice, String> {
+    pub(crate) async fn ask(&self, access: &Access, timeout: Duration) -> Result<Choice, String> {
         self.votes(access, timeout).await.result(&self.master)
     }
 
@@ -65,7 +65,7 @@ impl Sentinels {
     ///
     /// # Errors
     /// A sentence with what each of them said.
-    pub(super) async fn confirm(
+    pub(crate) async fn confirm(
         &self,
         choice: &Choice,
         access: &Access,

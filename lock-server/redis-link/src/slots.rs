@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::{ProtocolVersion, RedisError, Value, cmd};
+use service_kit::login::StoreLogin;
 
-use super::access::Access;
-use super::target::{RedisTarget, address_text};
-use super::url::{self, RedisUrl, TargetError};
-use crate::login::StoreLogin;
+use crate::access::Access;
+use crate::target::{RedisTarget, address_text};
+use crate::url::{self, RedisUrl, TargetError};
 
 /// How many hash slots a cluster has.
 pub const SLOTS: u16 = 16384;
@@ -40,11 +40,11 @@ pub struct SlotRange {
 
 /// One slot of a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct SlotOwner {
+pub(crate) struct SlotOwner {
     seeds: Vec<(String, u16)>,
     slot: u16,
     /// Key of the slot that an idle connection may read.
-    pub(super) key: Option<Arc<[u8]>>,
+    pub(crate) key: Option<Arc<[u8]>>,
     /// How often the nodes were asked. Each time another one is asked first: one that is cut off from
     /// the rest would otherwise go on naming an owner that it no longer is.
     asked: Arc<AtomicUsize>,
@@ -127,13 +127,13 @@ impl fmt::Debug for ClusterTarget {
 
 impl SlotOwner {
     /// The owner of the slot of another key, which the login may read.
-    pub(super) fn of(&self, key: &[u8]) -> Self {
+    pub(crate) fn of(&self, key: &[u8]) -> Self {
         let (slot, key) = (slot_of(key), Some(key.into()));
         Self { slot, key, asked: Arc::default(), ..self.clone() }
     }
 
     /// The address of the slot's master, from the first node that answers.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         access: &Access,
         timeout: Duration,
@@ -161,7 +161,7 @@ impl SlotOwner {
     }
 }
 
-pub(super) fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
+pub(crate) fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
     let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot))?;
     let (host, port) = range.master.rsplit_once(':')?;
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
@@ -200,7 +200,7 @@ fn refusal(address: &str, error: &RedisError, why: String) -> String {
 
 /// Reads `[[first, last, [host, port, id, …], replica…], …]`. A node that does not know its own
 /// name gives an empty one or nil: it means the host that was asked.
-pub(super) fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
+pub(crate) fn ranges(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(rows) = reply else { return None };
     rows.into_iter().map(|row| range(row, asked)).collect()
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError};
+use service_kit::login::StoreLogin;
 
-use super::access::{Access, Explained};
-use super::sentinel::{Choice, Sentinels};
-use super::slots::SlotOwner;
-use super::url::{self, RedisUrl, TargetError};
-use crate::login::StoreLogin;
+use crate::access::{Access, Explained};
+use crate::sentinel::{Choice, Sentinels};
+use crate::slots::SlotOwner;
+use crate::url::{self, RedisUrl, TargetError};
 
 /// How many commands may wait for the connection before callers do.
 const PIPELINE_BUFFER: usize = 4096;
@@ -31,18 +31,18 @@ pub struct RedisTarget {
 
 /// Where a connection leads.
 #[derive(Clone, Debug)]
-pub(super) struct Reached {
+pub(crate) struct Reached {
     /// The host.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// The port.
-    pub(super) port: u16,
+    pub(crate) port: u16,
     /// The epoch of the sentinels' choice, where they chose it.
-    pub(super) epoch: Option<u64>,
+    pub(crate) epoch: Option<u64>,
 }
 
 impl Reached {
     /// `host:port`.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         address_text(&self.host, self.port)
     }
 
@@ -92,7 +92,7 @@ impl FromStr for RedisTarget {
 
 impl RedisTarget {
     /// One Redis at a known address.
-    pub(super) fn at(host: String, port: u16, access: Access) -> Self {
+    pub(crate) fn at(host: String, port: u16, access: Access) -> Self {
         let scheme = if access.is_tls() { "rediss" } else { "redis" };
         let shown = format!("{scheme}://{}", address_text(&host, port));
         Self { place: Place::One { host, port }, access, shown }
@@ -121,7 +121,7 @@ impl RedisTarget {
     }
 
     /// Whatever node of a cluster owns a slot.
-    pub(super) fn owner(owner: SlotOwner, access: Access, shown: String) -> Self {
+    pub(crate) fn owner(owner: SlotOwner, access: Access, shown: String) -> Self {
         Self { place: Place::Slot(owner), access, shown }
     }
 
@@ -157,7 +157,7 @@ impl RedisTarget {
     }
 
     /// As [`RedisTarget::connect`], and says where it leads.
-    pub(super) async fn connect_somewhere(
+    pub(crate) async fn connect_somewhere(
         &self,
         timeout: Duration,
     ) -> Result<(MultiplexedConnection, Reached), String> {
@@ -246,7 +246,7 @@ impl RedisTarget {
 
     /// Whether an error reply says that this Redis is not the one to talk to (any more), and
     /// another one can be looked for.
-    pub(super) fn is_wrong_place(&self, code: &str) -> bool {
+    pub(crate) fn is_wrong_place(&self, code: &str) -> bool {
         match &self.place {
             Place::One { .. } => false,
             Place::Sentinels(_) => code == "READONLY",
@@ -259,7 +259,7 @@ impl RedisTarget {
 
     /// Command that tries an idle connection. PING is answered by every node of a cluster; a read of a
     /// key of the slot is refused with MOVED by a node that does not own the slot any more.
-    pub(super) fn probe(&self) -> Cmd {
+    pub(crate) fn probe(&self) -> Cmd {
         match &self.place {
             Place::Slot(SlotOwner { key: Some(key), .. }) => {
                 redis::cmd("GET").arg(&key[..]).to_owned()
@@ -269,7 +269,7 @@ impl RedisTarget {
     }
 
     /// What the sentinels say now, if it is another choice than the one that led to `at`.
-    pub(super) async fn moved_to(&self, at: &Reached) -> Option<String> {
+    pub(crate) async fn moved_to(&self, at: &Reached) -> Option<String> {
         let Place::Sentinels(sentinels) = &self.place else { return None };
         let now = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
         (Some(&now) != at.choice().as_ref()).then(|| now.to_string())
@@ -280,7 +280,7 @@ impl RedisTarget {
     ///
     /// # Errors
     /// A sentence with what was said.
-    pub(super) async fn confirm(&self, at: &Reached, timeout: Duration) -> Result<(), String> {
+    pub(crate) async fn confirm(&self, at: &Reached, timeout: Duration) -> Result<(), String> {
         match (&self.place, at.choice()) {
             (Place::Sentinels(sentinels), Some(choice)) => {
                 sentinels.confirm(&choice, &self.access, timeout).await
@@ -348,7 +348,7 @@ async fn role(connection: &mut MultiplexedConnection) -> Result<String, String> 
 }
 
 /// `host:port`, an IPv6 address in brackets.
-pub(super) fn address_text(host: &str, port: u16) -> String {
+pub(crate) fn address_text(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

@@ -1,8 +1,9 @@
 //! Redis URLs: one host, or several.
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use service_kit::login::without_password;
 
-use super::sentinel;
+use crate::sentinel;
 
 /// A URL that is no Redis URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,29 +17,29 @@ pub struct TargetError {
 }
 
 impl TargetError {
-    pub(super) fn new(shown: String, why: impl Into<String>) -> Self {
+    pub(crate) fn new(shown: String, why: impl Into<String>) -> Self {
         Self { shown, why: why.into() }
     }
 }
 
 /// The parts of a URL.
-pub(super) struct RedisUrl {
+pub(crate) struct RedisUrl {
     /// `redis`, `redis-sentinel` or `redis-cluster`, also where it is written with TLS.
-    pub(super) scheme: String,
+    pub(crate) scheme: String,
     /// Whether it is written with TLS: `rediss`, `rediss-sentinel`, `rediss-cluster`.
-    pub(super) is_tls: bool,
+    pub(crate) is_tls: bool,
     /// Host and port of each address, at least one.
-    pub(super) addresses: Vec<(String, u16)>,
+    pub(crate) addresses: Vec<(String, u16)>,
     /// What is between the slashes behind the addresses, none of it empty but maybe the first.
-    pub(super) path: Vec<String>,
+    pub(crate) path: Vec<String>,
     /// User and password; database 0.
-    pub(super) login: RedisConnectionInfo,
+    pub(crate) login: RedisConnectionInfo,
     /// The URL without user and password.
-    pub(super) shown: String,
+    pub(crate) shown: String,
 }
 
 /// Takes a URL of one of `schemes`, or of one of them over TLS, apart.
-pub(super) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetError> {
+pub(crate) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetError> {
     let shown = without_password(text);
     let refuse = |why: String| TargetError::new(shown.clone(), why);
     let begin = format!("it does not begin with {}://", schemes.join(":// or "));
@@ -85,44 +86,5 @@ fn with_port(host: &str, default_port: u16) -> String {
     match behind_brackets.contains(':') || host.is_empty() {
         true => host.to_owned(),
         false => format!("{host}:{default_port}"),
-    }
-}
-
-/// What the scheme of a URL with a password begins with.
-const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
-
-/// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,
-/// as `redis:/user:password@host`, hides them as well; other text is left as it is.
-pub fn without_password(url: &str) -> String {
-    let Some((before, host)) = url.rsplit_once('@') else {
-        return url.to_owned();
-    };
-    match before.split_once(':') {
-        Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
-        Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
-            format!("{scheme}:***@{host}")
-        }
-        _ => url.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_is_hidden_in_a_malformed_url_too() {
-        for (url, shown) in [
-            ("redis://u:hunter2@host/1", "redis://***@host/1"),
-            ("redis:/u:hunter2@host", "redis:***@host"),
-            ("rediss:u:hunter2@host", "rediss:***@host"),
-            ("redis:/u:hunter2@a,redis://b@c", "redis:***@c"),
-            ("redis-quorum:redis://u:hunter2@a,redis://b", "redis-quorum:***@a,redis://b"),
-            ("http://u:hunter2@host", "http://***@host"),
-            ("orders:{id}:**=@open", "orders:{id}:**=@open"),
-            ("jobs/*=@deny", "jobs/*=@deny"),
-        ] {
-            assert_eq!(without_password(url), shown);
-        }
     }
 }

@@ -87,10 +87,10 @@ impl Clock for ManualClock {
     }
 }
 
-/// The monotonic time for what this crate measures itself: how long a request took, when a sender
+/// The monotonic time for what the two servers measure themselves: how long a request took, when a sender
 /// has become too slow. Nothing that decides over a lease uses it.
 #[expect(clippy::disallowed_methods, reason = "this module owns the monotonic clock")]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 

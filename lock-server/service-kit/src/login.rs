@@ -100,6 +100,24 @@ pub(crate) fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// What the scheme of a URL with a password begins with.
+const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
+
+/// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,
+/// as `redis:/user:password@host`, hides them as well; other text is left as it is.
+pub fn without_password(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else {
+        return url.to_owned();
+    };
+    match before.split_once(':') {
+        Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
+        Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
+            format!("{scheme}:***@{host}")
+        }
+        _ => url.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,5 +157,21 @@ mod tests {
         assert_eq!(format!("{:?}", Password::from("hunter2")), "***");
         let error = Password::read(Path::new("-----BEGIN PRIVATE KEY-----\nabc")).unwrap_err();
         assert!(error.contains("name the file") && !error.contains("abc"), "{error}");
+    }
+
+    #[test]
+    fn a_password_is_hidden_in_a_malformed_url_too() {
+        for (url, shown) in [
+            ("redis://u:hunter2@host/1", "redis://***@host/1"),
+            ("redis:/u:hunter2@host", "redis:***@host"),
+            ("rediss:u:hunter2@host", "rediss:***@host"),
+            ("redis:/u:hunter2@a,redis://b@c", "redis:***@c"),
+            ("redis-quorum:redis://u:hunter2@a,redis://b", "redis-quorum:***@a,redis://b"),
+            ("http://u:hunter2@host", "http://***@host"),
+            ("orders:{id}:**=@open", "orders:{id}:**=@open"),
+            ("jobs/*=@deny", "jobs/*=@deny"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 }

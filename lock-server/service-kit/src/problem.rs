@@ -30,6 +30,12 @@ pub type Result<T> = std::result::Result<T, Reject>;
 #[derive(Clone, Debug)]
 pub(crate) struct Rendered(pub(crate) Bytes);
 
+/// Returns the problem that a reply carries, before [`crate::http::finish`] adds the request id.
+pub fn problem_of(response: &Response) -> Option<Problem> {
+    let text = response.extensions().get::<Rendered>()?;
+    serde_json::from_slice(&text.0).ok()
+}
+
 impl Reject {
     /// A refusal of `code`; `detail` says what happened with which values.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {

@@ -1,9 +1,9 @@
 //! Which right each request needs.
 
+use access_control::{Asked, Need, Verb};
 use axum::extract::Query;
 use axum::http::Method;
 use serde::Deserialize;
-use service_kit::access::{Asked, Need, Verb};
 
 /// What a request needs; what is not named here nobody may do.
 pub(crate) fn need(asked: &Asked<'_>) -> Need {

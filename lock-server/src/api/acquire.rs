@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use access_control::{Caller, Hold};
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireRequest, LeaseMode, LeaseReply, MAX_WAIT_MS, PERMITS_MAX};
 use fence_protocol::{Code, LockName, Owner, SessionId, Token};
-use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::sealed::{self, Refused};

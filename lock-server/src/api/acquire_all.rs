@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use access_control::{Caller, Hold, Verb};
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireAllRequest, LOCKS_PER_ACQUIRE_MAX, LeasesReply, LockWish};
 use fence_protocol::{Code, LeaseId, LockName};
-use service_kit::access::{Caller, Hold, Verb};
 use service_kit::problem::{ApiJson, Reject};
 
 use super::acquire::{self, account, answered};

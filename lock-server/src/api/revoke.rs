@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use access_control::Caller;
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{GuardSeal, RevokeRequest, RevokedReply};
 use fence_protocol::{Code, LockName};
-use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};

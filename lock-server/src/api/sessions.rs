@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use access_control::{Caller, Verb};
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::session::{
@@ -14,7 +15,6 @@ use fence_protocol::wire::session::{
 };
 use fence_protocol::{Code, SessionId};
 use serde::Deserialize;
-use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiPath, ApiQuery, Reject};
 
 use super::{Service, acquire, error};

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
+use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
 use service_kit::Kit;
+use service_kit::login::without_password;
 use service_kit::login::{NO_LOGIN, StoreLogin};
-use service_kit::redis_link::{
-    ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
-};
 
 use super::driver::Driver;
 use super::embedded;

@@ -35,9 +35,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use redis_link::{LinkOptions, RedisLink};
 use service_kit::Kit;
 use service_kit::clock::Clock;
-use service_kit::redis_link::{LinkOptions, RedisLink};
 use service_kit::tasks::Tasks;
 
 use self::calls::Calls;
@@ -141,7 +141,7 @@ impl QuorumStore {
         let membership = Membership::new(names, counters.clone(), kit.health.clone());
         let membership = Arc::new(membership);
         let runs = Arc::new(Runs::new(targets.len()));
-        let node = |(index, target): (usize, &service_kit::redis_link::RedisTarget)| {
+        let node = |(index, target): (usize, &redis_link::RedisTarget)| {
             let notes = Arc::new(Notes::new(usize::from(BUCKETS)));
             let verifier = NodeVerifier {
                 index,

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use service_kit::tasks::Tasks;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use super::{LinkError, LinkState, RedisLink};
-use crate::tasks::Tasks;
 
 /// Links to one Redis: one that was made first, and one on each current-thread runtime that sends
 /// commands. Cheap to clone.

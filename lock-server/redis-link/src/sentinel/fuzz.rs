@@ -4,7 +4,7 @@ use super::votes::{Choice, Votes};
 
 /// A byte a sentinel: it is silent, knows no master, or names one of a few. A choice that is believed
 /// is named by more of them than any other, and at least half of them answered.
-pub(in crate::redis_link) fn votes(input: &[u8]) {
+pub(crate) fn votes(input: &[u8]) {
     let Some((&asked, input)) = input.split_first() else { return };
     let asked = usize::from(asked % 8);
     let mut votes = Votes::of(asked);

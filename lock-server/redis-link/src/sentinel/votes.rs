@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use crate::redis_link::target::address_text;
+use crate::target::address_text;
 
 /// Which Redis sentinels have chosen as the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::redis_link) struct Choice {
+pub(crate) struct Choice {
     /// Its host.
-    pub(in crate::redis_link) host: String,
+    pub(crate) host: String,
     /// Its port.
-    pub(in crate::redis_link) port: u16,
+    pub(crate) port: u16,
     /// The configuration epoch: each choice has a higher one than those before it, also where it is
     /// of a Redis that was the master before.
-    pub(in crate::redis_link) epoch: u64,
+    pub(crate) epoch: u64,
 }
 
 impl fmt::Display for Choice {

@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::command::{Kind, Spec, words};
 use super::error::first_paragraph;
+use crate::login::without_password;
 use crate::problem::shown;
-use crate::redis_link::without_password;
 
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{Extensions, HeaderMap, HeaderValue};
 
 use super::{RequestContext, X_REQUEST_ID};
 use crate::ids;
@@ -21,6 +21,11 @@ impl RequestId {
     /// The id as text.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
+    }
+
+    /// The id of the request that carries these extensions; `None` outside of [`super::finish`].
+    pub fn find(extensions: &Extensions) -> Option<Self> {
+        extensions.get::<RequestContext>().map(|context| Self(context.id.header()))
     }
 }
 
@@ -65,9 +70,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let context = parts.extensions.get::<RequestContext>();
-        let id = context.map_or(HeaderValue::from_static(""), |context| context.id.header());
-        Ok(Self(id))
+        Ok(Self::find(&parts.extensions).unwrap_or(Self(HeaderValue::from_static(""))))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
-use service_kit::redis_link::{Verifier, info_field, load_scripts, text_fields};
+use redis_link::{Verifier, info_field, load_scripts, text_fields};
 
 pub(super) use self::runs::Runs;
 use self::runs::Verifying;

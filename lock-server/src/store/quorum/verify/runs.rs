@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use service_kit::redis_link::LinkState;
+use redis_link::LinkState;
 use tokio::sync::watch;
 
 /// Which process each node is, or was when its connection was last verified.
