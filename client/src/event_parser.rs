@@ -8,7 +8,7 @@ const BYTES_MAX: usize = 64 * 1024;
 
 /// What has come and was not read yet: a piece of the stream, and an event that is not whole.
 #[derive(Debug, Default)]
-pub(super) struct Parser {
+pub(crate) struct Parser {
     buffer: BytesMut,
     /// How much of the buffer has no end of a line in it.
     looked_at: usize,
@@ -18,7 +18,7 @@ pub(super) struct Parser {
 
 impl Parser {
     /// Takes a piece. Read what is there before the next one, and no more than a piece is held.
-    pub(super) fn push(&mut self, piece: &[u8]) {
+    pub(crate) fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
@@ -26,7 +26,7 @@ impl Parser {
     ///
     /// # Errors
     /// A sentence where what came is no event; nothing behind it can be trusted.
-    pub(super) fn next(&mut self) -> Result<Option<(Option<String>, Event)>, String> {
+    pub(crate) fn next(&mut self) -> Result<Option<(Option<String>, Event)>, String> {
         while let Some(line) = self.line()? {
             if !line.is_empty() {
                 self.field(&line);

@@ -4,9 +4,11 @@ use fence_protocol::wire::fence::Outcome;
 use fence_protocol::{Code, IDEMPOTENCY_KEY, Invalid};
 use reqwest::RequestBuilder;
 
-use super::OBJECT_BYTES_MAX;
 use crate::transport::{Effect, Endpoint, Failure, REPLAYED, Reply};
 use crate::{Error, ErrorKind, ids, timing};
+
+/// The longest object that is read into memory, in bytes.
+pub(crate) const OBJECT_BYTES_MAX: usize = 256 << 20;
 
 /// How often one change is sent at most.
 const ATTEMPTS: u32 = 3;
@@ -16,14 +18,14 @@ const NAME_BYTES_MAX: usize = 128;
 /// The name of a change, as the value of `Idempotency-Key`: whatever the guard did under it once, it
 /// does not do again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OpId(String);
+pub(crate) struct OpId(String);
 
 impl OpId {
-    pub(super) fn random() -> Self {
+    pub(crate) fn random() -> Self {
         Self(ids::lease_id().to_string())
     }
 
-    pub(super) fn new(name: &str) -> Result<Self, Invalid> {
+    pub(crate) fn new(name: &str) -> Result<Self, Invalid> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_plain) {
             let rule = "must have 1 to 128 bytes of A-Z a-z 0-9 . _ : -";
@@ -49,7 +51,7 @@ enum Step {
 
 /// Sends what `request` makes, and repeats it under `op_id` where no reply came. `request` checks
 /// the lease each time: a lease that is lost meanwhile sends nothing more.
-pub(super) async fn send(
+pub(crate) async fn send(
     endpoint: &Endpoint,
     what: &str,
     op_id: &OpId,

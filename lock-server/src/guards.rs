@@ -15,6 +15,7 @@ mod ask;
 mod http;
 pub(crate) mod revoke;
 mod seal;
+mod sealed_grants;
 mod sealer;
 mod url;
 

@@ -8,7 +8,7 @@ use crate::redis_server::Redis;
 
 /// How a node is started.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// As it is.
     Plain,
     /// With a clock that is so many seconds ahead of the right time, or behind it.
@@ -19,9 +19,9 @@ pub(super) enum Kind {
 
 /// A node.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) redis: Redis,
-    pub(super) id: String,
+pub(crate) struct Node {
+    pub(crate) redis: Redis,
+    pub(crate) id: String,
     bus_port: u16,
     way: Option<Way>,
 }
@@ -38,7 +38,7 @@ struct Way {
 }
 
 impl Node {
-    pub(super) async fn start(kind: Kind) -> Self {
+    pub(crate) async fn start(kind: Kind) -> Self {
         // The default bus port, 10000 above, could be another test's.
         let bus_port = ports::unused();
         let mut options = vec![
@@ -66,11 +66,11 @@ impl Node {
     }
 
     /// Where others find it.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.way.as_ref().map_or_else(|| self.redis.address(), |way| way.commands.address())
     }
 
-    pub(super) async fn meet(&self, other: &Self) {
+    pub(crate) async fn meet(&self, other: &Self) {
         let (address, own_bus) = (other.address(), other.bus_port.to_string());
         let (host, port) = split(&address);
         let bus = other.way.as_ref().map(|way| way.bus.address());
@@ -80,7 +80,7 @@ impl Node {
 
     /// Whether it has heard of the replica of a master, and of the slots of that master: a replica
     /// that does not know these would not take over.
-    pub(super) async fn knows_replica(&self, replica: &str, master: &str) -> bool {
+    pub(crate) async fn knows_replica(&self, replica: &str, master: &str) -> bool {
         let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
         let line = |id: &str| nodes.lines().find(|line| line.starts_with(id)).unwrap_or_default();
         let is_known = line(replica).split(' ').nth(3) == Some(master);
@@ -88,18 +88,18 @@ impl Node {
     }
 
     /// What is written here does not reach `replica`.
-    pub(super) fn starve(&self, replica: &Self) {
+    pub(crate) fn starve(&self, replica: &Self) {
         self.way().commands.set_from(replica.way().source, Fault::Blackhole);
     }
 
     /// What `other` begins to say does not arrive here.
-    pub(super) fn is_deaf_to(&self, other: &Self) {
+    pub(crate) fn is_deaf_to(&self, other: &Self) {
         let (way, source) = (self.way(), other.way().source);
         way.commands.set_from(source, Fault::Blackhole);
         way.bus.set_from(source, Fault::Blackhole);
     }
 
-    pub(super) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.way().commands.heal();
         self.way().bus.heal();
     }

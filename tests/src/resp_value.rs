@@ -111,7 +111,7 @@ pub fn request<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
 ///
 /// # Errors
 /// `InvalidData` where the bytes are no reply.
-pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(Resp, usize)>> {
+pub(crate) fn parse(bytes: &[u8]) -> io::Result<Option<(Resp, usize)>> {
     let mut reader = Reader { bytes, at: 0 };
     Ok(reader.value()?.map(|value| (value, reader.at)))
 }

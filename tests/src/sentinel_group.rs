@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{MASTER, NOT_HEARD_OF};
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::process::{Process, command};
+use crate::redis_sentinel::{MASTER, NOT_HEARD_OF};
 use crate::redis_server::Redis;
 use crate::wait::{until_true, until_within};
 

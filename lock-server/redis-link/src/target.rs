@@ -365,4 +365,5 @@ impl fmt::Debug for RedisTarget {
 }
 
 #[cfg(test)]
+#[path = "target_tests.rs"]
 mod tests;

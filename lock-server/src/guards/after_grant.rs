@@ -7,8 +7,6 @@
 //! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of
 //! one of several permits, would shut the others out.
 
-mod sealed;
-
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,9 +22,9 @@ use service_kit::health::Status;
 use service_kit::problem::Reject;
 use tokio::sync::{Semaphore, mpsc};
 
-use self::sealed::Sealed;
 use super::ASK_TIMEOUT;
 use super::seal::Standing;
+use super::sealed_grants::Sealed;
 use super::sealer::{Cause, Sealer, Told, higher_mark};
 use crate::prefixes::Prefixes;
 use crate::store::{Grant, LockStore, Mode, is_ended, return_lease};

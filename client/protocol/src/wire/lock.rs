@@ -5,9 +5,7 @@ use serde_json::Value;
 
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
-mod several;
-
-pub use several::{AcquireAllRequest, LeasesReply, LockWish};
+pub use super::lock_set::{AcquireAllRequest, LeasesReply, LockWish};
 
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;

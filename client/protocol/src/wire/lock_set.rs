@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{LeaseMode, LeaseReply};
+use super::lock::{LeaseMode, LeaseReply};
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// `POST /v1/acquire`: all of the locks in one step, or none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireAllRequest {
-    /// 1 to [`LOCKS_PER_ACQUIRE_MAX`](super::LOCKS_PER_ACQUIRE_MAX), each once.
+    /// 1 to [`LOCKS_PER_ACQUIRE_MAX`](super::lock::LOCKS_PER_ACQUIRE_MAX), each once.
     pub locks: Vec<LockWish>,
     /// How long the leases live unless they are renewed.
     pub ttl_ms: Ttl,

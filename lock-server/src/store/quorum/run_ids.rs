@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// Which process each node is, or was when its connection was last verified.
 #[derive(Debug)]
-pub(in super::super) struct Runs {
+pub(super) struct Runs {
     processes: Mutex<Vec<Option<Process>>>,
     links: OnceLock<Vec<watch::Receiver<LinkState>>>,
 }
@@ -27,13 +27,13 @@ pub(super) struct Verifying<'a> {
 }
 
 impl Runs {
-    pub(in super::super) fn new(n: usize) -> Self {
+    pub(super) fn new(n: usize) -> Self {
         Self { processes: Mutex::new(vec![None; n]), links: OnceLock::new() }
     }
 
     /// Whose connections they are: what was verified on one that is lost counts no more, because the
     /// address may lead elsewhere by now, and the process be found behind another one.
-    pub(in super::super) fn follow(&self, links: Vec<watch::Receiver<LinkState>>) {
+    pub(super) fn follow(&self, links: Vec<watch::Receiver<LinkState>>) {
         // Set once, where the nodes are made.
         let _ = self.links.set(links);
     }

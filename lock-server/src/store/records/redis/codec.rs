@@ -327,4 +327,5 @@ fn text(value: Value) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "codec_tests.rs"]
 mod tests;
