@@ -51,6 +51,7 @@ pub mod ids;
 mod late_release;
 mod lease;
 mod limits;
+mod lock_spec;
 mod locks;
 mod object_change;
 mod objects;

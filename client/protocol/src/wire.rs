@@ -7,5 +7,5 @@
 pub mod event;
 pub mod fence;
 pub mod lock;
-mod lock_set;
+pub mod lock_set;
 pub mod session;

@@ -2,8 +2,8 @@
 
 use fence_protocol::{LockName, Token};
 
-use super::Lease;
-use crate::{Error, ErrorKind, LockRequest};
+use super::LockRequest;
+use crate::{Error, ErrorKind, Lease};
 
 impl Lease {
     /// Gives this lease back and acquires the lock anew with a token above the guard's mark, where

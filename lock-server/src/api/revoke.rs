@@ -11,7 +11,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
-use crate::guards::revoke::{Done, Failed, Revocation, Why};
+use crate::seals::revoke::{Done, Failed, Revocation, Why};
 use crate::store::Revoke;
 
 /// Seals the guards, ends whatever lease is live, or one of several, and writes down why.

@@ -5,8 +5,6 @@ use serde_json::Value;
 
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
-pub use super::lock_set::{AcquireAllRequest, LeasesReply, LockWish};
-
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;
 /// The largest semaphore.
