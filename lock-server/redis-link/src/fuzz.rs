@@ -3,7 +3,8 @@
 use redis::Value;
 use service_kit::login::without_password;
 
-use crate::slots::{self, ClusterTarget};
+use crate::cluster::ClusterTarget;
+use crate::slots;
 use crate::target::RedisTarget;
 use crate::{SLOTS, info_field, sentinel, slot_of, text_fields};
 

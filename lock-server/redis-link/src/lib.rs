@@ -12,6 +12,7 @@
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
 mod access;
+mod cluster;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -23,9 +24,10 @@ mod target;
 mod url;
 mod value;
 
+pub use cluster::ClusterTarget;
 pub use link::{LinkError, LinkOptions, LinkState, LocalLinks, Pinned, RedisLink, Verifier};
 pub use script::{Script, load_scripts, plain};
-pub use slots::{ClusterTarget, SLOTS, SlotRange, slot_of};
+pub use slots::{SLOTS, SlotRange, slot_of};
 pub use target::RedisTarget;
 pub use url::TargetError;
 pub use value::{info_field, text_fields};

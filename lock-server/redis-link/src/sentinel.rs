@@ -18,10 +18,7 @@ pub(crate) use self::fuzz::votes as fuzz_votes;
 pub(crate) use self::votes::Choice;
 use self::votes::Votes;
 use crate::access::Access;
-use crate::target::address_text;
-
-/// The port of a sentinel whose address names none.
-pub(crate) const DEFAULT_PORT: u16 = 26379;
+use crate::url::address_text;
 
 /// A group of sentinels and the name that they know a master by.
 #[derive(Clone, Debug)]

@@ -1,31 +1,16 @@
 //! Asking the nodes of a Redis Cluster which of them owns a slot.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{ProtocolVersion, RedisError, Value, cmd};
-use service_kit::login::StoreLogin;
+use redis::{RedisError, Value, cmd};
 
 use crate::access::Access;
-use crate::target::{RedisTarget, address_text};
-use crate::url::{self, RedisUrl, TargetError};
+use crate::url::address_text;
 
 /// How many hash slots a cluster has.
 pub const SLOTS: u16 = 16384;
-
-/// A Redis Cluster, known by some of its nodes:
-/// `redis-cluster://[user[:password]@]host[:port][,host[:port]…]`, `rediss-cluster://…` over TLS.
-///
-/// Its text and its `Debug` hide the password.
-#[derive(Clone)]
-pub struct ClusterTarget {
-    seeds: Vec<(String, u16)>,
-    access: Access,
-    shown: String,
-}
 
 /// Consecutive slots and the master that owns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,82 +35,12 @@ pub(crate) struct SlotOwner {
     asked: Arc<AtomicUsize>,
 }
 
-impl FromStr for ClusterTarget {
-    type Err = TargetError;
-
-    fn from_str(text: &str) -> Result<Self, TargetError> {
-        let RedisUrl { addresses, path, login, shown, is_tls, .. } =
-            url::parse(text, &["redis-cluster"])?;
-        let access = Access::new(login, is_tls);
-        match path.iter().all(|part| part == "0") {
-            true => Ok(Self { seeds: addresses, access, shown }),
-            false => Err(TargetError::new(shown, "a cluster has no database but 0")),
-        }
-    }
-}
-
-impl ClusterTarget {
-    /// With what is said beside the URL, for every node.
-    ///
-    /// # Errors
-    /// A sentence where both say something, or the URL is a plain one and certificates are named.
-    pub fn with_login(mut self, login: &StoreLogin) -> Result<Self, String> {
-        self.access = self.access.with(login)?;
-        Ok(self)
-    }
-
-    /// Whether it is reached over TLS.
-    pub fn is_tls(&self) -> bool {
-        self.access.is_tls()
-    }
-
-    /// The nodes that the URL names, as `host:port`.
-    pub fn seeds(&self) -> Vec<String> {
-        self.seeds.iter().map(|(host, port)| address_text(host, *port)).collect()
-    }
-
-    /// One node, over RESP3, with the cluster's login; `None` where `address` is not `host:port`.
-    pub fn node(&self, address: &str) -> Option<RedisTarget> {
-        let (host, port) = address.rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let mut access = self.access.clone();
-        access.login = access.login.set_protocol(ProtocolVersion::RESP3);
-        Some(RedisTarget::at(host, port.parse().ok()?, access))
-    }
-
-    /// Whatever node owns the slot of `key` at the moment of each connection.
-    pub fn owner_of(&self, key: &[u8]) -> RedisTarget {
-        let (seeds, asked) = (self.seeds.clone(), Arc::default());
-        let owner = SlotOwner { seeds, slot: slot_of(key), key: None, asked };
-        RedisTarget::owner(owner, self.access.clone(), self.shown.clone())
-    }
-
-    /// Asks `address`, one of the nodes, who owns which slots.
-    ///
-    /// # Errors
-    /// A sentence with the address and the cause.
-    pub async fn slots(&self, address: &str, timeout: Duration) -> Result<Vec<SlotRange>, String> {
-        let (host, port) =
-            address.rsplit_once(':').ok_or_else(|| format!("{address} is no address"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.parse().map_err(|_| format!("{address} is no address"))?;
-        ask_one(host, port, &self.access, timeout).await
-    }
-}
-
-impl fmt::Display for ClusterTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
-    }
-}
-
-impl fmt::Debug for ClusterTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
-    }
-}
-
 impl SlotOwner {
+    /// The owner of the slot of `key`, known to the nodes at `seeds`.
+    pub(crate) fn new(seeds: Vec<(String, u16)>, key: &[u8]) -> Self {
+        Self { seeds, slot: slot_of(key), key: None, asked: Arc::default() }
+    }
+
     /// The owner of the slot of another key, which the login may read.
     pub(crate) fn of(&self, key: &[u8]) -> Self {
         let (slot, key) = (slot_of(key), Some(key.into()));
@@ -167,7 +82,7 @@ pub(crate) fn owner(ranges: &[SlotRange], slot: u16) -> Option<(String, u16)> {
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
 }
 
-async fn ask_one(
+pub(crate) async fn ask_one(
     host: &str,
     port: u16,
     access: &Access,
@@ -288,21 +203,5 @@ mod tests {
         let backwards = row(5, 3, node(text("10.0.0.1"), 7000));
         assert!(super::ranges(Value::Array(vec![backwards]), "x").is_none());
         assert!(super::ranges(Value::Okay, "x").is_none());
-    }
-
-    #[test]
-    fn cluster_urls() {
-        let target: ClusterTarget = "redis-cluster://u:p@a:1,b,[::1]:3".parse().unwrap();
-        assert_eq!(target.seeds(), ["a:1", "b:6379", "[::1]:3"]);
-        assert_eq!(target.to_string(), "redis-cluster://***@a:1,b,[::1]:3");
-        let node = target.node("[::1]:3").unwrap();
-        assert_eq!(
-            (node.to_string(), node.credentials().1),
-            ("redis://[::1]:3".to_owned(), Some("p"))
-        );
-        assert!(target.node("nonsense").is_none());
-        for bad in ["redis-cluster://", "redis-cluster://a/1", "redis://a", "redis-cluster://a:b"] {
-            assert!(bad.parse::<ClusterTarget>().is_err(), "{bad}");
-        }
     }
 }

@@ -11,7 +11,7 @@ use service_kit::login::StoreLogin;
 use crate::access::{Access, Explained};
 use crate::sentinel::{Choice, Sentinels};
 use crate::slots::SlotOwner;
-use crate::url::{self, RedisUrl, TargetError};
+use crate::url::{self, RedisUrl, TargetError, address_text};
 
 /// How many commands may wait for the connection before callers do.
 const PIPELINE_BUFFER: usize = 4096;
@@ -345,11 +345,6 @@ async fn role(connection: &mut MultiplexedConnection) -> Result<String, String> 
         },
         _ => Err("its answer to ROLE cannot be read".to_owned()),
     }
-}
-
-/// `host:port`, an IPv6 address in brackets.
-pub(crate) fn address_text(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 impl fmt::Display for RedisTarget {

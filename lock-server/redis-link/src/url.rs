@@ -3,7 +3,8 @@
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use service_kit::login::without_password;
 
-use crate::sentinel;
+/// The port of a sentinel whose address names none.
+const SENTINEL_PORT: u16 = 26379;
 
 /// A URL that is no Redis URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +63,7 @@ pub(crate) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
         return Err(refuse("it has a #; certificates are always verified".to_owned()));
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let default_port = if scheme == "redis-sentinel" { sentinel::DEFAULT_PORT } else { 6379 };
+    let default_port = if scheme == "redis-sentinel" { SENTINEL_PORT } else { 6379 };
     let mut addresses = Vec::new();
     let mut login = RedisConnectionInfo::default();
     for host in hosts.split(',') {
@@ -79,6 +80,11 @@ pub(crate) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
     let path = path.trim_end_matches('/');
     let path = path.split('/').filter(|_| !path.is_empty()).map(str::to_owned).collect();
     Ok(RedisUrl { scheme, is_tls, addresses, path, login, shown })
+}
+
+/// `host:port`, an IPv6 address in brackets.
+pub(crate) fn address_text(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn with_port(host: &str, default_port: u16) -> String {

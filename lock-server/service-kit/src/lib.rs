@@ -4,6 +4,7 @@
 //! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole
 //! through [`http::finish`] and hands the result to [`listener::serve`].
 
+mod bounded_file;
 pub mod clock;
 pub mod config;
 pub mod data_file;
@@ -20,6 +21,7 @@ pub mod login;
 pub mod metrics;
 pub mod problem;
 pub mod process;
+mod request;
 pub mod signals;
 pub mod socket;
 pub mod tasks;

@@ -24,7 +24,6 @@ use crate::http::ApiRouter;
 use crate::tasks::Tasks;
 
 pub use bind::{BindError, bind, check_loopback};
-pub use body::BodyTooSlow;
 pub use threads::HttpThreads;
 
 /// What hyper may hold of a body in each direction of a connection, so that ten thousand of them

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fence_protocol::{Code, Invalid, Problem};
 use serde::Serialize;
 
-pub use body::{ApiBytes, Pieces, body_error, next_bytes, too_large};
+pub use body::{ApiBytes, BodyTooSlow, Pieces, body_error, next_bytes, too_large};
 pub use extract::{ApiJson, ApiPath, ApiQuery};
 
 /// The error of a handler: a problem, and how long to wait before trying again.

@@ -1,19 +1,45 @@
-//! The name of a request.
+//! What a request carries for extractors and logs: its id, and the limits of its body.
 
 use std::convert::Infallible;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{Extensions, HeaderMap, HeaderValue};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 
-use super::{RequestContext, X_REQUEST_ID};
 use crate::ids;
 
+/// The header that names a request in replies, problem bodies and logs.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken over, in bytes.
 const MAX_BYTES: usize = 64;
+
+/// Bytes of a body unless a router says otherwise.
+pub(crate) const BODY_BYTES: usize = 64 * 1024;
+
+/// The extension of every request that goes through [`crate::http::finish`].
+#[derive(Clone, Debug)]
+pub(crate) struct RequestContext {
+    pub(crate) id: Id,
+    pub(crate) limits: BodyLimits,
+}
+
+/// Limits of a request's body, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    pub(crate) max_body_bytes: usize,
+    pub(crate) max_json_bytes: usize,
+}
+
+impl Default for BodyLimits {
+    fn default() -> Self {
+        Self { max_body_bytes: BODY_BYTES, max_json_bytes: BODY_BYTES }
+    }
+}
 
 /// The id of the request that is being handled, for logs and for what is passed on.
 ///
-/// Empty where the router did not go through [`super::finish`].
+/// Empty where the router did not go through [`crate::http::finish`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId(pub HeaderValue);
 
@@ -23,7 +49,7 @@ impl RequestId {
         self.0.to_str().unwrap_or_default()
     }
 
-    /// The id of the request that carries these extensions; `None` outside of [`super::finish`].
+    /// The id of the request that carries these extensions; `None` outside of [`crate::http::finish`].
     pub fn find(extensions: &Extensions) -> Option<Self> {
         extensions.get::<RequestContext>().map(|context| Self(context.id.header()))
     }
@@ -40,7 +66,7 @@ pub(crate) enum Id {
 
 impl Id {
     /// The id that came in when it is a sane one, else a new one.
-    pub(super) fn take_or_make(headers: &HeaderMap) -> Self {
+    pub(crate) fn take_or_make(headers: &HeaderMap) -> Self {
         match headers.get(X_REQUEST_ID) {
             Some(id) if is_sane(id.as_bytes()) => Self::Given(id.clone()),
             _ => Self::Made(ids::request_id_bytes()),
@@ -56,7 +82,7 @@ impl Id {
     }
 
     /// The id as the value of a header.
-    pub(super) fn header(&self) -> HeaderValue {
+    pub(crate) fn header(&self) -> HeaderValue {
         match self {
             Self::Given(id) => id.clone(),
             Self::Made(id) => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::target::address_text;
+use crate::url::address_text;
 
 /// Which Redis sentinels have chosen as the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
