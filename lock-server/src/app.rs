@@ -14,7 +14,7 @@ use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::events::Events;
-use crate::guards::{Sealer, Seals};
+use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
 use crate::store::{self, LockStore, OpenError};
 

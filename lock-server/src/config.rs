@@ -25,8 +25,9 @@ pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
 pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
-use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
+use crate::guards::{GUARDS_MAX, GuardUrl};
 use crate::prefixes::{Prefixed, Prefixes};
+use crate::seals::{SealMode, Unsealed};
 use crate::store::redis::KeyPrefix;
 use crate::store::{Limits, StoreOptions, StoreUrl};
 

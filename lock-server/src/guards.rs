@@ -6,34 +6,21 @@
 //! for the opposite: tokens that never reached it are not in its marks, which is why the clock
 //! floor stays in force beside them.
 //!
-//! They are also sealed: before a lease is revoked, and, where `--seal` says so, when a lock is granted.
-//!
-//! The choices are in docs/decisions/0018-guards-as-witnesses.md and 0034-revocation-and-sealing.md.
+//! The choices are in docs/decisions/0018-guards-as-witnesses.md.
 
-mod after_grant;
 mod ask;
-mod http;
-pub(crate) mod revoke;
-mod seal;
-mod sealed_grants;
-mod sealer;
+pub(crate) mod http;
 mod url;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
-use service_kit::Kit;
 use service_kit::health::{Health, Status};
 
-pub use self::after_grant::SealMode;
-pub(crate) use self::after_grant::{NotSealed, Seals};
-pub use self::revoke::Unsealed;
-pub(crate) use self::sealer::Sealer;
 pub use self::url::GuardUrl;
-use crate::store::LockStore;
 use lease::tokens;
 
 /// How many guards may be named.
@@ -41,7 +28,7 @@ pub const GUARDS_MAX: usize = 16;
 /// How long one guard may take to answer.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a guard that has not answered is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// The readiness check.
 const CHECK: &str = "guards";
 
@@ -208,34 +195,14 @@ impl Guards {
         self.inner.highest.fetch_max(mark.get(), Ordering::Relaxed);
     }
 
-    /// Asks again, now and then, for as long as a guard has not been heard, and lifts the counter
-    /// where it turns out to be below a mark.
-    pub(crate) fn follow(&self, store: &Arc<dyn LockStore>, kit: &Kit) {
-        if self.is_empty() {
-            return;
-        }
-        let (guards, stop) = (self.clone(), kit.tasks.shutdown_token());
-        // The store must be able to end while this waits.
-        let store = Arc::downgrade(store);
-        kit.tasks.spawn(async move {
-            stop.run_until_cancelled(guards.ask_again(store)).await;
-        });
+    /// Whether a guard was not heard when they were asked last.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.inner.is_incomplete.load(Ordering::Relaxed)
     }
 
-    async fn ask_again(&self, store: Weak<dyn LockStore>) {
-        loop {
-            tokio::time::sleep(ASK_AGAIN).await;
-            let Some(store) = store.upgrade() else { return };
-            if !self.inner.is_incomplete.load(Ordering::Relaxed) {
-                continue;
-            }
-            if let Some(mark) = self.ask().await.highest
-                && let Err(error) = store.lift(mark).await
-            {
-                tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
-                self.inner.is_incomplete.store(true, Ordering::Relaxed);
-            }
-        }
+    /// Has the guards asked again, because their highest mark could not be used yet.
+    pub(crate) fn set_incomplete(&self) {
+        self.inner.is_incomplete.store(true, Ordering::Relaxed);
     }
 }
 

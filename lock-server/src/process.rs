@@ -10,7 +10,7 @@ use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
 use crate::store::quorum;
-use crate::store::records::etcd::{self, EtcdRecordsOptions};
+use crate::store::records::etcd;
 use crate::store::records::redis;
 use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
@@ -84,7 +84,7 @@ async fn init(config: &Config) -> ExitCode {
         }
         StoreUrl::Etcd(target) => {
             let options = config.store_options((Vec::new(), None), login);
-            let made = etcd::init_fresh(target, &EtcdRecordsOptions::of(&options), &guards).await;
+            let made = etcd::init_fresh(target, &options.etcd(), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
         StoreUrl::Quorum(url) => {

@@ -11,7 +11,7 @@ pub struct GuardUrl(String);
 
 impl GuardUrl {
     /// The address without a slash at its end.
-    pub(super) fn base(&self) -> &str {
+    pub(crate) fn base(&self) -> &str {
         &self.0
     }
 }

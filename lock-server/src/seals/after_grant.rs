@@ -22,10 +22,10 @@ use service_kit::health::Status;
 use service_kit::problem::Reject;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::ASK_TIMEOUT;
 use super::seal::Standing;
 use super::sealed_grants::Sealed;
 use super::sealer::{Cause, Sealer, Told, higher_mark};
+use crate::guards::ASK_TIMEOUT;
 use crate::prefixes::Prefixes;
 use crate::store::{Grant, LockStore, Mode, is_ended, return_lease};
 

@@ -12,8 +12,8 @@ use fence_protocol::wire::lock::{EndedReply, GuardSeal, LockReply};
 use fence_protocol::{LeaseId, LockName, Token};
 use service_kit::ids;
 
-use super::ASK_TIMEOUT;
 use super::sealer::{Cause, Sealer, Told, higher_mark};
+use crate::guards::ASK_TIMEOUT;
 use crate::store::{LockStore, Revoke, StoreError};
 
 /// How often it begins anew.
@@ -150,7 +150,7 @@ impl Revocation<'_> {
     /// Ends one lease of several, or says what became of it.
     async fn end_unsealed(&self) -> Result<Done, Failed> {
         let why = "not sealed: other leases of the lock are live, and a seal would refuse them too";
-        let guard = |url: &super::GuardUrl| GuardSeal {
+        let guard = |url: &crate::guards::GuardUrl| GuardSeal {
             guard: url.to_string(),
             mark: None,
             problem: Some(why.to_owned()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fence_protocol::wire::fence::{Guarantee, SealReply};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_TOKEN, FencingToken, Problem, Token};
 
-use super::{GuardUrl, http};
+use crate::guards::{GuardUrl, http};
 
 /// The pauses before a guard that is not ready is asked again; the last one repeats.
 const PAUSES_MS: [u64; 4] = [25, 50, 100, 200];

@@ -15,7 +15,7 @@ use service_kit::clock::Clock;
 use service_kit::metrics::Metrics;
 
 use super::seal::{self, Standing};
-use super::{GuardUrl, http};
+use crate::guards::{GuardUrl, http};
 use crate::signer::Signer;
 use lease::tokens;
 
