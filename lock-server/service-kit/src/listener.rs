@@ -3,11 +3,11 @@
 //! axum's own `serve` leaves hyper's header timeout without a timer and has no limit on idle or
 //! slow connections; this loop has.
 
-mod automatic;
 mod bind;
 mod body;
 mod connection;
 mod handler;
+mod late_head;
 mod stream;
 mod threads;
 
