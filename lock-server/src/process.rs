@@ -12,8 +12,9 @@ use crate::store::StoreUrl;
 use crate::store::quorum;
 use crate::store::records::etcd;
 use crate::store::records::redis;
+use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::health::Health;
-use service_kit::process::{self, EXIT_USAGE};
+use service_kit::process;
 use service_kit::{Kit, config, telemetry};
 
 /// How long tasks may take to end where the server cannot start.
@@ -118,7 +119,7 @@ fn init_guards(config: &Config) -> Result<Guards, String> {
 
 fn usage(error: &str) -> ExitCode {
     eprintln!("lock-server: {error}\nSee lock-server --help.");
-    ExitCode::from(EXIT_USAGE)
+    ExitCode::from(USAGE_EXIT_CODE)
 }
 
 fn failed(error: &str) -> ExitCode {
