@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access_control::AccessFlags;
+use access_control::secret::authorization;
 use clap::Parser;
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::access::secret::authorization;
-use service_kit::flags::{
-    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
-};
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;

@@ -9,25 +9,25 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access_control::AccessFlags;
+use access_control::Gate;
+use access_control::secret::authorization;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
-use service_kit::access::Gate;
-use service_kit::access::secret::authorization;
-use service_kit::flags::{
-    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
-};
+use redis_link::LinkOptions;
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 use service_kit::http::HostNames;
 use service_kit::listener::{HttpThreads, ListenOptions};
 use service_kit::login::StoreLogin;
-use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
 pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
-use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
+use crate::guards::{GUARDS_MAX, GuardUrl};
 use crate::prefixes::{Prefixed, Prefixes};
+use crate::seals::{SealMode, Unsealed};
 use crate::store::redis::KeyPrefix;
 use crate::store::{Limits, StoreOptions, StoreUrl};
 

@@ -14,6 +14,7 @@ mod follow;
 mod observe;
 mod outbox;
 mod ring;
+mod ring_index;
 mod shared;
 mod stream;
 

@@ -5,10 +5,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use access_control::AccessList;
+use access_control::secret::{self, SecretHash};
 use clap::Subcommand;
 use serde::Serialize;
-use service_kit::access::AccessList;
-use service_kit::access::secret::{self, SecretHash};
 
 use crate::exit::{Failure, code};
 use crate::output::{Output, emit, say};

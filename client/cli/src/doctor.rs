@@ -11,7 +11,7 @@ mod stores;
 use std::path::PathBuf;
 
 use fence_client::{BearerToken, Client};
-use service_kit::redis_link::RedisTarget;
+use redis_link::RedisTarget;
 
 use crate::exit::{Failure, code};
 use crate::output::Output;

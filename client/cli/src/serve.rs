@@ -7,12 +7,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use access_control::{Grant, secret};
 use axum::http::HeaderValue;
 use clap::Parser as _;
 use fenced_store::report::ReportOptions;
-use service_kit::access::{Grant, secret};
+use redis_link::RedisTarget;
 use service_kit::listener::{self, DrainReport};
-use service_kit::redis_link::{RedisTarget, without_password};
+use service_kit::login::without_password;
 use service_kit::{Kit, signals};
 use tokio::task::JoinHandle;
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
+use redis_link::{RedisTarget, TargetError};
 use service_kit::ids;
-use service_kit::redis_link::{RedisTarget, TargetError, without_password};
+use service_kit::login::without_password;
 
 use crate::exit::{Failure, code};
 

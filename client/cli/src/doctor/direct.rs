@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
-use service_kit::redis_link::RedisTarget;
+use redis_link::RedisTarget;
 
 use super::check::{Check, Verdict};
 

@@ -10,11 +10,11 @@ use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldes
 use lock_server::store::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
-use service_kit::clock::SystemClock;
-use service_kit::flags::StoreLoginFlags;
-use service_kit::redis_link::{
+use redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Verifier, info_field, text_fields,
 };
+use service_kit::clock::SystemClock;
+use service_kit::flags::StoreLoginFlags;
 use service_kit::tasks::Tasks;
 
 use super::check::Check;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use fence_protocol::Namespace;
 use redis::{Cmd, Value};
+use redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
 use service_kit::Kit;
-use service_kit::redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
 
 use super::commands::{CommandTable, KeyUse};
 use super::refusal::{self, Refusal};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fence_protocol::wire::fence::Mode;
-use service_kit::redis_link::LinkState;
+use redis_link::LinkState;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;

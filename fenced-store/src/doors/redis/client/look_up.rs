@@ -1,7 +1,7 @@
 //! What the guard tells a client of itself and of Redis' settings.
 
 use redis::Value;
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use super::super::commands::Local;
 use super::super::look_ups::{self, ClientInfo, USER};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use service_kit::Kit;
-use service_kit::health::Status;
-use service_kit::redis_link::{
+use redis_link::{
     ClusterTarget, LinkOptions, LinkState, RedisLink, Script, Verifier, info_field, load_scripts,
 };
+use service_kit::Kit;
+use service_kit::health::Status;
 use tokio::sync::{Notify, OnceCell};
 
 use super::super::commands::CommandTable;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fence_protocol::Namespace;
-use service_kit::redis_link::{SLOTS, SlotRange, slot_of};
+use redis_link::{SLOTS, SlotRange, slot_of};
 
 /// For each slot a number that makes `fence:<namespace>:<number>` hash to it.
 #[derive(Debug)]

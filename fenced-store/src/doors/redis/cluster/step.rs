@@ -1,7 +1,7 @@
 //! The script that a command travels in, and what the script says of fences.
 
 use redis::{Cmd, Value};
-use service_kit::redis_link::Script;
+use redis_link::Script;
 
 use super::super::refusal::Refusal;
 use super::mark_of;
