@@ -10,8 +10,8 @@ use serde::Serialize;
 use service_kit::access::AccessList;
 use service_kit::access::secret::{self, SecretHash};
 
-use crate::exit::{Failure, code};
-use crate::output::{Output, emit, say};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Output, emit, say};
 
 /// The longest bearer token that is read, in bytes; a server looks at no longer one.
 const SECRET_BYTES_MAX: usize = 256;
@@ -97,7 +97,7 @@ fn make(new: New) -> Result<u8, Failure> {
         Some(path) => write_secret(path, &secret)?,
         None => made.secret = Some(secret),
     }
-    let is_json = matches!(new.output.format, crate::output::Format::Json);
+    let is_json = matches!(new.output.format, fence_terminal::output::Format::Json);
     if let Some(secret) = made.secret.as_ref().filter(|_| !is_json) {
         say(&format!("the bearer token of {}, shown once: {secret}", made.name));
     }

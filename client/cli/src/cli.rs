@@ -4,7 +4,9 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve, session};
+use fence_demos::{bench, demo, internal};
+
+use crate::{auth, doctor, elect, lock, object, run, serve, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -58,7 +60,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Started by `demo` and `bench`
     #[command(hide = true)]
-    Internal(demo::internal::Args),
+    Internal(internal::Args),
     /// Started by `run`
     #[command(hide = true)]
     JobHelper(run::helper::Args),

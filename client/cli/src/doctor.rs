@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use fence_client::{BearerToken, Client};
 use service_kit::redis_link::RedisTarget;
 
-use crate::exit::{Failure, code};
-use crate::output::Output;
 use check::{Check, Verdict};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Checks that the servers work and are safe to rely on
 ///

@@ -9,11 +9,11 @@ use std::time::Duration;
 use fence_client::{Client, Election, Leader, Lease};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Output, say};
-use crate::readable::readable;
 use crate::run::holding::{self, GIVE_BACK, Options, Outcome};
 use crate::run::signals::{self, Signals};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Output, say};
+use fence_terminal::readable::readable;
 
 /// How long a leader that was deposed lets others go first.
 const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);

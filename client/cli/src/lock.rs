@@ -10,12 +10,12 @@ use clap::Subcommand;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::{self, Connect};
-use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::output::Output;
 use crate::run::holding::GIVE_BACK;
 use crate::run::signals::{self, Signals};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
 ///

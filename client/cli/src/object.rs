@@ -10,10 +10,10 @@ use fence_protocol::wire::fence::{FencePage, FenceReply};
 use serde::Serialize;
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Format, Output, emit};
-use crate::readable::readable;
-use crate::table::{Facts, listing};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, Output, emit};
+use fence_terminal::readable::readable;
+use fence_terminal::table::{Facts, listing};
 
 /// The largest object that is read from a file or stdin, in bytes.
 const BODY_BYTES_MAX: u64 = 256 << 20;

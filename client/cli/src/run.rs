@@ -24,10 +24,10 @@ use self::held::Held;
 use self::holding::{GIVE_BACK, Options, Outcome};
 use self::signals::Signals;
 use crate::connect::{self, Connect};
-use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::readable::readable;
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///

@@ -16,8 +16,8 @@ use service_kit::redis_link::{RedisTarget, without_password};
 use service_kit::{Kit, signals};
 use tokio::task::JoinHandle;
 
-use crate::exit::{Failure, code};
-use crate::output::emit;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::emit;
 use folder::Folder;
 
 /// What is left to do after the listeners are done: commits.

@@ -10,8 +10,8 @@ use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Creates, heartbeats, ends, shows, lists and blocks sessions
 ///

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use service_kit::ids;
 use service_kit::redis_link::{RedisTarget, TargetError, without_password};
 
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// How many keys are deleted at once.
 const KEYS_AT_ONCE: usize = 500;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 pub(crate) use self::lock::thin;
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 /// Measures locks and fenced writes, beside what they are built on
 ///
@@ -29,7 +29,7 @@ Examples:
   fence bench lock --server http://127.0.0.1:7420    a server that is running
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
   fence bench guard --redis                          the Redis port beside Redis and twemproxy")]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
     what: What,
 }
@@ -66,7 +66,7 @@ impl Load {
 }
 
 /// Measures; the exit code.
-pub(crate) async fn bench(args: Args) -> Result<u8, Failure> {
+pub async fn bench(args: Args) -> Result<u8, Failure> {
     match args.what {
         What::Lock(args) => lock::bench(args).await,
         What::Guard(args) => guard::bench(args).await,

@@ -1,43 +1,39 @@
 //! `fence demo`: what goes wrong without a fence, and right with one, told by real processes.
 //!
 //! A demo needs nothing but this program: it starts itself again as lock server, guard, workers and
-//! datastore (see [`internal`]), on ports of the system's choice and in a temporary folder. The
+//! datastore (see [`crate::internal`]), on ports of the system's choice and in a temporary folder. The
 //! director (this module and the stories) gives orders over pipes, stops and resumes processes, and
 //! tells what replies say. Nothing is staged: each line comes from a reply, a report or a file. The
 //! JSON document of `--json` is described at the module `record`.
 
 mod account;
 mod actor;
-pub(crate) mod backing;
 mod delayed_write;
 mod gc_stall;
-pub(crate) mod internal;
 mod lease_overlap;
-mod naive_proxy;
+pub(crate) mod naive_proxy;
 mod orders;
-pub(crate) mod own_redis;
-pub(crate) mod process;
 mod record;
 mod redis_amnesia;
 mod report;
 mod stage;
 mod stampede;
 mod teller;
-mod upstream;
+pub(crate) mod upstream;
 mod verdict;
-mod worker;
+pub(crate) mod worker;
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use service_kit::signals;
 
-use self::backing::Backing;
-use self::own_redis::OwnRedis;
 use self::record::Record;
 use self::teller::Teller;
-use crate::exit::{Failure, code};
-use crate::output::{emit, say};
+use crate::backing::Backing;
+use crate::own_redis::OwnRedis;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{emit, say};
 
 /// SIGINT, for the exit code of a demo that was interrupted.
 const INTERRUPT: u8 = 2;
@@ -58,7 +54,7 @@ Examples:
 
 Exit codes: 0 both stories ended as they should, 1 one did not, 64 wrong usage, 69 something that
 the demo needs is not there, 70 the demo broke off, 130 interrupted")]
-pub(crate) struct Args {
+pub struct Args {
     /// Which demo
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
@@ -122,7 +118,7 @@ impl Which {
 }
 
 /// Tells one demo; the exit code.
-pub(crate) async fn demo(args: Args) -> Result<u8, Failure> {
+pub async fn demo(args: Args) -> Result<u8, Failure> {
     if args.which == Which::List {
         return list();
     }
@@ -244,6 +240,6 @@ fn list() -> Result<u8, Failure> {
         let help = value.get_help().map(ToString::to_string).unwrap_or_default();
         Some([value.get_name().to_owned(), help])
     });
-    emit(crate::table::listing(["DEMO", "WHAT HAPPENS"], rows.skip(1)).as_bytes())?;
+    emit(fence_terminal::table::listing(["DEMO", "WHAT HAPPENS"], rows.skip(1)).as_bytes())?;
     Ok(code::OK)
 }

@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tokio::sync::mpsc;
 
-use super::{naive_proxy, upstream, worker};
 use crate::bench::thin;
-use crate::exit::{Failure, code};
-use crate::output::say;
+use crate::demo::{naive_proxy, upstream, worker};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::say;
 
 /// Orders that were read and not carried out yet.
 const ORDERS_MAX: usize = 16;
 
 /// Started by `demo` and `bench`, never by people.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// The process that must be alive
     #[arg(long)]
     director: i32,
@@ -43,7 +43,7 @@ struct Server {
 }
 
 /// Plays the role until it is told to end, or until nobody directs it any more.
-pub(crate) fn start(args: Args) -> ExitCode {
+pub fn start(args: Args) -> ExitCode {
     let orders = match tie_to(args.director) {
         Ok(orders) => orders,
         Err(failure) => return ended(&failure),

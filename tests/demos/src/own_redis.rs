@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::backing::connect;
 use super::process::{Process, awaited};
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 use service_kit::redis_link::RedisTarget;
 
 /// Kept running until this is dropped.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// How long anything in a demo may take before the demo gives up. Nothing that works comes near.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use fence_client::BearerToken;
 use reqwest::header::{AUTHORIZATION, DATE};
 
 use super::http_date;
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest reply that is read, in bytes.

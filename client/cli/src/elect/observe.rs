@@ -5,9 +5,9 @@ use serde::Serialize;
 use service_kit::signals;
 
 use super::Args;
-use crate::exit::{Failure, code};
-use crate::output::{Format, emit, say};
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, emit, say};
+use fence_terminal::readable::readable;
 
 /// Prints who leads until it is told to end; the exit code.
 pub(super) async fn follow(args: &Args, election: &Election) -> Result<u8, Failure> {

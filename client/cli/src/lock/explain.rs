@@ -8,8 +8,8 @@ use fence_protocol::wire::event::{ExplainedLock, ToldOfLock};
 use fence_protocol::{LeaseId, LockName};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\

@@ -7,9 +7,9 @@ use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::signals;
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Format, Output, emit, say};
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, Output, emit, say};
+use fence_terminal::readable::readable;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 
 use super::progress::Reports;
 use super::watcher;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// This program's file, even when it was replaced on the disk meanwhile.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";

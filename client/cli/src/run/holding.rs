@@ -11,8 +11,8 @@ use super::held::Held;
 use super::signals::{self, Signals};
 use super::supervise::{self, Ended};
 use super::{job, progress};
-use crate::exit::Failure;
-use crate::output::say;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::say;
 
 /// How long a release that is on its way is waited for when the command ends early.
 pub(crate) const GIVE_BACK: Duration = Duration::from_secs(2);

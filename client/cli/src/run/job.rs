@@ -13,7 +13,7 @@ use rustix::process::{
 use super::progress::Reports;
 use super::watcher::Watcher;
 use super::{helper, members, signals};
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// A command that was started, as the leader of its own process group.
 ///

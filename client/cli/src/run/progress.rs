@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 /// What a program that cannot write to a file descriptor sends.
 pub(super) const SIGNAL: Signal = Signal::USR2;

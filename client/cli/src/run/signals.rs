@@ -7,7 +7,7 @@ use fence_protocol::Invalid;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 const FORWARDED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];

@@ -15,9 +15,9 @@ use super::job::{Exit, Job};
 use super::progress::{self, Reports};
 use super::signals::{self, Signals};
 use super::terminal::Terminal;
-use crate::exit::Failure;
-use crate::output::say;
-use crate::readable::readable;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::say;
+use fence_terminal::readable::readable;
 
 /// How often a group whose leader has ended is looked at until it is empty.
 const EMPTY_CHECK: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use rustix::process::{
 };
 
 use super::helper;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// Between two signals to a group that is not empty yet.
 const KILL_AGAIN: Duration = Duration::from_millis(20);

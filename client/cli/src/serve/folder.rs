@@ -7,7 +7,7 @@ use fence_protocol::Keyring;
 use service_kit::ids;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// Where everything is kept.
 #[derive(Debug)]

@@ -6,63 +6,68 @@ use fence_client::{Error, ErrorKind};
 use fence_protocol::Invalid;
 
 /// The codes, from sysexits where one fits.
-pub(crate) mod code {
+pub mod code {
     /// Done.
-    pub(crate) const OK: u8 = 0;
+    pub const OK: u8 = 0;
     /// There is no such thing; for `doctor --strict`, there are warnings.
-    pub(crate) const NOTHING: u8 = 1;
+    pub const NOTHING: u8 = 1;
     /// Wrong usage.
-    pub(crate) const USAGE: u8 = 64;
+    pub const USAGE: u8 = 64;
     /// A server or its store cannot be reached.
-    pub(crate) const UNAVAILABLE: u8 = 69;
+    pub const UNAVAILABLE: u8 = 69;
     /// A defect.
-    pub(crate) const INTERNAL: u8 = 70;
+    pub const INTERNAL: u8 = 70;
     /// Whether it was done is not known.
-    pub(crate) const UNKNOWN: u8 = 74;
+    pub const UNKNOWN: u8 = 74;
     /// The lock was not acquired: another holds it.
-    pub(crate) const NOT_ACQUIRED: u8 = 75;
+    pub const NOT_ACQUIRED: u8 = 75;
     /// The lease was lost.
-    pub(crate) const LOST: u8 = 76;
+    pub const LOST: u8 = 76;
     /// The guard refused: a stale token, or the object has another version.
-    pub(crate) const REFUSED: u8 = 77;
+    pub const REFUSED: u8 = 77;
     /// The job's program cannot be executed, as in a shell.
-    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    pub const NOT_EXECUTABLE: u8 = 126;
     /// The job's program is not there, as in a shell.
-    pub(crate) const NOT_FOUND: u8 = 127;
+    pub const NOT_FOUND: u8 = 127;
     /// Ended by signal n: this and n, as in a shell.
-    pub(crate) const SIGNAL_BASE: u8 = 128;
+    pub const SIGNAL_BASE: u8 = 128;
 }
 
 /// Why the command ends without having done what it should.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     code: u8,
     message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+    /// An exit code between 0 and 255 and the message for stderr.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    /// Exit code 64.
+    pub fn usage(message: impl Into<String>) -> Self {
         Self::new(code::USAGE, message)
     }
 
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
+    /// Exit code 70.
+    pub fn internal(message: impl Into<String>) -> Self {
         Self::new(code::INTERNAL, message)
     }
 
     /// Ends with this code and says nothing.
-    pub(crate) fn silent(code: u8) -> Self {
+    pub fn silent(code: u8) -> Self {
         Self::new(code, "")
     }
 
-    pub(crate) fn code(&self) -> u8 {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
         self.code
     }
 
-    pub(crate) fn message(&self) -> &str {
+    /// The line for stderr; empty for [`Failure::silent`].
+    pub fn message(&self) -> &str {
         &self.message
     }
 }

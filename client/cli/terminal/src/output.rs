@@ -9,7 +9,7 @@ use crate::exit::{Failure, code};
 
 /// How data is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// For people.
     #[default]
     Table,
@@ -19,15 +19,15 @@ pub(crate) enum Format {
 
 /// The option of every command that prints data.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Output {
+pub struct Output {
     /// How to print: a table for people, or JSON
     #[arg(long = "output", short = 'o', value_enum, default_value_t)]
-    pub(crate) format: Format,
+    pub format: Format,
 }
 
 impl Output {
     /// Prints `data` as JSON, or what `table` makes of it.
-    pub(crate) fn print<T: Serialize>(
+    pub fn print<T: Serialize>(
         self,
         data: &T,
         table: impl FnOnce(&T) -> String,
@@ -45,7 +45,7 @@ impl Output {
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no error to talk about.
-pub(crate) fn emit(bytes: &[u8]) -> Result<(), Failure> {
+pub fn emit(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -57,6 +57,6 @@ pub(crate) fn emit(bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// Writes a line to stderr. There is nowhere to report that this failed.
-pub(crate) fn say(line: &str) {
+pub fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

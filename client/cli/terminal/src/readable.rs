@@ -1,7 +1,7 @@
 //! Times for people.
 
 /// Milliseconds for people: about two places, rounded to the nearest.
-pub(crate) fn readable(ms: u64) -> String {
+pub fn readable(ms: u64) -> String {
     let tenths = ms.saturating_add(50) / 100;
     let seconds = ms.saturating_add(500) / 1000;
     let minutes = ms.saturating_add(30_000) / 60_000;

@@ -2,26 +2,29 @@
 
 /// Lines of `name  value`.
 #[derive(Debug, Default)]
-pub(crate) struct Facts(Vec<(String, String)>);
+pub struct Facts(Vec<(String, String)>);
 
 impl Facts {
-    pub(crate) fn new() -> Self {
+    /// A table without lines.
+    pub fn new() -> Self {
         Self::default()
     }
 
-    pub(crate) fn fact(mut self, name: &str, value: impl ToString) -> Self {
+    /// The table with one more line.
+    pub fn fact(mut self, name: &str, value: impl ToString) -> Self {
         self.0.push((name.to_owned(), value.to_string()));
         self
     }
 
-    pub(crate) fn text(self) -> String {
+    /// The lines, each ended by a newline.
+    pub fn text(self) -> String {
         let rows = self.0.into_iter().map(|(name, value)| vec![name, value]).collect();
         aligned(rows)
     }
 }
 
 /// A table with a heading. Without rows it says so.
-pub(crate) fn listing<const N: usize>(
+pub fn listing<const N: usize>(
     heading: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {

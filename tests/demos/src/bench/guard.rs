@@ -7,8 +7,8 @@ use super::load::{self, Client, Counted, Side};
 use super::report::{Report, Row};
 use super::server::Server;
 use super::{Load, http, redis};
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// What an object holds.
 const VALUE: [u8; 100] = [b'x'; 100];

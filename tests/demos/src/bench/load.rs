@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 
 use super::cpu;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// Name of the load generator among the processes whose CPU time is counted.
 pub(super) const LOAD_GENERATOR: &str = "load";

@@ -15,8 +15,8 @@ use super::Load;
 use super::load;
 use super::load::Side;
 use super::report::{Report, Row};
-use crate::exit::{Failure, code};
-use crate::output::{Output, say};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Output, say};
 
 /// How many clients, where `--clients` does not say.
 const CLIENTS: [u16; 3] = [1, 16, 64];

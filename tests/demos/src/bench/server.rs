@@ -2,8 +2,8 @@
 
 use tempfile::TempDir;
 
-use crate::demo::process::Process;
-use crate::exit::{Failure, code};
+use crate::process::Process;
+use fence_terminal::exit::{Failure, code};
 
 /// A server process; it is killed when this is dropped.
 pub(super) struct Server {

@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::actor::{Actor, described, log_of, shown};
 use super::orders::Answer;
-use super::process::awaited;
 use super::record::{Kind, SpanKind};
 use super::stage::Stage;
 use super::teller::{Known, Teller};
 use super::verdict::LateWrite;
 use super::worker::Documents;
-use crate::exit::Failure;
-use crate::readable::readable;
+use crate::process::awaited;
+use fence_terminal::exit::Failure;
+use fence_terminal::readable::readable;
 
 pub(super) const WORKER_A: &str = "worker A";
 pub(super) const WORKER_B: &str = "worker B";

@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::orders::{Answer, Line, Order, Report};
-use super::process::Process;
 use super::record::{Kind, SpanKind};
 use super::teller::{Known, Teller};
-use crate::exit::Failure;
-use crate::readable::readable;
+use crate::process::Process;
+use fence_terminal::exit::Failure;
+use fence_terminal::readable::readable;
 
 /// A worker with the document and the lock that it works on.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use super::account::{
     WORKER_B,
 };
 use super::actor::{Actor, shown};
-use super::backing::Backing;
-use super::process::{Process, awaited};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage, address};
 use super::teller::{Known, Teller};
 use super::upstream::{Entry, Order, What};
-use crate::exit::{Failure, code};
+use crate::backing::Backing;
+use crate::process::{Process, awaited};
+use fence_terminal::exit::{Failure, code};
 
 pub(super) const TITLE: &str = "An old write is on the wire while the new one arrives";
 pub(super) const EXPLANATION: &str = "\

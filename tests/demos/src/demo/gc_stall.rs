@@ -4,11 +4,11 @@ use super::account::{
     Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,
     WORKER_B, stalled,
 };
-use super::backing::Backing;
 use super::record::Kind;
 use super::stage::{Guarding, Stage};
 use super::teller::Teller;
-use crate::exit::Failure;
+use crate::backing::Backing;
+use fence_terminal::exit::Failure;
 
 pub(super) const TITLE: &str = "A worker stalls past its lease";
 pub(super) const EXPLANATION: &str = "\

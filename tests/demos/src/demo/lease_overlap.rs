@@ -4,12 +4,12 @@ use super::account::{
     Account, DEPOSIT_A, DIRECTOR, DOCUMENT, LOCK_SERVER, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,
     WORKER_B,
 };
-use super::backing::Backing;
 use super::orders::{Order, Report};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage};
 use super::teller::{Known, Teller};
-use crate::exit::Failure;
+use crate::backing::Backing;
+use fence_terminal::exit::Failure;
 
 pub(super) const TITLE: &str = "A slow write is in flight when the lease passes on";
 pub(super) const EXPLANATION: &str = "\

@@ -14,12 +14,12 @@ use axum::routing::any;
 use fence_client::protocol::{FENCING_TOKEN, FencingToken, LockName, Token};
 use service_kit::tasks::Tasks;
 
-use super::process::PATIENCE;
-use crate::exit::Failure;
+use crate::process::PATIENCE;
+use fence_terminal::exit::Failure;
 
 /// What the naive proxy is told when it is started.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[arg(long)]
     upstream: String,
 }
@@ -35,7 +35,7 @@ struct Proxy {
 }
 
 /// Serves until the director is gone.
-pub(super) async fn serve(args: Args) -> Result<(), Failure> {
+pub(crate) async fn serve(args: Args) -> Result<(), Failure> {
     let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
     let http = http.map_err(|error| Failure::internal(error.to_string()))?;
     let proxy = Arc::new(Proxy { upstream: args.upstream, http, marks: Mutex::default() });

@@ -10,13 +10,13 @@ use super::account::{
     Account, DEPOSIT_A, DEPOSIT_B, DIRECTOR, DOCUMENT, LOCK_SERVER, WORKER_A, WORKER_B,
 };
 use super::actor::{Actor, described};
-use super::backing::{Backing, connect};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage};
 use super::teller::{Known, Teller};
 use super::verdict::Amnesia;
 use super::worker::Objects;
-use crate::exit::{Failure, code};
+use crate::backing::{Backing, connect};
+use fence_terminal::exit::{Failure, code};
 
 pub(super) const TITLE: &str = "Redis forgets everything while a lease is held";
 pub(super) const EXPLANATION: &str = "\

@@ -6,10 +6,10 @@ use fence_client::Client;
 use service_kit::ids;
 use tempfile::TempDir;
 
-use super::backing::Backing;
-use super::process::Process;
 use super::worker::{self, BASE};
-use crate::exit::{Failure, code};
+use crate::backing::Backing;
+use crate::process::Process;
+use fence_terminal::exit::{Failure, code};
 
 /// Keys that need no token: where the unguarded story takes place.
 pub(super) const OPEN_RULE: &str = "--rule=unguarded/**=@open";

@@ -7,15 +7,15 @@ use fence_client::protocol::LockName;
 use serde_json::json;
 
 use super::account::{DIRECTOR, DOCUMENT, LOCK_SERVER};
-use super::backing::Backing;
 use super::orders::{Line, Order, Report, Turn};
-use super::process::{PATIENCE, Process, awaited};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage};
 use super::teller::{Known, Teller};
 use super::verdict::Stampede;
 use super::worker::Objects;
-use crate::exit::Failure;
+use crate::backing::Backing;
+use crate::process::{PATIENCE, Process, awaited};
+use fence_terminal::exit::Failure;
 
 pub(super) const TITLE: &str = "A hundred workers want one number";
 pub(super) const EXPLANATION: &str = "\

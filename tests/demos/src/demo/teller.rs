@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::record::{Dot, Event, Kind, Record, Span, SpanKind, Story};
 use super::verdict::Verdict;
-use crate::exit::Failure;
-use crate::output::emit;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::emit;
 
 /// How it is told: lines for people, or one JSON document in the end.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ use service_kit::listener::{self, ListenOptions};
 use service_kit::tasks::Tasks;
 use tokio::sync::{mpsc, watch};
 
-use crate::exit::Failure;
-use crate::output::emit;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::emit;
 
 /// What the director tells it; each order is answered with what has happened so far.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ impl Inner {
 }
 
 /// Serves until the director is gone.
-pub(super) async fn serve(mut orders: mpsc::Receiver<String>) -> Result<(), Failure> {
+pub(crate) async fn serve(mut orders: mpsc::Receiver<String>) -> Result<(), Failure> {
     let store = Arc::new(Store { inner: Mutex::default(), gate: watch::Sender::new(true) });
     let router =
         Router::new().route("/{*key}", get(read).put(write)).with_state(Arc::clone(&store));

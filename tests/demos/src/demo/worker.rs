@@ -23,12 +23,12 @@ pub(in crate::demo) use self::documents::Documents;
 use self::documents::header;
 use self::slow::SlowWrite;
 use super::orders::{Line, Order, Report};
-use crate::exit::Failure;
-use crate::output::emit;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::emit;
 
 /// What a worker is told when it is started.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[arg(long)]
     name: String,
     #[arg(long)]
@@ -72,7 +72,7 @@ impl Held {
 }
 
 /// Carries out orders until there are no more.
-pub(super) async fn work(args: Args, mut orders: mpsc::Receiver<String>) -> Result<(), Failure> {
+pub(crate) async fn work(args: Args, mut orders: mpsc::Receiver<String>) -> Result<(), Failure> {
     let client = Client::builder().lock_server(&args.lock_server).owner(&args.name).build()?;
     let documents = Documents::new(&args.base)?;
     let mut worker = Worker { client, documents, held: None, document: Value::Null, slow: None };

@@ -4,7 +4,7 @@ use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner, Token};
 
-use crate::readable::readable;
+use fence_terminal::readable::readable;
 
 /// What is known of the end of a lease.
 #[derive(Debug)]

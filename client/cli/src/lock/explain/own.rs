@@ -6,7 +6,7 @@ use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
 use super::ending::Ending;
 use super::text::{grant, is_of_script, refusals};
 use super::{Asked, is_holder};
-use crate::readable::readable;
+use fence_terminal::readable::readable;
 
 /// Whether anything is remembered of it.
 pub(super) fn is_known(explained: &ExplainedLock, asked: &Asked) -> bool {

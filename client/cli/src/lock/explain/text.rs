@@ -6,7 +6,7 @@ use fence_protocol::{Code, Owner, Token};
 
 use super::ending::Ending;
 use super::{Asked, own};
-use crate::readable::readable;
+use fence_terminal::readable::readable;
 
 /// How many of those who wait are named.
 const WAITERS: usize = 10;

@@ -8,9 +8,9 @@ use super::clients::Work;
 use super::peers::{EVERY_SECOND, Peer, Redis};
 use crate::bench::http::Connection;
 use crate::bench::{cpu, load, resp};
-use crate::demo::process::{LOOK_AGAIN, PATIENCE};
-use crate::exit::{Failure, code};
-use crate::output::say;
+use crate::process::{LOOK_AGAIN, PATIENCE};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::say;
 
 /// Live leases that are no burden.
 const FEW: u32 = 1_000;

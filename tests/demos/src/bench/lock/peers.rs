@@ -3,14 +3,14 @@
 use tempfile::TempDir;
 
 use super::clients::{BATON, Commands, SCRIPTS, Target};
+use crate::backing::Backing;
 use crate::bench::http;
 use crate::bench::load::Counted;
 use crate::bench::redis::plain_address;
 use crate::bench::server::Server;
-use crate::demo::backing::Backing;
-use crate::demo::own_redis::{OwnRedis, find, free_port};
-use crate::demo::process::{Process, awaited};
-use crate::exit::{Failure, code};
+use crate::own_redis::{OwnRedis, find, free_port};
+use crate::process::{Process, awaited};
+use fence_terminal::exit::{Failure, code};
 
 /// Settings of a Redis that keeps what it acknowledged, but for the last second.
 pub(super) const EVERY_SECOND: &[&str] = &["--appendonly", "yes", "--appendfsync", "everysec"];

@@ -18,9 +18,9 @@ use service_kit::tasks::Tasks;
 use tokio::net::TcpListener;
 
 use super::clients::{ACQUIRE, RELEASE};
-use crate::demo::backing::connect;
-use crate::exit::{Failure, code};
-use crate::output::emit;
+use crate::backing::connect;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::emit;
 
 /// Started by `bench lock`, never by people.
 #[derive(Clone, Debug, clap::Args)]

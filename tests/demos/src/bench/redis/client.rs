@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::bench::load::Client;
 use crate::bench::resp;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// How many keys there are, below each prefix.
 const KEYS: u32 = 10_000;

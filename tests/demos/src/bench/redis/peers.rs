@@ -7,14 +7,14 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use super::client::{Keys, Pipe};
+use crate::backing::Backing;
 use crate::bench::http;
 use crate::bench::load::Counted;
 use crate::bench::server::Server;
-use crate::demo::backing::Backing;
-use crate::demo::own_redis::{OwnRedis, find, free_port};
-use crate::demo::process::{Process, awaited};
-use crate::exit::{Failure, code};
-use crate::output::say;
+use crate::own_redis::{OwnRedis, find, free_port};
+use crate::process::{Process, awaited};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::say;
 
 /// What the user is told where twemproxy is not there.
 const NO_TWEMPROXY: &str =

@@ -4,8 +4,8 @@ use fence_client::protocol::{FENCING_MARK, FENCING_TOKEN, Problem};
 use reqwest::{Method, Response};
 
 use crate::demo::orders::Answer;
-use crate::demo::process::PATIENCE;
-use crate::exit::Failure;
+use crate::process::PATIENCE;
+use fence_terminal::exit::Failure;
 
 /// A store over HTTP. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use fence_client::protocol::wire::lock::LeaseReply;
 use super::answers::Objects;
 use super::keys::Keys;
 use crate::demo::orders::Answer;
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 /// Documents by their keys. A lease, where there is one, gives the token that goes with the call.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
 
 use crate::demo::orders::{Answer, ErrorReply};
-use crate::demo::process::PATIENCE;
+use crate::process::PATIENCE;
 
 /// Keys of one Redis, or of the guard's port before it.
 #[derive(Debug)]
