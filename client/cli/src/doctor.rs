@@ -3,7 +3,6 @@
 mod check;
 mod direct;
 mod http;
-mod http_date;
 mod redis;
 mod server;
 mod stores;
