@@ -1,25 +1,24 @@
-//! `fence demo`: what goes wrong without a fence, and right with one, told by real processes.
+//! `fence demo`: what goes wrong without a fence, and right with one, shown by real processes.
 //!
-//! A demo needs nothing but this program: it starts itself again as lock server, guard, workers and
-//! datastore (see [`crate::internal`]), on ports of the system's choice and in a temporary folder. The
+//! A demo needs nothing but this program: it starts itself again as lock server, guard and
+//! workers (see [`crate::internal`]), on ports of the system's choice and in a temporary folder. The
 //! director (this module and the stories) gives orders over pipes, stops and resumes processes, and
-//! tells what replies say. Nothing is staged: each line comes from a reply, a report or a file. The
+//! prints what replies say. Each line comes from a reply, a report or a file. The
 //! JSON document of `--json` is described at the module `record`.
 
 mod account;
 mod actor;
+mod datastore;
 mod delayed_write;
 mod gc_stall;
-mod lease_overlap;
-pub(crate) mod naive_proxy;
+mod late_write;
+mod narrator;
 mod orders;
 mod record;
 mod redis_amnesia;
 mod report;
 mod stage;
 mod stampede;
-mod teller;
-pub(crate) mod upstream;
 mod verdict;
 pub(crate) mod worker;
 
@@ -28,8 +27,9 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use service_kit::signals;
 
+use self::late_write::Delay;
+use self::narrator::Narrator;
 use self::record::Record;
-use self::teller::Teller;
 use crate::backing::Backing;
 use crate::own_redis::OwnRedis;
 use fence_terminal::exit::{Failure, code};
@@ -98,7 +98,7 @@ impl Which {
         match self {
             Self::List => ("", ""),
             Self::GcStall => (gc_stall::TITLE, gc_stall::EXPLANATION),
-            Self::LeaseOverlap => (lease_overlap::TITLE, lease_overlap::EXPLANATION),
+            Self::LeaseOverlap => (late_write::OVERLAP_TITLE, late_write::OVERLAP_EXPLANATION),
             Self::DelayedWrite => (delayed_write::TITLE, delayed_write::EXPLANATION),
             Self::RedisAmnesia => (redis_amnesia::TITLE, redis_amnesia::EXPLANATION),
             Self::Stampede => (stampede::TITLE, stampede::EXPLANATION),
@@ -133,19 +133,19 @@ pub async fn demo(args: Args) -> Result<u8, Failure> {
     backing.check().await?;
     let (title, explanation) = args.which.title();
     let name = args.which.name();
-    let mut teller = Teller::new(name, title, explanation, &backing.name(), args.json)?;
-    // Whatever the story has started is killed when it is dropped, also in the middle of it.
-    let told = tokio::select! {
-        told = tell(&args, &mut teller, &backing) => told,
+    let mut narrator = Narrator::new(name, title, explanation, &backing.name(), args.json)?;
+    // The story kills its processes when it is dropped, also when it is interrupted.
+    let ended = tokio::select! {
+        ended = run(&args, &mut narrator, &backing) => ended,
         () = signals::terminated() => Err(interrupted()),
     };
     let cleaned = backing.clean().await;
     if let Some(redis) = own_redis {
         redis.end().await;
     }
-    told?;
+    ended?;
     cleaned?;
-    finish(&args, &teller.record())
+    finish(&args, &narrator.record())
 }
 
 /// Where no address was given, and for the demo that empties a Redis unless one was named for that.
@@ -196,14 +196,14 @@ fn check_out(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell(args: &Args, teller: &mut Teller, backing: &Backing) -> Result<(), Failure> {
+async fn run(args: &Args, narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
     match args.which {
         Which::List => Ok(()),
-        Which::GcStall => gc_stall::tell(teller, backing).await,
-        Which::LeaseOverlap => lease_overlap::tell(teller, backing).await,
-        Which::DelayedWrite => delayed_write::tell(teller, backing).await,
-        Which::RedisAmnesia => redis_amnesia::tell(teller, backing).await,
-        Which::Stampede => stampede::tell(teller, backing).await,
+        Which::GcStall => gc_stall::run(narrator, backing).await,
+        Which::LeaseOverlap => late_write::on_objects(narrator, backing, Delay::HalfSent).await,
+        Which::DelayedWrite => delayed_write::run(narrator, backing).await,
+        Which::RedisAmnesia => redis_amnesia::run(narrator, backing).await,
+        Which::Stampede => stampede::run(narrator, backing).await,
     }
 }
 

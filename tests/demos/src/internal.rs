@@ -1,5 +1,5 @@
-//! What this program is when a demo or a benchmark starts it again: a server, a worker, an HTTP
-//! datastore, or the handler that a benchmark compares with.
+//! What this program is when a demo or a benchmark starts it again: a server, a worker, or the
+//! handler that a benchmark compares with.
 
 use std::ffi::OsString;
 use std::io::BufRead as _;
@@ -9,7 +9,7 @@ use clap::Subcommand;
 use tokio::sync::mpsc;
 
 use crate::bench::thin;
-use crate::demo::{naive_proxy, upstream, worker};
+use crate::demo::worker;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::say;
 
@@ -31,8 +31,6 @@ enum Role {
     LockServer(Server),
     FencedStore(Server),
     DemoWorker(worker::Args),
-    DemoUpstream,
-    DemoNaiveProxy(naive_proxy::Args),
     BenchHandler(thin::Args),
 }
 
@@ -55,8 +53,6 @@ pub fn start(args: Args) -> ExitCode {
         Role::LockServer(server) => return lock_server::process::run(of("lock-server", server)),
         Role::FencedStore(server) => return fenced_store::process::run(of("fenced-store", server)),
         Role::DemoWorker(args) => play(worker::work(args, orders)),
-        Role::DemoUpstream => play(upstream::serve(orders)),
-        Role::DemoNaiveProxy(args) => play(naive_proxy::serve(args)),
         Role::BenchHandler(args) => thin::start(args),
     };
     played.map_or_else(|failure| ended(&failure), |()| ExitCode::SUCCESS)

@@ -108,14 +108,14 @@ impl Process {
     }
 
     /// The next thing that it reports.
-    pub(crate) async fn hear<T: DeserializeOwned>(&mut self) -> Result<T, Failure> {
+    pub(crate) async fn receive_report<T: DeserializeOwned>(&mut self) -> Result<T, Failure> {
         let line = self.line().await?;
         serde_json::from_str(&line)
             .map_err(|error| self.failed(&format!("it said {line:?}, which is no report: {error}")))
     }
 
     /// Gives an order.
-    pub(crate) async fn tell(&mut self, order: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) async fn send_order(&mut self, order: &impl Serialize) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(order)
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
         line.push(b'\n');

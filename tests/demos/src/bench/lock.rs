@@ -128,7 +128,7 @@ async fn running(
 ) -> Result<(), Failure> {
     let auth = load::auth(args.auth_file.as_deref())?;
     let target = Target::Http { urls: vec![url.to_owned()], auth };
-    let server = Peer::of("the server", target, Vec::new());
+    let server = Peer::new("the server", target, Vec::new());
     let Some(redis) = redis else {
         bench.distinct("running server", &[&server]).await?;
         return bench.contended("running server", &[&server]).await;
@@ -185,7 +185,7 @@ async fn on_quorum(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> 
     let counted: Vec<Counted> = nodes.iter().flat_map(Redis::counted).collect();
     let store = format!("redis-quorum:{}", urls.join(","));
     let target = Target::Redis { urls, prefix: String::new(), commands: REDLOCK };
-    let redlock = Peer::of("Redlock without a token", target, counted.clone());
+    let redlock = Peer::new("Redlock without a token", target, counted.clone());
     let server = Peer::lock_server("lock-server", &store, counted).await?;
     bench.distinct("quorum of three", &[&redlock, &server]).await?;
     bench.contended("quorum of three", &[&redis.baton()?, &server]).await

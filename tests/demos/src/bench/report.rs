@@ -67,7 +67,7 @@ struct Spread {
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
+    fn from_values(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
@@ -98,7 +98,8 @@ impl Measured {
 impl Figures {
     fn new(what: &str, rounds: &[Measured], base: Option<&[Measured]>) -> Self {
         let median = |figure: &dyn Fn(&Measured) -> f64| {
-            Spread::of(rounds.iter().map(figure).collect()).map_or(0.0, |spread| spread.median)
+            Spread::from_values(rounds.iter().map(figure).collect())
+                .map_or(0.0, |spread| spread.median)
         };
         let names = rounds.first().into_iter().flat_map(|round| &round.cpu).map(|(name, _)| *name);
         let load = |round: &Measured| round.cpu_time(|name| name == LOAD_GENERATOR).as_secs_f64();
@@ -145,7 +146,9 @@ impl Figures {
 impl Ratios {
     fn new(rounds: &[Measured], base: &[Measured]) -> Self {
         let of = |figure: &dyn Fn(&Measured) -> f64| {
-            Spread::of(rounds.iter().zip(base).map(|(a, b)| figure(a) / figure(b)).collect())
+            Spread::from_values(
+                rounds.iter().zip(base).map(|(a, b)| figure(a) / figure(b)).collect(),
+            )
         };
         Self {
             per_sec: of(&Measured::per_sec),
@@ -229,10 +232,10 @@ mod tests {
 
     #[test]
     fn medians() {
-        let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
+        let spread = Spread::from_values(vec![3.0, 1.0, 2.0]).unwrap();
         assert!(near(spread.median, 2.0) && near(spread.min, 1.0) && near(spread.max, 3.0));
-        assert!(near(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5));
-        assert!(Spread::of(Vec::new()).is_none());
+        assert!(near(Spread::from_values(vec![4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5));
+        assert!(Spread::from_values(Vec::new()).is_none());
     }
 
     /// A round in which the machine was slow is slow for both sides, and its ratio is as good.

@@ -6,10 +6,10 @@ use fence_client::protocol::LockName;
 use serde_json::json;
 
 use super::actor::{Actor, described, log_of, shown};
+use super::narrator::{EventFigures, Narrator};
 use super::orders::Answer;
-use super::record::{Kind, SpanKind};
+use super::record::Kind;
 use super::stage::Stage;
-use super::teller::{Known, Teller};
 use super::verdict::LateWrite;
 use super::worker::Documents;
 use crate::process::awaited;
@@ -20,6 +20,7 @@ pub(super) const WORKER_A: &str = "worker A";
 pub(super) const WORKER_B: &str = "worker B";
 pub(super) const LOCK_SERVER: &str = "lock-server";
 pub(super) const DOCUMENT: &str = "document";
+pub(super) const DATASTORE: &str = "datastore";
 pub(super) const DIRECTOR: &str = "director";
 
 /// What A and B put into the account.
@@ -43,6 +44,10 @@ pub(super) struct Account {
 }
 
 impl Account {
+    pub(super) const LANES: [&str; 5] = [LOCK_SERVER, WORKER_A, WORKER_B, DOCUMENT, DIRECTOR];
+    pub(super) const LANES_DATASTORE: [&str; 5] =
+        [LOCK_SERVER, WORKER_A, WORKER_B, DATASTORE, DIRECTOR];
+
     pub(super) fn new(fenced: bool) -> Self {
         let key = if fenced { "guarded/account" } else { "unguarded/account" };
         Self { key: key.to_owned(), fenced, lane: DOCUMENT }
@@ -62,7 +67,7 @@ impl Account {
     pub(super) async fn open(
         &self,
         stage: &Stage,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         base: &str,
     ) -> Result<(), Failure> {
         let client = stage.client()?;
@@ -86,14 +91,14 @@ impl Account {
             client.locks().release(&grant.lock, grant.lease_id).await?;
         }
         let text = format!("holds {}", shown(read.document.as_ref()));
-        teller.event(self.lane, Kind::Step, &text)
+        narrator.event(self.lane, Kind::Step, &text)
     }
 
     /// Both workers, ready and idle.
     pub(super) fn workers(&self, stage: &Stage, base: &str) -> Result<(Actor, Actor), Failure> {
         let actor = |name| {
             let process = stage.worker(name, base)?;
-            Ok::<_, Failure>(Actor::new(name, process, (&self.key, &self.key), self.fenced))
+            Ok::<_, Failure>(Actor::new(name, process, &self.key, self.fenced))
         };
         Ok((actor(WORKER_A)?, actor(WORKER_B)?))
     }
@@ -103,13 +108,13 @@ impl Account {
     pub(super) async fn expired(
         &self,
         stage: &Stage,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         actor: &Actor,
     ) -> Result<u64, Failure> {
         let (client, lock) = (stage.client()?, self.lock()?);
         let (reply, now) = awaited("the end of the lease", async || {
             let reply = client.locks().show(&lock).await?;
-            let now = teller.now();
+            let now = narrator.now();
             let ended = reply
                 .history
                 .iter()
@@ -121,31 +126,20 @@ impl Account {
         let token = actor.grant.token;
         let (reason, held) = (reply.reason.as_str(), readable(reply.held_ms));
         let text = format!("the lease of token {token} ended: {reason}, after {held}");
-        let known = Known { token: Some(token), status: None };
-        teller.event_at(at_ms, LOCK_SERVER, Kind::Delay, &text, known)?;
-        actor.lease_until(teller, at_ms);
+        let figures = EventFigures { token: Some(token), status: None };
+        narrator.event_at(at_ms, LOCK_SERVER, Kind::Delay, &text, figures)?;
+        actor.lease_until(narrator, at_ms);
         Ok(at_ms)
-    }
-
-    /// B's part: it was granted the lock, reads, computes and writes.
-    pub(super) async fn b_updates(
-        &self,
-        teller: &mut Teller,
-        b: &mut Actor,
-    ) -> Result<Answer, Failure> {
-        b.read(teller).await?;
-        b.add(teller, DEPOSIT_B, "B").await?;
-        b.write(teller).await
     }
 
     /// B reads the account again while it still holds the lock, and the facts are put together.
     pub(super) async fn read_back(
         &self,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         (a, b): (&Actor, &mut Actor),
         (late, new): (&Answer, &Answer),
     ) -> Result<LateWrite, Failure> {
-        let end = b.read(teller).await?.document.unwrap_or_default();
+        let end = b.read(narrator).await?.document.unwrap_or_default();
         let facts = LateWrite {
             old_token: a.grant.token,
             new_token: b.grant.token,
@@ -167,12 +161,16 @@ impl Account {
             let text = "is missing, while B still holds the lock";
             (Kind::Lost, format!("\"{}\" {text}", facts.new_update))
         };
-        teller.event(self.lane, kind, &format!("{what}: {}", shown(Some(&end))))?;
+        narrator.event(self.lane, kind, &format!("{what}: {}", shown(Some(&end))))?;
         Ok(facts)
     }
 
     /// What the guard counted.
-    pub(super) async fn refusals(&self, stage: &Stage, teller: &mut Teller) -> Result<(), Failure> {
+    pub(super) async fn refusals(
+        &self,
+        stage: &Stage,
+        narrator: &mut Narrator,
+    ) -> Result<(), Failure> {
         let fence = stage.client()?.objects().fence(&self.lock()?).await?;
         let mark = fence.mark.map(|mark| mark.to_string()).unwrap_or_default();
         let last = fence.last_refusals.first();
@@ -180,11 +178,7 @@ impl Account {
             last.map(|last| format!("; the last one was {}, token {}", last.operation, last.token));
         let guarantee = fence.guarantee.as_str();
         let (total, last) = (fence.refused_total, last.unwrap_or_default());
-        teller.note(&format!("the guard ({guarantee}) says: mark {mark}, {total} refused{last}"))
+        narrator
+            .remark(&format!("the guard ({guarantee}) says: mark {mark}, {total} refused{last}"))
     }
-}
-
-/// A process was stopped, and told to write meanwhile.
-pub(super) fn stalled(teller: &mut Teller, from_ms: u64, to_ms: u64) {
-    teller.span(WORKER_A, SpanKind::Stall, (from_ms, to_ms), "stopped");
 }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use super::narrator::{EventFigures, Narrator};
 use super::orders::{Answer, Line, Order, Report};
 use super::record::{Kind, SpanKind};
-use super::teller::{Known, Teller};
 use crate::process::Process;
 use fence_terminal::exit::Failure;
 use fence_terminal::readable::readable;
@@ -14,8 +14,8 @@ use fence_terminal::readable::readable;
 pub(super) struct Actor {
     name: &'static str,
     process: Process,
+    /// Key of the document, and name of its lock.
     key: String,
-    lock: String,
     fenced: bool,
     /// The lease that it got.
     pub(super) grant: Grant,
@@ -31,14 +31,9 @@ pub(super) struct Grant {
 }
 
 impl Actor {
-    pub(super) fn new(
-        name: &'static str,
-        process: Process,
-        (key, lock): (&str, &str),
-        fenced: bool,
-    ) -> Self {
-        let (key, lock, grant) = (key.to_owned(), lock.to_owned(), Grant::default());
-        Self { name, process, key, lock, fenced, grant }
+    pub(super) fn new(name: &'static str, process: Process, key: &str, fenced: bool) -> Self {
+        let key = key.to_owned();
+        Self { name, process, key, fenced, grant: Grant::default() }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -51,21 +46,21 @@ impl Actor {
 
     /// Gives an order, whose report is heard later.
     pub(super) async fn begin(&mut self, order: &Order) -> Result<(), Failure> {
-        self.process.tell(order).await
+        self.process.send_order(order).await
     }
 
     /// The next report.
-    pub(super) async fn hear(&mut self) -> Result<Line, Failure> {
-        let line: Line = self.process.hear().await?;
+    pub(super) async fn next_report(&mut self) -> Result<Line, Failure> {
+        let line: Line = self.process.receive_report().await?;
         match line.report {
             Report::Failed { message } => Err(self.process.failed(&message)),
             _ => Ok(line),
         }
     }
 
-    async fn ask(&mut self, order: &Order) -> Result<Line, Failure> {
+    async fn request(&mut self, order: &Order) -> Result<Line, Failure> {
         self.begin(order).await?;
-        self.hear().await
+        self.next_report().await
     }
 
     fn unexpected(&self, line: &Line) -> Failure {
@@ -74,22 +69,22 @@ impl Actor {
 
     /// The order to take the lock.
     pub(super) fn acquire(&self, ttl_ms: u64, wait_ms: u64, renewed: bool) -> Order {
-        Order::Acquire { lock: self.lock.clone(), ttl_ms, wait_ms, renewed }
+        Order::Acquire { lock: self.key.clone(), ttl_ms, wait_ms, renewed }
     }
 
     /// Takes the lock at once.
     pub(super) async fn take(
         &mut self,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         ttl_ms: u64,
         renewed: bool,
     ) -> Result<(), Failure> {
-        let line = self.ask(&self.acquire(ttl_ms, 0, renewed)).await?;
-        self.granted(teller, &line)
+        let line = self.request(&self.acquire(ttl_ms, 0, renewed)).await?;
+        self.granted(narrator, &line)
     }
 
     /// Tells of a grant.
-    pub(super) fn granted(&mut self, teller: &mut Teller, line: &Line) -> Result<(), Failure> {
+    pub(super) fn granted(&mut self, narrator: &mut Narrator, line: &Line) -> Result<(), Failure> {
         let Report::Acquired { token, lease_id, ttl_ms, waited_ms, .. } = &line.report else {
             return Err(self.unexpected(line));
         };
@@ -99,27 +94,27 @@ impl Actor {
             ms => format!(", after {} in the queue", readable(ms)),
         };
         if *waited_ms > 0 {
-            teller.span(self.name, SpanKind::Wait, (line.from_ms, line.at_ms), "waits");
+            narrator.span(self.name, SpanKind::Wait, (line.from_ms, line.at_ms), "waits");
         }
         let text = format!(
             "is granted {}: token {token}, a lease of {}{waited}",
-            self.lock,
+            self.key,
             readable(*ttl_ms)
         );
-        let known = Known { token: Some(*token), status: None };
-        teller.event_at(line.at_ms, self.name, Kind::Granted, &text, known)
+        let figures = EventFigures { token: Some(*token), status: None };
+        narrator.event_at(line.at_ms, self.name, Kind::Granted, &text, figures)
     }
 
     /// Draws the lease from its grant to its end.
-    pub(super) fn lease_until(&self, teller: &mut Teller, ended_ms: u64) {
+    pub(super) fn lease_until(&self, narrator: &mut Narrator, ended_ms: u64) {
         let ms = (self.grant.at_ms, ended_ms);
-        teller.span(self.name, SpanKind::Lease, ms, &format!("token {}", self.grant.token));
+        narrator.span(self.name, SpanKind::Lease, ms, &format!("token {}", self.grant.token));
     }
 
     /// Reads the document.
-    pub(super) async fn read(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
+    pub(super) async fn read(&mut self, narrator: &mut Narrator) -> Result<Answer, Failure> {
         self.begin(&self.read_order()).await?;
-        self.has_read(teller).await
+        self.has_read(narrator).await
     }
 
     /// The order to read the document.
@@ -128,8 +123,8 @@ impl Actor {
     }
 
     /// Hears what was read.
-    pub(super) async fn has_read(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
-        let line = self.hear().await?;
+    pub(super) async fn has_read(&mut self, narrator: &mut Narrator) -> Result<Answer, Failure> {
+        let line = self.next_report().await?;
         let answer = self.answer(&line)?;
         if !answer.is_success() {
             return Err(self
@@ -137,22 +132,22 @@ impl Actor {
                 .failed(&format!("its read was answered {}", described(&answer))));
         }
         let text = format!("reads {}", shown(answer.document.as_ref()));
-        let known = Known { token: None, status: answer.status };
-        teller.event_at(line.at_ms, self.name, Kind::Step, &text, known)?;
+        let figures = EventFigures { token: None, status: answer.status };
+        narrator.event_at(line.at_ms, self.name, Kind::Step, &text, figures)?;
         Ok(answer)
     }
 
     /// Computes the next version of the document.
     pub(super) async fn add(
         &mut self,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         amount: i64,
         by: &str,
     ) -> Result<(), Failure> {
-        let line = self.ask(&Order::Add { amount, by: by.to_owned() }).await?;
+        let line = self.request(&Order::Add { amount, by: by.to_owned() }).await?;
         let Report::Added { document } = &line.report else { return Err(self.unexpected(&line)) };
         let text = format!("computes {}", shown(Some(document)));
-        teller.event_at(line.at_ms, self.name, Kind::Step, &text, Known::default())
+        narrator.event_at(line.at_ms, self.name, Kind::Step, &text, EventFigures::default())
     }
 
     /// The order to write what was computed.
@@ -166,48 +161,48 @@ impl Actor {
     }
 
     /// Writes it and tells what the store says.
-    pub(super) async fn write(&mut self, teller: &mut Teller) -> Result<Answer, Failure> {
+    pub(super) async fn write(&mut self, narrator: &mut Narrator) -> Result<Answer, Failure> {
         self.begin(&self.write_order()).await?;
-        self.has_written(teller, "writes").await.map(|(answer, _)| answer)
+        self.has_written(narrator, "writes").await.map(|(answer, _)| answer)
     }
 
     /// Hears what the store said to a write, and when.
     pub(super) async fn has_written(
         &mut self,
-        teller: &mut Teller,
+        narrator: &mut Narrator,
         verb: &str,
     ) -> Result<(Answer, Line), Failure> {
-        let line = self.hear().await?;
+        let line = self.next_report().await?;
         let answer = self.answer(&line)?;
         let kind = if answer.is_success() { Kind::Applied } else { Kind::Refused };
         let token = self.fenced.then_some(self.grant.token);
         let with = token
             .map_or_else(|| "without a token".to_owned(), |token| format!("with token {token}"));
         let text = format!("{verb} {with}: {}", described(&answer));
-        let known = Known { token, status: answer.status };
-        teller.event_at(line.at_ms, self.name, kind, &text, known)?;
+        let figures = EventFigures { token, status: answer.status };
+        narrator.event_at(line.at_ms, self.name, kind, &text, figures)?;
         Ok((answer, line))
     }
 
     /// What the SDK says about the lease.
     pub(super) async fn check(&mut self) -> Result<Option<String>, Failure> {
-        let line = self.ask(&Order::Check).await?;
+        let line = self.request(&Order::Check).await?;
         let Report::Checked { lost } = line.report else { return Err(self.unexpected(&line)) };
         Ok(lost)
     }
 
     /// Gives the lock back.
-    pub(super) async fn release(&mut self, teller: &mut Teller) -> Result<(), Failure> {
-        let line = self.ask(&Order::Release).await?;
+    pub(super) async fn release(&mut self, narrator: &mut Narrator) -> Result<(), Failure> {
+        let line = self.request(&Order::Release).await?;
         let Report::Released { lost } = &line.report else { return Err(self.unexpected(&line)) };
         let (kind, text) = match lost {
             None => (Kind::Step, "releases the lock".to_owned()),
             Some(lost) => (Kind::Delay, format!("cannot release the lock: {lost}")),
         };
         if lost.is_none() {
-            self.lease_until(teller, line.at_ms);
+            self.lease_until(narrator, line.at_ms);
         }
-        teller.event_at(line.at_ms, self.name, kind, &text, Known::default())
+        narrator.event_at(line.at_ms, self.name, kind, &text, EventFigures::default())
     }
 
     pub(super) fn answer(&self, line: &Line) -> Result<Answer, Failure> {

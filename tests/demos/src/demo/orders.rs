@@ -34,7 +34,7 @@ pub(super) enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "did", rename_all = "kebab-case")]
 pub(super) enum Report {
-    Acquired { token: u64, lease_id: String, fencing_token: String, ttl_ms: u64, waited_ms: u64 },
+    Acquired { token: u64, lease_id: String, ttl_ms: u64, waited_ms: u64 },
     Answered(Answer),
     Added { document: Value },
     Half { sent_bytes: usize, body_bytes: usize },
@@ -48,7 +48,6 @@ pub(super) enum Report {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) status: Option<u16>,
-    pub(super) mark: Option<u64>,
     pub(super) document: Option<Value>,
     pub(super) problem: Option<Problem>,
     pub(super) error: Option<ErrorReply>,

@@ -196,7 +196,7 @@ async fn init(backing: &Backing, dir: &Path) -> Result<(), Failure> {
 }
 
 /// The address in the next line that a server says.
-pub(super) async fn address(server: &mut Process) -> Result<String, Failure> {
+async fn address(server: &mut Process) -> Result<String, Failure> {
     let line = server.line().await?;
     match line.split_once(" listening on ") {
         Some((_, address)) => Ok(address.to_owned()),

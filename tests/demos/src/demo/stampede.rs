@@ -7,10 +7,10 @@ use fence_client::protocol::LockName;
 use serde_json::json;
 
 use super::account::{DIRECTOR, DOCUMENT, LOCK_SERVER};
+use super::narrator::{EventFigures, Narrator};
 use super::orders::{Line, Order, Report, Turn};
 use super::record::{Kind, SpanKind};
 use super::stage::{Guarding, Stage};
-use super::teller::{Known, Teller};
 use super::verdict::Stampede;
 use super::worker::Objects;
 use crate::backing::Backing;
@@ -31,13 +31,13 @@ const LANES: [&str; 7] =
     [LOCK_SERVER, PROCESSES[0], PROCESSES[1], PROCESSES[2], PROCESSES[3], DOCUMENT, DIRECTOR];
 
 /// Tells it without a lock and with one.
-pub(super) async fn tell(teller: &mut Teller, backing: &Backing) -> Result<(), Failure> {
+pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
     let stage = Stage::set(backing, &Guarding::Objects).await?;
-    teller.note(&format!("{}\n", stage.described()))?;
-    teller.begin("unguarded", "no lock, no token", &LANES_ALONE)?;
-    without(teller, &stage).await?;
-    teller.begin("guarded", "one lock, and its tokens", &LANES)?;
-    under(teller, &stage).await?;
+    narrator.remark(&format!("{}\n", stage.described()))?;
+    narrator.begin("unguarded", "no lock, no token", &LANES_ALONE)?;
+    without(narrator, &stage).await?;
+    narrator.begin("guarded", "one lock, and its tokens", &LANES)?;
+    under(narrator, &stage).await?;
     stage.strike().await;
     Ok(())
 }
@@ -53,16 +53,16 @@ fn order(key: &str, lock: Option<&str>) -> Order {
 
 /// Hears all turns of all processes.
 async fn turns(
-    teller: &mut Teller,
+    narrator: &mut Narrator,
     processes: &mut [Process],
 ) -> Result<Vec<(u64, Turn)>, Failure> {
     let mut turns = Vec::with_capacity(WORKERS);
     for (process, name) in processes.iter_mut().zip(PROCESSES) {
         for _ in 0..WORKERS / PROCESSES.len() {
-            let line: Line = process.hear().await?;
+            let line: Line = process.receive_report().await?;
             match line.report {
                 Report::Turn(turn) => {
-                    teller.dot(name, line.at_ms);
+                    narrator.dot(name, line.at_ms);
                     turns.push((line.at_ms, turn));
                 }
                 Report::Failed { message } => return Err(process.failed(&message)),
@@ -92,18 +92,18 @@ async fn set(objects: &Objects, key: &str, token: Option<&str>) -> Result<i64, F
     number(objects, key, token).await
 }
 
-async fn without(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
+async fn without(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
     let (key, objects) = ("unguarded/number", Objects::new(stage.objects())?);
     let started_at = set(&objects, key, None).await?;
-    teller.event(DOCUMENT, Kind::Step, &format!("holds the number {started_at}"))?;
+    narrator.event(DOCUMENT, Kind::Step, &format!("holds the number {started_at}"))?;
     let mut processes = start(stage)?;
-    teller.event(DIRECTOR, Kind::Step, "starts all workers at once")?;
+    narrator.event(DIRECTOR, Kind::Step, "starts all workers at once")?;
     for process in &mut processes {
-        process.tell(&order(key, None)).await?;
+        process.send_order(&order(key, None)).await?;
     }
-    let turns = turns(teller, &mut processes).await?;
+    let turns = turns(narrator, &mut processes).await?;
     let ended_at = number(&objects, key, None).await?;
-    told(teller, &turns, ended_at)?;
+    narrate_turns(narrator, &turns, ended_at)?;
     let facts = Stampede {
         workers: WORKERS,
         processes: PROCESSES.len(),
@@ -112,35 +112,39 @@ async fn without(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
         ended_at,
         served_in_order: 0,
     };
-    teller.end(&facts, facts.lost())
+    narrator.end(&facts, facts.lost())
 }
 
 /// The first and the last turn, and the end; the other turns are dots in the picture.
-fn told(teller: &mut Teller, turns: &[(u64, Turn)], ended_at: i64) -> Result<(), Failure> {
+fn narrate_turns(
+    narrator: &mut Narrator,
+    turns: &[(u64, Turn)],
+    ended_at: i64,
+) -> Result<(), Failure> {
     for (what, turn) in [("first", turns.first()), ("last", turns.last())] {
         let Some((at_ms, turn)) = turn else { continue };
         let text =
             format!("{} is written, the {what} of {}: {}", turn.read - 1, turns.len(), turn.status);
-        let known = Known { token: turn.token, status: Some(turn.status) };
-        teller.event_at(*at_ms, DOCUMENT, Kind::Applied, &text, known)?;
+        let figures = EventFigures { token: turn.token, status: Some(turn.status) };
+        narrator.event_at(*at_ms, DOCUMENT, Kind::Applied, &text, figures)?;
     }
     let kind = if ended_at == 0 { Kind::Kept } else { Kind::Lost };
-    teller.event(DOCUMENT, kind, &format!("holds the number {ended_at}"))
+    narrator.event(DOCUMENT, kind, &format!("holds the number {ended_at}"))
 }
 
-async fn under(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
+async fn under(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
     let (key, objects) = ("guarded/number", Objects::new(stage.objects())?);
     let (client, lock) = (stage.client()?, LockName::new(key)?);
     let held = client.lock(key).ttl(Duration::from_secs(60)).acquire_detached().await?;
-    let held_ms = teller.now();
+    let held_ms = narrator.now();
     let started_at = set(&objects, key, Some(&held.fencing_token)).await?;
-    let known = Known { token: Some(held.token.get()), status: None };
+    let figures = EventFigures { token: Some(held.token.get()), status: None };
     let text = format!("holds the lock (token {}) until all workers queue", held.token);
-    teller.event_at(held_ms, DIRECTOR, Kind::Granted, &text, known)?;
-    teller.event(DOCUMENT, Kind::Step, &format!("holds the number {started_at}"))?;
+    narrator.event_at(held_ms, DIRECTOR, Kind::Granted, &text, figures)?;
+    narrator.event(DOCUMENT, Kind::Step, &format!("holds the number {started_at}"))?;
     let mut processes = start(stage)?;
     for process in &mut processes {
-        process.tell(&order(key, Some(key))).await?;
+        process.send_order(&order(key, Some(key))).await?;
     }
     let queue = awaited("a queue of all workers", async || {
         let reply = client.locks().show(&lock).await?;
@@ -148,19 +152,23 @@ async fn under(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
     })
     .await?;
     let queue: Vec<String> = queue.iter().map(|waiter| waiter.lease_id.to_string()).collect();
-    teller.event(LOCK_SERVER, Kind::Step, &format!("has {} workers in its queue", queue.len()))?;
+    narrator.event(
+        LOCK_SERVER,
+        Kind::Step,
+        &format!("has {} workers in its queue", queue.len()),
+    )?;
     client.locks().release(&lock, held.lease_id).await?;
     let label = format!("token {}", held.token);
-    teller.span(DIRECTOR, SpanKind::Lease, (held_ms, teller.now()), &label);
-    teller.event(DIRECTOR, Kind::Step, "releases the lock")?;
-    let turns = turns(teller, &mut processes).await?;
+    narrator.span(DIRECTOR, SpanKind::Lease, (held_ms, narrator.now()), &label);
+    narrator.event(DIRECTOR, Kind::Step, "releases the lock")?;
+    let turns = turns(narrator, &mut processes).await?;
 
     // The last worker has told of its turn, and may be about to release the lock.
     let last = client.lock(key).ttl(Duration::from_secs(15)).wait(PATIENCE);
     let last = last.acquire_detached().await?;
     let ended_at = number(&objects, key, Some(&last.fencing_token)).await?;
     client.locks().release(&lock, last.lease_id).await?;
-    told(teller, &turns, ended_at)?;
+    narrate_turns(narrator, &turns, ended_at)?;
     let facts = Stampede {
         workers: WORKERS,
         processes: PROCESSES.len(),
@@ -169,7 +177,7 @@ async fn under(teller: &mut Teller, stage: &Stage) -> Result<(), Failure> {
         ended_at,
         served_in_order: served_in_order(&queue, &turns),
     };
-    teller.end(&facts, facts.exact())
+    narrator.end(&facts, facts.exact())
 }
 
 /// How many were granted in the place that they had in the queue: tokens rise with each grant, so

@@ -103,13 +103,13 @@ impl LateWrite {
     }
 }
 
-/// The end of redis-amnesia.
+/// Facts of redis-amnesia.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Amnesia {
-    /// The tokens before Redis was emptied, and the one after.
+    /// Tokens before Redis was emptied, and the one after.
     pub(super) tokens_before: Vec<u64>,
     pub(super) token_after: u64,
-    /// What the guard answered to the new holder, and to the old one.
+    /// The guard's replies to the new and to the old holder.
     pub(super) new_status: u16,
     pub(super) old_status: u16,
 }
@@ -121,26 +121,25 @@ impl Amnesia {
 
     /// The counter starts again: the guard takes the old holder for the new one.
     pub(super) fn forgot(&self) -> Verdict {
-        let (last, after) = (self.last(), self.token_after);
-        let turned = self.new_status == 412 && is_success(self.old_status);
-        let text = format!(
-            "after token {last} came {after}: the new holder was answered {}, and the one that had \
-             lost the lock {}",
-            self.new_status, self.old_status
-        );
-        Verdict { ok: last > 0 && after <= last && turned, text }
+        self.verdict(self.token_after <= self.last(), (self.old_status, self.new_status))
     }
 
     /// Tokens rise all the same.
     pub(super) fn rose(&self) -> Verdict {
-        let (last, after) = (self.last(), self.token_after);
-        let right = is_success(self.new_status) && self.old_status == 412;
+        self.verdict(self.token_after > self.last(), (self.new_status, self.old_status))
+    }
+
+    fn verdict(&self, tokens: bool, (taken, refused): (u16, u16)) -> Verdict {
         let text = format!(
-            "after token {last} came {after}: the new holder was answered {}, and the one that had \
+            "after token {} came {}: the reply to the new holder was {}, and to the one that had \
              lost the lock {}",
-            self.new_status, self.old_status
+            self.last(),
+            self.token_after,
+            self.new_status,
+            self.old_status
         );
-        Verdict { ok: last > 0 && after > last && right, text }
+        let statuses = (200..300).contains(&taken) && refused == 412;
+        Verdict { ok: self.last() > 0 && tokens && statuses, text }
     }
 }
 
@@ -192,10 +191,6 @@ impl Stampede {
         );
         Verdict { ok, text }
     }
-}
-
-fn is_success(status: u16) -> bool {
-    (200..300).contains(&status)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl Worker {
     async fn carry_out(&mut self, order: Order) -> Result<Option<Report>, String> {
         let report = match order {
             Order::Acquire { lock, ttl_ms, wait_ms, renewed } => {
-                self.acquire(&lock, ttl_ms, wait_ms, renewed).await.map_err(told)?
+                self.acquire(&lock, ttl_ms, wait_ms, renewed).await.map_err(text_of)?
             }
             Order::Read { key, fenced } => {
                 let lease = lease(&self.held, fenced)?;
@@ -157,7 +157,6 @@ impl Worker {
         Ok(Report::Acquired {
             token: grant.token.get(),
             lease_id: grant.lease_id.to_string(),
-            fencing_token: grant.fencing_token.clone(),
             ttl_ms: grant.ttl_ms,
             waited_ms: grant.waited_ms,
         })
@@ -166,7 +165,7 @@ impl Worker {
     /// What the SDK says about the lease: the check before every fenced call of its own.
     fn check(&self) -> Result<Option<String>, String> {
         match &self.held {
-            Some(Held::Renewed(lease)) => Ok(lease.check().err().map(told)),
+            Some(Held::Renewed(lease)) => Ok(lease.check().err().map(text_of)),
             _ => Err("the SDK looks after no lease here".to_owned()),
         }
     }
@@ -179,7 +178,7 @@ impl Worker {
             }
             None => return Err("nothing is held".to_owned()),
         };
-        Ok(released.err().map(told))
+        Ok(released.err().map(text_of))
     }
 }
 
@@ -192,7 +191,7 @@ fn lease(held: &Option<Held>, fenced: bool) -> Result<Option<&LeaseReply>, Strin
     }
 }
 
-fn told(error: Error) -> String {
+fn text_of(error: Error) -> String {
     error.to_string()
 }
 

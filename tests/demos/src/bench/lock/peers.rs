@@ -74,7 +74,7 @@ impl Redis {
     fn commands(&mut self, name: &str, commands: Commands) -> Result<Peer, Failure> {
         let prefix = format!("{}/", self.namespace()?);
         let target = Target::Redis { urls: vec![self.url.clone()], prefix, commands };
-        Ok(Peer::of(name, target, self.counted()))
+        Ok(Peer::new(name, target, self.counted()))
     }
 
     /// The thin handler around the two scripts.
@@ -120,7 +120,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn of(name: &str, target: Target, counted: Vec<Counted>) -> Self {
+    pub(super) fn new(name: &str, target: Target, counted: Vec<Counted>) -> Self {
         Self { name: name.to_owned(), target, counted, servers: Vec::new() }
     }
 
@@ -207,7 +207,7 @@ impl Etcd {
 
     /// etcd's own lock.
     pub(super) fn own_lock(&self) -> Peer {
-        Peer::of("etcd's own lock", Target::Etcd { at: self.at.clone() }, self.counted())
+        Peer::new("etcd's own lock", Target::Etcd { at: self.at.clone() }, self.counted())
     }
 
     pub(super) async fn lock_server(&self) -> Result<Peer, Failure> {

@@ -1,6 +1,6 @@
 //! Plain HTTP to a store, with a token or without one.
 
-use fence_client::protocol::{FENCING_MARK, FENCING_TOKEN, Problem};
+use fence_client::protocol::{FENCING_TOKEN, Problem};
 use reqwest::{Method, Response};
 
 use crate::demo::orders::Answer;
@@ -64,16 +64,14 @@ impl Objects {
 
 async fn read(response: Response) -> Result<Answer, String> {
     let status = response.status().as_u16();
-    let mark = response.headers().get(FENCING_MARK).and_then(|mark| mark.to_str().ok());
-    let mark = mark.and_then(|mark| mark.parse().ok());
     let body = response.bytes().await.map_err(|error| format!("no whole reply: {error}"))?;
-    Ok(answer(status, mark, &body))
+    Ok(answer(status, &body))
 }
 
 /// A reply's body is the document, or the problem.
-pub(super) fn answer(status: u16, mark: Option<u64>, body: &[u8]) -> Answer {
+pub(super) fn answer(status: u16, body: &[u8]) -> Answer {
     let problem: Option<Problem> =
         if status >= 400 { serde_json::from_slice(body).ok() } else { None };
     let document = if status < 300 { serde_json::from_slice(body).ok() } else { None };
-    Answer { status: Some(status), mark, document, problem, error: None }
+    Answer { status: Some(status), document, problem, error: None }
 }

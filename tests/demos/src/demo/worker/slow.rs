@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 
-use fence_client::protocol::{FENCING_MARK, FENCING_TOKEN};
+use fence_client::protocol::FENCING_TOKEN;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -63,11 +63,7 @@ fn parse(reply: &[u8]) -> Option<Answer> {
     let end = reply.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&reply[..end]).ok()?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    let mark = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case(FENCING_MARK).then(|| value.trim().parse().ok())?
-    });
-    Some(answer(status, mark, &reply[end + 4..]))
+    Some(answer(status, &reply[end + 4..]))
 }
 
 #[cfg(test)]
@@ -76,9 +72,9 @@ mod tests {
 
     #[test]
     fn replies_are_read() {
-        let reply = b"HTTP/1.1 204 No Content\r\nFencing-Mark: 34\r\n\r\n";
+        let reply = b"HTTP/1.1 204 No Content\r\n\r\n";
         let answer = parse(reply).unwrap();
-        assert_eq!((answer.status, answer.mark), (Some(204), Some(34)));
+        assert_eq!(answer.status, Some(204));
         assert!(parse(b"HTTP/1.1 200").is_none());
         assert!(parse(b"nonsense\r\n\r\n").is_none());
     }

@@ -21,13 +21,13 @@ enum Voice {
 
 /// The narrator.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct Narrator {
     voice: Voice,
     began: Moment,
     record: Record,
 }
 
-impl Teller {
+impl Narrator {
     pub(super) fn new(
         demo: &'static str,
         title: &'static str,
@@ -39,10 +39,11 @@ impl Teller {
         let voice = if json { Voice::Silent } else { Voice::Lines { colour } };
         let store = store.to_owned();
         let record = Record { demo, store, title, explanation, ok: true, stories: Vec::new() };
-        let teller = Self { voice, began: clock::now(), record };
-        let heading = teller.painted(BOLD, &format!("{title} (store: {})", teller.record.store));
-        teller.say(&format!("{heading}\n{}\n", wrapped(explanation)))?;
-        Ok(teller)
+        let narrator = Self { voice, began: clock::now(), record };
+        let heading =
+            narrator.painted(BOLD, &format!("{title} (store: {})", narrator.record.store));
+        narrator.say(&format!("{heading}\n{}\n", wrapped(explanation)))?;
+        Ok(narrator)
     }
 
     /// Begins a story; its time starts at zero.
@@ -58,14 +59,14 @@ impl Teller {
         self.say(&format!("{heading}  {title}"))
     }
 
-    /// Now, on the clock of [`Teller::event_at`].
+    /// Now, on the clock of [`Narrator::event_at`].
     pub(super) fn now(&self) -> u64 {
         clock::now().ms()
     }
 
     /// Something that has just become known.
     pub(super) fn event(&mut self, lane: &str, kind: Kind, text: &str) -> Result<(), Failure> {
-        self.event_at(self.now(), lane, kind, text, Known::default())
+        self.event_at(self.now(), lane, kind, text, EventFigures::default())
     }
 
     /// Something that happened at `at_ms` on the machine's clock.
@@ -75,13 +76,13 @@ impl Teller {
         lane: &str,
         kind: Kind,
         text: &str,
-        known: Known,
+        figures: EventFigures,
     ) -> Result<(), Failure> {
         let at_ms = self.since(at_ms);
         let time = format!("{:>3}.{:03} s", at_ms / 1000, at_ms % 1000);
         let text_shown = self.painted(colour_of(kind), text);
         self.say(&format!("  {time}  {:<12}  {text_shown}", lane))?;
-        let Known { token, status } = known;
+        let EventFigures { token, status } = figures;
         let (lane, text) = (lane.to_owned(), text.to_owned());
         if let Some(story) = self.record.stories.last_mut() {
             story.events.push(Event { at_ms, lane, kind, text, token, status });
@@ -107,7 +108,7 @@ impl Teller {
     }
 
     /// A further thing to know, outside of the timeline.
-    pub(super) fn note(&mut self, text: &str) -> Result<(), Failure> {
+    pub(super) fn remark(&mut self, text: &str) -> Result<(), Failure> {
         if let Some(story) = self.record.stories.last_mut() {
             story.notes.push(text.to_owned());
         }
@@ -156,7 +157,7 @@ impl Teller {
 
 /// Numbers that an event carries for programs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct EventFigures {
     pub(super) token: Option<u64>,
     pub(super) status: Option<u16>,
 }
