@@ -1,5 +1,5 @@
 //! The `fence` command: holds locks for programs, shows and changes locks and fenced objects, runs
-//! both services for a first look, and judges an installation.
+//! both services for trials, and checks an installation.
 
 mod auth;
 mod cli;

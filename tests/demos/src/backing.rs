@@ -1,4 +1,4 @@
-//! Where the demo's servers keep things: embedded stores in a folder, or a Redis in a namespace of
+//! Storage of the demo's servers: embedded stores in a folder, or a Redis in a namespace of
 //! its own that is deleted in the end.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use service_kit::redis_link::{RedisTarget, TargetError, without_password};
 
 use fence_terminal::exit::{Failure, code};
 
-/// How many keys are deleted at once.
+/// Keys in one delete.
 const KEYS_AT_ONCE: usize = 500;
 
-/// How long a connection to Redis may take to come about.
+/// Time-out of a connection to Redis.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What keeps leases, marks and documents.
+/// Store of leases, marks and documents.
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     Embedded,
@@ -84,7 +84,7 @@ impl Backing {
         }
     }
 
-    /// Whether Redis answers; nothing is started otherwise.
+    /// Checks that Redis replies; nothing is started otherwise.
     pub(crate) async fn check(&self) -> Result<(), Failure> {
         let Self::Redis { target, .. } = self else { return Ok(()) };
         connect(target).await.map(drop)
@@ -135,10 +135,10 @@ mod tests {
 
     #[test]
     fn the_database_goes_with_the_port() {
-        let of = |url: &str| Backing::from_flag(Some(url)).unwrap().database();
-        assert_eq!(of("redis://127.0.0.1:1"), "");
-        assert_eq!(of("redis://127.0.0.1:1/"), "");
-        assert_eq!(of("redis://app:a%2Fb@127.0.0.1:1/3?protocol=resp3"), "/3");
+        let database = |url: &str| Backing::from_flag(Some(url)).unwrap().database();
+        assert_eq!(database("redis://127.0.0.1:1"), "");
+        assert_eq!(database("redis://127.0.0.1:1/"), "");
+        assert_eq!(database("redis://app:a%2Fb@127.0.0.1:1/3?protocol=resp3"), "/3");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `fence bench`: how fast locks and fenced writes are here, beside what they are built on.
+//! `fence bench`: speed of locks and fenced writes here, beside what they are built on.
 
 mod cpu;
 mod guard;
@@ -40,17 +40,17 @@ enum What {
     Guard(guard::Args),
 }
 
-/// How much load, of both benchmarks.
+/// Load of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// How many clients, each with a connection of its own [default: 1, 16 and 64 in turn, and 16
+    /// Number of clients, each with a connection of its own [default: 1, 16 and 64 in turn, and 16
     /// for one contended lock; guard without --redis: 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
-    /// How long one measurement takes [default: 2s; with guard --redis 500ms]
+    /// Duration of one measurement [default: 2s; with guard --redis 500ms]
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     time: Option<Duration>,
-    /// How often every side is measured
+    /// Number of measurements of each side
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100), value_name = "N")]
     rounds: u8,
 }

@@ -41,7 +41,7 @@ const INTERRUPT: u8 = 2;
 /// Shows what a stalled, slow or forgotten lock holder does to data, unguarded and guarded
 ///
 /// Real processes on this machine, a few seconds each; nothing has to be running. A story that does
-/// not end as it should is an error.
+/// not end as expected is an error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,14 +52,14 @@ Examples:
   fence demo gc-stall --store redis://127.0.0.1:6379    the same on your Redis; leaves nothing there
   fence demo stampede --json
 
-Exit codes: 0 both stories ended as they should, 1 one did not, 64 wrong usage, 69 something that
+Exit codes: 0 both stories ended as expected, 1 one did not, 64 wrong usage, 69 something that
 the demo needs is not there, 70 the demo broke off, 130 interrupted")]
 pub struct Args {
-    /// Which demo
+    /// Name of the demo
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
 
-    /// Where leases and data are kept: embedded, redis (a redis-server of the demo's own), or
+    /// Store of leases and data: embedded, redis (a redis-server of the demo's own), or
     /// redis://HOST:PORT in a namespace of its own [default: embedded]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -117,7 +117,7 @@ impl Which {
     }
 }
 
-/// Tells one demo; the exit code.
+/// Runs one demo; returns the exit code.
 pub async fn demo(args: Args) -> Result<u8, Failure> {
     if args.which == Which::List {
         return list();
@@ -148,7 +148,7 @@ pub async fn demo(args: Args) -> Result<u8, Failure> {
     finish(&args, &narrator.record())
 }
 
-/// Where no address was given, and for the demo that empties a Redis unless one was named for that.
+/// Starts a Redis for `--store redis`, and for redis-amnesia unless it was given one to empty.
 async fn own_redis(args: &Args) -> Result<Option<OwnRedis>, Failure> {
     let instead = match (args.which, args.store.as_deref()) {
         (Which::RedisAmnesia, None | Some("redis")) => {
@@ -222,7 +222,7 @@ fn finish(args: &Args, record: &Record) -> Result<u8, Failure> {
         emit(&json)?;
     } else {
         let ends = record.stories.iter().map(|story| {
-            let end = if story.ok { "as it should" } else { "NOT as it should" };
+            let end = if story.ok { "as expected" } else { "NOT as expected" };
             format!("{} {end}", story.name)
         });
         let ends: Vec<_> = ends.collect();

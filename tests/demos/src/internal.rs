@@ -1,4 +1,4 @@
-//! What this program is when a demo or a benchmark starts it again: a server, a worker, or the
+//! Roles of this program when a demo or a benchmark starts it again: a server, a worker, or the
 //! handler that a benchmark compares with.
 
 use std::ffi::OsString;
@@ -40,18 +40,20 @@ struct Server {
     args: Vec<OsString>,
 }
 
-/// Plays the role until it is told to end, or until nobody directs it any more.
+/// Runs the role until its director ends it or has ended.
 pub fn start(args: Args) -> ExitCode {
     let orders = match tie_to(args.director) {
         Ok(orders) => orders,
         Err(failure) => return ended(&failure),
     };
-    let of = |program: &str, server: Server| {
+    let line = |program: &str, server: Server| {
         std::iter::once(OsString::from(program)).chain(server.args).collect::<Vec<_>>()
     };
     let played = match args.role {
-        Role::LockServer(server) => return lock_server::process::run(of("lock-server", server)),
-        Role::FencedStore(server) => return fenced_store::process::run(of("fenced-store", server)),
+        Role::LockServer(server) => return lock_server::process::run(line("lock-server", server)),
+        Role::FencedStore(server) => {
+            return fenced_store::process::run(line("fenced-store", server));
+        }
         Role::DemoWorker(args) => play(worker::work(args, orders)),
         Role::BenchHandler(args) => thin::start(args),
     };
@@ -73,7 +75,7 @@ fn play(role: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> 
 
 /// Ends this process when the director is gone, and passes on what the director says.
 ///
-/// The pipe from the director tells it everywhere; on Linux the kernel does it too, and that also
+/// The pipe from the director shows it on every system; on Linux the kernel does it too, and that also
 /// reaches a process that is stopped.
 fn tie_to(director: i32) -> Result<mpsc::Receiver<String>, Failure> {
     #[cfg(target_os = "linux")]

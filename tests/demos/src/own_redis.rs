@@ -25,7 +25,7 @@ impl OwnRedis {
         Self::start_with(instead, &[]).await
     }
 
-    /// The same with further settings: `["--appendonly", "yes"]`.
+    /// Starts it with further settings: `["--appendonly", "yes"]`.
     pub(crate) async fn start_with(instead: &str, settings: &[&str]) -> Result<Self, Failure> {
         let program = find("redis-server").ok_or_else(|| {
             let message = format!(
@@ -69,16 +69,16 @@ impl OwnRedis {
     }
 }
 
-/// Redis cannot be told to choose a port itself, so that one is asked for and given back here.
+/// Redis cannot choose a port itself: this binds one and frees it.
 pub(crate) fn free_port() -> std::io::Result<u16> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Ok(TcpListener::bind(any)?.local_addr()?.port())
 }
 
-/// Debian puts servers there, and not every user looks there.
+/// Debian puts servers there, and not every user's PATH has it.
 const SBIN: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
-/// Where a program is: on the PATH, or in sbin where there is a PATH at all.
+/// Path of a program: on the PATH, or in sbin where there is a PATH at all.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = fence_client::config::variable("PATH")?;
     let sbin = SBIN.iter().map(PathBuf::from);

@@ -14,10 +14,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use fence_terminal::exit::{Failure, code};
 
-/// How long anything in a demo may take before the demo gives up. Nothing that works comes near.
+/// Time-out of every step of a demo; far longer than any step takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at something that cannot be waited for.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Interval between two polls.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process that the demo started. It is killed when this is dropped.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Process {
         Self::start_with(name, role, dir, None)
     }
 
-    /// The same with a variable in its environment, for what must not stand on a command line.
+    /// Starts it with a variable in its environment, for values that a command line must not show.
     pub(crate) fn start_with(
         name: &str,
         role: &[impl AsRef<str>],
@@ -73,7 +73,7 @@ impl Process {
         let program = std::env::current_exe().map_err(|error| failed(&error.to_string()))?;
         let log = dir.join(format!("{}.log", name.replace(' ', "-")));
         let stderr = File::create(&log).map_err(|error| failed(&error.to_string()))?;
-        // Without the environment: a server must not take settings that nobody sees here. In a
+        // Without the environment: a server must not take settings from outside the demo. In a
         // group of its own: Ctrl-C reaches the director alone, which ends the others.
         let mut child = Command::new(program)
             .args(args)
@@ -131,7 +131,7 @@ impl Process {
         self.signal(Signal::STOP, WaitIdOptions::STOPPED).await
     }
 
-    /// Lets it go on (SIGCONT) and waits until the kernel says that it does.
+    /// Resumes it (SIGCONT) and waits until the kernel reports it.
     pub(crate) async fn resume(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT, WaitIdOptions::CONTINUED).await
     }
@@ -146,7 +146,7 @@ impl Process {
                 let options = awaited | WaitIdOptions::NOHANG;
                 match rustix::process::waitid(WaitId::Pid(pid), options) {
                     Ok(Some(_)) => return Ok(()),
-                    Ok(None) => tokio::time::sleep(LOOK_AGAIN).await,
+                    Ok(None) => tokio::time::sleep(POLL_INTERVAL).await,
                     Err(error) => return Err(failed(error)),
                 }
             }
@@ -171,17 +171,17 @@ impl Process {
     }
 }
 
-/// Looks until `look` finds what it looks for.
+/// Polls `probe` until it returns a value.
 pub(crate) async fn awaited<T>(
     what: &str,
-    mut look: impl AsyncFnMut() -> Result<Option<T>, Failure>,
+    mut probe: impl AsyncFnMut() -> Result<Option<T>, Failure>,
 ) -> Result<T, Failure> {
     let looking = async {
         loop {
-            if let Some(found) = look().await? {
+            if let Some(found) = probe().await? {
                 return Ok(found);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let late = |_| Failure::internal(format!("{what} did not come in {} s", PATIENCE.as_secs()));

@@ -1,4 +1,4 @@
-//! How the command ends: the one place that knows the exit codes.
+//! Exit codes and failures of the command.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub mod code {
     pub const UNAVAILABLE: u8 = 69;
     /// A defect.
     pub const INTERNAL: u8 = 70;
-    /// Whether it was done is not known.
+    /// Unknown outcome.
     pub const UNKNOWN: u8 = 74;
     /// The lock was not acquired: another holds it.
     pub const NOT_ACQUIRED: u8 = 75;

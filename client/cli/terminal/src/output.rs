@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::exit::{Failure, code};
 
-/// How data is printed.
+/// Format of data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -20,7 +20,7 @@ pub enum Format {
 /// The option of every command that prints data.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Output {
-    /// How to print: a table for people, or JSON
+    /// Output format: a table for people, or JSON
     #[arg(long = "output", short = 'o', value_enum, default_value_t)]
     pub format: Format,
 }
@@ -44,7 +44,7 @@ impl Output {
     }
 }
 
-/// Writes to stdout. A reader that has gone away (`| head`) is no error to talk about.
+/// Writes to stdout. A reader that has closed the pipe (`| head`) is not an error.
 pub fn emit(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {

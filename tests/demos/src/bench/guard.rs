@@ -10,7 +10,7 @@ use super::{Load, http, redis};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
-/// What an object holds.
+/// Content of an object.
 const VALUE: [u8; 100] = [b'x'; 100];
 
 /// Namespace of servers of the benchmark's own.

@@ -10,14 +10,14 @@ use tokio::net::TcpStream;
 pub(super) struct Connection {
     stream: TcpStream,
     host: String,
-    /// The line that says who asks; empty where nobody wants to know.
+    /// The Authorization line; empty without access control.
     authorization: String,
     out: Vec<u8>,
     received: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects to `http://HOST:PORT`; `auth` says who asks, where the server wants to know.
+    /// Connects to `http://HOST:PORT`; `auth` is the bearer token, if any.
     pub(super) async fn open(url: &str, auth: Option<&BearerToken>) -> Result<Self, String> {
         let host = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let stream = TcpStream::connect(&host)

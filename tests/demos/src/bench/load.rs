@@ -42,9 +42,9 @@ pub(super) struct Side<'a, C> {
     pub(super) counted: &'a [Counted],
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 pub(super) struct Measured {
-    /// How many things were done.
+    /// Number of operations.
     pub(super) done: u64,
     pub(super) took: Duration,
     /// Latencies in microseconds.

@@ -18,9 +18,9 @@ use super::report::{Report, Row};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Output, say};
 
-/// How many clients, where `--clients` does not say.
+/// Numbers of clients without `--clients`.
 const CLIENTS: [u16; 3] = [1, 16, 64];
-/// The same of one lock that all of them want.
+/// Number of clients of one contended lock without `--clients`.
 const CONTENDERS: u16 = 16;
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// A lock server that is running, in place of the benchmark's own [with --redis beside raw Redis]
     #[arg(long, value_name = "URL", conflicts_with_all = ["etcd", "quorum", "large"])]
     server: Option<String>,
-    /// The file with the bearer token, where the running server asks who it is; its principal needs
+    /// The file with the bearer token, for a running server with access control; its principal needs
     /// the right "use bench/*"
     #[arg(long, value_name = "FILE", requires = "server")]
     auth_file: Option<PathBuf>,
@@ -92,7 +92,7 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     bench.failed.map_or(Ok(code::OK), Err)
 }
 
-/// Measures every row that was asked for. What fails is left out, and the rest is measured.
+/// Measures every requested row. A row that fails is left out.
 async fn measure(bench: &mut Bench, args: &Args, redis: Option<&mut Redis>) {
     if let Some(url) = &args.server {
         let measured = running(bench, args, url, redis).await;

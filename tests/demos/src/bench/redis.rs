@@ -18,14 +18,14 @@ use super::report::{Report, Row};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Output, say};
 
-/// How many clients, where `--clients` does not say.
+/// Numbers of clients without `--clients`.
 const CLIENTS: [u16; 3] = [1, 16, 64];
-/// How long a measurement takes, where `--time` does not say.
+/// Duration of a measurement without `--time`.
 const TIME: Duration = Duration::from_millis(500);
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 
-/// What is sent, how many bytes its value has, and how many are sent before a reply is awaited.
+/// Operation, bytes of its value, and requests that are sent before a reply is awaited.
 const WORKS: [Work; 6] = [
     Work { verb: "SET", value_bytes: 100, pipeline: 1 },
     Work { verb: "GET", value_bytes: 100, pipeline: 1 },

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::load::{LOAD_GENERATOR, Measured};
 
-/// What is printed.
+/// The printed report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     rounds: u8,

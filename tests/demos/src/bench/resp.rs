@@ -64,7 +64,7 @@ pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
     }
 }
 
-/// Where the RESP2 value that begins at `at` ends, once all of it is there.
+/// End of the RESP2 value that begins at `at`, once it is complete.
 fn end_of_value(bytes: &[u8], at: usize) -> Option<usize> {
     let line = bytes.get(at..)?.windows(2).position(|end| end == b"\r\n")?;
     let after = at + line + 2;

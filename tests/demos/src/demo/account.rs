@@ -1,4 +1,4 @@
-//! What the stories about one account share: the account itself, and how they end.
+//! The account that late writes compete for, and the end of their stories.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ pub(super) const DOCUMENT: &str = "document";
 pub(super) const DATASTORE: &str = "datastore";
 pub(super) const DIRECTOR: &str = "director";
 
-/// What A and B put into the account.
+/// Deposits of A and B.
 pub(super) const DEPOSIT_A: i64 = 30;
 pub(super) const DEPOSIT_B: i64 = 50;
 
-/// How long a lease lasts in a demo, in milliseconds.
+/// Time to live of a lease in a demo, in milliseconds.
 pub(super) const TTL_MS: u64 = 1500;
-/// How long B's lease lasts, in milliseconds: long enough on a machine that is busy.
+/// Time to live of B's lease, in milliseconds: enough on a busy machine.
 pub(super) const TTL_B_MS: u64 = 4 * TTL_MS;
-/// How long B waits in the queue at most.
+/// Longest wait of B in the queue, in milliseconds.
 pub(super) const WAIT_MS: u64 = 20_000;
 
 /// One account and the lock on it, which have the same name.
@@ -53,7 +53,7 @@ impl Account {
         Self { key: key.to_owned(), fenced, lane: DOCUMENT }
     }
 
-    /// The same in a folder of its own, so that it can be told from what is there already.
+    /// An account in a folder of its own, apart from keys that exist already.
     pub(super) fn below(folder: &str, fenced: bool) -> Self {
         let account = Self::new(fenced);
         Self { key: format!("{folder}/{}", account.key), ..account }
@@ -103,8 +103,8 @@ impl Account {
         Ok((actor(WORKER_A)?, actor(WORKER_B)?))
     }
 
-    /// Asks the lock server how the lease of `actor` ended, and tells it. Returns when that was, on
-    /// the machine's clock.
+    /// Reads from the lock server how the lease of `actor` ended, and narrates it. Returns the time on
+    /// the machine's clock, in milliseconds.
     pub(super) async fn expired(
         &self,
         stage: &Stage,
@@ -165,7 +165,7 @@ impl Account {
         Ok(facts)
     }
 
-    /// What the guard counted.
+    /// Narrates the refusals that the guard counted.
     pub(super) async fn refusals(
         &self,
         stage: &Stage,

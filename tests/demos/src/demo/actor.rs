@@ -1,4 +1,4 @@
-//! A worker from the director's side: each order is told as its report comes in.
+//! A worker from the director's side: each order is narrated when its report arrives.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub(super) struct Actor {
     pub(super) grant: Grant,
 }
 
-/// What a worker was granted.
+/// Grant of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grant {
     pub(super) token: u64,
@@ -44,7 +44,7 @@ impl Actor {
         &self.process
     }
 
-    /// Gives an order, whose report is heard later.
+    /// Sends an order, whose report is received later.
     pub(super) async fn begin(&mut self, order: &Order) -> Result<(), Failure> {
         self.process.send_order(order).await
     }
@@ -83,7 +83,7 @@ impl Actor {
         self.granted(narrator, &line)
     }
 
-    /// Tells of a grant.
+    /// Narrates a grant.
     pub(super) fn granted(&mut self, narrator: &mut Narrator, line: &Line) -> Result<(), Failure> {
         let Report::Acquired { token, lease_id, ttl_ms, waited_ms, .. } = &line.report else {
             return Err(self.unexpected(line));
@@ -122,7 +122,7 @@ impl Actor {
         Order::Read { key: self.key.clone(), fenced: self.fenced }
     }
 
-    /// Hears what was read.
+    /// Receives and narrates the reply to a read.
     pub(super) async fn has_read(&mut self, narrator: &mut Narrator) -> Result<Answer, Failure> {
         let line = self.next_report().await?;
         let answer = self.answer(&line)?;
@@ -160,13 +160,13 @@ impl Actor {
         Order::WriteHalf { key: self.key.clone(), fenced: self.fenced }
     }
 
-    /// Writes it and tells what the store says.
+    /// Writes it and narrates the reply.
     pub(super) async fn write(&mut self, narrator: &mut Narrator) -> Result<Answer, Failure> {
         self.begin(&self.write_order()).await?;
         self.has_written(narrator, "writes").await.map(|(answer, _)| answer)
     }
 
-    /// Hears what the store said to a write, and when.
+    /// Receives and narrates the reply to a write.
     pub(super) async fn has_written(
         &mut self,
         narrator: &mut Narrator,
@@ -184,14 +184,14 @@ impl Actor {
         Ok((answer, line))
     }
 
-    /// What the SDK says about the lease.
+    /// Reason why the SDK no longer trusts the lease; `None` if it does.
     pub(super) async fn check(&mut self) -> Result<Option<String>, Failure> {
         let line = self.request(&Order::Check).await?;
         let Report::Checked { lost } = line.report else { return Err(self.unexpected(&line)) };
         Ok(lost)
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(super) async fn release(&mut self, narrator: &mut Narrator) -> Result<(), Failure> {
         let line = self.request(&Order::Release).await?;
         let Report::Released { lost } = &line.report else { return Err(self.unexpected(&line)) };
@@ -233,7 +233,7 @@ pub(super) fn shown(document: Option<&Value>) -> String {
     format!("balance {balance} ({})", log_of(document).join(", "))
 }
 
-/// What was booked on an account.
+/// Bookings of an account.
 pub(super) fn log_of(document: &Value) -> Vec<String> {
     let entries = document["log"].as_array().into_iter().flatten();
     entries.filter_map(|entry| entry.as_str().map(ToOwned::to_owned)).collect()

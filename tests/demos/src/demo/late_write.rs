@@ -21,7 +21,7 @@ Worker A is never stopped and begins its write in time, but its connection is sl
 is sent when the lease ends and passes to B. No check before the write could have helped, and \
 what has been sent cannot be recalled.";
 
-/// What delays A's write.
+/// Cause of the delay of A's write.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Delay<'a> {
     /// A is stopped (SIGSTOP) between its read and its write.
@@ -30,7 +30,7 @@ pub(super) enum Delay<'a> {
     HalfSent,
     /// The datastore holds the write before it applies it.
     Held(&'a Datastore),
-    /// The same behind the guard's lane, which holds B back meanwhile.
+    /// The datastore holds the write; the guard's lane holds B back meanwhile.
     HeldInLane(&'a Datastore),
 }
 

@@ -1,4 +1,4 @@
-//! Tells a demo while it runs, and keeps what was told.
+//! Narration of a demo while it runs, and its record.
 
 use std::io::IsTerminal as _;
 
@@ -12,7 +12,7 @@ use super::verdict::Verdict;
 use fence_terminal::exit::Failure;
 use fence_terminal::output::emit;
 
-/// How it is told: lines for people, or one JSON document in the end.
+/// Output: lines for people, or one JSON document in the end.
 #[derive(Clone, Copy, Debug)]
 enum Voice {
     Lines { colour: bool },
@@ -64,12 +64,12 @@ impl Narrator {
         clock::now().ms()
     }
 
-    /// Something that has just become known.
+    /// Records and prints an event of now.
     pub(super) fn event(&mut self, lane: &str, kind: Kind, text: &str) -> Result<(), Failure> {
         self.event_at(self.now(), lane, kind, text, EventFigures::default())
     }
 
-    /// Something that happened at `at_ms` on the machine's clock.
+    /// Records and prints an event at `at_ms` on the machine's clock.
     pub(super) fn event_at(
         &mut self,
         at_ms: u64,
@@ -99,7 +99,7 @@ impl Narrator {
         }
     }
 
-    /// One of many small events.
+    /// Records one of many small events.
     pub(super) fn dot(&mut self, lane: &str, at_ms: u64) {
         let (lane, at_ms) = (lane.to_owned(), self.since(at_ms));
         if let Some(story) = self.record.stories.last_mut() {
@@ -107,7 +107,7 @@ impl Narrator {
         }
     }
 
-    /// A further thing to know, outside of the timeline.
+    /// Records and prints a remark outside of the timeline.
     pub(super) fn remark(&mut self, text: &str) -> Result<(), Failure> {
         if let Some(story) = self.record.stories.last_mut() {
             story.notes.push(text.to_owned());
@@ -120,7 +120,7 @@ impl Narrator {
         let facts = serde_json::to_value(facts).unwrap_or(Value::Null);
         self.record.ok &= verdict.ok;
         let (word, colour) =
-            if verdict.ok { ("as it should", GREEN) } else { ("NOT as it should", RED) };
+            if verdict.ok { ("as expected", GREEN) } else { ("NOT as expected", RED) };
         let line = self.painted(colour, &format!("{word}: {}", verdict.text));
         let Some(story) = self.record.stories.last_mut() else { return Ok(()) };
         story.ok = verdict.ok;
@@ -162,7 +162,7 @@ pub(super) struct EventFigures {
     pub(super) status: Option<u16>,
 }
 
-/// How wide a line for people is.
+/// Width of a line for people.
 const COLUMNS: usize = 96;
 
 /// Text in lines that fit.

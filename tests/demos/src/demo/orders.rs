@@ -1,11 +1,11 @@
-//! What the director and its actors say to each other: a JSON document a line, orders on the
+//! Protocol between the director and its workers: a JSON document a line, orders on the
 //! actor's stdin and reports on its stdout.
 
 use fence_protocol::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a worker is told to do next. It does one thing at a time, at the director's word, so that
+/// Order to a worker. It does one thing at a time, on order, so that
 /// the director can stop it exactly between two steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
@@ -16,21 +16,21 @@ pub(super) enum Order {
     Read { key: String, fenced: bool },
     /// Compute the next version of the document that was read.
     Add { amount: i64, by: String },
-    /// Write what was computed, without looking at the clock.
+    /// Write what was computed, without checking the clock.
     Write { key: String, fenced: bool },
-    /// The same over a slow connection: only the first half of the body for now.
+    /// Write over a slow connection: send only the first half of the body.
     WriteHalf { key: String, fenced: bool },
     /// The second half of it.
     WriteRest,
-    /// Ask the SDK whether it would still trust the lease.
+    /// Check whether the SDK still trusts the lease.
     Check,
-    /// Give the lock back.
+    /// Release the lock.
     Release,
     /// Many workers in this process count the number down, each once; under the lock, or without.
     CountDown { tasks: usize, key: String, lock: Option<String> },
 }
 
-/// What a worker says that it did.
+/// Report of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "did", rename_all = "kebab-case")]
 pub(super) enum Report {
@@ -44,7 +44,7 @@ pub(super) enum Report {
     Failed { message: String },
 }
 
-/// What a store replied: over HTTP with a status, over the Redis protocol without one.
+/// Reply of a store: over HTTP with a status, over the Redis protocol without one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) status: Option<u16>,

@@ -1,4 +1,4 @@
-//! What a demo is made of once it was told: plain data, for the JSON document and for the picture.
+//! Record of a demo: plain data, for the JSON document and for the picture.
 //!
 //! # The JSON document of `--json`
 //! One object on stdout, after the last story has ended:
@@ -16,13 +16,13 @@
 //! ```
 //! `status` and the facts' `late_status` and `new_status` are those of HTTP: where the workers speak
 //! the Redis protocol there are none, and `late_code` is the word after the `-` of the refusal.
-//! Times are milliseconds since the story began. `ok` says that every story ended as it should, and
+//! Times are milliseconds since the story began. `ok` says that every story ended as expected, and
 //! the exit code is 0 exactly then.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// A demo that was told.
+/// Record of one demo.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Record {
     pub(super) demo: &'static str,
@@ -33,7 +33,7 @@ pub(super) struct Record {
     pub(super) stories: Vec<Story>,
 }
 
-/// One telling.
+/// One run of a story, unguarded or guarded.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Story {
     pub(super) name: &'static str,
@@ -65,7 +65,7 @@ impl Story {
     }
 }
 
-/// Something that happened, as a reply or a file told it.
+/// An event, as a reply or a file showed it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Event {
     pub(super) at_ms: u64,
@@ -78,7 +78,7 @@ pub(super) struct Event {
     pub(super) status: Option<u16>,
 }
 
-/// What kind of event: decides its colour.
+/// Kind of an event: decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
@@ -92,13 +92,13 @@ pub(super) enum Kind {
     Applied,
     /// A write was refused.
     Refused,
-    /// Somebody's update is gone, or a rightful write failed.
+    /// An update is lost, or a rightful write failed.
     Lost,
-    /// What was promised held.
+    /// A guarantee held.
     Kept,
 }
 
-/// Something that lasted.
+/// A period of time in a lane.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Span {
     pub(super) lane: String,
@@ -108,7 +108,7 @@ pub(super) struct Span {
     pub(super) label: String,
 }
 
-/// What lasted.
+/// Kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum SpanKind {
@@ -116,7 +116,7 @@ pub(super) enum SpanKind {
     Lease,
     /// The process was stopped.
     Stall,
-    /// Somebody waited for an answer.
+    /// A worker waited for a reply.
     Wait,
     /// A write was on its way.
     Flight,

@@ -42,7 +42,7 @@ fn section(story: &Story) -> String {
         .map(|note| format!("<p class=\"note\">{}</p>\n", escaped(note)))
         .collect();
     let (word, class) = match (story.ok, story.name) {
-        (false, _) => ("Not as it should be", "wrong"),
+        (false, _) => ("Not as expected", "wrong"),
         (true, "guarded") => ("Guarded", "good"),
         (true, _) => ("Unguarded", "bad"),
     };

@@ -26,7 +26,7 @@ pub(super) struct Stage {
     dir: TempDir,
 }
 
-/// How the guard is set up.
+/// Setup of the guard.
 #[derive(Clone, Debug)]
 pub(super) enum Guarding {
     /// The objects API over the demo's own backing.
@@ -58,7 +58,7 @@ impl Stage {
         locks.extend(common.iter().cloned());
         locks.extend(store(backing, &dir.path().join("locks")));
         if let Guarding::UnsignedOnDisk = guarding {
-            // The store is emptied, and what is told then is what the guard does.
+            // The demo empties the store and shows what the guard does then.
             locks.push("--after-loss=grant".to_owned());
         }
         let mut guard = vec!["fenced-store".to_owned(), OPEN_RULE.to_owned()];
@@ -90,12 +90,12 @@ impl Stage {
         &self.lock_server
     }
 
-    /// What is put before the key of an object of the guard.
+    /// Prefix of the URL of an object of the guard.
     pub(super) fn objects(&self) -> String {
         format!("{}/v1/objects/", self.guard)
     }
 
-    /// What is put before the key of an object behind the guard's reverse proxy.
+    /// Prefix of the URL of an object behind the guard's reverse proxy.
     pub(super) fn proxied(&self) -> String {
         format!("{}/", self.port.as_deref().unwrap_or(&self.guard))
     }

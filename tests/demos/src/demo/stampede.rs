@@ -30,7 +30,7 @@ const LANES_ALONE: [&str; 6] =
 const LANES: [&str; 7] =
     [LOCK_SERVER, PROCESSES[0], PROCESSES[1], PROCESSES[2], PROCESSES[3], DOCUMENT, DIRECTOR];
 
-/// Tells it without a lock and with one.
+/// Runs it without a lock and with one.
 pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
     let stage = Stage::set(backing, &Guarding::Objects).await?;
     narrator.remark(&format!("{}\n", stage.described()))?;
@@ -51,7 +51,7 @@ fn order(key: &str, lock: Option<&str>) -> Order {
     Order::CountDown { tasks: WORKERS / PROCESSES.len(), key: key.to_owned(), lock }
 }
 
-/// Hears all turns of all processes.
+/// Receives all turns of all processes.
 async fn turns(
     narrator: &mut Narrator,
     processes: &mut [Process],
@@ -163,7 +163,7 @@ async fn under(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
     narrator.event(DIRECTOR, Kind::Step, "releases the lock")?;
     let turns = turns(narrator, &mut processes).await?;
 
-    // The last worker has told of its turn, and may be about to release the lock.
+    // The last worker has reported its turn, and may be about to release the lock.
     let last = client.lock(key).ttl(Duration::from_secs(15)).wait(PATIENCE);
     let last = last.acquire_detached().await?;
     let ended_at = number(&objects, key, Some(&last.fencing_token)).await?;
@@ -180,7 +180,7 @@ async fn under(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
     narrator.end(&facts, facts.exact())
 }
 
-/// How many were granted in the place that they had in the queue: tokens rise with each grant, so
+/// Number of workers that were granted in queue order: tokens rise with each grant, so
 /// that their order is the order of the grants.
 fn served_in_order(queue: &[String], turns: &[(u64, Turn)]) -> usize {
     let by_lease: HashMap<&str, u64> = turns

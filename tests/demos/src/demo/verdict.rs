@@ -1,4 +1,4 @@
-//! Whether a story ended as it should: rules over what was replied, without I/O.
+//! Verdict on a story: pure rules over the replies.
 //!
 //! The structs are the `facts` of the JSON document.
 
@@ -16,8 +16,7 @@ pub(super) struct Verdict {
 pub(super) struct LateWrite {
     pub(super) old_token: u64,
     pub(super) new_token: u64,
-    /// What the late write was answered with: a status over HTTP, an error's code where it was
-    /// refused.
+    /// Reply to the late write: a status over HTTP, an error's code if it was refused.
     pub(super) late_taken: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) late_status: Option<u16>,
@@ -148,12 +147,12 @@ impl Amnesia {
 pub(super) struct Stampede {
     pub(super) workers: usize,
     pub(super) processes: usize,
-    /// How many writes were answered with success.
+    /// Number of successful writes.
     pub(super) acknowledged: usize,
-    /// What the number was, and is.
+    /// The number before and after.
     pub(super) started_at: i64,
     pub(super) ended_at: i64,
-    /// How many were granted the lock in the place of the queue that they had.
+    /// Number of workers that were granted the lock in queue order.
     pub(super) served_in_order: usize,
 }
 

@@ -1,7 +1,7 @@
 //! A worker: a process that takes a lock, reads a document, computes, and writes it back.
 //!
 //! It is naive on purpose. It takes for granted that it still holds the lock when it writes, and
-//! does not look at the clock: a check before the write would only make the gap smaller, because
+//! does not check the clock: a check before the write would only make the gap smaller, because
 //! the process can be stopped right after it.
 
 mod answers;
@@ -26,19 +26,19 @@ use super::orders::{Line, Order, Report};
 use fence_terminal::exit::Failure;
 use fence_terminal::output::emit;
 
-/// What a worker is told when it is started.
+/// Arguments of a worker.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(long)]
     name: String,
     #[arg(long)]
     lock_server: String,
-    /// What is put before the key of an object, or the URL of a Redis, which may hold a password.
+    /// Prefix of the URL of an object, or the URL of a Redis, which may hold a password.
     #[arg(long, env = BASE, hide_env_values = true)]
     base: String,
 }
 
-/// The variable that tells a worker where its documents are.
+/// Variable with the base of a worker's documents.
 pub(super) const BASE: &str = "FENCE_DEMO_BASE";
 
 /// The arguments that make this program a worker.
@@ -55,7 +55,7 @@ struct Worker {
     slow: Option<SlowWrite>,
 }
 
-/// The lease, and whether anything here looks after it.
+/// The lease, renewed by the SDK or left alone.
 #[derive(Debug)]
 enum Held {
     Renewed(Box<Lease>),
@@ -88,7 +88,7 @@ pub(crate) async fn work(args: Args, mut orders: mpsc::Receiver<String>) -> Resu
     Ok(())
 }
 
-/// Tells the director.
+/// Reports to the director.
 fn report_line(from_ms: u64, report: Report) -> Result<(), Failure> {
     let line = Line { from_ms, at_ms: clock::now().ms(), report };
     let mut line = serde_json::to_vec(&line)
@@ -162,11 +162,11 @@ impl Worker {
         })
     }
 
-    /// What the SDK says about the lease: the check before every fenced call of its own.
+    /// Reason why the SDK no longer trusts the lease: the check before every fenced call of its own.
     fn check(&self) -> Result<Option<String>, String> {
         match &self.held {
             Some(Held::Renewed(lease)) => Ok(lease.check().err().map(text_of)),
-            _ => Err("the SDK looks after no lease here".to_owned()),
+            _ => Err("the SDK renews no lease here".to_owned()),
         }
     }
 

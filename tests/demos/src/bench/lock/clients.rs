@@ -1,4 +1,4 @@
-//! What takes locks: clients of a lock server, and of what it is compared with.
+//! Clients that take locks: of a lock server, and of its peers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::bench::{http, resp};
 /// the time to live in milliseconds.
 pub(super) const ACQUIRE: &str = "if redis.call('SET',KEYS[1],ARGV[1],'NX','PX',ARGV[2]) then \
                                   return redis.call('INCR',KEYS[2]) else return 0 end";
-/// The least script that gives back only what the holder has.
+/// The smallest script that releases only the holder's own lock.
 pub(super) const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then \
                                   return redis.call('DEL',KEYS[1]) else return 0 end";
 
@@ -24,7 +24,7 @@ pub(super) type Commands = [&'static str; 2];
 /// The two least scripts.
 pub(super) const SCRIPTS: Commands =
     ["EVALSHA $ACQUIRE 2 $LOCK $TOKENS $HOLDER 30000", "EVALSHA $RELEASE 1 $LOCK $HOLDER"];
-/// The same value on a majority of several Redis, as the libraries do it.
+/// One value on a majority of several Redis, as the libraries do it.
 pub(super) const REDLOCK: Commands =
     ["SET $LOCK $HOLDER NX PX 30000", "EVALSHA $RELEASE 1 $LOCK $HOLDER"];
 /// A list with one element that is taken and put back: the floor of a hand-over.
@@ -34,12 +34,12 @@ pub(super) const BATON: Commands = ["BLPOP $LOCK 0", "RPUSH $LOCK baton"];
 const NAMES: u64 = 100;
 /// The lock that all clients want.
 const CONTENDED: &str = "bench/contended";
-/// How long a client of a lock server waits for it.
+/// Time-out of a request to a lock server.
 const WAIT_MS: u32 = 60_000;
 
 const HEADERS: &str = "content-type: application/json\r\n";
 
-/// Where locks are taken, and how.
+/// Service that grants the locks.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     /// The HTTP API, of one server or of several that the clients are spread over.
@@ -50,12 +50,12 @@ pub(super) enum Target {
     Etcd { at: String },
 }
 
-/// What is done again and again.
+/// Operation that is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Acquire and release of a lock that no other client wants.
     Distinct,
-    /// The same; its latency is that of the acquire alone.
+    /// Acquire and release; the latency is that of the acquire alone.
     Acquire,
     /// Acquire and release of one lock that all want, held for no time; its latency is that from
     /// the start of a release until the next holder knows.

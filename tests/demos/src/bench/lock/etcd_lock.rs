@@ -4,10 +4,10 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// How long the lease of a client lives, in seconds: longer than a benchmark.
+/// Time to live of a client's lease, in seconds: longer than a benchmark.
 const TTL_SEC: u64 = 3_600;
 
-/// What a connection begins with: the preface, SETTINGS that change nothing, and the largest window
+/// Start of a connection: the preface, SETTINGS that change nothing, and the largest window
 /// for replies, so that it need never be opened further.
 const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
                        \0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";

@@ -8,7 +8,7 @@ use super::clients::Work;
 use super::peers::{EVERY_SECOND, Peer, Redis};
 use crate::bench::http::Connection;
 use crate::bench::{cpu, load, resp};
-use crate::process::{LOOK_AGAIN, PATIENCE};
+use crate::process::{PATIENCE, POLL_INTERVAL};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::say;
 
@@ -118,7 +118,7 @@ async fn wait(url: &str, count: u32) -> Result<Vec<Connection>, String> {
             if began.elapsed() > PATIENCE {
                 return Err(format!("{path}: the waiters do not come into the queue"));
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     Ok(waiting)
@@ -150,7 +150,7 @@ fn resident(server: &Peer) -> f64 {
     bytes
 }
 
-/// What `count` locks leave behind in Redis once they were acquired, released and forgotten.
+/// Memory that `count` locks leave in Redis once they were acquired, released and forgotten.
 async fn idle_locks(bench: &mut Bench, redis: &mut Redis, count: u32) -> Result<(), Failure> {
     let args = ["--event-history", "0", "--ended-retention", "1s"];
     let server = redis.lock_servers("idle locks", 1, &args).await?;
@@ -166,7 +166,7 @@ async fn idle_locks(bench: &mut Bench, redis: &mut Redis, count: u32) -> Result<
     send_all(server.url(), count, requests).await?;
     let began = load::now();
     while number_of(&mut control, KEYS).await? > keys && began.elapsed() < PATIENCE {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let left_behind = number_of(&mut control, MEMORY).await? - memory;
     bench.fact("memory of an idle lock, Redis", left_behind / f64::from(count));

@@ -1,4 +1,4 @@
-//! What is measured beside each other, and the processes that it takes.
+//! Peers that are measured beside each other, and their processes.
 
 use tempfile::TempDir;
 

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// The Redis that keeps the locks
     #[arg(long)]
     redis: String,
-    /// What its keys begin with
+    /// Prefix of its keys
     #[arg(long)]
     prefix: String,
 }

@@ -10,14 +10,14 @@ use crate::bench::load::Client;
 use crate::bench::resp;
 use fence_terminal::exit::{Failure, code};
 
-/// How many keys there are, below each prefix.
+/// Number of keys below each prefix.
 const KEYS: u32 = 10_000;
-/// How many batches with random keys each client has; it sends them in turn.
+/// Batches with random keys of each client; it sends them in turn.
 const BATCHES: usize = 32;
-/// How many keys are written at once before anything is measured.
+/// Keys in one write before anything is measured.
 const FILL_AT_ONCE: usize = 100;
 
-/// What a measurement does.
+/// Operation that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) verb: &'static str,
@@ -39,7 +39,7 @@ impl fmt::Display for Work {
 pub(super) struct Pipe {
     stream: TcpStream,
     batches: Vec<Vec<u8>>,
-    /// How many replies a batch has.
+    /// Replies to a batch.
     replies: u32,
     received: Vec<u8>,
     random: u64,
@@ -49,7 +49,7 @@ pub(super) struct Pipe {
 /// The keys of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    /// What they begin with; as long on each side.
+    /// Prefix of the keys; of one length on each side.
     pub(super) prefix: String,
     /// By how many clients the keys of a side are divided: each has as many, below its own prefix.
     pub(super) shares: u32,
@@ -168,7 +168,7 @@ fn request(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// How many whole replies begin at `from`, which moves behind them. An error and a missing key end
+/// Counts the whole replies from `from`, which moves behind them. An error and a missing key end
 /// the benchmark: it would measure something else.
 fn count_replies(bytes: &[u8], from: &mut usize) -> Result<u32, String> {
     let mut count = 0;

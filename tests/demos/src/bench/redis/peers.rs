@@ -1,4 +1,4 @@
-//! What is measured beside each other: Redis, twemproxy before it, and the guard before it.
+//! Peers that are measured beside each other: Redis, twemproxy before it, and the guard before it.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::process::{Process, awaited};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::say;
 
-/// What the user is told where twemproxy is not there.
+/// Message if twemproxy is not installed.
 const NO_TWEMPROXY: &str =
     "twemproxy: nutcracker is not installed (Debian and Ubuntu: apt install nutcracker)";
 
@@ -40,7 +40,7 @@ pub(super) struct Column {
     /// `HOST:PORT`.
     pub(super) at: String,
     tokens: Tokens,
-    /// What its keys begin with.
+    /// Prefix of its keys.
     prefix: String,
     pub(super) counted: Vec<Counted>,
 }

@@ -1,11 +1,11 @@
-//! Where times are on the picture: every event has a column of its own, and what is left of the
+//! Time axis of the picture: every event has a column of its own, and what is left of the
 //! width is divided by how long things took.
 
 /// The least distance of two events, in pixels.
 const COLUMN: f64 = 36.0;
 /// The width of a picture with few events, in pixels.
 const WIDTH_MIN: f64 = 900.0;
-/// What remains free at both ends.
+/// Free space at both ends.
 const MARGIN: f64 = 22.0;
 
 /// The time axis of one story.
@@ -53,7 +53,7 @@ impl Axis {
         }
     }
 
-    /// The same, but the last column that has it.
+    /// Last column that has the time.
     pub(super) fn last(&self, time: u64) -> f64 {
         let next = self.columns.partition_point(|(at, _)| *at <= time);
         match next.checked_sub(1).and_then(|before| self.columns.get(before)) {

@@ -6,22 +6,22 @@ use super::axis::Axis;
 use super::{class_of, escaped};
 use crate::demo::record::{Event, Kind, Span, SpanKind, Story};
 
-/// Where lanes begin, and how high they are, in pixels.
+/// Start and height of lanes, in pixels.
 const GUTTER: f64 = 112.0;
 const TOP: f64 = 14.0;
 const LANE: f64 = 64.0;
-/// Where events and leases are in a lane, and where the rest is.
+/// Offsets of events, leases and other spans in a lane, in pixels.
 const UPPER: f64 = 27.0;
 const LOWER: f64 = 49.0;
 
-/// The events by time; those of one moment as they were told.
+/// Events by time; those of one moment in the order of the record.
 pub(super) fn in_order(events: &[Event]) -> Vec<&Event> {
     let mut events: Vec<&Event> = events.iter().collect();
     events.sort_by_key(|event| event.at_ms);
     events
 }
 
-/// What the marks mean.
+/// Legend of the symbols.
 pub(super) fn legend(stories: &[Story]) -> String {
     let keys = [
         (SpanKind::Lease, "lease"),
@@ -167,7 +167,7 @@ impl Picture<'_> {
         );
     }
 
-    /// A line to the lane that an event of another lane reached, with what came of it.
+    /// A line to the lane that an event of another lane reached, with its outcome.
     fn reach(&self, svg: &mut String, number: usize, event: &Event) {
         let targets: &[&str] = match event.kind {
             Kind::Granted => &["lock-server", "naive locks"],

@@ -64,8 +64,8 @@ fn tags_are_balanced() {
 
 #[test]
 fn a_story_that_went_wrong_says_so() {
-    assert!(page(&record(false)).contains("Not as it should be"));
-    assert!(!page(&record(true)).contains("Not as it should be"));
+    assert!(page(&record(false)).contains("Not as expected"));
+    assert!(!page(&record(true)).contains("Not as expected"));
 }
 
 #[test]

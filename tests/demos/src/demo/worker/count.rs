@@ -9,7 +9,7 @@ use super::answers::Objects;
 use super::report_line;
 use crate::demo::orders::{Report, Turn};
 
-/// How long a lease lasts, and how long each worker waits for its turn.
+/// Time to live of a lease, and longest wait of a worker.
 const TTL: Duration = Duration::from_secs(15);
 const WAIT: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! Where a worker reads and writes its document: over HTTP, or over the Redis protocol.
+//! Documents of a worker: over HTTP, or over the Redis protocol.
 
 use fence_client::protocol::wire::lock::LeaseReply;
 
@@ -46,11 +46,11 @@ impl Documents {
         }
     }
 
-    /// For what is only told over HTTP.
+    /// The store for demos that use HTTP alone.
     pub(super) fn objects(&self) -> Result<&Objects, String> {
         match self {
             Self::Http(objects) => Ok(objects),
-            Self::Redis(_) => Err("this is told over HTTP alone".to_owned()),
+            Self::Redis(_) => Err("this demo uses HTTP alone".to_owned()),
         }
     }
 }

@@ -84,7 +84,7 @@ fn with_credential(url: &str, credential: Option<&str>) -> String {
     }
 }
 
-/// What the server said; `None` where it said nothing.
+/// Error reply of the server; `None` if there was no reply.
 fn error_reply(error: &RedisError) -> Option<ErrorReply> {
     let (code, text) = (error.code()?, error.detail().unwrap_or_default());
     Some(ErrorReply { code: code.to_owned(), text: text.to_owned() })
