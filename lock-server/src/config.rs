@@ -41,54 +41,54 @@ pub const PREFIX: &str = "LOCK_SERVER";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lock-server", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Something else than serving.
+    /// Subcommand in place of serving.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Where the API is served. Without TLS and access control only loopback is taken.
+    /// Address of the API. Without TLS and access control it must be a loopback address.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Where leases are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// Store of the leases: memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,…,
     /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis) or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
-    /// Who this server is to the store.
+    /// Login at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
-    /// What the keys in Redis begin with, before {fence:NAMESPACE}: as in app1:, where its users are
+    /// Prefix of the keys in Redis, before {fence:NAMESPACE}, as in app1:, for a Redis whose users are
     /// confined to keys of their own.
     #[arg(long, value_name = "TEXT", global = true)]
     pub key_prefix: Option<KeyPrefix>,
     /// The namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
-    /// A guard of this namespace, http://HOST:PORT; may be repeated. Guards are asked for their
-    /// highest mark at start and before a new lineage begins, and tokens go on above it.
+    /// A guard of this namespace, http://HOST:PORT; may be repeated. The server reads the highest
+    /// mark of each guard at start and before a new lineage begins, and issues tokens above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<GuardUrl>,
-    /// The file with the bearer token that the guards are asked with, where they have an access
-    /// file; it needs the right "read *" there.
+    /// File with the bearer token for guards that have an access file; the token needs the right
+    /// "read *" there.
     #[arg(long, value_name = "FILE", global = true)]
     pub guard_auth_file: Option<PathBuf>,
-    /// Whether guards are sealed when a lock is granted whose name begins with PREFIX (* for all):
-    /// required, before its client is told; lazy, after; off. May be repeated; the longest prefix
-    /// wins. Exclusive leases alone are sealed.
+    /// Seal the guards when a lock is granted whose name begins with PREFIX (* for all): required
+    /// (before the grant is acknowledged), lazy (after it) or off. May be repeated; the longest prefix
+    /// wins. Only exclusive leases are sealed.
     #[arg(long, value_name = "PREFIX=MODE")]
     pub seal: Vec<Prefixed<SealMode>>,
-    /// What becomes of a revocation when a guard cannot be sealed first: report (it is done, and the
-    /// reply says so) or refuse.
+    /// Outcome of a revocation when a guard cannot be sealed first: report (revoke, and say so in the
+    /// reply) or refuse.
     #[arg(long, value_name = "WHAT", default_value = "report")]
     pub revoke_unsealed: Unsealed,
-    /// For how long a lock whose name begins with PREFIX (* for all) stays closed after a lease that
-    /// expired or whose session ended, at most 5m: for datastores without a guard. May be repeated;
-    /// the longest prefix wins.
+    /// Lock-delay of the locks whose names begin with PREFIX (* for all): no grant for so long after a
+    /// lease expired or its session ended, at most 5m. For datastores without a guard. May be
+    /// repeated; the longest prefix wins.
     #[arg(long, value_name = "PREFIX=DURATION")]
     pub lock_delay: Vec<Prefixed<LockDelay>>,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
-    /// Who may do what.
+    /// Access control.
     #[command(flatten)]
     pub access: AccessFlags,
 
@@ -98,32 +98,32 @@ pub struct Config {
     /// The longest time to live that a lease may have.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse_positive)]
     pub ttl_max: Duration,
-    /// For how long the ids of ended leases are remembered after their lock became idle.
+    /// Retention of the ids of ended leases after their lock became idle.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
     pub ended_retention: Duration,
-    /// How many may wait for one lock.
+    /// Largest number of waiters for one lock.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_waiters_per_lock: usize,
-    /// How many shared leases one lock may have at the same time, at most 1024.
+    /// Largest number of shared leases of one lock at the same time, at most 1024.
     #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = shared_per_lock)]
     pub max_shared_per_lock: usize,
-    /// How many may wait in this process in all.
+    /// Largest number of waiters in this process.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_waiters: usize,
-    /// How many locks may be held or remembered (memory and embedded).
+    /// Largest number of locks held or remembered (memory and embedded).
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_locks: usize,
-    /// How many sessions may live or be remembered.
+    /// Largest number of sessions live or remembered.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_sessions: usize,
-    /// How many leases and waiting requests a session may have.
+    /// Largest number of leases and waiting requests of a session.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_session_leases: usize,
-    /// How long Redis or a member of etcd may take to answer before the outcome is unknown.
+    /// Time-out for a reply of Redis or of a member of etcd; after it the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
-    /// For how long a lock server that fell silent still counts as alive to the others on the same
-    /// Redis or etcd: what its death can cost the waiters behind its own.
+    /// Time after which the other lock servers on the same Redis or etcd consider a silent one dead:
+    /// the longest delay that its death adds for the waiters behind its own.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
     /// Leases that may be lost or cut short.
@@ -133,15 +133,15 @@ pub struct Config {
     #[command(flatten)]
     pub replicas: ReplicaFlags,
 
-    /// How many events are remembered for those who watch; 0 turns events off.
+    /// Number of events to remember for watchers; 0 turns events off.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub event_history: usize,
-    /// How many may read the stream of events at the same time.
+    /// Largest number of readers of the event stream at the same time.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
-    /// How many threads serve HTTP, at most 256; unless said otherwise one for every two cores (with
-    /// `--store memory:` for each), at most 8. A connection stays on one of them.
+    /// Number of threads that serve HTTP, at most 256. Default: one for every two cores (with
+    /// `--store memory:` for every core), at most 8. A connection stays on one thread.
     #[arg(long, value_name = "N", value_parser = http_threads)]
     pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
@@ -158,20 +158,20 @@ pub struct Config {
     pub config: Option<PathBuf>,
 }
 
-/// Something else than serving.
+/// Subcommand in place of serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Prepare a namespace in Redis, in a quorum or in etcd that has never issued a token.
     Init {
-        /// Vouch that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
-        /// Without this a store that holds nothing may have been emptied, and tokens begin at the
-        /// clock floor. Of a quorum all nodes must answer.
+        /// State that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
+        /// Without this, an empty store may have lost its data, and tokens begin at the clock floor.
+        /// Every node of a quorum must reply.
         #[arg(long, required = true)]
         fresh: bool,
     },
 }
 
-/// A record is read and written as a whole, so that no lock may have any number of leases.
+/// A record is read and written as a whole, so the number of leases of a lock is bounded.
 fn shared_per_lock(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1_024) => Ok(count),
@@ -179,7 +179,7 @@ fn shared_per_lock(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Elsewhere than in memory, the store needs as much time of a processor as HTTP does.
+/// Every store but memory needs as much processor time as HTTP does.
 fn default_threads(store: &StoreUrl) -> NonZeroUsize {
     let cores_each = if matches!(store, StoreUrl::Memory) { 1 } else { 2 };
     HttpThreads::default_count(NonZeroUsize::new(cores_each).unwrap_or(NonZeroUsize::MIN))
@@ -206,35 +206,34 @@ Examples:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// Settings that fit together.
+/// Checked settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the API is served.
+    /// Address of the API.
     pub listen: SocketAddr,
-    /// Where leases are kept.
+    /// Store of the leases.
     pub store: StoreUrl,
-    /// What the store is told.
+    /// Options of the store.
     pub store_options: StoreOptions,
-    /// What signs; `None` leaves tokens unsigned.
+    /// Keys that sign tokens; `None` leaves tokens unsigned.
     pub keys: Option<Keyring>,
     /// The times to live that a lease may have.
     pub ttl_range: (Ttl, Ttl),
-    /// Which guards are sealed when a lock is granted.
+    /// Mode of sealing guards at a grant, by lock prefix.
     pub seal: Prefixes<SealMode>,
-    /// What becomes of a revocation when a guard cannot be sealed.
+    /// Outcome of a revocation when a guard cannot be sealed.
     pub revoke_unsealed: Unsealed,
-    /// For how long locks stay closed after a lease that ended without its holder's word, in
-    /// milliseconds.
+    /// Lock-delay by lock prefix, in milliseconds.
     pub lock_delays: Prefixes<u64>,
-    /// Who may do what, and what is written of it.
+    /// Access control and audit log.
     pub access: Gate,
-    /// How many events are remembered, and for how many.
+    /// Limits of the event history.
     pub events: EventOptions,
-    /// How many threads serve HTTP.
+    /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
     /// The listener's limits.
     pub listener: ListenOptions,
-    /// The names that the server is reached by.
+    /// Host names of the server.
     pub host_names: HostNames,
 }
 
@@ -244,7 +243,7 @@ pub struct Settings {
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file and the access file, opens the audit log.
+    /// Checks the flags together; reads the key file and the access file, opens the audit log.
     ///
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
@@ -340,7 +339,7 @@ impl Config {
         }
     }
 
-    /// What tells the guards who asks.
+    /// `Authorization` header for requests to guards.
     ///
     /// # Errors
     /// A sentence where the file holds no bearer token.
@@ -379,7 +378,7 @@ impl Config {
 
     fn events(&self) -> EventOptions {
         EventOptions {
-            // What nobody has memory for is no wish.
+            // Larger values would exceed any memory.
             history: self.event_history.min(1_000_000),
             readers_max: self.max_event_readers.min(100_000),
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $retryable:literal, $title:literal, $hint:literal;)*) => {
-        /// What went wrong, as a word that never changes: programs branch on it.
+        /// Stable word for the kind of error: programs branch on it.
         ///
         /// A code fixes the HTTP status, the title, whether the same request may be repeated, and
         /// what to do next unless the place that raised it knows better.
@@ -33,7 +33,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $status,)* Code::Unknown => 500 }
             }
 
-            /// Whether repeating the very same request can help and cannot harm.
+            /// `true` if a retry of the same request can help and cannot harm.
             pub fn retryable(self) -> bool {
                 match self { $(Code::$name => $retryable,)* Code::Unknown => false }
             }
@@ -43,7 +43,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $title,)* Code::Unknown => "Unknown error" }
             }
 
-            /// What to do next.
+            /// Next step for the caller.
             pub fn hint(self) -> &'static str {
                 match self { $(Code::$name => $hint,)* Code::Unknown => "" }
             }
@@ -58,15 +58,15 @@ codes! {
     /// The `Fencing-Token` header cannot be read, or there are several.
     MalformedToken = "malformed-token", 400, false, "The fencing token cannot be read",
         "Send the fencing_token of the grant once and unchanged as the Fencing-Token header.";
-    /// Who is asking is not known.
-    Unauthorized = "unauthorized", 401, false, "Who is asking is not known",
+    /// The caller is not authenticated.
+    Unauthorized = "unauthorized", 401, false, "The caller is not authenticated",
         "Send a valid bearer token.";
     /// The token's signature is missing or wrong.
     BadSignature = "bad-signature", 401, false, "The fencing token is not genuine",
         "Use the fencing_token that the lock server returned, and give both servers the same key file.";
-    /// Who is asking may not do this.
+    /// The caller lacks the right.
     Forbidden = "forbidden", 403, false, "Not allowed",
-        "Ask an operator for the right to do this.";
+        "Have an operator grant the right in the access file.";
     /// A browser sent it for a page of another origin.
     CrossOrigin = "cross-origin", 403, false, "A page of another origin may not do this",
         "Send the request from a program; a browser may send it for a page of this server's own origin alone.";
@@ -79,11 +79,11 @@ codes! {
     /// There is nothing under this path.
     NotFound = "not-found", 404, false, "Nothing is here",
         "Check the path; docs/reference/http-api.md lists them all.";
-    /// Nothing is known of the session.
-    SessionUnknown = "session-unknown", 404, false, "The session is not known",
+    /// The session is unknown.
+    SessionUnknown = "session-unknown", 404, false, "The session is unknown",
         "Stop the work that its leases protected; create a new session.";
     /// The path exists, the method does not.
-    MethodNotAllowed = "method-not-allowed", 405, false, "The path does not know this method",
+    MethodNotAllowed = "method-not-allowed", 405, false, "The path does not support this method",
         "Use a method that the Allow header names.";
     /// The request did not arrive in time.
     RequestTimeout = "request-timeout", 408, true, "The request did not arrive in time",
@@ -113,8 +113,8 @@ codes! {
     StaleToken = "stale-token", 412, false, "The token is stale: a newer holder has been here",
         "Stop the work: the lock has passed on. Acquire again and read before you write.";
     /// `If-Match` or `If-None-Match` did not hold.
-    PreconditionFailed = "precondition-failed", 412, false, "The object is not as the condition wants it",
-        "Read the object again and decide anew.";
+    PreconditionFailed = "precondition-failed", 412, false, "The object does not meet the condition",
+        "Read the object again before you decide.";
     /// The body is larger than the limit.
     PayloadTooLarge = "payload-too-large", 413, false, "The body is too large",
         "Send less, or ask the operator to raise the limit that the detail names.";
@@ -126,7 +126,7 @@ codes! {
         "Reach the server by an address, as localhost, or by a name that its --host-name lists.";
     /// The `Idempotency-Key` named another operation before.
     OpIdReused = "op-id-reused", 422, false, "The Idempotency-Key belongs to another operation",
-        "Choose a fresh Idempotency-Key for every new operation, and repeat one unchanged.";
+        "Choose a fresh Idempotency-Key for every new operation, and retry one unchanged.";
     /// Another lease holds the lock.
     LockHeld = "lock-held", 423, true, "Another lease holds the lock",
         "Try again after Retry-After, or wait in the queue with wait_ms.";
@@ -138,7 +138,7 @@ codes! {
         "Wait until some of what the detail counts has ended, or ask the operator to raise the limit.";
     /// A defect of this server.
     Internal = "internal", 500, false, "The server made a mistake",
-        "Report it with the request id. Whether the operation was applied is not known.";
+        "Report it with the request id. The outcome of the operation is unknown.";
     /// The store cannot do this.
     NotOffered = "not-offered-by-store", 501, false, "The configured store does not offer this",
         "Use another store; docs/reference lists what each one offers.";
@@ -153,16 +153,16 @@ codes! {
         "Try again after Retry-After.";
     /// An earlier write may still land.
     Quarantined = "quarantined", 503, true, "An earlier write may still land",
-        "Try again after Retry-After: the guard waits until the write in doubt can no longer land.";
+        "Try again after Retry-After: the guard waits until the write of unknown outcome can no longer land.";
     /// A guard that has to be sealed first was not.
     GuardUnsealed = "guard-unsealed", 503, true, "A guard could not be sealed",
-        "Try again after Retry-After, with a new lease_id; an operator must look at the guards that the detail names.";
+        "Try again after Retry-After, with a new lease_id; an operator must check the guards that the detail names.";
     /// The server is going down.
     ShuttingDown = "shutting-down", 503, true, "The server is shutting down",
         "Try another server, or this one after Retry-After.";
-    /// Nobody knows whether it was done.
-    OutcomeUnknown = "outcome-unknown", 504, true, "Whether it was done is not known",
-        "Repeat the request with the same lease_id: it is done at most once. Without an id of your own, look at the lock first.";
+    /// The operation may or may not have been applied.
+    OutcomeUnknown = "outcome-unknown", 504, true, "The outcome is unknown",
+        "Retry with the same lease_id: the request is idempotent. Without an id of your own, read the lock first.";
 }
 
 impl Code {
@@ -192,9 +192,9 @@ pub struct Problem {
     pub detail: String,
     /// The stable word to branch on.
     pub code: Code,
-    /// What to do next.
+    /// Next step for the caller.
     pub hint: String,
-    /// Whether the same request may be repeated.
+    /// `true` if the same request may be retried.
     pub retryable: bool,
     /// Members that only some codes have: `holder`, `reason`, `mark`, …
     #[serde(flatten)]

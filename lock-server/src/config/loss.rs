@@ -6,20 +6,20 @@ use fence_protocol::duration;
 
 use crate::store::{AfterLoss, LossOptions};
 
-/// What becomes of grants when Redis lost its memory, or when its clock jumped.
+/// Handling of grants after Redis lost data or its clock jumped.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LossFlags {
-    /// Redis alone: what becomes of grants when Redis may have lost leases. wait: nobody is granted a
-    /// lock until every lease that may be lost is over, by the times to live that are known to be in
-    /// use. grant: at once, beside a holder that may still believe.
+    /// Redis only: handling of grants when Redis may have lost leases. wait: grant no lock until every
+    /// lease that may be lost has expired, by the times to live known to be in use. grant: grant at
+    /// once, beside a holder that may still believe that it holds the lock.
     #[arg(long, value_name = "WHAT", default_value_t = AfterLoss::Wait)]
     pub after_loss: AfterLoss,
-    /// Redis alone: by how much the clock of Redis may move against the monotonic clock of this server
-    /// before that counts as a jump.
+    /// Redis only: movement of the clock of Redis against the monotonic clock of this server that
+    /// counts as a jump.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse_positive)]
     pub clock_jump_limit: Duration,
-    /// Redis alone: on or off: whether nobody is granted a lock for a while when the clock of Redis
-    /// jumped forward: for as long as it jumped, at most as long as a lease may live.
+    /// Redis only: on or off: pause grants when the clock of Redis jumped forward, for as long as it
+    /// jumped and at most as long as a lease may live.
     #[arg(long, value_name = "WHAT", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub clock_pause: bool,

@@ -7,26 +7,26 @@ use fence_protocol::duration;
 use crate::store::StoreUrl;
 use crate::store::records::redis::ReplicaOptions;
 
-/// More replicas than that nobody waits for.
+/// Largest number of replicas to wait for.
 const MOST: u32 = 64;
-/// A caller has no patience for more.
+/// Longest time to wait for them.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Which replicas must have a grant before its caller is told.
+/// Replicas that must have a grant before it is acknowledged.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReplicaFlags {
-    /// Redis alone: how many of its replicas must have a grant before its caller is told, 0 for none.
-    /// A grant that fewer have in time is taken back, and answered with 503.
+    /// Redis only: number of its replicas that must have a grant before it is acknowledged, 0 for
+    /// none. A grant that fewer have in time is rolled back, and the reply is 503.
     #[arg(long, value_name = "N", default_value = "0", value_parser = replicas,
           allow_hyphen_values = true)]
     pub wait_replicas: u32,
-    /// How long these replicas may take, at most 1m.
+    /// Time-out for these replicas, at most 1m.
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = at_most)]
     pub wait_timeout: Duration,
 }
 
 impl ReplicaFlags {
-    /// What the store is told.
+    /// Options of the store.
     pub(super) fn options(&self) -> ReplicaOptions {
         ReplicaOptions { count: self.wait_replicas, timeout: self.wait_timeout }
     }

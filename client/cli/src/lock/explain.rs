@@ -4,7 +4,7 @@ mod ending;
 mod own;
 mod text;
 
-use fence_protocol::wire::event::{ExplainedLock, ToldOfLock};
+use fence_protocol::wire::event::{ExplainedLock, RecentEvents};
 use fence_protocol::{LeaseId, LockName};
 
 use crate::connect::Connect;
@@ -36,7 +36,7 @@ pub(super) struct Explain {
 #[derive(Debug)]
 struct OwnLease {
     lease_id: LeaseId,
-    reported: ToldOfLock,
+    recent: RecentEvents,
 }
 
 /// Prints the explanation; returns the exit code.
@@ -48,7 +48,7 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
         return Ok(code::OK);
     };
     let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
-    let own_lease = OwnLease { lease_id, reported: own.told.clone() };
+    let own_lease = OwnLease { lease_id, recent: own.recent.clone() };
     args.output.print(&own, |_| text::text(&explained, Some(&own_lease)))?;
     let is_known = own::is_known(&explained, &own_lease);
     Ok(if is_known { code::OK } else { code::NOTHING })

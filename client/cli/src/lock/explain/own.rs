@@ -12,8 +12,8 @@ use fence_terminal::readable::readable;
 pub(super) fn is_known(explained: &ExplainedLock, own: &OwnLease) -> bool {
     is_holder(explained, own.lease_id)
         || position(explained, own).is_some()
-        || !own.reported.events.is_empty()
-        || Ending::of_lease(explained, &own.reported.events, own.lease_id).is_some()
+        || !own.recent.events.is_empty()
+        || Ending::of_lease(explained, &own.recent.events, own.lease_id).is_some()
 }
 
 /// Queue position of the lease, from 1.
@@ -25,7 +25,7 @@ fn position(explained: &ExplainedLock, own: &OwnLease) -> Option<usize> {
 /// Renders the lines about the lease.
 pub(super) fn lines(explained: &ExplainedLock, own: &OwnLease) -> Vec<String> {
     let mut lines = vec![format!("Your lease, {}:", own.lease_id)];
-    let ending = Ending::of_lease(explained, &own.reported.events, own.lease_id);
+    let ending = Ending::of_lease(explained, &own.recent.events, own.lease_id);
     if is_holder(explained, own.lease_id) {
         lines.push("  It holds the lock.".to_owned());
         lines.extend(refused(own));
@@ -41,7 +41,7 @@ pub(super) fn lines(explained: &ExplainedLock, own: &OwnLease) -> Vec<String> {
             "  Stop the work that it protected. Acquire the lock anew, and read before you write."
                 .to_owned(),
         );
-    } else if let Some(event) = own.reported.events.first() {
+    } else if let Some(event) = own.recent.events.first() {
         lines.push(format!("  {}", last_event(event)));
         lines.extend(refused(own));
     } else {
@@ -61,7 +61,7 @@ fn named(token: Option<Token>) -> String {
 fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> {
     let token = token?;
     let is_later = |event: &&Event| event.kind == EventKind::Granted && event.token > Some(token);
-    let granted = explained.told.events.iter().filter(is_later).min_by_key(|event| event.token);
+    let granted = explained.recent.events.iter().filter(is_later).min_by_key(|event| event.token);
     if let Some(event) = granted {
         let (owner, ago) = (event.owner.as_ref()?, readable(event.ms_ago));
         return Some(format!("  The next holder was {}, {ago} ago.", grant(owner, event.token?)));
@@ -72,12 +72,12 @@ fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> 
 }
 
 fn refused(own: &OwnLease) -> Vec<String> {
-    if own.reported.refusals.is_empty() {
+    if own.recent.refusals.is_empty() {
         return vec!["  Nothing of yours was refused, as far as guards have reported.".to_owned()];
     }
     let mut lines = vec!["  Refused, and so not applied:".to_owned()];
-    lines.extend(refusals(&own.reported.refusals).map(|line| format!("  {line}")));
-    if own.reported.refusals.iter().any(is_of_script) {
+    lines.extend(refusals(&own.recent.refusals).map(|line| format!("  {line}")));
+    if own.recent.refusals.iter().any(is_of_script) {
         lines.push("  The effects of a script before its refused command stay.".to_owned());
     }
     lines
@@ -85,7 +85,7 @@ fn refused(own: &OwnLease) -> Vec<String> {
 
 /// A live lease that is refused has a token below the guard's mark: higher tokens were issued before.
 fn mark_above(own: &OwnLease) -> Option<String> {
-    let of_tokens = own.reported.refusals.iter().filter(|event| !is_of_script(event));
+    let of_tokens = own.recent.refusals.iter().filter(|event| !is_of_script(event));
     let mark = of_tokens.filter_map(|event| event.mark).max()?;
     Some(format!(
         "  The guard has seen token {mark}. Release the lease, and acquire with --min-token {mark}: \

@@ -119,11 +119,11 @@ fn endings(explained: &ExplainedLock) -> Vec<String> {
 
 fn reported(explained: &ExplainedLock) -> Vec<String> {
     let mut lines = Vec::new();
-    if !explained.told.refusals.is_empty() {
+    if !explained.recent.refusals.is_empty() {
         lines.extend([String::new(), "Refused by guards, newest first:".to_owned()]);
-        lines.extend(refusals(&explained.told.refusals));
+        lines.extend(refusals(&explained.recent.refusals));
     }
-    if let Some(gap) = &explained.told.gap {
+    if let Some(gap) = &explained.recent.gap {
         let missed =
             gap.missed.map(|count| format!("{count} events at least, ")).unwrap_or_default();
         let (text, ago) =
@@ -196,7 +196,7 @@ fn meaning(explained: &ExplainedLock) -> Vec<String> {
         (Some(_), 0) => "The next acquire is granted when it is released or expires.".to_owned(),
         (Some(_), n) => format!("The next acquire waits behind {n}."),
     });
-    let refusals = &explained.told.refusals;
+    let refusals = &explained.recent.refusals;
     if refusals.iter().any(|event| has_code(event, Code::TokenCollision)) {
         lines.push(
             "Two leases presented one token. That must not happen: check the lineage of the lock \
