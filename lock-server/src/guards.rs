@@ -7,8 +7,8 @@
 //!
 //! The choices are in docs/decisions/0018-guards-as-witnesses.md.
 
-mod mark;
 pub(crate) mod http;
+mod mark;
 mod url;
 
 use std::sync::Arc;

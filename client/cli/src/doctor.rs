@@ -1,9 +1,8 @@
-//! `fence doctor`: judges an installation.
+//! `fence doctor`: checks an installation.
 
 mod check;
 mod direct;
 mod http;
-mod http_date;
 mod redis;
 mod server;
 mod stores;
@@ -13,16 +12,16 @@ use std::path::PathBuf;
 use fence_client::{BearerToken, Client};
 use redis_link::RedisTarget;
 
-use crate::exit::{Failure, code};
-use crate::output::Output;
 use check::{Check, Verdict};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Checks that the servers work and are safe to rely on
 ///
 /// Judges what is named, by a flag, a variable or the file; where nothing is, both servers at their
 /// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
-/// compares its version and clock, and asks a guard what it guarantees for its stores. With --redis
-/// it judges a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
+/// compares its version and clock, and reads what a guard guarantees for its stores. With --redis
+/// it checks a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
 /// what its user may do, for lock-server and for the guard. With --direct it tries to write past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,7 +48,7 @@ pub(crate) struct Args {
     direct: Option<RedisTarget>,
 
     /// The key to try, where the application's user is confined to some; one that exists is not
-    /// changed [default: one that nobody has]
+    /// changed [default: one that is unused]
     #[arg(long, value_name = "KEY", requires = "direct")]
     direct_key: Option<String>,
 
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     servers: Servers,
 }
 
-/// Where the servers are, as with every command; which of them were named matters here.
+/// Addresses of the servers, as with every command; it matters here which of them were given.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Servers")]
 struct Servers {
@@ -115,17 +114,17 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
         server.is_some() || store.is_some() || args.redis.is_some() || args.direct.is_some();
     let mut checks = Vec::new();
     if server.is_some() || !is_anything_named {
-        checks.extend(server::judge("lock-server", client.lock_server(), &http).await);
+        checks.extend(server::check("lock-server", client.lock_server(), &http).await);
     }
     if store.is_some() || !is_anything_named {
-        checks.extend(server::judge("fenced-store", client.fenced_store(), &http).await);
-        checks.extend(stores::judge("fenced-store", client.fenced_store(), &http).await);
+        checks.extend(server::check("fenced-store", client.fenced_store(), &http).await);
+        checks.extend(stores::check("fenced-store", client.fenced_store(), &http).await);
     }
     if let Some(target) = args.redis {
-        checks.extend(redis::judge(target, &args.redis_login).await);
+        checks.extend(redis::check(target, &args.redis_login).await);
     }
     if let Some(target) = args.direct {
-        checks.extend(direct::judge(&target, args.direct_key.as_deref()).await);
+        checks.extend(direct::check(&target, args.direct_key.as_deref()).await);
     }
     args.output.print(&checks, |checks| check::table(checks))?;
     Ok(exit_code(&checks, args.strict))
@@ -147,7 +146,7 @@ mod tests {
     fn the_worst_verdict_decides() {
         let ok = || Check::ok("a", "b");
         let warning = || Check::warning("a", "b");
-        assert_eq!(exit_code(&[ok(), Check::note("a", "b")], true), code::OK);
+        assert_eq!(exit_code(&[ok(), Check::information("a", "b")], true), code::OK);
         assert_eq!(exit_code(&[ok(), warning()], false), code::OK);
         assert_eq!(exit_code(&[warning(), ok()], true), code::NOTHING);
         let failing = [Check::failing("a", "b"), warning(), ok()];

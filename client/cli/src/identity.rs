@@ -1,4 +1,4 @@
-//! Which owner asks, in which of its lives, and whom it may take a lock from.
+//! Owner of a request, its incarnation, and the owners that it may take a lock over from.
 
 use fence_client::{Client, Error, LockRequest, config};
 use fence_protocol::LeaseId;
@@ -18,7 +18,7 @@ pub(crate) struct Identity {
     #[arg(long)]
     pub(crate) takeover: bool,
 
-    /// Which life of the owner this is: a text that every start changes, as the id of a container or
+    /// Incarnation of the owner: a text that every start changes, as the id of a container or
     /// $INVOCATION_ID of systemd [default: a random id for each start]
     ///
     /// An incarnation that was taken over is refused for as long as the lock remembers it: so two
@@ -40,7 +40,7 @@ impl Identity {
         self.of_session(connect, false)
     }
 
-    /// The same where the lease may be of a session: then the owner is the session's.
+    /// Owner of a lease that may belong to a session: then the owner is the session's.
     pub(crate) fn of_session(&self, connect: &Connect, is_bound: bool) -> Result<Client, Error> {
         let mut builder = connect.builder()?;
         let takes_over = self.takeover || self.takeover_of.is_some();
@@ -54,7 +54,7 @@ impl Identity {
     }
 
     /// The request with what it may take over.
-    pub(crate) fn of(&self, request: LockRequest) -> LockRequest {
+    pub(crate) fn apply(&self, request: LockRequest) -> LockRequest {
         match self.takeover_of {
             Some(lease_id) => request.takeover_of(lease_id),
             None if self.takeover => request.takeover(),

@@ -1,4 +1,4 @@
-//! How the leases that a command acquires share their locks.
+//! Sharing mode of the leases that a command acquires.
 
 use fence_client::{LockRequest, SessionLocks};
 
@@ -21,7 +21,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// The request for a lease of this kind.
-    pub(crate) fn of(&self, request: LockRequest) -> LockRequest {
+    pub(crate) fn apply(&self, request: LockRequest) -> LockRequest {
         match self.permits {
             Some(size) => request.permit(size),
             None if self.shared => request.shared(),

@@ -10,12 +10,12 @@ use clap::Subcommand;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::{self, Connect};
-use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::output::Output;
-use crate::run::holding::GIVE_BACK;
+use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
 ///
@@ -72,10 +72,10 @@ Exit code 75 when another holds the lock for longer than the wait, or it may not
 struct Acquire {
     /// The lock
     lock: String,
-    /// How long the lease lives unless it is renewed
+    /// Time to live of the lease unless it is renewed
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// How long to wait while another holds the lock, at most 5m
+    /// Longest wait in the queue while another holds the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
     /// The token must exceed this one, which a guard has seen
@@ -156,7 +156,7 @@ struct List {
     /// Only names after this one
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
-    /// How many at most
+    /// Number of entries, at most
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -171,9 +171,9 @@ Examples:
   fence lock revoke orders/42 --reason 'the worker hangs, INC-1234'
   fence lock revoke readers --lease 67e55044-10b1-426f-9247-bb680e5fe0c8 --reason 'host is gone'
 
-The holder is not asked: it learns of it, and of the reason, from its next renewal. What protects the
+The holder does not have to agree: its next renewal replies with the reason. What protects the
 data until then is the guard. Guards that the lock server knows (--guard there) are sealed first, and
-the answer tells of each whether it refuses the holder from now on.")]
+the reply names for each whether it refuses the holder from now on.")]
 struct Revoke {
     /// The lock
     lock: LockName,
@@ -189,7 +189,7 @@ struct Revoke {
     connect: Connect,
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Acquire(args) => acquire(args).await?,
@@ -229,7 +229,7 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
 async fn acquire(args: Acquire) -> Result<(), Failure> {
     let client = args.identity.of_session(&args.connect, args.session.is_some())?;
     let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
-    request = args.kind.of(args.identity.of(request));
+    request = args.kind.apply(args.identity.apply(request));
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }
@@ -250,7 +250,7 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
     };
     if granted.is_err() {
         // A grant whose reply did not arrive is released.
-        client.drained(GIVE_BACK).await;
+        client.drained(RELEASE_WAIT).await;
     }
     args.output.print(&granted?, print::lease)
 }

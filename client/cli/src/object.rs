@@ -10,10 +10,10 @@ use fence_protocol::wire::fence::{FencePage, FenceReply};
 use serde::Serialize;
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Format, Output, emit};
-use crate::readable::readable;
-use crate::table::{Facts, listing};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, Output, emit};
+use fence_terminal::readable::readable;
+use fence_terminal::table::{Facts, listing};
 
 /// The largest object that is read from a file or stdin, in bytes.
 const BODY_BYTES_MAX: u64 = 256 << 20;
@@ -85,10 +85,10 @@ Exit code 74 when no reply came: read before you write again.")]
 struct Put {
     /// The object
     key: String,
-    /// Where the bytes are [default: stdin]
+    /// File with the bytes [default: stdin]
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What kind of bytes
+    /// Media type of the bytes
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
     /// Only where the object has this version
@@ -179,7 +179,7 @@ impl Presented {
     }
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Get(args) => get(args).await,
@@ -210,7 +210,7 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// What is known of an object, without its bytes.
+/// Properties of an object, without its bytes.
 #[derive(Serialize)]
 struct Described<'a> {
     key: &'a str,

@@ -1,4 +1,4 @@
-//! `fence serve`: both services in one process, for a first look and for development.
+//! `fence serve`: both services in one process, for trials and development.
 
 mod folder;
 mod tour;
@@ -17,11 +17,11 @@ use service_kit::login::without_password;
 use service_kit::{Kit, signals};
 use tokio::task::JoinHandle;
 
-use crate::exit::{Failure, code};
-use crate::output::emit;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::emit;
 use folder::Folder;
 
-/// What is left to do after the listeners are done: commits.
+/// Time for tasks that outlive the listeners: commits.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs lock-server and fenced-store in one process, with embedded stores or before a Redis
@@ -36,20 +36,20 @@ Examples:
   fence serve                                   prints a tour with curl to paste
   fence serve --dir ./fencepost                 keeps leases, objects and keys
   fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
-  fence serve --access-file access.toml         who asks must have a bearer token: see fence auth
+  fence serve --access-file access.toml         callers need a bearer token: see fence auth
   fence serve --redis redis://127.0.0.1:6379    Redis clients connect to 127.0.0.1:6380
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
 pub(crate) struct Args {
-    /// Where everything is kept [default: a temporary folder]
+    /// Folder for all data [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// Where the lock server listens; port 0 lets the system choose
+    /// Address of the lock server; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
     listen: SocketAddr,
 
-    /// Where the guard listens; port 0 lets the system choose
+    /// Address of the guard; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
     store_listen: SocketAddr,
 
@@ -57,15 +57,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 
-    /// Where the Redis port listens; port 0 lets the system choose
+    /// Address of the Redis port; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR")]
     redis_listen: SocketAddr,
 
-    /// Which lock protects which resource; may be repeated
+    /// Lock that protects a resource; may be repeated
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     rule: Vec<String>,
 
-    /// The file of who may do what (see fence auth); without it, everybody may do everything
+    /// The access file: rights of principals (see fence auth); without it, every caller may do everything
     #[arg(long, value_name = "FILE")]
     access_file: Option<PathBuf>,
 
@@ -167,7 +167,7 @@ async fn start(
     let url = format!("http://{api}").parse().map_err(Failure::internal)?;
     locks.store_options.guards = vec![url];
     locks.store_options.guard_auth = Some(as_locks.header);
-    // The lock server asks the guard for its marks before it is complete, so the guard has to answer
+    // The lock server reads the guard's marks before it is complete, so the guard has to reply
     // by then. What the guard reports meanwhile waits at the listener.
     let guard = guard_kit.tasks.spawn(guard.serve());
     let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
@@ -181,14 +181,14 @@ struct Started {
     addresses: Addresses,
 }
 
-/// Where everything is served.
+/// Addresses of all listeners.
 struct Addresses {
     locks: SocketAddr,
     api: SocketAddr,
     redis: Option<SocketAddr>,
 }
 
-/// How one of the services is known to the other.
+/// Credentials of one service at the other.
 struct Introduction {
     secret: String,
     header: HeaderValue,

@@ -10,8 +10,8 @@ use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Creates, heartbeats, ends, shows, lists and blocks sessions
 ///
@@ -52,10 +52,10 @@ Examples:
   fence session create
   fence session create --owner web-1 --ttl 1m --metadata '{\"pod\":7}' --output json")]
 struct Create {
-    /// How long the session lives without a heartbeat
+    /// Time to live of the session without a heartbeat
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// What people who look at the session should see, as JSON
+    /// Metadata for operators who list the session, as JSON
     #[arg(long, value_name = "JSON", value_parser = json)]
     metadata: Option<serde_json::Value>,
     /// The id, a random UUID: a repeat with the same id gets the same session [default: a new one]
@@ -92,7 +92,7 @@ struct List {
     /// Only ids after this one
     #[arg(long, value_name = "SESSION")]
     after: Option<SessionId>,
-    /// How many at most
+    /// Number of entries, at most
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -124,7 +124,7 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Create(args) => create(args).await?,
@@ -187,7 +187,7 @@ fn over(error: Error) -> Failure {
     error.into()
 }
 
-/// For whoever only looks, a session that is not known is no loss.
+/// For a reader, an unknown session is not a loss.
 fn nothing(error: Error) -> Failure {
     if is(&error, Code::SessionUnknown) {
         return Failure::new(code::NOTHING, error.to_string());

@@ -19,7 +19,7 @@ use super::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use super::records::{RecordStore, ServerId};
 use super::redis::KeyPrefix;
 use super::{Limits, LockStore, LossOptions};
-use crate::guards::{RETRY_INTERVAL, GuardUrl, Guards};
+use crate::guards::{GuardUrl, Guards, RETRY_INTERVAL};
 use lease::tokens;
 
 /// The value of `--store`.
