@@ -115,7 +115,7 @@ impl Figures {
             registry.register("lock_events", "Events that this server's readers can see", told);
             registry.register(
                 "lock_events_lost",
-                "Events that were dropped; gaps tell of them",
+                "Events that were dropped; a gap marks them",
                 lost,
             );
             registry.register("lock_event_readers", "Readers of the event stream now", readers);

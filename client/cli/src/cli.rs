@@ -13,7 +13,7 @@ use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve, session}
 #[derive(Debug, Parser)]
 #[command(name = "fence", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// What to log on stderr: a level, or target=level pairs
+    /// Log on stderr: a level, or target=level pairs
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
     pub(crate) log: String,
 

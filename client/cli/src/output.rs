@@ -20,7 +20,7 @@ pub(crate) enum Format {
 /// The option of every command that prints data.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Output {
-    /// How to print: a table for people, or JSON
+    /// Output format
     #[arg(long = "output", short = 'o', value_enum, default_value_t)]
     pub(crate) format: Format,
 }

@@ -23,7 +23,7 @@ Exit code 1 where nothing is remembered of the lease.")]
 pub(super) struct Explain {
     /// The lock
     lock: LockName,
-    /// What became of this lease, and of what was done with it
+    /// Only this lease; exit code 1 if it is not remembered
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]
