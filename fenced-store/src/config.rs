@@ -77,8 +77,8 @@ pub struct Config {
     #[arg(long)]
     pub allow_unfenced_reads: bool,
 
-    /// Address of the reverse proxy; excludes --store. It needs --upstream, --max-request-lifetime
-    /// and --state.
+    /// Address of the reverse proxy, with --upstream, --max-request-lifetime and --state; excludes
+    /// --store.
     #[arg(long, value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
     /// Datastore of the proxy, http://HOST:PORT.

@@ -142,8 +142,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
-    /// Threads that serve HTTP, at most 256. The default is one for every two cores (with `--store
-    /// memory:` for each), at most 8.
+    /// Threads that serve HTTP, at most 256 [default: by cores]. The default is one for every two
+    /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
     pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.

@@ -89,6 +89,7 @@ fn sentence(text: &str) -> (String, Option<String>) {
         plain = format!("{before}{after}");
         default = Some(value.to_owned());
     }
+    let plain = plain.replace(" .", ".");
     let first = plain.split_once(". ").map_or(plain.as_str(), |(first, _)| first);
     (first.trim().trim_end_matches('.').replace('|', "\\|"), default)
 }
@@ -108,5 +109,5 @@ fn tables_are_filled_in_at_their_markers() {
 fn a_help_text_is_cut_to_its_first_sentence() {
     assert_eq!(sentence("The lock. As in a.\nb"), ("The lock".to_owned(), None));
     let expected = ("Time to live".to_owned(), Some("1s".to_owned()));
-    assert_eq!(sentence("Time to live [default: 1s]"), expected);
+    assert_eq!(sentence("Time to live [default: 1s]. As in b."), expected);
 }

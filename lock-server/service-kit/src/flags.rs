@@ -135,8 +135,8 @@ impl KeyFlags {
 /// Who the server is to its store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreLoginFlags {
-    /// CA (PEM) that signs the store's certificates. For a store that is reached over TLS; without
-    /// it the certificates of the system are trusted.
+    /// CA (PEM) that signs the store's certificates [default: the system's]. For a store that is
+    /// reached over TLS.
     #[arg(long, value_name = "FILE", global = true)]
     pub store_ca: Option<PathBuf>,
     /// Certificate (PEM) for a store that requires one.
@@ -145,10 +145,10 @@ pub struct StoreLoginFlags {
     /// The certificate's private key (PEM).
     #[arg(long, value_name = "FILE", global = true)]
     pub store_key: Option<PathBuf>,
-    /// User at the store.
+    /// User at the store [default: the URL's].
     #[arg(long, value_name = "NAME", global = true)]
     pub store_user: Option<String>,
-    /// The user's password, in one line.
+    /// The user's password, in one line [default: the URL's].
     #[arg(long, value_name = "FILE", global = true)]
     pub store_password_file: Option<PathBuf>,
     /// The sentinels' password, if they have their own.

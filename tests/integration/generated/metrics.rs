@@ -28,7 +28,7 @@ pub(super) fn tables() -> Vec<Table> {
             .filter(begins)
             .map(|m| format!("| `{}` | {} | {} | {} |\n", m.name, m.kind, m.labels, m.help));
         let head = "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n";
-        format!("{head}{}", rows.collect::<String>())
+        format!("{head}{}", rows.collect::<String>()).replace("|  |", "| |")
     };
     vec![
         Table::new("metrics of both", of(&["http_", "access_file_", "build_"])),

@@ -31,7 +31,8 @@ fn settings(command: &clap::Command, prefix: &str) -> String {
             true => written.unwrap_or_default(),
             false => format!("`{}`", default.join(",")),
         };
-        rows += &format!("| `--{long}` | `{variable}` | {default} | {text} |\n");
+        let row = format!("| `--{long}` | `{variable}` | {default} | {text} |\n");
+        rows += &row.replace("|  |", "| |");
     }
     rows
 }
