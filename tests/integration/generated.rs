@@ -10,7 +10,8 @@ mod settings;
 
 use super::docs::pages;
 
-const REGENERATE: &str = "FENCE_REGENERATE=1 cargo test -p fence-tests -- generated";
+const REGENERATE: &str =
+    "cargo build --workspace --bins && FENCE_REGENERATE=1 cargo test -p fence-tests -- generated";
 const BEGIN: &str = "<!-- generated: ";
 const END: &str = "<!--end-->";
 

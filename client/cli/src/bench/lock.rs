@@ -55,7 +55,8 @@ pub(super) struct Args {
     /// Measure a quorum of three Redis too, beside Redlock on them
     #[arg(long)]
     quorum: bool,
-    /// Measure with so many live leases, a hundredth as waiters, a tenth as idle locks
+    /// Measure with so many live leases (1000000 without a number), a hundredth as waiters, a tenth
+    /// as idle locks
     #[arg(long, value_name = "LEASES", num_args = 0..=1, default_missing_value = "1000000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     large: Option<u32>,
