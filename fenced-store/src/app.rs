@@ -10,13 +10,14 @@ use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
 use service_kit::{Kit, access, http, operational_routes};
 use tokio::net::TcpListener;
 
-use crate::access::Access;
-use crate::api::need;
-use crate::api::router::{Shared, routes};
 use crate::counters::Counters;
+use crate::doors::http_proxy::{self, ProxyError};
+use crate::doors::objects::handler_state::HandlerState;
+use crate::doors::objects::need;
+use crate::doors::objects::router::routes;
+use crate::doors::redis::{Front, Listening, PortSettings};
+use crate::fencing::FencingPolicy;
 use crate::observe::Observer;
-use crate::proxy::{self, ProxyError};
-use crate::redis_port::{Front, Listening, PortSettings};
 use crate::refusals::Refusals;
 use crate::report::Reporter;
 use crate::service::Guard;
@@ -71,7 +72,7 @@ pub struct Bound {
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let counters = Counters::new(&kit.metrics);
-    let access = Access {
+    let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),
         keys: settings.keys,
         rules: settings.rules,
@@ -87,13 +88,13 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
         Backend::Proxy(upstream) => {
-            let lanes = proxy::open(upstream, &counters, kit).await?;
+            let lanes = http_proxy::open(upstream, &counters, kit).await?;
             (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
         }
     };
     let observer = Observer::new(settings.mode, counters.clone(), Arc::clone(&kit.clock));
     let guard = Arc::new(Guard {
-        access,
+        fencing,
         fences,
         objects,
         refusals: Refusals::default(),
@@ -107,18 +108,18 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     announce(&guard);
     let redis_port = open_port(settings.redis_port, redis, &guard).await?;
     let limits = (settings.max_object_bytes, settings.max_body_bytes_in_all);
-    let shared = Shared::new(Arc::clone(&guard), limits.0, limits.1);
+    let shared = HandlerState::new(Arc::clone(&guard), limits.0, limits.1);
     let http = HttpOptions { max_body_bytes: limits.0, ..HttpOptions::default() };
     let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {
         let listen = upstream.listen;
-        let routes = proxy::routes(shared.clone(), lanes, &upstream);
+        let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
         (listen, http::finish(routes, kit, http, names))
     });
     let api = routes(shared).merge(operational_routes(kit));
     let guarded = Arc::clone(&guard);
     let api = access::protect(api, settings.access.start(kit), move |asked| {
-        need(&guarded.access.rules, asked)
+        need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
     let (listen, options) = (settings.listen, settings.listener);

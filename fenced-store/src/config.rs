@@ -13,10 +13,10 @@ use service_kit::flags::{
     AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
 };
 
+use crate::doors::http_proxy::{Upstream, UpstreamUrl};
+use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
+use crate::doors::redis::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
 use crate::fail_points::{FailAt, FailPoints};
-use crate::proxy::{Upstream, UpstreamUrl};
-use crate::redis_port::resp::request::ARGUMENT_BYTES_MAX;
-use crate::redis_port::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};

@@ -2,9 +2,9 @@
 //!
 //! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
 
+use crate::doors::http_proxy::UpstreamUrl;
+use crate::doors::redis::fuzz as redis_port;
 use crate::fail_points::FailAt;
-use crate::proxy::UpstreamUrl;
-use crate::redis_port::fuzz as redis_port;
 use crate::report::ReportUrl;
 use crate::store::StoreUrl;
 

@@ -117,7 +117,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     fn refused(token: u64) -> Refused {
         Refused {

@@ -161,7 +161,7 @@ impl Rules {
         self.default != DefaultRule::Open && self.rules.iter().all(needs)
     }
 
-    /// As [`Access::protects_reads`](crate::access::Access::protects_reads), by the rules alone.
+    /// As [`FencingPolicy::protects_reads`](crate::fencing::FencingPolicy::protects_reads), by the rules alone.
     pub(crate) fn protect_reads(&self) -> bool {
         let protects = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
         self.default != DefaultRule::Open || self.rules.iter().any(protects)

@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fence_protocol::wire::fence::{Front, Guarantee, Mode, StoreLine, StoresReply};
-use fence_protocol::{Code, LockName, Owner, Token};
+use fence_protocol::{Code, LockName, Token};
 use http::HeaderMap;
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
-use crate::access::{Access, Intent};
 use crate::counters::Counters;
-use crate::guard::{Fence, Mark};
+use crate::fencing::{FencingPolicy, Intent};
 use crate::key::ObjectKey;
 use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
@@ -20,15 +19,15 @@ use crate::rules::Protection;
 use crate::store::{
     Effect, FenceStore, Fences, First, Once, Operation, Outcome, StoreError, StoreReport,
 };
+use crate::verdict::{Fence, Mark};
 
-mod failure;
-pub use failure::{Failure, UNKNOWN_HINT, failure};
+pub use crate::failure::{Failure, RequestSummary, UNKNOWN_HINT, failure};
 
 /// The guard: rules, store, and the account of what was refused. Shared by all requests.
 #[derive(Debug)]
 pub struct Guard {
     /// Who may reach what.
-    pub access: Access,
+    pub fencing: FencingPolicy,
     /// The marks; of the objects' store, or of the lanes before an opaque upstream.
     pub fences: Arc<dyn Fences>,
     /// The objects, where this guard keeps some.
@@ -75,19 +74,6 @@ impl Applied {
     }
 }
 
-/// What the account of a request needs to know about it.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// The fence it presented.
-    pub fence: Option<Fence>,
-    /// `put`, `get`, `delete`, `seal`, `forward`.
-    pub kind: &'static str,
-    /// Method and key.
-    pub text: String,
-    /// Who, where the caller said so.
-    pub owner: Option<Owner>,
-}
-
 impl Guard {
     /// What the guard guarantees; nothing in observe mode.
     pub fn guarantee(&self) -> Guarantee {
@@ -101,28 +87,28 @@ impl Guard {
     /// shows no good token and observe mode lets it pass.
     ///
     /// # Errors
-    /// As [`Access::to_object`].
+    /// As [`FencingPolicy::to_object`].
     pub fn fence(
         &self,
         key: &ObjectKey,
         headers: &HeaderMap,
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
-        match self.access.to_object(key, headers, intent) {
+        match self.fencing.to_object(key, headers, intent) {
             Err(reject) if self.passes(reject.code(), key, &reject.problem().detail) => Ok(None),
             other => other,
         }
     }
 
     fn passes(&self, code: Code, key: &ObjectKey, detail: &str) -> bool {
-        self.observer.passes(code, self.access.rules.label(key.as_str().as_bytes()), detail)
+        self.observer.passes(code, self.fencing.rules.label(key.as_str().as_bytes()), detail)
     }
 
     /// Observe mode: counts what the fence (or its store) would have refused, and returns the mark
     /// to tell.
     pub(crate) fn let_pass(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         key: &ObjectKey,
         outcome: &Result<Outcome, StoreError>,
     ) -> Option<Token> {
@@ -131,7 +117,7 @@ impl Guard {
         {
             return outcome.mark();
         }
-        let rule = self.access.rules.label(key.as_str().as_bytes());
+        let rule = self.fencing.rules.label(key.as_str().as_bytes());
         self.would_refuse(asked, rule, outcome.clone());
         refused_by(outcome).map(|mark| mark.token)
     }
@@ -139,7 +125,7 @@ impl Guard {
     /// The mark that refuses an operation which passes all the same, in observe mode.
     fn passed_mark(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         rule: &str,
         outcome: &Result<Outcome, StoreError>,
     ) -> Option<Token> {
@@ -150,7 +136,7 @@ impl Guard {
     /// Counts what would be refused; whether it passes.
     fn would_refuse(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         rule: &str,
         outcome: Result<Outcome, StoreError>,
     ) -> bool {
@@ -181,7 +167,7 @@ impl Guard {
             gaps,
         };
         StoresReply {
-            namespace: self.access.namespace.clone(),
+            namespace: self.fencing.namespace.clone(),
             mode: self.observer.mode(),
             stores: vec![line],
             would_refuse: self.observer.lines(),
@@ -195,7 +181,7 @@ impl Guard {
     /// [`Failure`], ready to be sent.
     pub async fn apply(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: RequestSummary,
         operation: Operation,
         once: Option<Once>,
     ) -> Result<Applied, Failure> {
@@ -207,7 +193,7 @@ impl Guard {
         self.tracked(async move {
             let fence = asked.fence.clone();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
-            let rule = guard.access.rules.label(operation.key().as_str().as_bytes());
+            let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
             let Some(mark) = guard.passed_mark(&asked, rule, &first) else {
                 return guard.account(&asked, first);
             };
@@ -220,7 +206,7 @@ impl Guard {
 
     /// `name` as the sender's name for `operation`, among those of the lock that protects its key.
     pub fn once(&self, name: &str, operation: &Operation) -> Once {
-        let lock = match self.access.rules.protection(operation.key()) {
+        let lock = match self.fencing.rules.protection(operation.key()) {
             Ok(Protection::Lock { lock, .. }) => Some(lock),
             Ok(Protection::Open | Protection::Deny) | Err(_) => None,
         };
@@ -231,7 +217,11 @@ impl Guard {
     ///
     /// # Errors
     /// [`Failure`], ready to be sent.
-    pub async fn seal(self: &Arc<Self>, asked: Asked, fence: Fence) -> Result<Applied, Failure> {
+    pub async fn seal(
+        self: &Arc<Self>,
+        asked: RequestSummary,
+        fence: Fence,
+    ) -> Result<Applied, Failure> {
         let guard = Arc::clone(self);
         self.tracked(async move {
             let begun_ms = guard.kit.clock.monotonic_ms();
@@ -265,7 +255,7 @@ impl Guard {
     /// [`Failure`] for everything but success.
     pub fn account(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         outcome: Result<Outcome, StoreError>,
     ) -> Result<Applied, Failure> {
         let verdict = verdict(&outcome);
@@ -287,7 +277,7 @@ impl Guard {
 
     fn note_refusal(
         &self,
-        asked: &Asked,
+        asked: &RequestSummary,
         fence: &Fence,
         mark: Mark,
         outcome: &Result<Outcome, StoreError>,

@@ -8,8 +8,8 @@ use service_kit::access::Gate;
 use service_kit::http::HostNames;
 use service_kit::listener::ListenOptions;
 
-use crate::proxy::Upstream;
-use crate::redis_port::PortSettings;
+use crate::doors::http_proxy::Upstream;
+use crate::doors::redis::PortSettings;
 use crate::report::ReportOptions;
 use crate::rules::Rules;
 use crate::store::StoreUrl;

@@ -12,7 +12,7 @@
 //! 5. *An answer is durable*, as far as the datastore keeps its promises (`embedded`: on disk).
 //! 6. *No token, no fence.* An operation without a [`Fence`] is for resources that a rule declares
 //!    open. It is neither compared nor does it raise anything. Whoever calls decides; see
-//!    [`crate::access`].
+//!    [`crate::fencing`].
 //! 7. *Cancelling* the future of an operation cancels nothing that was sent: it may be applied.
 
 use std::fmt;
@@ -23,9 +23,10 @@ use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Token};
 
 use crate::etag::{Condition, ETag};
-use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
+use crate::verdict::{Fence, Mark};
 
+pub(crate) mod commit;
 mod decide;
 #[cfg(test)]
 mod differential;

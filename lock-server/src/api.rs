@@ -34,7 +34,7 @@ use crate::prefixes::Prefixes;
 use crate::signer::Signer;
 use crate::store::{Grant, LockStore, StoreError};
 
-/// What every handler is given.
+/// Shared state of every handler.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) store: Arc<dyn LockStore>,
@@ -104,10 +104,9 @@ impl Service {
         }
     }
 
-    /// For how long a lock stays closed after a lease that ended without its holder's word, in
-    /// milliseconds.
+    /// Lock-delay in milliseconds after a lease that its holder did not release; 0 for none.
     fn lock_delay_ms(&self, lock: &LockName) -> u64 {
-        self.lock_delays.of(lock).unwrap_or(0)
+        self.lock_delays.value_for(lock).unwrap_or(0)
     }
 
     /// Counts the outcome and turns a refusal into its problem.

@@ -110,7 +110,7 @@ pub async fn router(
 }
 
 impl App {
-    /// Takes the address.
+    /// Binds the address.
     ///
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
@@ -119,21 +119,21 @@ impl App {
         Ok(Bound { app: self, listener })
     }
 
-    /// Takes an address that was bound before: for a process in which others have to know it before
-    /// this server can start.
+    /// Uses a listener that was bound before: for a process in which other parts need the address
+    /// before this server can start.
     pub fn on(self, listener: TcpListener) -> Bound {
         Bound { app: self, listener }
     }
 }
 
 impl Bound {
-    /// Where the API is served.
+    /// Address of the API.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
     /// Serves until the kit's tasks begin to shut down, then finishes what is in flight. Waiting
-    /// acquires are answered at once with 503 then.
+    /// acquires receive 503 at once then.
     pub async fn serve(self) -> DrainReport {
         let App { router, options, threads, kit, .. } = self.app;
         listener::serve_on(&threads, self.listener, router, options, kit.tasks).await

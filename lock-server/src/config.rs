@@ -41,7 +41,7 @@ pub const PREFIX: &str = "LOCK_SERVER";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lock-server", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Something else than serving.
+    /// Subcommand in place of serving.
     #[command(subcommand)]
     pub command: Option<Command>,
 
@@ -54,7 +54,7 @@ pub struct Config {
     /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis) or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
-    /// Who this server is to the store.
+    /// Login at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
     /// Text before {fence:NAMESPACE}: in every key in Redis. As in app1:, where its users are
@@ -65,7 +65,7 @@ pub struct Config {
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
     /// A guard of this namespace, http://HOST:PORT; repeatable. Guards are asked for their highest
-    /// mark at start and before a new lineage begins, and tokens go on above it.
+    /// mark at start and before a new lineage begins, and tokens are issued above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<GuardUrl>,
     /// Bearer token for guards with an access file. It needs the rights "read *" and, for seals,
@@ -90,7 +90,7 @@ pub struct Config {
     /// Keys.
     #[command(flatten)]
     pub keys: KeyFlags,
-    /// Who may do what.
+    /// Access control.
     #[command(flatten)]
     pub access: AccessFlags,
 
@@ -160,20 +160,20 @@ pub struct Config {
     pub config: Option<PathBuf>,
 }
 
-/// Something else than serving.
+/// Subcommand in place of serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Prepare a namespace in Redis, in a quorum or in etcd that has never issued a token.
     Init {
-        /// Vouch that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
-        /// Without this a store that holds nothing may have been emptied, and tokens begin at the
-        /// clock floor. Of a quorum all nodes must answer.
+        /// State that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
+        /// Without this, an empty store may have lost its data, and tokens begin at the clock floor.
+        /// Every node of a quorum must reply.
         #[arg(long, required = true)]
         fresh: bool,
     },
 }
 
-/// A record is read and written as a whole, so that no lock may have any number of leases.
+/// A record is read and written as a whole, so the number of leases of a lock is bounded.
 fn shared_per_lock(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1_024) => Ok(count),
@@ -181,7 +181,7 @@ fn shared_per_lock(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Elsewhere than in memory, the store needs as much time of a processor as HTTP does.
+/// Every store but memory needs as much processor time as HTTP does.
 fn default_threads(store: &StoreUrl) -> NonZeroUsize {
     let cores_each = if matches!(store, StoreUrl::Memory) { 1 } else { 2 };
     HttpThreads::default_count(NonZeroUsize::new(cores_each).unwrap_or(NonZeroUsize::MIN))
@@ -208,35 +208,34 @@ Examples:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// Settings that fit together.
+/// Checked settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the API is served.
+    /// Address of the API.
     pub listen: SocketAddr,
-    /// Where leases are kept.
+    /// Store of the leases.
     pub store: StoreUrl,
-    /// What the store is told.
+    /// Options of the store.
     pub store_options: StoreOptions,
-    /// What signs; `None` leaves tokens unsigned.
+    /// Keys that sign tokens; `None` leaves tokens unsigned.
     pub keys: Option<Keyring>,
     /// The times to live that a lease may have.
     pub ttl_range: (Ttl, Ttl),
-    /// Which guards are sealed when a lock is granted.
+    /// Mode of sealing guards at a grant, by lock prefix.
     pub seal: Prefixes<SealMode>,
-    /// What becomes of a revocation when a guard cannot be sealed.
+    /// Outcome of a revocation when a guard cannot be sealed.
     pub revoke_unsealed: Unsealed,
-    /// For how long locks stay closed after a lease that ended without its holder's word, in
-    /// milliseconds.
+    /// Lock-delay by lock prefix, in milliseconds.
     pub lock_delays: Prefixes<u64>,
-    /// Who may do what, and what is written of it.
+    /// Access control and audit log.
     pub access: Gate,
-    /// How many events are remembered, and for how many.
+    /// Limits of the event history.
     pub events: EventOptions,
-    /// How many threads serve HTTP.
+    /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
     /// The listener's limits.
     pub listener: ListenOptions,
-    /// The names that the server is reached by.
+    /// Host names of the server.
     pub host_names: HostNames,
 }
 
@@ -246,7 +245,7 @@ pub struct Settings {
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file and the access file, opens the audit log.
+    /// Checks the flags together; reads the key file and the access file, opens the audit log.
     ///
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
@@ -342,7 +341,7 @@ impl Config {
         }
     }
 
-    /// What tells the guards who asks.
+    /// `Authorization` header for requests to guards.
     ///
     /// # Errors
     /// A sentence where the file holds no bearer token.
@@ -381,7 +380,7 @@ impl Config {
 
     fn events(&self) -> EventOptions {
         EventOptions {
-            // What nobody has memory for is no wish.
+            // Larger values would exceed any memory.
             history: self.event_history.min(1_000_000),
             readers_max: self.max_event_readers.min(100_000),
         }

@@ -1,4 +1,4 @@
-//! What is counted beside the requests themselves.
+//! Metrics of lock operations.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,9 +24,9 @@ pub(crate) enum Operation {
     BlockSession,
 }
 
-/// How many operations there are.
+/// Number of operations.
 const OPERATIONS: usize = Operation::BlockSession as usize + 1;
-/// How many outcomes an operation has: `ok`, or a code.
+/// Number of outcomes of an operation: `ok`, or a code.
 const OUTCOMES: usize = Code::Unknown as usize + 2;
 
 impl Operation {
@@ -51,7 +51,7 @@ struct Labels {
     outcome: &'static str,
 }
 
-/// Operations by outcome, how long grants were waited for, and who waits now.
+/// Operations by outcome, time waited for grants, and waiters now.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     operations: Family<Labels, Counter>,
@@ -107,7 +107,7 @@ impl Counters {
         self.waited.observe(ms as f64 / 1_000.0);
     }
 
-    /// Counts somebody who waits for as long as the returned value lives.
+    /// Counts a waiter for as long as the returned value lives.
     pub(crate) fn waiting(&self) -> Waiting {
         self.waiting.inc();
         Waiting(self.waiting.clone())

@@ -1,4 +1,4 @@
-//! What happened to locks, for those who watch: `GET /v1/events`.
+//! Events of locks for watchers: `GET /v1/events`.
 //!
 //! Events are an account for people and dashboards; nothing here takes part in a decision, and no
 //! operation waits for it or fails because of it. They come from the transitions of the lease rules, in
@@ -20,7 +20,7 @@ mod stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fence_protocol::wire::event::{Event, EventKind, ToldOfLock};
+use fence_protocol::wire::event::{Event, EventKind, RecentEvents};
 use fence_protocol::wire::lock::EndedReply;
 use fence_protocol::{LeaseId, LockName};
 use prometheus_client::metrics::counter::Counter;
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::deadlines::Deadlines;
 use self::outbox::Outbox;
-use self::ring::{Entry, Ring, Told};
+use self::ring::{Entry, PublishedOnce, Ring};
 use crate::store::records::ServerId;
 use crate::store::{LockStore, Report, StoreOptions, StoreUrl};
 
@@ -42,19 +42,19 @@ pub use self::ring::EventId;
 pub(crate) use self::shared::fuzz;
 pub(crate) use self::stream::{Reader, Watched};
 
-/// How many leases are followed to their end; of more than that, expiries are not told.
+/// Largest number of leases that are followed to their end; expiries beyond it are not reported.
 const FOLLOWED_MAX: usize = 50_000;
 /// The events of a lock that are shown with it.
 const SHOWN: usize = 50;
 /// The refusals of a lock that are shown with it.
 const REFUSALS_SHOWN: usize = 16;
 
-/// How much is remembered, and for how many.
+/// Limits of the event history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventOptions {
-    /// How many events are remembered; 0 turns them off.
+    /// Number of events remembered; 0 turns them off.
     pub history: usize,
-    /// How many may read the stream at the same time.
+    /// Largest number of readers of the stream at the same time.
     pub readers_max: usize,
 }
 
@@ -64,23 +64,23 @@ impl Default for EventOptions {
     }
 }
 
-/// The events of a lock server. Cheap to clone; clones are the same.
+/// Events of a lock server. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
 pub struct Events {
-    inner: Arc<Inner>,
+    inner: Arc<EventsShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct EventsShared {
     options: EventOptions,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<EventLog>,
     /// Changes with every event.
     news: watch::Sender<()>,
     readers: Arc<Semaphore>,
     /// To the task that writes to Redis; none where this server is alone with its events.
     outbox: Option<Outbox>,
-    /// Events that did not fit into the outbox since the last gap was told.
+    /// Events that did not fit into the outbox since the last gap was published.
     lost: AtomicU64,
     /// Something is due earlier than the follower thinks.
     sooner: Notify,
@@ -89,19 +89,19 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct State {
+struct EventLog {
     ring: Ring,
     next: EventId,
-    /// The store does not report by itself: what is known of leases is known from its answers.
+    /// The store does not report by itself: its replies are observed instead.
     is_observed: bool,
-    told: Told,
+    published: PublishedOnce,
     deadlines: Deadlines,
 }
 
-/// What is counted.
+/// Metrics of the stream.
 #[derive(Clone, Debug, Default)]
 struct Figures {
-    told: Counter,
+    published: Counter,
     lost: Counter,
     readers: Gauge,
     cut: Counter,
@@ -110,9 +110,13 @@ struct Figures {
 impl Figures {
     fn new(kit: &Kit) -> Self {
         let figures = Self::default();
-        let Self { told, lost, readers, cut } = figures.clone();
+        let Self { published, lost, readers, cut } = figures.clone();
         kit.metrics.registry(|registry| {
-            registry.register("lock_events", "Events that this server's readers can see", told);
+            registry.register(
+                "lock_events",
+                "Events that this server's readers can see",
+                published,
+            );
             registry.register(
                 "lock_events_lost",
                 "Events that were dropped; a gap marks them",
@@ -162,15 +166,15 @@ impl Events {
 
     fn new(options: EventOptions, is_shared: bool, kit: &Kit) -> Self {
         let life = EventId { ms: kit.clock.wall_ms(), seq: 0 };
-        let state = State {
+        let state = EventLog {
             ring: Ring::new(options.history, life),
             next: life,
             is_observed: false,
-            told: Told::new(options.history.saturating_mul(2)),
+            published: PublishedOnce::new(options.history.saturating_mul(2)),
             deadlines: Deadlines::new(FOLLOWED_MAX),
         };
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(EventsShared {
                 options,
                 clock: kit.clock.clone(),
                 state: Mutex::new(state),
@@ -185,43 +189,43 @@ impl Events {
         }
     }
 
-    /// Whether events are kept at all.
+    /// `true` if events are kept.
     pub fn is_on(&self) -> bool {
         self.inner.options.history > 0
     }
 
-    /// Tells an event. Never waits; one that finds no room is counted, and a gap will tell of it.
-    pub fn tell(&self, event: Event) {
+    /// Publishes an event. Never waits: an event that finds no room is counted, and a gap reports it.
+    pub fn publish(&self, event: Event) {
         if self.is_on() {
             self.report(vec![event]);
         }
     }
 
-    /// Tells of the end of a lease, and perhaps why, where the store does not report by itself.
-    pub(crate) fn tell_end(&self, ended: &EndedReply, text: Option<String>) {
+    /// Publishes the end of a lease with its reason, if the store does not report by itself.
+    pub(crate) fn publish_end(&self, ended: &EndedReply, text: Option<String>) {
         if !self.state().is_observed {
             return;
         }
         let kind = EventKind::of_end(ended.reason);
         let mut event = Event::new(kind).lock(&ended.lock).lease(ended.lease_id);
         event.token = Some(ended.token);
-        self.tell(match text {
+        self.publish(match text {
             Some(text) => event.text(text),
             None => event,
         });
     }
 
-    /// The lease may have ended: the store is asked at once.
-    pub(crate) fn look_at(&self, lock: &LockName, lease_id: LeaseId) {
+    /// Has the follower read a lease that may have ended from the store at once.
+    pub(crate) fn check_lease(&self, lock: &LockName, lease_id: LeaseId) {
         let now_ms = self.inner.clock.monotonic_ms();
-        let is_followed = self.state().deadlines.look(&(lock.clone(), lease_id), now_ms);
+        let is_followed = self.state().deadlines.make_due(&(lock.clone(), lease_id), now_ms);
         if is_followed {
             self.inner.sooner.notify_one();
         }
     }
 
-    /// What is remembered of a lock, or of one lease on it.
-    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> ToldOfLock {
+    /// Remembered events of a lock, or of one lease on it.
+    pub(crate) fn of_lock(&self, lock: &LockName, lease_id: Option<LeaseId>) -> RecentEvents {
         let is_meant = |event: &Event| lease_id.is_none() || event.lease_id == lease_id;
         let (events, refusals, gap) = {
             let ring = &self.state().ring;
@@ -231,14 +235,14 @@ impl Events {
         let now_ms = self.now_ms();
         let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
         let gap = gap.map(|entry| entry.aged(now_ms));
-        ToldOfLock { events: aged(events), refusals: aged(refusals), gap }
+        RecentEvents { events: aged(events), refusals: aged(refusals), gap }
     }
 
     fn now_ms(&self) -> i64 {
         i64::try_from(self.inner.clock.monotonic_ms()).unwrap_or(i64::MAX)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EventLog> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -247,7 +251,7 @@ impl Events {
         self.inner.figures.lost.inc_by(count);
     }
 
-    /// Tells this server's readers that something is missing here.
+    /// Publishes a gap to this server's readers.
     fn gap(&self, missed: Option<u64>, text: &str) {
         let mut event = Event::new(EventKind::Gap).text(text);
         event.missed = missed;
@@ -269,12 +273,12 @@ impl Events {
     }
 
     fn notify(&self, count: u64) {
-        self.inner.figures.told.inc_by(count);
+        self.inner.figures.published.inc_by(count);
         self.inner.news.send_replace(());
     }
 }
 
-impl State {
+impl EventLog {
     fn remember(
         &mut self,
         events: impl Iterator<Item = (EventId, Event)>,
@@ -297,18 +301,18 @@ impl State {
     }
 }
 
-impl State {
-    /// Whether an event of an observed store is news. An end is completed by what is known of its lease.
+impl EventLog {
+    /// `true` if an event of an observed store is new. An end receives the owner and age of its lease.
     fn is_news(&mut self, event: &mut Event, now_ms: u64) -> bool {
         if event.kind.is_end()
             && let Some(key) = event.lock.clone().zip(event.lease_id)
-            && let Some(known) = self.deadlines.of(&key)
+            && let Some(known) = self.deadlines.lease(&key)
         {
             event.owner = event.owner.take().or_else(|| known.owner.clone());
             let held_ms = now_ms.saturating_sub(known.granted_at_ms);
             event.held_ms = event.held_ms.or(Some(held_ms));
         }
-        self.told.is_news(event)
+        self.published.is_news(event)
     }
 }
 
@@ -324,7 +328,7 @@ impl Report for Events {
         if state.is_observed {
             events.retain_mut(|event| state.is_news(event, now_ms));
             for event in &events {
-                is_due |= state.deadlines.note(event, now_ms);
+                is_due |= state.deadlines.record(event, now_ms);
             }
         }
         let numbered = state.number(events);

@@ -123,7 +123,7 @@ fn settings(input: &[u8]) {
     if let Ok(delays) = Prefixes::new(delays)
         && let Ok(lock) = LockName::new("orders/42")
     {
-        let _ = delays.of(&lock);
+        let _ = delays.value_for(&lock);
     }
 }
 

@@ -1,18 +1,17 @@
-//! The guards that this lock server knows, as witnesses of what was issued.
+//! The guards that `--guard` names, as evidence of issued tokens.
 //!
-//! A guard's highest mark is a token that somebody was granted once. A lock server whose counter is
-//! below it has lost its memory, whatever its store says. So guards are asked at start and before a
-//! new lineage begins, and the counter is lifted above what they answer (L5). A guard cannot vouch
-//! for the opposite: tokens that never reached it are not in its marks, which is why the clock
-//! floor stays in force beside them.
+//! A guard's highest mark is a token that was granted once. If the counter of a lock server is below
+//! it, the store has lost data. So the server reads the marks at start and before a new lineage
+//! begins, and raises the counter above them (L5). A low mark proves nothing: tokens that never reached
+//! a guard are not in its marks, so the clock floor stays in force.
 //!
-//! They are also sealed: before a lease is revoked, and, where `--seal` says so, when a lock is granted.
+//! Guards are also sealed: before a lease is revoked, and, with `--seal`, when a lock is granted.
 //!
 //! The choices are in docs/decisions/0018-guards-as-witnesses.md and 0034-revocation-and-sealing.md.
 
 mod after_grant;
-mod ask;
 mod http;
+mod mark;
 pub(crate) mod revoke;
 mod seal;
 mod sealer;
@@ -35,47 +34,47 @@ pub use self::url::GuardUrl;
 use crate::store::LockStore;
 use lease::tokens;
 
-/// How many guards may be named.
+/// Largest number of guards.
 pub const GUARDS_MAX: usize = 16;
-/// How long one guard may take to answer.
-pub const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a guard that has not answered is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Time-out for the reply of one guard.
+pub const GUARD_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of retries while a guard has not replied.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The readiness check.
 const CHECK: &str = "guards";
 
-/// The guards of a lock server. Cheap to clone; clones share what was heard.
+/// The guards of a lock server. Cheap to clone; clones share the marks that were read.
 #[derive(Clone, Debug)]
 pub struct Guards {
-    inner: Arc<Inner>,
+    inner: Arc<GuardsShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct GuardsShared {
     urls: Vec<GuardUrl>,
     namespace: Namespace,
     http: reqwest::Client,
     health: Health,
-    /// The highest mark that was ever heard; 0 for none.
+    /// Highest mark read so far; 0 for none.
     highest: AtomicU64,
     asked: AtomicBool,
     is_incomplete: AtomicBool,
 }
 
-/// What the guards said.
+/// Marks that the guards reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Testimony {
-    /// The highest mark that can be lifted to.
+pub struct GuardMarks {
+    /// Highest credible mark.
     pub highest: Option<Token>,
-    /// Whether any guard has seen any token at all.
+    /// `true` if a guard has seen a token.
     pub has_marks: bool,
-    /// A sentence for each guard that gave no answer that can be used.
-    pub unheard: Vec<String>,
+    /// A sentence for each guard without a usable reply.
+    pub unreachable: Vec<String>,
     /// A sentence for each mark that no lock server can have issued.
     pub incredible: Vec<String>,
 }
 
-impl Testimony {
+impl GuardMarks {
     fn add(&mut self, url: &GuardUrl, answer: Result<Option<Token>, String>) {
         match answer {
             Ok(None) => {}
@@ -86,19 +85,19 @@ impl Testimony {
                 } else {
                     self.incredible.push(format!(
                         "the guard {url} has seen token {mark}, which no lock server can have \
-                         issued: its lock is shut until an operator removes that mark; sign tokens"
+                         issued, and refuses every holder of its lock: see \"A forged mark\" in \
+                         docs/operating/redis-port.md, and sign tokens"
                     ));
                 }
             }
-            Err(why) => self.unheard.push(format!("the guard {url} was not heard: {why}")),
+            Err(why) => self.unreachable.push(format!("the guard {url} gave no mark: {why}")),
         }
     }
 
-    /// Nothing, where every guard has answered and none has seen a token: only then may tokens begin
-    /// at 1.
+    /// Checks that every guard has replied and none has seen a token: only then may tokens begin at 1.
     ///
     /// # Errors
-    /// A sentence with what was said or not said, and what to do.
+    /// A sentence with the replies, and what to do.
     pub fn vouch_for_a_new_namespace(&self) -> Result<(), String> {
         if let Some(highest) = self.highest {
             return Err(format!(
@@ -108,27 +107,27 @@ impl Testimony {
         if self.has_marks {
             return Err(format!("the namespace is not new: {}", self.incredible.join("; ")));
         }
-        self.all_were_heard()
+        self.check_complete()
     }
 
-    /// Nothing, where every guard has answered.
+    /// Checks that every guard has replied.
     ///
     /// # Errors
-    /// A sentence with who has not, and what to do.
-    pub fn all_were_heard(&self) -> Result<(), String> {
-        if self.unheard.is_empty() {
+    /// A sentence with the guards that have not, and what to do.
+    pub fn check_complete(&self) -> Result<(), String> {
+        if self.unreachable.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "whether tokens were issued before is not known, because not every guard answers: {}. \
-             Start the guards, or leave out --guard where you know that they have seen nothing",
-            self.unheard.join("; ")
+            "tokens may have been issued before, because not every guard replies: {}. Start the \
+             guards, or leave out --guard if you know that they have seen no token",
+            self.unreachable.join("; ")
         ))
     }
 
     fn status(&self) -> Status {
         let texts: Vec<&str> =
-            self.unheard.iter().chain(&self.incredible).map(String::as_str).collect();
+            self.unreachable.iter().chain(&self.incredible).map(String::as_str).collect();
         if texts.is_empty() { Status::Ok } else { Status::Warn(texts.join("; ")) }
     }
 }
@@ -142,7 +141,7 @@ impl Guards {
         Self::with_auth(urls, namespace, health, None)
     }
 
-    /// The guards, asked with this `Authorization` header.
+    /// The guards at `urls`, with this `Authorization` header.
     ///
     /// # Errors
     /// A sentence where no HTTP client can be made.
@@ -153,7 +152,7 @@ impl Guards {
         auth: Option<&HeaderValue>,
     ) -> Result<Self, String> {
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(GuardsShared {
                 urls: urls.to_vec(),
                 namespace: namespace.clone(),
                 http: http::client(auth)?,
@@ -165,39 +164,40 @@ impl Guards {
         })
     }
 
-    /// Whether none is named.
+    /// `true` if no guard is named.
     pub fn is_empty(&self) -> bool {
         self.inner.urls.is_empty()
     }
 
-    /// Asks every guard at the same time, for at most [`ASK_TIMEOUT`] each, and notes in `/readyz`
-    /// who was not heard.
-    pub async fn ask(&self) -> Testimony {
+    /// Reads the highest mark of every guard at the same time, for at most [`GUARD_TIMEOUT`] each, and
+    /// reports in `/readyz` the guards that did not reply.
+    pub async fn ask(&self) -> GuardMarks {
         let inner = &*self.inner;
-        let mut testimony = Testimony::default();
+        let mut marks = GuardMarks::default();
         if inner.urls.is_empty() {
-            return testimony;
+            return marks;
         }
-        let questions = inner.urls.iter().map(|url| ask::ask(&inner.http, url, &inner.namespace));
-        let answers = futures_util::future::join_all(questions).await;
+        let requests =
+            inner.urls.iter().map(|url| mark::highest(&inner.http, url, &inner.namespace));
+        let answers = futures_util::future::join_all(requests).await;
         for (url, answer) in inner.urls.iter().zip(answers) {
-            testimony.add(url, answer);
+            marks.add(url, answer);
         }
-        if let Some(highest) = testimony.highest {
+        if let Some(highest) = marks.highest {
             self.saw(highest);
         }
-        inner.is_incomplete.store(!testimony.unheard.is_empty(), Ordering::Relaxed);
+        inner.is_incomplete.store(!marks.unreachable.is_empty(), Ordering::Relaxed);
         inner.asked.store(true, Ordering::Relaxed);
-        inner.health.set(CHECK, testimony.status());
-        testimony
+        inner.health.set(CHECK, marks.status());
+        marks
     }
 
-    /// Whether the guards were asked since this process started; true where none is named.
+    /// `true` if the marks were read since this process started, or no guard is named.
     pub(crate) fn were_asked(&self) -> bool {
         self.is_empty() || self.inner.asked.load(Ordering::Relaxed)
     }
 
-    /// The highest mark that was heard so far; 0 for none.
+    /// Highest mark read so far; 0 for none.
     pub(crate) fn highest(&self) -> u64 {
         self.inner.highest.load(Ordering::Relaxed)
     }
@@ -207,23 +207,22 @@ impl Guards {
         self.inner.highest.fetch_max(mark.get(), Ordering::Relaxed);
     }
 
-    /// Asks again, now and then, for as long as a guard has not been heard, and lifts the counter
-    /// where it turns out to be below a mark.
+    /// Retries in the background while a guard has not replied, and raises the counter above every mark.
     pub(crate) fn follow(&self, store: &Arc<dyn LockStore>, kit: &Kit) {
         if self.is_empty() {
             return;
         }
         let (guards, stop) = (self.clone(), kit.tasks.shutdown_token());
-        // The store must be able to end while this waits.
+        // The store must be able to shut down while this waits.
         let store = Arc::downgrade(store);
         kit.tasks.spawn(async move {
-            stop.run_until_cancelled(guards.ask_again(store)).await;
+            stop.run_until_cancelled(guards.retry(store)).await;
         });
     }
 
-    async fn ask_again(&self, store: Weak<dyn LockStore>) {
+    async fn retry(&self, store: Weak<dyn LockStore>) {
         loop {
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
             let Some(store) = store.upgrade() else { return };
             if !self.inner.is_incomplete.load(Ordering::Relaxed) {
                 continue;
@@ -231,7 +230,7 @@ impl Guards {
             if let Some(mark) = self.ask().await.highest
                 && let Err(error) = store.lift(mark).await
             {
-                tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
+                tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
                 self.inner.is_incomplete.store(true, Ordering::Relaxed);
             }
         }
@@ -246,40 +245,40 @@ mod tests {
         "http://127.0.0.1:7421".parse().unwrap()
     }
 
-    fn testimony(answers: &[Result<Option<u64>, &str>]) -> Testimony {
-        let mut testimony = Testimony::default();
+    fn marks(answers: &[Result<Option<u64>, &str>]) -> GuardMarks {
+        let mut marks = GuardMarks::default();
         for answer in answers {
             let answer = match answer {
                 Ok(mark) => Ok(mark.map(|mark| Token::new(mark).unwrap())),
                 Err(why) => Err((*why).to_owned()),
             };
-            testimony.add(&url(), answer);
+            marks.add(&url(), answer);
         }
-        testimony
+        marks
     }
 
     #[test]
     fn the_highest_of_all_counts_and_silence_hides_none() {
-        let heard = testimony(&[Ok(Some(7)), Err("silent"), Ok(Some(90)), Ok(None)]);
-        assert_eq!(heard.highest, Token::new(90).ok());
-        assert!(heard.has_marks);
-        assert_eq!(heard.unheard.len(), 1);
-        assert!(matches!(heard.status(), Status::Warn(text) if text.contains("silent")));
-        assert_eq!(testimony(&[Ok(None)]), Testimony::default());
-        assert_eq!(testimony(&[Ok(None)]).status(), Status::Ok);
+        let read = marks(&[Ok(Some(7)), Err("silent"), Ok(Some(90)), Ok(None)]);
+        assert_eq!(read.highest, Token::new(90).ok());
+        assert!(read.has_marks);
+        assert_eq!(read.unreachable.len(), 1);
+        assert!(matches!(read.status(), Status::Warn(text) if text.contains("silent")));
+        assert_eq!(marks(&[Ok(None)]), GuardMarks::default());
+        assert_eq!(marks(&[Ok(None)]).status(), Status::Ok);
     }
 
     /// A forged mark must not use up the tokens of the whole namespace; that there is one still
     /// says that the namespace is not new.
     #[test]
-    fn a_mark_that_nobody_can_have_issued_lifts_nothing() {
-        let heard = testimony(&[Ok(Some(Token::MAX)), Ok(Some(5))]);
-        assert_eq!(heard.highest, Token::new(5).ok());
-        assert_eq!(heard.incredible.len(), 1);
-        let alone = testimony(&[Ok(Some(tokens::CREDIBLE_MARK_MAX + 1))]);
+    fn a_mark_that_no_server_can_have_issued_raises_nothing() {
+        let read = marks(&[Ok(Some(Token::MAX)), Ok(Some(5))]);
+        assert_eq!(read.highest, Token::new(5).ok());
+        assert_eq!(read.incredible.len(), 1);
+        let alone = marks(&[Ok(Some(tokens::CREDIBLE_MARK_MAX + 1))]);
         assert_eq!((alone.highest, alone.has_marks), (None, true));
         assert!(matches!(alone.status(), Status::Warn(_)));
-        let last = testimony(&[Ok(Some(tokens::CREDIBLE_MARK_MAX))]);
+        let last = marks(&[Ok(Some(tokens::CREDIBLE_MARK_MAX))]);
         assert_eq!(last.highest, Token::new(tokens::CREDIBLE_MARK_MAX).ok());
     }
 }

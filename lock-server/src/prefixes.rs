@@ -1,4 +1,4 @@
-//! Settings that go for all locks whose names begin alike. Pure.
+//! Settings by lock prefix. Pure.
 //!
 //! A setting is written `PREFIX=VALUE`, and of several that match, the one with the longest prefix
 //! wins. A prefix is plain text: `orders` is also the beginning of `orders2`, so a prefix that
@@ -8,14 +8,14 @@ use std::str::FromStr;
 
 use fence_protocol::LockName;
 
-/// How many prefixes one setting may name.
+/// Largest number of prefixes of one setting.
 pub const PREFIXES_MAX: usize = 256;
 /// The longest prefix, in bytes: no lock has a longer name.
 const PREFIX_BYTES_MAX: usize = 256;
-/// What stands for every lock.
+/// Prefix that matches every lock.
 const EVERY: &str = "*";
 
-/// What goes for the locks whose names begin with a prefix: `PREFIX=VALUE`.
+/// Value for the locks whose names begin with a prefix: `PREFIX=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefixed<T> {
     prefix: String,
@@ -23,7 +23,7 @@ pub struct Prefixed<T> {
 }
 
 impl<T> Prefixed<T> {
-    /// The same with another value.
+    /// Converts the value.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Prefixed<U> {
         Prefixed { prefix: self.prefix, value: convert(self.value) }
     }
@@ -42,7 +42,7 @@ impl<T: FromStr<Err: ToString>> FromStr for Prefixed<T> {
     }
 }
 
-/// The prefix that is meant; empty for every lock.
+/// Checked prefix; empty for every lock.
 fn prefix_of(text: &str) -> Result<&str, String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
     match text {
@@ -61,7 +61,7 @@ fn prefix_of(text: &str) -> Result<&str, String> {
     }
 }
 
-/// What goes for which lock.
+/// Values by lock prefix; the longest prefix wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefixes<T> {
     /// The longest prefix first.
@@ -91,8 +91,8 @@ impl<T: Copy> Prefixes<T> {
         Ok(Self { rules })
     }
 
-    /// What goes for `lock`: the value of the longest prefix that its name begins with.
-    pub fn of(&self, lock: &LockName) -> Option<T> {
+    /// Value of the longest prefix that the name of `lock` begins with.
+    pub fn value_for(&self, lock: &LockName) -> Option<T> {
         let matching = self.rules.iter().find(|rule| lock.as_str().starts_with(&rule.prefix));
         matching.map(|rule| rule.value)
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn of(table: &Prefixes<u32>, lock: &str) -> Option<u32> {
-        table.of(&LockName::new(lock).unwrap())
+        table.value_for(&LockName::new(lock).unwrap())
     }
 
     #[test]

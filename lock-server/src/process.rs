@@ -1,4 +1,4 @@
-//! The lock server as a process: read settings, build, say what is served, serve, drain.
+//! The lock server as a process: read settings, build, print the address, serve, drain.
 #![expect(clippy::print_stderr, clippy::print_stdout, reason = "the terminal is the interface")]
 
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ use service_kit::health::Health;
 use service_kit::process::{self, EXIT_USAGE};
 use service_kit::{Kit, config, telemetry};
 
-/// How long tasks may take to end where the server cannot start.
+/// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);
 
-/// Runs a lock server until it is told to end; `args` begin with the program's name. The binary and the
-/// hidden subcommand of `fence` are this function.
+/// Runs a lock server until a signal ends it; `args` begin with the program's name. The binary and the
+/// hidden subcommand of `fence` call this function.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
         Ok(config) => config,

@@ -1,12 +1,12 @@
-//! Fencing tokens as guards take them.
+//! Signing of fencing tokens.
 
 use fence_protocol::{FencingToken, Keyring, LeaseId, LockName, Namespace, Token};
 
-/// Puts tokens of one namespace into words that its guards believe.
+/// Signs tokens of one namespace for its guards.
 #[derive(Clone, Debug)]
 pub(crate) struct Signer {
     namespace: Namespace,
-    /// None leaves tokens unsigned.
+    /// `None` leaves tokens unsigned.
     keys: Option<Keyring>,
 }
 
@@ -15,7 +15,7 @@ impl Signer {
         Self { namespace, keys }
     }
 
-    /// The value of the `Fencing-Token` header.
+    /// Value of the `Fencing-Token` header.
     pub(crate) fn sign(&self, token: Token, lock: LockName, lease: LeaseId) -> FencingToken {
         let namespace = self.namespace.clone();
         match &self.keys {

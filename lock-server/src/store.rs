@@ -1,4 +1,4 @@
-//! The seam between the HTTP service and whatever remembers leases.
+//! Interface between the HTTP service and the stores of leases.
 //!
 //! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
 //! `embedded` and `redis` cannot drift apart.
@@ -36,17 +36,17 @@ pub(crate) use report::report_waiting;
 pub(crate) use returned::{is_ended, return_lease};
 pub use session::SessionStore;
 
-/// A store of leases: who holds which lock, with which token, until when.
+/// A store of leases, each with its holder, token and expiry.
 ///
 /// # Contract
 /// - Every operation is atomic: it happened entirely or not at all, and operations on one lock have
 ///   one order.
 /// - L1: a grant's token is greater than every token that the namespace has issued before.
-/// - L2: a lock has at most one live exclusive lease and nobody beside it, or shared ones alone, or at
-///   most as many permits as its size, as the store's own clock sees it.
+/// - L2: a lock has at most one live exclusive lease and no other lease beside it, or shared ones alone,
+///   or at most as many permits as its size, by the store's own clock.
 /// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same grant.
 /// - L4: what was answered survives a restart of the process, except in the `memory` store.
-/// - Waiters are served first come, first served, and nobody overtakes them.
+/// - Waiters are granted in arrival order; no later request overtakes them.
 /// - [`StoreError::Unknown`] is returned wherever the operation may or may not have happened; it is
 ///   never turned into success or failure by guessing, and never retried inside the store when it
 ///   could mint a token.
@@ -56,23 +56,23 @@ pub trait LockStore: SessionStore {
     ///
     /// # Cancel safety
     /// Dropping the future of a request that waits in the queue withdraws it: the waiter leaves
-    /// the queue, and a grant that was just made for it is taken back at once. Dropping the future
-    /// of a request with `wait_ms` 0 leaves whatever was done: a repeat with the same id learns it.
+    /// the queue, and a grant that was just made for it is rolled back at once. Dropping the future
+    /// of a request with `wait_ms` 0 leaves its outcome: a retry with the same id returns it.
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError>;
 
     /// Grants several locks in one step, a token each, or none of them: now, or within `wait_ms`.
     ///
     /// Every part has the same lease id, owner, time to live, patience, session and metadata, names
     /// another lock, and takes nothing over. The grants come in the order of the parts. While such a
-    /// request waits it holds nothing: it has a place in each queue, all taken in one step, so that
-    /// any two requests stand in the same order wherever they meet, and no circle of waiting can form.
-    /// The same lease id again is told of the same grants while all of them live.
+    /// request waits it holds nothing: it has an entry in each queue, all added in one step, so that
+    /// any two requests have the same order in every queue, and no deadlock can form. A retry with
+    /// the same lease id returns the same grants while all of them live.
     ///
     /// # Errors
     /// [`StoreError::Part`] names the lock that refused, with why; nothing was changed.
     ///
     /// # Cancel safety
-    /// As [`acquire`](Self::acquire): dropped while it waits, it leaves every queue.
+    /// Like [`acquire`](Self::acquire): if dropped while it waits, it leaves every queue.
     async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError>;
 
     /// Replaces the remaining time of a live lease by `ttl`, or by its own time to live.
@@ -88,49 +88,48 @@ pub trait LockStore: SessionStore {
 
     /// Ends a lease; the next waiter is granted in the same step.
     ///
-    /// An id that is not known is remembered as ended, so that its acquire, should it still be on
-    /// its way, is refused.
+    /// An unknown id is remembered as ended, so that its acquire is refused if it arrives later.
     ///
     /// # Errors
     /// [`StoreError::Lost`] when the lease had ended before, and for an id that is not known.
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError>;
 
-    /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; those who
-    /// wait are granted in the same step. Gives the leases that ended, the oldest first.
+    /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; waiters are
+    /// granted in the same step. Returns the leases that ended, the oldest first.
     ///
     /// # Errors
     /// [`StoreError::NotHeld`] when nothing is live; [`StoreError::Lost`] when the one that was named
     /// is not.
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError>;
 
-    /// A token that no lease has: above every token issued for the lock before, and never issued
-    /// again. Guards are sealed with it.
+    /// Issues a token that no lease has: above every token issued for the lock before. Guards are
+    /// sealed with it.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`], [`StoreError::Unavailable`]; [`StoreError::Unknown`] where a token
     /// may have been used up.
     async fn mint(&self, lock: &LockName) -> Result<Token, StoreError>;
 
-    /// Holder, queue and recent history of one lock. A lock that nothing is known of is free.
+    /// Holder, queue and recent history of one lock. An unknown lock is free.
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError>;
 
     /// Held locks in the order of their names.
     async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError>;
 
-    /// Lets the next token be above `mark`, which a guard has seen. A counter that is not there yet
-    /// has lost its memory: it goes on above everything that can have been issued, and not just
-    /// above that mark. A counter that is at `mark` or above stays as it is.
+    /// Raises the counter, so that the next token is above `mark`, which a guard has seen. A missing
+    /// counter has lost its data: it continues above every token that can have been issued, not just
+    /// above `mark`. A counter at `mark` or above stays as it is.
     ///
     /// # Errors
-    /// [`StoreError`], after which the counter may or may not be lifted.
+    /// [`StoreError`], after which the counter may or may not be raised.
     async fn lift(&self, mark: Token) -> Result<(), StoreError>;
 
-    /// Reports from now on what happens to locks, under the id that is returned; `None` where the
-    /// store does not: then its answers have to be observed.
+    /// Reports the transitions of locks from now on, under the id that is returned; `None` if the store
+    /// cannot: then its replies have to be observed.
     fn report_to(&self, _reports: Arc<dyn Report>) -> Option<records::ServerId> {
         None
     }
 
-    /// What the store is, for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
+    /// Name for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
     fn name(&self) -> &'static str;
 }

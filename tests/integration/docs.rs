@@ -1,6 +1,9 @@
-//! The documentation: its links lead somewhere, and its words are those of the field.
+//! The documentation: its links lead somewhere, its code blocks parse, the files and tests that it names
+//! exist, and its words are those of the field.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -96,14 +99,10 @@ const VAGUE: [(&str, &str); 9] = [
     ("whoever", "the client that, a user that"),
 ];
 
-/// Decisions are frozen when they are made, and keep their words.
 #[test]
 fn pages_name_who_does_what() {
     let mut found = Vec::new();
     for page in pages() {
-        if page.parent().is_some_and(|folder| folder.ends_with("decisions")) {
-            continue;
-        }
         let text = prose(&std::fs::read_to_string(&page).unwrap()).to_lowercase();
         let words = text.split(|c: char| !c.is_alphanumeric());
         for word in words {
@@ -133,8 +132,8 @@ fn named_tests(page: &str) -> Vec<&str> {
 }
 
 /// Every `fn name(` of the sources below these folders.
-fn functions() -> std::collections::HashSet<String> {
-    let mut found = std::collections::HashSet::new();
+fn functions() -> HashSet<String> {
+    let mut found = HashSet::new();
     let mut folders = ["tests", "lock-server", "client"].map(|f| Path::new(ROOT).join(f)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -165,4 +164,128 @@ fn guarantees_name_tests_that_exist() {
 fn code_is_not_searched_for_links() {
     let page = "[a](a.md) `[b](b.md)`\n```\n[c](c.md)\n```\n[d](https://d) [e](e.md#f)";
     assert_eq!(links(page), ["a.md", "e.md#f"]);
+}
+
+/// Pages of docs that a page links, relative to docs.
+fn listed(page: &str) -> BTreeSet<PathBuf> {
+    let docs = Path::new(ROOT).join("docs");
+    let folder = docs.join(page).parent().unwrap().strip_prefix(&docs).unwrap().to_owned();
+    let text = std::fs::read_to_string(docs.join(page)).unwrap();
+    links(&text).iter().map(|link| folder.join(link)).collect()
+}
+
+/// The site has the pages of SUMMARY.md, and readers on a forge start at README.md.
+#[test]
+fn every_page_is_listed() {
+    let docs = Path::new(ROOT).join("docs");
+    let within = |page: &PathBuf| page.strip_prefix(&docs).ok().map(Path::to_owned);
+    let mut expected: BTreeSet<_> = pages().iter().filter_map(within).collect();
+    assert!(expected.remove(Path::new("SUMMARY.md")));
+    assert_eq!(listed("SUMMARY.md"), expected, "docs/SUMMARY.md (left) lists other pages");
+
+    let linked = &listed("README.md") | &listed("decisions/README.md");
+    let missing: Vec<_> =
+        expected.difference(&linked).filter(|page| *page != Path::new("README.md")).collect();
+    assert!(missing.is_empty(), "not in docs/README.md or docs/decisions/README.md: {missing:?}");
+}
+
+#[test]
+fn headings_are_unique_in_their_page() {
+    for page in pages() {
+        let text = prose(&std::fs::read_to_string(&page).unwrap());
+        let mut seen = HashSet::new();
+        for anchor in anchors(&text) {
+            assert!(seen.insert(anchor.clone()), "{}: two headings #{anchor}", page.display());
+        }
+    }
+}
+
+/// A page's code blocks: language and text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(String, String)> = None;
+    for line in page.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(language)) => open = Some((language.to_owned(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, text)), None) => *text += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// Commands of a console block, without their output.
+fn commands(console: &str) -> String {
+    let command =
+        |line: &str| line.strip_prefix("$ ").or(line.strip_prefix("> ")).map(str::to_owned);
+    console.lines().filter_map(command).collect::<Vec<_>>().join("\n")
+}
+
+/// Error of `bash -n`, which parses and runs nothing.
+fn shell_error(script: &str) -> Option<String> {
+    let bash =
+        Command::new("bash").args(["-n", "-c", script]).stdin(Stdio::null()).output().unwrap();
+    (!bash.status.success()).then(|| String::from_utf8_lossy(&bash.stderr).into_owned())
+}
+
+fn block_error(language: &str, text: &str) -> Option<String> {
+    match language {
+        "" => Some("no language".to_owned()),
+        "json" => {
+            serde_json::from_str::<serde_json::Value>(text).err().map(|error| error.to_string())
+        }
+        "bash" | "sh" => shell_error(text),
+        "console" => shell_error(&commands(text)),
+        _ => None,
+    }
+}
+
+#[test]
+fn code_blocks_have_a_language_and_parse() {
+    let mut seen = 0;
+    let mut broken = Vec::new();
+    for page in pages() {
+        for (language, text) in blocks(&std::fs::read_to_string(&page).unwrap()) {
+            seen += 1;
+            if let Some(error) = block_error(&language, &text) {
+                broken.push(format!("{}: {error}\n{text}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "code blocks:\n{}", broken.join("\n"));
+    assert!(seen > 50, "only {seen} code blocks were found");
+}
+
+/// Paths in back quotes: of `.rs` and `.lua` files, and of folders that end in a slash. They are
+/// relative to the folder that follows "elative to", up to the next heading, or to the root.
+fn named_paths(page: &str) -> Vec<PathBuf> {
+    let mut base = PathBuf::new();
+    let mut paths = Vec::new();
+    for line in page.lines() {
+        if line.starts_with("##") {
+            base = PathBuf::new();
+        }
+        if let Some((_, rest)) = line.split_once("elative to `") {
+            base =
+                rest.split_once('`').map(|(folder, _)| PathBuf::from(folder)).unwrap_or_default();
+        }
+        let spans = line.split('`').skip(1).step_by(2);
+        let is_path = |span: &&str| [".rs", ".lua", "/"].iter().any(|end| span.ends_with(end));
+        paths.extend(spans.filter(is_path).map(|span| base.join(span)));
+    }
+    paths
+}
+
+#[test]
+fn internals_name_files_that_exist() {
+    let mut missing = Vec::new();
+    for name in ["architecture.md", "engines.md", "quorum-store.md", "redis-store.md"] {
+        let page =
+            std::fs::read_to_string(Path::new(ROOT).join("docs/internals").join(name)).unwrap();
+        let paths = named_paths(&page);
+        assert!(!paths.is_empty(), "{name} names no file");
+        missing.extend(paths.into_iter().filter(|path| !Path::new(ROOT).join(path).exists()));
+    }
+    assert!(missing.is_empty(), "no such files: {missing:?}");
 }

@@ -31,7 +31,7 @@ async fn refusals(
     count: usize,
 ) -> Vec<fence_protocol::wire::event::Event> {
     until(&format!("{count} refusals of {lock}"), || async {
-        let told = explained(locks, lock).await.told;
+        let told = explained(locks, lock).await.recent;
         (told.refusals.len() >= count).then_some(told.refusals)
     })
     .await
@@ -41,13 +41,6 @@ async fn refusals(
 fn reporting(bases: &[&str]) -> Setup {
     let setup = Setup::fenced_store("memory:");
     bases.iter().fold(setup, |setup, base| setup.arg("--report-to").arg(base))
-}
-
-async fn metric(server: &Server, name: &str) -> u64 {
-    let body = Api::new(&server.base).get("/metrics").await.expect(200).body;
-    let text = String::from_utf8(body.to_vec()).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
 }
 
 /// The line of the check, and that the guard is ready whatever it says.
@@ -93,14 +86,14 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
         told.push(stream.next().await.kind);
     }
     assert_eq!(told.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{told:?}");
-    assert_eq!(metric(&guard, "fence_refusals_reported_total").await, 1);
+    assert_eq!(guard.metric("fence_refusals_reported_total").await, 1);
     until_ready(&guard, "[+]refusal-reports ok").await;
     // The asker's own, and nothing of others.
     let path = format!("/v1/locks/orders%2F42?lease_id={}", new.lease_id);
     let own: ExplainedLock = locks.0.get(&path).await.expect(200).read();
-    assert!(own.told.refusals.is_empty());
-    assert!(own.told.events.iter().all(|event| event.lease_id == Some(new.lease_id)), "{own:?}");
-    assert!(own.told.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
+    assert!(own.recent.refusals.is_empty());
+    assert!(own.recent.events.iter().all(|event| event.lease_id == Some(new.lease_id)), "{own:?}");
+    assert!(own.recent.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
 }
 
 /// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells the
@@ -211,20 +204,20 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
     for _ in 0..count {
         api.put("a", &presented, "late").await.problem(Code::StaleToken);
     }
-    assert_eq!(metric(&guard, "fence_refusals_reported_total").await, 0);
-    assert!(metric(&guard, "fence_refusal_reports_failed_total").await > 0);
-    let unreported = metric(&guard, "fence_refusals_unreported_total").await;
+    assert_eq!(guard.metric("fence_refusals_reported_total").await, 0);
+    assert!(guard.metric("fence_refusal_reports_failed_total").await > 0);
+    let unreported = guard.metric("fence_refusals_unreported_total").await;
     assert!(unreported > 0 && unreported <= 164, "{unreported}");
     let server = Setup::lock_server("memory:").listen(address).start().await;
     let locks = server.locks();
     let told = refusals(&locks, "a", 16).await;
     assert!(told.iter().all(|event| event.lease_id == Some(late)), "{told:?}");
     until_true("all that waited", || async {
-        metric(&guard, "fence_refusals_reported_total").await == count - unreported
+        guard.metric("fence_refusals_reported_total").await == count - unreported
     })
     .await;
-    assert_eq!(explained(&locks, "a").await.told.gap.unwrap().missed, Some(unreported));
-    assert_eq!(metric(&guard, "fence_refusals_waiting").await, 0);
+    assert_eq!(explained(&locks, "a").await.recent.gap.unwrap().missed, Some(unreported));
+    assert_eq!(guard.metric("fence_refusals_waiting").await, 0);
     until_ready(&guard, "[+]refusal-reports ok").await;
 }
 
@@ -312,13 +305,13 @@ async fn a_guard_reports_what_it_has_the_right_to() {
         let headers = [("authorization", "Bearer secret-of-eye")];
         let path = format!("/v1/locks/{}", encode(lock));
         let reply = Api::new(&server.base).send(Method::GET, &path, &headers, "").await;
-        reply.expect(200).read::<ExplainedLock>().told
+        reply.expect(200).read::<ExplainedLock>().recent
     };
     for lock in ["jobs/1", "jobs/2"] {
         until_true("the report", || async { eye(lock).await.refusals.len() == 1 }).await;
     }
     until_true("what was refused is counted", || async {
-        metric(&mine, "fence_refusals_unreported_total").await == 2
+        mine.metric("fence_refusals_unreported_total").await == 2
     })
     .await;
     assert!(eye("other/1").await.refusals.is_empty());

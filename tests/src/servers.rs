@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::api::{Guard, Locks};
+use crate::api::{Api, Guard, Locks};
 use crate::process::{Output, Process, command};
 
 /// How a server of the test run is started.
@@ -101,6 +101,17 @@ pub struct Server {
 }
 
 impl Server {
+    /// Current value of a metric.
+    ///
+    /// # Panics
+    /// If the server has no such metric.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let body = Api::new(&self.base).get("/metrics").await.expect(200).body;
+        let text = String::from_utf8_lossy(&body);
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
+    }
+
     /// A fresh client of its lock contract.
     pub fn locks(&self) -> Locks {
         Locks::new(&self.base)

@@ -16,11 +16,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::{FencingToken, Invalid};
 
-/// What a credential begins with: its kind and version.
+/// Prefix of a credential: its kind and version.
 pub const PREFIX: &str = "fc1_";
-/// What stands between two credentials. Base64url does not use it.
+/// Separator of two credentials. Base64url does not use it.
 pub const SEPARATOR: char = '.';
-/// How many tokens one credential may carry at most.
+/// Largest number of tokens in one credential.
 pub const MAX_TOKENS: usize = 16;
 /// The longest text that is read, in bytes.
 pub const MAX_CREDENTIAL_BYTES: usize = 64 << 10;
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Whoever changes a character has another token or none: no two spellings of one.
+    /// A changed character gives another token or none: a token has one spelling.
     #[test]
     fn one_token_has_one_spelling() {
         let token = token(34, "a");

@@ -38,7 +38,7 @@ pub const MAX_HEADER_BYTES: usize = 1024;
 /// The length of a signature: HMAC-SHA256.
 pub const SIGNATURE_BYTES: usize = 32;
 
-/// What the header says. Holding one proves that the header was well formed, not that it is
+/// Content of the `Fencing-Token` header. A value proves that the header was well formed, not that it is
 /// genuine: for that see [`Keyring::verify`](crate::Keyring::verify).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencingToken {
@@ -46,7 +46,7 @@ pub struct FencingToken {
     pub token: Token,
     /// The lock that the token was granted for.
     pub lock: LockName,
-    /// The grant; tells two holders of one number apart.
+    /// Lease of the grant; distinguishes two holders of one number.
     pub lease: LeaseId,
     /// The name space of the lock.
     pub namespace: Namespace,
@@ -54,7 +54,7 @@ pub struct FencingToken {
     pub signature: Option<Signature>,
 }
 
-/// Which key signed, and the MAC.
+/// Key name and MAC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The key's name.

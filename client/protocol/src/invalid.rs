@@ -1,7 +1,7 @@
 use std::fmt;
 
-/// How much of a refused value an error repeats; the rest is cut, so that a megabyte of nonsense
-/// does not travel into a log line.
+/// Characters of a refused value that an error shows; the rest is cut, so that a megabyte of input does
+/// not end up in a log line.
 const SHOWN_CHARS: usize = 80;
 
 /// A value was refused where it was made.

@@ -31,8 +31,7 @@ impl LockName {
         Ok(Self(text.into()))
     }
 
-    /// Whether these bytes are a name: what [`LockName::new`] would say, without a name or a
-    /// message being made.
+    /// `true` if these bytes are a valid name; like [`LockName::new`], without an allocation.
     pub fn is_valid(bytes: &[u8]) -> bool {
         (1..=Self::MAX_BYTES).contains(&bytes.len())
             && bytes.iter().all(|byte| is_allowed(char::from(*byte)))

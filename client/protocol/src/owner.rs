@@ -75,7 +75,7 @@ macro_rules! checked_text {
 }
 
 checked_text!(
-    /// Who holds a lease, for people to read: 1 to 256 bytes without control characters.
+    /// Owner of a lease, for people to read: 1 to 256 bytes without control characters.
     Owner,
     "owner",
     256,
@@ -102,7 +102,7 @@ checked_text!(
 );
 
 impl Default for Namespace {
-    /// The namespace of whoever did not name one: `default`.
+    /// The namespace `default`.
     fn default() -> Self {
         Self("default".to_owned())
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $retryable:literal, $title:literal, $hint:literal;)*) => {
-        /// What went wrong, as a word that never changes: programs branch on it.
+        /// Stable word for the kind of error: programs branch on it.
         ///
         /// A code fixes the HTTP status, the title, whether the same request may be repeated, and
         /// what to do next unless the place that raised it knows better.
@@ -33,7 +33,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $status,)* Code::Unknown => 500 }
             }
 
-            /// Whether repeating the very same request can help and cannot harm.
+            /// `true` if a retry of the same request can help and cannot harm.
             pub fn retryable(self) -> bool {
                 match self { $(Code::$name => $retryable,)* Code::Unknown => false }
             }
@@ -43,7 +43,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $title,)* Code::Unknown => "Unknown error" }
             }
 
-            /// What to do next.
+            /// Next step for the caller.
             pub fn hint(self) -> &'static str {
                 match self { $(Code::$name => $hint,)* Code::Unknown => "" }
             }
@@ -79,11 +79,11 @@ codes! {
     /// There is nothing under this path.
     NotFound = "not-found", 404, false, "Nothing is here",
         "Check the path; docs/reference/http-api.md lists them all.";
-    /// Nothing is known of the session.
-    SessionUnknown = "session-unknown", 404, false, "The session is not known",
+    /// The session is unknown.
+    SessionUnknown = "session-unknown", 404, false, "The session is unknown",
         "Stop the work that its leases protected; create a new session.";
     /// The path exists, the method does not.
-    MethodNotAllowed = "method-not-allowed", 405, false, "The path does not know this method",
+    MethodNotAllowed = "method-not-allowed", 405, false, "The path does not support this method",
         "Use a method that the Allow header names.";
     /// The request did not arrive in time.
     RequestTimeout = "request-timeout", 408, true, "The request did not arrive in time",
@@ -113,8 +113,8 @@ codes! {
     StaleToken = "stale-token", 412, false, "The token is stale: a newer holder has been here",
         "Stop the work: the lock has passed on. Acquire again and read before you write.";
     /// `If-Match` or `If-None-Match` did not hold.
-    PreconditionFailed = "precondition-failed", 412, false, "The object is not as the condition wants it",
-        "Read the object again and decide anew.";
+    PreconditionFailed = "precondition-failed", 412, false, "The object does not meet the condition",
+        "Read the object again before you decide.";
     /// The body is larger than the limit.
     PayloadTooLarge = "payload-too-large", 413, false, "The body is too large",
         "Send less, or ask the operator to raise the limit that the detail names.";
@@ -192,9 +192,9 @@ pub struct Problem {
     pub detail: String,
     /// The stable word to branch on.
     pub code: Code,
-    /// What to do next.
+    /// Next step for the caller.
     pub hint: String,
-    /// Whether the same request may be repeated.
+    /// `true` if the same request may be retried.
     pub retryable: bool,
     /// Members that only some codes have: `holder`, `reason`, `mark`, …
     #[serde(flatten)]

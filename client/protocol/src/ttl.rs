@@ -1,4 +1,4 @@
-//! How long a lease lives.
+//! Time to live of a lease.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What travels as JSON between clients and the two services.
+//! JSON of requests and replies of the two services.
 //!
 //! Requests refuse unknown fields, so that a misspelt option is an error and not a silent default.
 //! Replies do not, so that an older client reads a newer server. Durations are whole milliseconds

@@ -67,7 +67,7 @@ mod tests {
     use fence_protocol::{LockName, Owner, Token};
 
     use super::*;
-    use crate::guard::tests::mark;
+    use crate::verdict::tests::mark;
 
     fn waiting(token: u64, text: &str) -> Waiting {
         let refusal = ReportedRefusal {

@@ -4,9 +4,9 @@
 //! conformance suite holds them together.
 
 use crate::etag::{Condition, ETag};
-use crate::guard::{Fence, Mark, Verdict, judge};
 use crate::store::once::Known;
 use crate::store::{Operation, Outcome};
+use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// What the step is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub(super) fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tests::mark;
     use crate::key::ObjectKey;
+    use crate::verdict::tests::mark;
 
     fn fence(token: u64, lease: u64) -> Fence {
         Fence { lock: "a".parse().unwrap(), presented: mark(token, lease) }

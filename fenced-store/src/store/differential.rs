@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
 use super::*;
-use crate::guard::tests::mark;
+use crate::verdict::tests::mark;
 use service_kit::Kit;
 use service_kit::health::Health;
 

@@ -15,9 +15,9 @@ use super::report::{Shown, StoreReport};
 use super::{
     FenceList, FenceQuery, FenceStore, Fences, Once, Operation, Outcome, StoreError, probe,
 };
-use crate::commit::marks::Highest;
-use crate::commit::{Committer, FolderError, marks};
-use crate::guard::{Fence, Mark};
+use crate::store::commit::marks::Highest;
+use crate::store::commit::{Committer, FolderError, marks};
+use crate::verdict::{Fence, Mark};
 
 mod names;
 mod step;

@@ -5,7 +5,7 @@ use fence_protocol::{LeaseId, LockName, Token};
 use super::once::First;
 use super::redis::fuzz as redis_store;
 use crate::etag::{Condition, ETag};
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 /// Text: records of named operations, entity tags and conditions, marks and INFO replies.
 /// RESP: the replies of our scripts.

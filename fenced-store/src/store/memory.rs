@@ -16,8 +16,8 @@ use super::{
     Effect, FenceList, FenceQuery, FenceStore, Fences, First, Object, Once, Operation, Outcome,
     StoreError, probe,
 };
-use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
+use crate::verdict::{Fence, Mark};
 
 /// Marks and objects in memory. A restart forgets both: with the process goes what the marks
 /// protected, so nothing that is left can be overwritten.

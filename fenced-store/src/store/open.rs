@@ -14,7 +14,7 @@ use super::FenceStore;
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
 use super::redis::{RedisOptions, RedisStore, Shared};
-use crate::commit::FolderError;
+use crate::store::commit::FolderError;
 
 /// Which store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
 /// `redis-cluster://host:port,host:port`.

@@ -14,8 +14,8 @@ use service_kit::{Kit, ids};
 
 use super::{Effect, FenceStore, Object, Operation, Outcome};
 use crate::etag::{Condition, ETag};
-use crate::guard::{Fence, Mark};
 use crate::key::ObjectKey;
+use crate::verdict::{Fence, Mark};
 
 const RACERS: usize = 64;
 const ROUNDS: u64 = 3;
@@ -164,7 +164,7 @@ mod tests {
         }
 
         async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
-            use crate::guard::{Verdict, judge};
+            use crate::verdict::{Verdict, judge};
             let mark = *self.mark.lock().unwrap();
             tokio::task::yield_now().await;
             Ok(match judge(mark, fence.presented) {

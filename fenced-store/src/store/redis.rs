@@ -22,7 +22,7 @@ use super::{
 };
 use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;

@@ -1,11 +1,11 @@
-//! Which right each request needs.
+//! Rights that requests need.
 
 use axum::extract::Query;
 use axum::http::Method;
 use serde::Deserialize;
 use service_kit::access::{Asked, Need, Verb};
 
-/// What a request needs; what is not named here nobody may do.
+/// Returns the right that a request needs. A route that is not named here is refused.
 pub(crate) fn need(asked: &Asked<'_>) -> Need {
     let lock = || asked.param("lock").as_bytes().to_vec();
     let whole = Vec::new;
@@ -15,7 +15,7 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
             Some(lock) => Need::Name(Verb::Read, lock.into_bytes()),
             None => Need::Under(Verb::Read, asked.prefix()),
         },
-        // Which locks stands in the body; each is checked there.
+        // The body names the locks; the handler checks each.
         (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
         (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Report),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
@@ -24,8 +24,8 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
             "/v1/locks/{lock}/acquire" | "/v1/locks/{lock}/renew" | "/v1/locks/{lock}/release",
         ) => Need::Name(Verb::Acquire, lock()),
         (&Method::POST, "/v1/locks/{lock}/revoke") => Need::Name(Verb::Revoke, lock()),
-        // A session has no name, but a principal, whom the handler knows; its locks are checked when
-        // they are acquired.
+        // A session has no name, but a principal, which the handler checks; its locks are checked
+        // when they are acquired.
         (&Method::GET, "/v1/sessions") => Need::Under(Verb::Read, whole()),
         (&Method::GET, "/v1/sessions/{id}") => Need::Somewhere(Verb::Read),
         (&Method::POST, "/v1/sessions" | "/v1/sessions/{id}/heartbeat")
@@ -35,8 +35,7 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
     }
 }
 
-/// The one lock whose events are asked for. Where the query cannot be read, the handler will not read
-/// it either.
+/// Lock whose events the query names. If the query is malformed, the handler refuses it later.
 fn watched(asked: &Asked<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Watch {

@@ -17,17 +17,17 @@ use lease::tokens;
 
 /// The largest metadata, as JSON text, in bytes.
 const METADATA_BYTES_MAX: usize = 4_096;
-/// Who asks when nobody says so.
+/// Owner of a request that names none.
 const ANONYMOUS: &str = "anonymous";
 
 /// Grants, waits or refuses.
 ///
 /// # Cancel safety
 /// The server drops this when the client hangs up. A waiter then leaves the queue, and a grant that
-/// was just made for it is taken back (see [`LockStore::acquire`](crate::store::LockStore::acquire)).
-/// A request that does not wait is completed. A grant under an id that this server made up is then
-/// taken back too, because no client can ask for it again; one under the client's own id stays, because
-/// a retry will.
+/// was just made for it is rolled back (see [`LockStore::acquire`](crate::store::LockStore::acquire)).
+/// A request that does not wait is completed. A grant under an id that this server generated is then
+/// rolled back too, because no client can retry with it; one under the client's own id stays for its
+/// retry.
 pub(super) async fn acquire(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -57,7 +57,7 @@ pub(super) async fn acquire(
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
     let result = sealed::one(&service, &lock, session, result).await;
-    // Whoever is told that the outcome is unknown has no id to ask again with.
+    // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
@@ -72,7 +72,7 @@ pub(super) async fn acquire(
     Ok(ApiJson(service.lease_reply(lock, grant)))
 }
 
-/// Tells the account of the caller what became of the lease.
+/// Updates the caller's quota with the outcome.
 pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
     match remaining_ms {
         Ok(remaining_ms) => hold.granted(remaining_ms),
@@ -82,7 +82,7 @@ pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
     }
 }
 
-/// The store's answer; none where the server began to shut down while the request waited.
+/// Awaits the store's reply; returns `None` if the server begins to shut down while the request waits.
 ///
 /// # Cancel safety
 /// Dropped, it withdraws a request that waits, and completes one that does not.
@@ -131,7 +131,8 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     })
 }
 
-/// A lease of a session is that owner's, who need not say so again, and its principal's alone.
+/// Checks that the session belongs to the caller, and takes the owner from the session where the
+// request names none.
 pub(super) async fn within_session(
     service: &Service,
     caller: Caller,
@@ -153,7 +154,7 @@ pub(super) async fn within_session(
     Ok((caller.within(Some(session)), Some(owner)))
 }
 
-/// Who asks where nobody says so.
+/// Owner of a request that names none.
 pub(super) fn anonymous() -> Result<Owner, Reject> {
     Ok(Owner::new(ANONYMOUS)?)
 }
@@ -167,7 +168,7 @@ pub(super) fn check_wait(wait_ms: u64) -> Result<(), Reject> {
     }
 }
 
-/// How the lease is to share its lock.
+/// Checked mode of the lease, with the size of a semaphore.
 pub(super) fn mode(mode: LeaseMode, size: Option<u32>) -> Result<Mode, String> {
     match (mode, size) {
         (LeaseMode::Exclusive, None) => Ok(Mode::Exclusive),
@@ -199,7 +200,7 @@ pub(super) fn metadata(metadata: Option<&serde_json::Value>) -> Result<Option<St
     }
 }
 
-/// Whom the request wants to take the lock from; it must say who it is itself.
+/// Checked takeover of the request, which must name its own owner.
 fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
     let takeover = match (request.takeover, request.takeover_of) {
         (false, None) => return Ok(Takeover::Never),
@@ -233,7 +234,8 @@ fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
     Ok(takeover)
 }
 
-/// A wish that no guard can have had a reason for would use up the tokens that are left.
+/// Refuses a `min_token` above every token that a guard can have seen: it would use up the tokens
+// that are left.
 pub(super) fn check_min_token(service: &Service, min_token: Option<Token>) -> Result<(), String> {
     let ceiling = tokens::min_token_ceiling(0, service.kit.clock.wall_ms());
     match min_token {

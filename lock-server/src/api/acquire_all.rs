@@ -18,8 +18,8 @@ use crate::store::{Acquire, StoreError, Takeover};
 /// Grants a lease of each lock, waits for all of them, or refuses.
 ///
 /// # Cancel safety
-/// As a single acquire: the request leaves every queue, and grants that nobody can ask for again
-/// are taken back.
+/// Like a single acquire: the request leaves every queue, and grants that no client can retry are
+/// rolled back.
 pub(super) async fn acquire_all(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -50,7 +50,7 @@ pub(super) async fn acquire_all(
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
     let result = sealed::all(&service, &locks, session, result).await;
-    // Whoever is told that the outcome is unknown has no id to ask again with.
+    // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
@@ -70,7 +70,7 @@ pub(super) async fn acquire_all(
     Ok(ApiJson(LeasesReply { leases }))
 }
 
-/// So many locks as are allowed, each once.
+/// Checks the number of locks, and that each is named once.
 fn check_locks(locks: &[LockWish]) -> Result<(), Reject> {
     if locks.is_empty() || locks.len() > LOCKS_PER_ACQUIRE_MAX {
         let count = locks.len();
@@ -123,7 +123,7 @@ fn check(
     Ok(parts.collect())
 }
 
-/// Room for every lease, or for none of them.
+/// Reserves quota for every lease, or for none of them.
 fn hold(caller: &Caller, parts: &[Acquire], made_up: bool) -> Result<Vec<Hold>, Reject> {
     let mut holds: Vec<Hold> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -139,7 +139,7 @@ fn hold(caller: &Caller, parts: &[Acquire], made_up: bool) -> Result<Vec<Hold>, 
     Ok(holds)
 }
 
-/// The problem for a refusal of the whole request; of one of its locks it names that.
+/// Converts a refusal of the whole request, or of the one lock that it names, into its problem.
 fn reject(locks: &[LockName], refusal: StoreError) -> Reject {
     match (refusal, locks) {
         (StoreError::Unknown(reason), _) => Reject::new(

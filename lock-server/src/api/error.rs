@@ -8,7 +8,7 @@ use super::sessions;
 
 use crate::store::{NoTakeover, StoreError};
 
-/// How long to wait before a store that is away is tried again, in seconds.
+/// `Retry-After` of a request to an unreachable store, in seconds.
 const RETRY_AFTER_SECS: u64 = 1;
 
 /// A value that breaks a rule of the API.
@@ -20,8 +20,8 @@ fn no_takeover(why: NoTakeover) -> &'static str {
     match why {
         NoTakeover::OtherOwner => "takeover never crosses owners",
         NoTakeover::NoIncarnation => {
-            "its holder gave no incarnation, so that nobody can tell an earlier life from a second \
-             process; name its lease in takeover_of"
+            "its holder gave no incarnation, so an earlier incarnation cannot be distinguished from \
+             a second process; name its lease in takeover_of"
         }
         NoTakeover::WasTakenOver => {
             "this incarnation was itself taken over by a later one; it must stop"
@@ -70,7 +70,7 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
             Reject::new(Code::LockKindConflict, format!("lock {lock} is in use as {kind}"))
         }
         StoreError::Part { lock, refusal } => reject(&lock, *refusal).with("lock", &lock),
-        StoreError::NotHeld => Reject::new(Code::NotFound, format!("nobody holds lock {lock}"))
+        StoreError::NotHeld => Reject::new(Code::NotFound, format!("lock {lock} is not held"))
             .hint("There is nothing to do."),
         StoreError::IdConflict { owner } => Reject::new(
             Code::LeaseIdConflict,
@@ -91,14 +91,14 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         StoreError::Paused { left_ms } => Reject::new(Code::StoreUnavailable, refusal.to_string())
             .with("paused_ms", left_ms)
             .retry_after(left_ms.div_ceil(1_000).max(1))
-            .hint("Ask with wait_ms, which keeps a place in the queue, or again later."),
+            .hint("Retry with wait_ms, which joins the queue, or retry later."),
         StoreError::NotOffered { .. } => not_offered(&refusal),
         StoreError::Unavailable(reason) => {
             Reject::new(Code::StoreUnavailable, reason).retry_after(RETRY_AFTER_SECS)
         }
         StoreError::Unknown(reason) => Reject::new(
             Code::OutcomeUnknown,
-            format!("whether it was done for lock {lock} is not known: {reason}"),
+            format!("the outcome of the request for lock {lock} is unknown: {reason}"),
         )
         .with("outcome", "unknown"),
     }

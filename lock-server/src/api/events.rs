@@ -20,7 +20,7 @@ use service_kit::problem::{ApiJson, ApiQuery, Reject, Result};
 use super::{Service, error, inspect};
 use crate::events::{EventId, Reader, Watched};
 
-/// What a browser, or any client of such a stream, sends to resume it.
+/// Header by which a client of server-sent events, such as a browser, resumes its stream.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// The query of the stream.
@@ -43,7 +43,7 @@ impl Watch {
     }
 }
 
-/// The events of one lock, or of those whose names begin with a prefix, from now or from `Last-Event-ID` on.
+/// Streams the events of one lock, or of the locks under a prefix, from now or from `Last-Event-ID` on.
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -56,7 +56,7 @@ pub(super) async fn events(
         let detail = "this server keeps no events (--event-history 0)";
         return Err(Reject::new(Code::NotOffered, detail));
     }
-    // Before the readers of all are counted: nobody is to take the places of the others.
+    // Before the readers of all callers are counted: one caller must not use up the limit.
     let waiting = caller.wait()?;
     let Some(reader) = Reader::new(&service.events, watched.clone(), seen).await else {
         let detail = "the readers of events: the limit is reached (--max-event-readers)";
@@ -80,14 +80,14 @@ fn event_id(bytes: &[u8]) -> Result<EventId> {
     })
 }
 
-/// Takes down what a guard refused, for those who ask what became of a lease.
+/// Records refusals that a guard reports, for `fence explain` and the event stream.
 pub(super) async fn refusals(
     State(service): State<Arc<Service>>,
     caller: Caller,
     ApiJson(report): ApiJson<RefusalsReport>,
 ) -> Result<Json<RefusalsReply>> {
     if !service.events.is_on() {
-        let detail = "this server keeps no events (--event-history 0), so that nobody would see it";
+        let detail = "this server keeps no events (--event-history 0), so the report would be lost";
         return Err(Reject::new(Code::NotOffered, detail));
     }
     let taken = report.refusals.len();
@@ -96,19 +96,19 @@ pub(super) async fn refusals(
         return Err(error::invalid(text));
     }
     if report.dropped > 0 {
-        // The gap is told to the readers of every lock.
+        // The gap is sent to the readers of every lock.
         caller.may_all(Verb::Report)?;
     }
     for refusal in &report.refusals {
         caller.may(Verb::Report, refusal.lock.as_str())?;
     }
     for refusal in report.refusals {
-        service.events.tell(refused(refusal));
+        service.events.publish(refused(refusal));
     }
     if report.dropped > 0 {
         let mut gap = Event::new(EventKind::Gap).text("a guard could not report refusals");
         gap.missed = Some(report.dropped);
-        service.events.tell(gap);
+        service.events.publish(gap);
     }
     Ok(Json(RefusalsReply { taken }))
 }

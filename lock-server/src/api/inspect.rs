@@ -13,7 +13,7 @@ use service_kit::problem::{ApiPath, ApiQuery, Reject};
 use super::{Service, error};
 use crate::store::ListQuery;
 
-/// How many locks a page holds at most.
+/// Largest number of locks on a page.
 const PAGE_MAX: usize = 1_000;
 
 /// The query of one lock.
@@ -23,7 +23,7 @@ pub(super) struct Asker {
     lease_id: Option<LeaseId>,
 }
 
-/// One lock, and what happened to it lately, or to one lease on it.
+/// One lock with its recent events, or those of one lease.
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
     ApiPath(lock): ApiPath<LockName>,
@@ -31,7 +31,7 @@ pub(super) async fn show(
 ) -> Result<Json<ExplainedLock>, Reject> {
     let now = service.store.show(&lock).await;
     let now = now.map_err(|refusal| error::reject(&lock, refusal))?;
-    Ok(Json(ExplainedLock { now, told: service.events.of_lock(&lock, asker.lease_id) }))
+    Ok(Json(ExplainedLock { now, recent: service.events.of_lock(&lock, asker.lease_id) }))
 }
 
 /// The query of a listing.
@@ -49,7 +49,7 @@ impl Default for Page {
     }
 }
 
-/// Held locks, a page at a time.
+/// A page of held locks.
 pub(super) async fn list(
     State(service): State<Arc<Service>>,
     ApiQuery(page): ApiQuery<Page>,
@@ -66,7 +66,7 @@ pub(super) async fn list(
     })
 }
 
-/// Refuses what no lock name can begin with.
+/// Checks that a lock name can begin with `prefix`.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), Reject> {
     if prefix.len() <= LockName::MAX_BYTES && prefix.bytes().all(is_name_byte) {
         return Ok(());

@@ -14,7 +14,7 @@ use crate::counters::Operation;
 use crate::guards::revoke::{Done, Failed, Revocation, Why};
 use crate::store::Revoke;
 
-/// Seals the guards, ends whatever lease is live, or one of several, and writes down why.
+/// Seals the guards, ends every live lease or the one that is named, and records the reason.
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -26,11 +26,11 @@ pub(super) async fn revoke(
     service.counters.count(Operation::Revoke, result.as_ref().err().map(Reject::code));
     let reply = result.inspect_err(|reject| {
         if let Some(guards) = reject.problem().extension::<Vec<GuardSeal>>("guards") {
-            caller.note("guards", told(&guards));
+            caller.note("guards", outcomes(&guards));
         }
     })?;
     if !reply.guards.is_empty() {
-        caller.note("guards", told(&reply.guards));
+        caller.note("guards", outcomes(&reply.guards));
     }
     if let Some(ended) = &reply.ended {
         caller.note("lease_id", ended.lease_id);
@@ -70,11 +70,11 @@ async fn run(
     }
 }
 
-/// Writes down what was done, whatever came after it.
+/// Records what was revoked, also when a later step failed.
 fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &Done) {
-    let (reason, guards) = (&request.reason, told(&done.guards));
+    let (reason, guards) = (&request.reason, outcomes(&done.guards));
     for ended in &done.ended {
-        service.events.tell_end(ended, Some(reason.to_string()));
+        service.events.publish_end(ended, Some(reason.to_string()));
         let (lease_id, token) = (ended.lease_id, ended.token);
         tracing::info!(target: "audit", %lock, %lease_id, %token, %reason, guards, "a lease was revoked");
     }
@@ -83,13 +83,13 @@ fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &D
     }
 }
 
-/// Guards as a line of text.
-fn told(guards: &[GuardSeal]) -> String {
-    let told = |seal: &GuardSeal| match (seal.mark, &seal.problem) {
+/// Outcome of each guard, as one line of text.
+fn outcomes(guards: &[GuardSeal]) -> String {
+    let line = |seal: &GuardSeal| match (seal.mark, &seal.problem) {
         (Some(mark), None) => format!("{} sealed at {mark}", seal.guard),
         (_, problem) => format!("{}: {}", seal.guard, problem.as_deref().unwrap_or("no answer")),
     };
-    guards.iter().map(told).collect::<Vec<_>>().join("; ")
+    guards.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 fn reject(lock: &LockName, Failed { why, done }: Failed) -> Reject {
@@ -99,11 +99,11 @@ fn reject(lock: &LockName, Failed { why, done }: Failed) -> Reject {
             let detail = format!(
                 "not every guard could be sealed, and --revoke-unsealed is refuse, so nothing of \
                  lock {lock} was revoked: {}",
-                told(&done.guards)
+                outcomes(&done.guards)
             );
-            let hint = "Look at the guards that the detail names, and revoke again; or block the \
-                        session and wait for its end. Guards that were sealed refuse the holder \
-                        already.";
+            let hint = "Check the guards that the detail names, and revoke again; or block the \
+                        session and wait for its end. Guards that were sealed already refuse the \
+                        holder.";
             Reject::new(Code::GuardUnsealed, detail).hint(hint).retry_after(1)
         }
     };

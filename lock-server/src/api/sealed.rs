@@ -1,4 +1,4 @@
-//! Between a grant and its reply: `--seal` may want the guards to know first.
+//! Between a grant and its reply: seals the guards first where `--seal` requires it.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LockName, SessionId};
@@ -8,36 +8,36 @@ use super::Service;
 use crate::guards::NotSealed;
 use crate::store::{Grant, StoreError};
 
-/// Why the client is not told of a grant.
+/// Reason why a grant is not acknowledged.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// There is none.
+    /// The store granted nothing.
     Store(StoreError),
     /// A guard was not sealed.
     Unsealed(NotSealed),
 }
 
 impl Refused {
-    /// Whether nobody knows that there is no lease.
+    /// `true` if a lease may exist.
     pub(super) fn is_unknown(&self) -> bool {
         match self {
             Self::Store(refusal) => matches!(refusal, StoreError::Unknown(_)),
-            Self::Unsealed(unsealed) => !unsealed.is_given_back,
+            Self::Unsealed(unsealed) => !unsealed.is_rolled_back,
         }
     }
 
-    /// Whether it is certain that no lease has this id, whoever asked for it first. Of a request for
-    /// several locks it is not: others of them may have one.
+    /// `true` if it is certain that no lease has this id. For a request of several locks it is not:
+    /// other locks may have a lease with it.
     pub(super) fn has_no_lease(&self) -> bool {
         match self {
             Self::Store(refusal) => {
                 matches!(refusal, StoreError::Lost { .. } | StoreError::Held { .. })
             }
-            Self::Unsealed(unsealed) => unsealed.is_given_back,
+            Self::Unsealed(unsealed) => unsealed.is_rolled_back,
         }
     }
 
-    /// The problem; `store` makes that of a store's refusal.
+    /// Converts into the problem; `store` converts a store's refusal.
     pub(super) fn reject(self, store: impl FnOnce(StoreError) -> Reject) -> Reject {
         match self {
             Self::Store(refusal) => store(refusal),
@@ -46,10 +46,10 @@ impl Refused {
     }
 }
 
-/// The grant, once its client may be told of it.
+/// Returns the grant once it may be acknowledged.
 ///
 /// # Cancel safety
-/// Dropped, it leaves the lease as it is: the caller takes it back where nobody can ask again.
+/// If dropped, the lease stays as it is: the caller rolls it back if no client can retry.
 pub(super) async fn one(
     service: &Service,
     lock: &LockName,
@@ -61,7 +61,7 @@ pub(super) async fn one(
     if is_over(&grant, session) { Err(Refused::Store(expired())) } else { Ok(grant) }
 }
 
-/// The grants of one step, once their client may be told of them; none of them otherwise.
+/// Returns the grants of one step once all may be acknowledged, or none of them.
 pub(super) async fn all(
     service: &Service,
     locks: &[LockName],
@@ -80,8 +80,8 @@ pub(super) async fn all(
     }
 }
 
-/// Whether the time of a lease was over before its client could be sent the reply. A lease of a session
-/// has no time of its own: a heartbeat may have extended it since.
+/// `true` if the lease expired before the reply could be sent. A lease of a session has no time of its
+/// own: a heartbeat may have extended it since.
 fn is_over(grant: &Grant, session: Option<SessionId>) -> bool {
     session.is_none() && grant.remaining_ms == 0
 }

@@ -1,9 +1,9 @@
 //! `/v1/sessions`: a heartbeat keeps every lease that is bound to a session.
 //!
-//! Where there is an access file, a session belongs to the principal that began it: nobody else
-//! heartbeats, ends or uses it. The store keeps whose it is, so that every server before it and every
-//! later life of this one knows. It never changes while the session lives, so it is asked for once and
-//! then remembered for as long as the session lives at least: a heartbeat stays one step of the store.
+//! With an access file, a session belongs to the principal that began it: no other principal
+//! heartbeats, ends or uses it. The store keeps the principal, so that every server on the store knows
+//! it, also after a restart. It never changes while the session lives, so each server reads it once and
+//! caches it for the life of the session: a heartbeat stays one operation of the store.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use super::{Service, acquire, error};
 use crate::counters::Operation;
 use crate::store::{NewSession, NoSession, SessionRefusal, StoreError};
 
-/// How many sessions a page holds at most.
+/// Largest number of sessions on a page.
 const PAGE_MAX: usize = 1_000;
 
-/// Begins a session. A repeat with the same `session_id` is harmless.
+/// Begins a session. A retry with the same `session_id` is idempotent.
 pub(super) async fn create(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -47,7 +47,7 @@ pub(super) async fn create(
     }
     if let Err(StoreError::Session(SessionRefusal { why: NoSession::OtherOwner(_), .. })) = &result
     {
-        // Who that is, is told to nobody else.
+        // The owner's name is shown to its principal alone.
         own(&service, &caller, id).await?;
     }
     let reply = finish(&service, Operation::CreateSession, result)?;
@@ -55,7 +55,7 @@ pub(super) async fn create(
     Ok(reply)
 }
 
-/// Gives the session, and every lease of it, its time again.
+/// Renews the session and every lease of it.
 pub(super) async fn heartbeat(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -84,7 +84,7 @@ pub(super) async fn end(
     finish(&service, Operation::EndSession, result)
 }
 
-/// Refuses the session of somebody else. One that does not live is nobody's: the store says so.
+/// Refuses a session of another principal. One that is not live passes: the store will refuse it.
 pub(super) async fn own(service: &Service, caller: &Caller, id: SessionId) -> Result<(), Reject> {
     if caller.owns_session(id) {
         return Ok(());
@@ -96,7 +96,7 @@ pub(super) async fn own(service: &Service, caller: &Caller, id: SessionId) -> Re
     }
 }
 
-/// Takes down that a session is the caller's, and refuses what is told of another one's.
+/// Caches that a session is the caller's, and refuses the reply about another principal's.
 pub(super) fn mine(caller: &Caller, session: &SessionReply) -> Result<(), Reject> {
     let id = session.session_id;
     let verdict = caller.is_session_of(id, session.principal.as_deref());
@@ -115,8 +115,8 @@ fn forget_ended<T>(caller: &Caller, result: &Result<T, StoreError>) {
     }
 }
 
-/// Refuses heartbeats from now on, and writes down why. What the session holds stays its own until
-/// its time has passed: nobody is left believing while another is granted.
+/// Refuses heartbeats from now on, and records the reason. The session keeps its leases until its
+/// time is over, so that no other client is granted a lock that the holder still believes it holds.
 pub(super) async fn block(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -137,7 +137,7 @@ pub(super) async fn block(
     Ok(reply)
 }
 
-/// One session with its leases, to whoever began it, and to whoever may read everything.
+/// One session with its leases, for the principal that began it and for those that may read all.
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -195,16 +195,16 @@ pub(super) fn reject(refusal: StoreError) -> Reject {
         }
         StoreError::Unknown(reason) => Reject::new(
             Code::OutcomeUnknown,
-            format!("whether it was done for the session is not known: {reason}"),
+            format!("the outcome of the request for the session is unknown: {reason}"),
         )
-        .hint("Repeat the request with the same session_id: it is done at most once.")
+        .hint("Retry with the same session_id: the request is idempotent.")
         .with("outcome", "unknown"),
         refusal @ StoreError::NotOffered { .. } => error::not_offered(&refusal),
         other => Reject::new(Code::StoreUnavailable, other.to_string()).retry_after(1),
     }
 }
 
-/// The problem for what a session does not allow.
+/// Converts a refusal by a session into its problem.
 pub(super) fn problem(refusal: SessionRefusal) -> Reject {
     let detail = refusal.to_string();
     let reject = match refusal.why {

@@ -1,4 +1,4 @@
-//! Grants that nobody can have heard of.
+//! Rollback of grants whose ids no client has received.
 
 use std::sync::Arc;
 
@@ -8,24 +8,23 @@ use futures_util::future::join_all;
 use super::Service;
 use crate::store::return_lease;
 
-/// For how long a lease may live at least that was asked for: that of a session has the session's time,
-/// and no heartbeat gets through while the store cannot be used.
+/// Shortest life to assume for a requested lease, in milliseconds: a lease of a session lives as long as
+/// the session, and no heartbeat succeeds while the store is unreachable.
 const LIVES_MS_MIN: u64 = 60_000;
 
-/// Takes the leases back that were granted under an id that this server made up, when the client
-/// goes away before it is told the id, or is told that the outcome is unknown: nobody can ask for
-/// them again.
+/// Rolls back leases that were granted under an id that this server generated, if the client hangs up
+/// before it receives the id or receives an unknown outcome: it cannot retry with the id.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     service: Arc<Service>,
-    /// Empty once the answer is there.
+    /// Empty once the reply is delivered.
     locks: Vec<LockName>,
     lease_id: LeaseId,
     lives_ms: u64,
 }
 
 impl Undelivered {
-    /// A request whose leases end by themselves within `lives_ms`, where they are not a session's.
+    /// Watches a request whose leases expire within `lives_ms`, unless they belong to a session.
     pub(super) fn new(
         service: Arc<Service>,
         locks: Vec<LockName>,
@@ -35,7 +34,7 @@ impl Undelivered {
         Self { service, locks, lease_id, lives_ms: lives_ms.max(LIVES_MS_MIN) }
     }
 
-    /// The client is told: the leases are its own.
+    /// Records that the client receives the reply: the leases are its own.
     pub(super) fn is_delivered(&mut self) {
         self.locks.clear();
     }

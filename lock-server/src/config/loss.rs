@@ -6,7 +6,7 @@ use fence_protocol::duration;
 
 use crate::store::{AfterLoss, LossOptions};
 
-/// What becomes of grants when Redis lost its memory, or when its clock jumped.
+/// Handling of grants after Redis lost data or its clock jumped.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LossFlags {
     /// When Redis may have lost leases, grants wait, or grant at once. wait: no lock is granted

@@ -7,12 +7,12 @@ use fence_protocol::duration;
 use crate::store::StoreUrl;
 use crate::store::records::redis::ReplicaOptions;
 
-/// More replicas than that nobody waits for.
+/// Largest number of replicas to wait for.
 const MOST: u32 = 64;
-/// A caller has no patience for more.
+/// Longest time to wait for them.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Which replicas must have a grant before its caller is told.
+/// Replicas that must have a grant before it is acknowledged.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReplicaFlags {
     /// Redis replicas that must have a grant before it is acknowledged. A grant that fewer have in
@@ -26,7 +26,7 @@ pub struct ReplicaFlags {
 }
 
 impl ReplicaFlags {
-    /// What the store is told.
+    /// Options of the store.
     pub(super) fn options(&self) -> ReplicaOptions {
         ReplicaOptions { count: self.wait_replicas, timeout: self.wait_timeout }
     }

@@ -35,12 +35,12 @@ fn seals_and_delays_go_by_prefix() {
                 --lock-delay jobs/quick/=0s --revoke-unsealed refuse";
     let settings = settings(args).unwrap();
     let lock = |name: &str| fence_protocol::LockName::new(name).unwrap();
-    assert_eq!(settings.seal.of(&lock("pay/1")), Some(SealMode::Required));
-    assert_eq!(settings.seal.of(&lock("pay/test/1")), Some(SealMode::Off));
-    assert_eq!(settings.seal.of(&lock("jobs/1")), Some(SealMode::Lazy));
-    assert_eq!(settings.lock_delays.of(&lock("jobs/1")), Some(15_000));
-    assert_eq!(settings.lock_delays.of(&lock("jobs/quick/1")), Some(0));
-    assert_eq!(settings.lock_delays.of(&lock("pay/1")), None);
+    assert_eq!(settings.seal.value_for(&lock("pay/1")), Some(SealMode::Required));
+    assert_eq!(settings.seal.value_for(&lock("pay/test/1")), Some(SealMode::Off));
+    assert_eq!(settings.seal.value_for(&lock("jobs/1")), Some(SealMode::Lazy));
+    assert_eq!(settings.lock_delays.value_for(&lock("jobs/1")), Some(15_000));
+    assert_eq!(settings.lock_delays.value_for(&lock("jobs/quick/1")), Some(0));
+    assert_eq!(settings.lock_delays.value_for(&lock("pay/1")), None);
     assert_eq!(settings.revoke_unsealed, Unsealed::Refuse);
 }
 

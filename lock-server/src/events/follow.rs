@@ -1,4 +1,4 @@
-//! Looks at leases whose time is over, and tells what the store says of their end.
+//! Reads expired leases from the store, and publishes how they ended.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::Events;
 use super::deadlines::Key;
 use crate::store::{LockStore, StoreError};
 
-/// How many locks are asked about at the same time: it bounds what this costs the store.
+/// Number of locks that are read at the same time: it bounds the load on the store.
 const BATCH: usize = 32;
-/// How long to rest when nothing is due.
+/// Pause when nothing is due.
 const IDLE: Duration = Duration::from_secs(3_600);
-/// When to ask again after the store did not answer.
+/// Pause before a retry when the store did not reply, in milliseconds.
 const AGAIN_MS: u64 = 1_000;
-/// When to ask again after a lock that so many share was shown without naming this lease.
+/// Pause before a retry when a lock has more leases than were listed, in milliseconds.
 const UNLISTED_MS: u64 = 30_000;
 
 /// Follows leases until shutdown, or until the store is gone.
@@ -65,19 +65,19 @@ fn settle(events: &Events, key: &Key, shown: Result<LockReply, StoreError>) {
     let (lock, lease_id) = key;
     let now_ms = events.inner.clock.monotonic_ms();
     let Ok(shown) = shown else {
-        events.state().deadlines.look(key, now_ms + AGAIN_MS);
+        events.state().deadlines.make_due(key, now_ms + AGAIN_MS);
         return;
     };
     let mut live = shown.holder.iter().chain(&shown.also_held);
     if let Some(holder) = live.find(|holder| holder.lease_id == *lease_id) {
-        events.state().deadlines.lives(key, now_ms, holder.info.expires_in_ms);
+        events.state().deadlines.extend(key, now_ms, holder.info.expires_in_ms);
         return;
     }
     let ended = shown.history.iter().find(|ended| ended.lease_id == *lease_id);
     let listed = usize::from(shown.holder.is_some()) + shown.also_held.len();
     if ended.is_none() && shown.lease_count > listed {
-        // It may be one of those that are not listed: whether it lives is not known.
-        events.state().deadlines.look(key, now_ms + UNLISTED_MS);
+        // It may be live and not listed.
+        events.state().deadlines.make_due(key, now_ms + UNLISTED_MS);
         return;
     }
     let event = match ended {
@@ -91,13 +91,13 @@ fn settle(events: &Events, key: &Key, shown: Result<LockReply, StoreError>) {
             event
         }
         None => {
-            let token = events.state().deadlines.of(key).and_then(|known| known.token);
+            let token = events.state().deadlines.lease(key).and_then(|known| known.token);
             let mut event = Event::new(EventKind::Gap)
-                .text("the lease has ended, and how is not remembered any more");
+                .text("the lease has ended; the store no longer remembers how");
             event.token = token;
             event
         }
     };
-    events.tell(event.lock(lock).lease(*lease_id));
+    events.publish(event.lock(lock).lease(*lease_id));
     events.state().deadlines.forget(key);
 }

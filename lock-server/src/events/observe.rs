@@ -1,4 +1,4 @@
-//! Stands before a store and tells what it answered.
+//! A wrapper of a store that publishes its replies as events.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::store::{
     report_waiting,
 };
 
-/// A store whose answers are told as events.
+/// A store whose replies are published as events.
 ///
-/// A revocation is told by its handler, which knows why.
+/// The handler of a revocation publishes it, because it knows the reason.
 #[derive(Debug)]
 pub struct Observed {
     store: Arc<dyn LockStore>,
@@ -28,12 +28,12 @@ impl Observed {
         Self { store, events }
     }
 
-    fn tell_grant(&self, lock: &LockName, session: Option<SessionId>, grant: &Grant) {
+    fn publish_grant(&self, lock: &LockName, session: Option<SessionId>, grant: &Grant) {
         let mut event = Event::new(EventKind::Granted).lock(lock).lease(grant.lease_id);
         (event.token, event.owner) = (Some(grant.token), Some(grant.owner.clone()));
         (event.ttl_ms, event.waited_ms) = (Some(grant.remaining_ms), Some(grant.waited_ms));
         (event.session_id, event.mode) = (session, grant.mode.wire());
-        self.events.tell(event);
+        self.events.publish(event);
     }
 }
 
@@ -49,7 +49,7 @@ impl LockStore for Observed {
             }
         };
         if let Ok(grant) = &result {
-            self.tell_grant(&lock, session, grant);
+            self.publish_grant(&lock, session, grant);
         }
         result
     }
@@ -62,7 +62,7 @@ impl LockStore for Observed {
     ) -> Result<Grant, StoreError> {
         let result = self.store.renew(lock, lease, ttl).await;
         if let Err(StoreError::Lost { .. }) = result {
-            self.events.look_at(lock, lease);
+            self.events.check_lease(lock, lease);
         }
         result
     }
@@ -70,23 +70,24 @@ impl LockStore for Observed {
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
         let result = self.store.release(lock, lease).await;
         match &result {
-            Ok(ended) => self.events.tell_end(ended, None),
-            Err(StoreError::Lost { .. }) => self.events.look_at(lock, lease),
+            Ok(ended) => self.events.publish_end(ended, None),
+            Err(StoreError::Lost { .. }) => self.events.check_lease(lock, lease),
             Err(_) => {}
         }
         result
     }
 
     async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-        let asked: Vec<_> = parts.iter().map(|part| (part.lock.clone(), part.session)).collect();
+        let requested: Vec<_> =
+            parts.iter().map(|part| (part.lock.clone(), part.session)).collect();
         let result = match parts.iter().any(|part| part.wait_ms > 0) {
             false => self.store.acquire_all(parts).await,
             true => {
                 report_waiting(&self.events, &parts, self.store.acquire_all(parts.clone())).await
             }
         };
-        for ((lock, session), grant) in asked.iter().zip(result.iter().flatten()) {
-            self.tell_grant(lock, *session, grant);
+        for ((lock, session), grant) in requested.iter().zip(result.iter().flatten()) {
+            self.publish_grant(lock, *session, grant);
         }
         result
     }
@@ -128,7 +129,7 @@ impl SessionStore for Observed {
         let reply = self.store.create_session(new).await?;
         let mut event = of_session(EventKind::SessionBegun, reply.session_id);
         (event.owner, event.ttl_ms) = (Some(reply.owner.clone()), Some(reply.ttl_ms));
-        self.events.tell(event);
+        self.events.publish(event);
         Ok(reply)
     }
 
@@ -138,7 +139,7 @@ impl SessionStore for Observed {
 
     async fn end_session(&self, session: SessionId) -> Result<SessionEndedReply, StoreError> {
         let reply = self.store.end_session(session).await?;
-        self.events.tell(of_session(EventKind::SessionClosed, session));
+        self.events.publish(of_session(EventKind::SessionClosed, session));
         Ok(reply)
     }
 
@@ -151,7 +152,7 @@ impl SessionStore for Observed {
         let mut event = of_session(EventKind::SessionBlocked, session);
         event.owner = Some(reply.owner.clone());
         let why = reply.blocked.as_ref().map(ToString::to_string).unwrap_or_default();
-        self.events.tell(event.text(why));
+        self.events.publish(event.text(why));
         Ok(reply)
     }
 

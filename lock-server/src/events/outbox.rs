@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use fence_protocol::wire::event::Event;
 use tokio::sync::Notify;
 
-/// How many may wait; more are dropped and counted.
+/// Capacity; events beyond it are dropped and counted.
 const MAX: usize = 16_384;
 
 /// A bounded queue with one reader.
@@ -17,7 +17,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Adds events, as far as there is room. Returns how many found none.
+    /// Adds events while there is room. Returns how many were dropped.
     pub(super) fn put(&self, events: Vec<Event>) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, room) = (events.len(), MAX - waiting.len().min(MAX));

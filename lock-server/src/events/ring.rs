@@ -1,4 +1,4 @@
-//! The events that are remembered: a bounded list with ordered ids. Pure.
+//! Remembered events: a bounded list with ordered ids. Pure.
 
 mod index;
 
@@ -45,10 +45,10 @@ impl FromStr for EventId {
 /// A remembered event.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// None where it tells of what is missing here, which is no event of the namespace.
+    /// `None` for a gap on this server, which is no event of the namespace.
     pub(super) id: Option<EventId>,
     pub(super) event: Arc<Event>,
-    /// When it was told, on this server's clock, in milliseconds; below zero before it started.
+    /// Time of publication on this server's clock, in milliseconds; negative before it started.
     pub(super) at_ms: i64,
     /// The server that reported it; zero where there is only this one.
     pub(super) origin: ServerId,
@@ -63,12 +63,12 @@ impl Entry {
     }
 }
 
-/// The last events, oldest first. Places in it are absolute, so that a reader can tell how far it
-/// has come although entries are forgotten at the other end.
+/// The last events, oldest first. Positions are absolute, so a reader keeps its position while entries
+/// are removed at the other end.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: VecDeque<Entry>,
-    /// The place of the first entry.
+    /// Position of the first entry.
     first: u64,
     capacity: usize,
     /// The id before the first entry.
@@ -77,12 +77,12 @@ pub(super) struct Ring {
     index: Index,
 }
 
-/// Where a reader begins.
+/// Position at which a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Start {
-    /// The place of the first entry that it gets.
+    /// Position of the first entry that it receives.
     pub(super) place: u64,
-    /// Whether events are missing before that.
+    /// `true` if events are missing before it.
     pub(super) has_gap: bool,
 }
 
@@ -111,10 +111,10 @@ impl Ring {
         self.last
     }
 
-    /// Where somebody goes on who has read up to `seen`; somebody new begins at the end.
+    /// Start of a reader that has read up to `seen`; a new reader begins at the end.
     ///
     /// Only an id that is known here shows that nothing is missing after it: one of a numbering that
-    /// was lost, or one that is forgotten, does not.
+    /// was lost, or one that was removed, does not.
     pub(super) fn start(&self, seen: Option<EventId>) -> Start {
         let end = self.first + self.entries.len() as u64;
         let Some(seen) = seen else { return Start { place: end, has_gap: false } };
@@ -127,7 +127,7 @@ impl Ring {
         }
     }
 
-    /// The entries from `place` on, at most `count`; none where they are forgotten already.
+    /// At most `count` entries from `place` on; `None` if they were removed already.
     pub(super) fn from(&self, place: u64, count: usize) -> Option<Vec<Entry>> {
         let skip = usize::try_from(place.checked_sub(self.first)?).ok()?;
         Some(self.entries.iter().skip(skip).take(count).cloned().collect())
@@ -143,7 +143,7 @@ impl Ring {
         self.at(self.index.of_lock(lock), count, wanted)
     }
 
-    /// The same of its refusals alone.
+    /// The newest refusals of a lock that `wanted` takes, newest first, at most `count`.
     pub(super) fn refusals(
         &self,
         lock: &LockName,
@@ -188,20 +188,20 @@ impl Ring {
     }
 }
 
-/// Which leases were told as granted or ended, so that each is told once; the oldest make room.
+/// Leases published as granted or as ended, so that each is published once; the oldest are removed.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct PublishedOnce {
     known: HashSet<Key>,
     by_age: VecDeque<Key>,
     capacity: usize,
 }
 
-impl Told {
+impl PublishedOnce {
     pub(super) fn new(capacity: usize) -> Self {
         Self { known: HashSet::new(), by_age: VecDeque::new(), capacity }
     }
 
-    /// Whether the event is news; notes it.
+    /// Records the event; `true` if it is new.
     pub(super) fn is_news(&mut self, event: &Event) -> bool {
         let Some(key) = key_of(event) else { return true };
         if !self.known.insert(key.clone()) {
@@ -221,7 +221,7 @@ impl Told {
 /// id that was forgotten is granted anew; and whether this is its end.
 pub(super) type Key = (LeaseId, Option<LockName>, Option<Token>, bool);
 
-/// What happens to a lease once: its grant, and its end.
+/// Key of an event that happens to a lease once: its grant or its end.
 pub(super) fn key_of(event: &Event) -> Option<Key> {
     let is_end = event.kind.is_end();
     let once = is_end || event.kind == EventKind::Granted;
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(seqs(&ring, ring.start(None)), Vec::<u64>::new());
     }
 
-    /// Whoever has read something that is not known here may have missed something.
+    /// A reader of an id that is not known here may have missed events.
     #[test]
     fn an_id_that_is_not_known_is_a_gap() {
         let ring = ring(4, 9);
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What is found by lock is what a look at everything finds, and nothing of a lock that is
+    /// The index by lock finds the same as a search of all entries, and nothing of a lock that is
     /// forgotten stays.
     #[test]
     fn a_locks_events_are_found_without_looking_at_all() {
@@ -352,27 +352,31 @@ mod tests {
     fn a_grant_and_an_end_are_told_once() {
         let lease = |n: u128| LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
         let event = |kind, n| Event::new(kind).lease(lease(n));
-        let mut told = Told::new(4);
-        assert!(told.is_news(&event(EventKind::Granted, 1)));
-        assert!(!told.is_news(&event(EventKind::Granted, 1)));
-        assert!(told.is_news(&event(EventKind::Expired, 1)));
-        assert!(!told.is_news(&event(EventKind::Released, 1)), "it ended already");
+        let mut published = PublishedOnce::new(4);
+        assert!(published.is_news(&event(EventKind::Granted, 1)));
+        assert!(!published.is_news(&event(EventKind::Granted, 1)));
+        assert!(published.is_news(&event(EventKind::Expired, 1)));
+        assert!(!published.is_news(&event(EventKind::Released, 1)), "it ended already");
         assert!(
-            told.is_news(&event(EventKind::Queued, 1))
-                && told.is_news(&event(EventKind::Queued, 1))
+            published.is_news(&event(EventKind::Queued, 1))
+                && published.is_news(&event(EventKind::Queued, 1))
         );
         for n in 2..=5 {
-            assert!(told.is_news(&event(EventKind::Granted, n)));
+            assert!(published.is_news(&event(EventKind::Granted, n)));
         }
-        assert!(told.is_news(&event(EventKind::Granted, 1)), "the oldest made room");
+        assert!(published.is_news(&event(EventKind::Granted, 1)), "the oldest made room");
         // An id that was forgotten is granted anew, with another token.
         let mut again = event(EventKind::Granted, 1);
         again.token = Token::new(7).ok();
-        assert!(told.is_news(&again) && !told.is_news(&again));
+        assert!(published.is_news(&again) && !published.is_news(&again));
         again.kind = EventKind::Expired;
-        assert!(told.is_news(&again));
+        assert!(published.is_news(&again));
         // A group has one id and several leases.
         let of = |lock| event(EventKind::Granted, 9).lock(&LockName::new(lock).unwrap());
-        assert!(told.is_news(&of("a")) && told.is_news(&of("b")) && !told.is_news(&of("a")));
+        assert!(
+            published.is_news(&of("a"))
+                && published.is_news(&of("b"))
+                && !published.is_news(&of("a"))
+        );
     }
 }

@@ -30,21 +30,21 @@ use crate::store::records::ServerId;
 use crate::store::redis::KeyPrefix;
 use crate::store::redis::refusals::elsewhere;
 
-/// How many events are appended in one step, which is as long as Redis stands still for them.
+/// Largest number of events that one script call appends: it blocks Redis for as long.
 const BATCH: usize = 1_024;
-/// Between two appends: the first event goes at once, and those of a busy server together. No person reads
-/// faster.
+/// Pause between two appends: the first event is sent at once, and those of a busy server together. No
+/// person reads faster.
 const GATHER: Duration = Duration::from_millis(25);
-/// How many batches are read in one step.
+/// Largest number of batches that one call reads.
 const PAGE: usize = 64;
-/// Between two looks at what other servers have appended, while this one appends nothing.
+/// Pause between two reads of other servers' events, while this one appends nothing.
 const POLL: Duration = Duration::from_millis(200);
-/// Between two tries when Redis is away.
+/// Pause between two tries when Redis is unreachable.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Of how many servers the last batch is known, so that none is read twice.
+/// Number of servers whose last batch is remembered, so that no batch is read twice.
 const ORIGINS: usize = 1_024;
 
-/// Events are no reason to judge a process: a gap reports what they could lose.
+/// Accepts every Redis process: a gap reports events that a restart lost.
 struct Unverified;
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl Verifier for Unverified {
     }
 }
 
-/// Reads what is remembered, then follows it, and writes the events of this server.
+/// Reads the stream, follows it, and appends the events of this server.
 ///
 /// # Errors
 /// A sentence where Redis cannot be reached.
@@ -95,7 +95,7 @@ struct Stream {
     /// The stream, the id of its last entry, and the lineage of the records.
     keys: [String; 3],
     origin: ServerId,
-    /// Read up to here.
+    /// Last entry read.
     last: EventId,
     /// The last batch of each server: one whose reply was lost may have been appended twice.
     batches: HashMap<u32, u64>,
@@ -105,7 +105,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Reads what was there before this server started.
+    /// Reads the entries from before this server started.
     async fn load(&mut self) -> Result<(), LinkError> {
         let capacity = self.events.inner.options.history;
         let (mut known, mut count, mut end) = (Vec::new(), 0, "+".to_owned());
@@ -135,7 +135,7 @@ impl Stream {
         Ok(number(0).unwrap_or(0) * 1_000 + number(1).unwrap_or(0) / 1_000)
     }
 
-    /// Appends what is reported here, and reads what others append.
+    /// Appends this server's events, and reads those of other servers.
     async fn follow(mut self) {
         let inner = self.events.inner.clone();
         let Some(outbox) = &inner.outbox else { return };
@@ -150,7 +150,7 @@ impl Stream {
                 batch.extend(outbox.take(most - batch.len()));
             }
             pace = tokio::time::sleep(GATHER);
-            // Not for a gap alone: where Redis takes nothing, nothing is tried for nothing.
+            // Not for a gap alone: a Redis that refuses appends would refuse it too.
             let lost = if batch.is_empty() { 0 } else { inner.lost.swap(0, Ordering::Relaxed) };
             let count = batch.len() as u64;
             if lost > 0 {
@@ -165,9 +165,9 @@ impl Stream {
         }
     }
 
-    /// Appends a batch, which may be empty, and remembers what stands before it and then the batch.
-    /// Repeats until Redis has it: readers know a batch that was appended twice by its number. Returns
-    /// whether Redis took it.
+    /// Appends a batch, which may be empty, and remembers the entries before it and then the batch.
+    /// Retries until Redis has it: readers recognise a batch that was appended twice by its number.
+    /// Returns `true` if Redis appended it.
     async fn exchange(&mut self, number: u64, events: Vec<Event>) -> bool {
         let count = events.len() as u64;
         let text = serde_json::to_string(&events).unwrap_or_default();
@@ -204,12 +204,12 @@ impl Stream {
         command
     }
 
-    /// Remembers what others have appended. Returns the id of the caller's batch.
+    /// Remembers the entries of other servers. Returns the id of the caller's batch.
     async fn read(&mut self, reply: Value) -> Result<Option<EventId>, LinkError> {
         let Some(Exchanged { lineage, before, id, batches }) = entries::of_exchange(reply) else {
             return Err(LinkError::Server {
                 code: "EVENTS".to_owned(),
-                message: "the reply to a batch of events is none".to_owned(),
+                message: "the reply to a batch of events is malformed".to_owned(),
             });
         };
         self.see_lineage(&lineage);
@@ -267,7 +267,7 @@ impl Stream {
             return;
         }
         if self.lineage.replace(id.to_owned()).is_some() {
-            self.events.tell(Event::new(EventKind::Lineage).text(id));
+            self.events.publish(Event::new(EventKind::Lineage).text(id));
         }
     }
 }

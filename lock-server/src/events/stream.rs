@@ -1,7 +1,7 @@
 //! One reader: server-sent events, as fast as it takes them.
 //!
-//! Readers pull from the one list that is remembered; there is no queue a reader. One that falls
-//! behind what is remembered is told so and cut off, and costs nobody else anything.
+//! Readers pull from the one remembered list; there is no queue for each reader. A reader that falls
+//! behind the list receives an error event and is disconnected, at no cost to others.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -16,24 +16,24 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use super::Events;
 use super::ring::EventId;
 
-/// How often something is sent when nothing happens, so that both ends know that the other lives.
+/// Interval of keep-alive comments on an idle stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How many events are sent in one piece at most.
+/// Largest number of events in one chunk.
 const PIECE: usize = 64;
-/// How long a reader that comes from another server may wait for this one to have read as far.
+/// Time-out for this server to catch up with a reader that comes from another one.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// What a reader wants to hear of.
+/// Locks that a reader watches.
 #[derive(Clone, Debug)]
 pub(crate) enum Watched {
     /// This lock.
     Lock(LockName),
-    /// All whose names begin so; where it is empty, also sessions and the whole namespace.
+    /// Every lock under this prefix; the empty prefix includes sessions and the namespace.
     Under(String),
 }
 
 impl Watched {
-    /// What one must have the right to.
+    /// Scope of the right that the reader needs.
     pub(crate) fn scope(&self) -> Scope<'_> {
         match self {
             Self::Lock(lock) => Scope::Name(lock.as_str().as_bytes()),
@@ -41,11 +41,11 @@ impl Watched {
         }
     }
 
-    /// A gap is for all.
+    /// `true` if the reader receives the event; a gap is sent to every reader.
     fn wants(&self, event: &Event) -> bool {
         match (self, &event.lock) {
-            (Self::Lock(lock), Some(told)) => lock == told,
-            (Self::Under(prefix), Some(told)) => told.as_str().starts_with(prefix),
+            (Self::Lock(lock), Some(of_event)) => lock == of_event,
+            (Self::Under(prefix), Some(of_event)) => of_event.as_str().starts_with(prefix),
             (Self::Under(prefix), None) if prefix.is_empty() => true,
             (_, None) => event.kind == EventKind::Gap,
         }
@@ -59,14 +59,14 @@ pub(crate) struct Reader {
     watched: Watched,
     place: u64,
     is_over: bool,
-    /// What is sent before anything else.
+    /// Text that is sent first.
     greeting: Option<String>,
     _place_among_readers: OwnedSemaphorePermit,
 }
 
 impl Reader {
-    /// A reader that has seen everything up to `seen`, or that begins now; none where there are too
-    /// many.
+    /// A reader that has seen everything up to `seen`, or that begins now; `None` at the limit of
+    /// readers.
     pub(crate) async fn new(
         events: &Events,
         watched: Watched,
@@ -76,7 +76,7 @@ impl Reader {
         let mut news = events.inner.news.subscribe();
         if let Some(seen) = seen {
             let caught_up = news.wait_for(|()| events.state().ring.last() >= seen);
-            // Where it does not come, the gap says so.
+            // If this server does not catch up in time, a gap reports it.
             let _ = tokio::time::timeout(CATCH_UP, caught_up).await;
         }
         let (start, last) = {
@@ -85,7 +85,7 @@ impl Reader {
         };
         let mut greeting = String::from("retry: 1000\n");
         if start.has_gap {
-            let text = "what came after the event that you saw last is not all remembered";
+            let text = "some events after the last one that you saw are no longer remembered";
             render(&mut greeting, None, &Event::new(EventKind::Gap).text(text));
         }
         if seen.is_none() {
@@ -103,7 +103,7 @@ impl Reader {
         })
     }
 
-    /// The body of the reply; it ends at shutdown, or where the reader is too slow.
+    /// Body of the reply; it ends at shutdown, or when the reader is too slow.
     pub(crate) fn into_stream(self) -> impl Stream<Item = Result<String, Infallible>> + Send {
         futures_util::stream::unfold(self, async |mut reader| {
             let piece = reader.next().await?;
@@ -120,7 +120,7 @@ impl Reader {
             if self.is_over || shutdown.is_cancelled() {
                 return None;
             }
-            // Before looking, so that nothing is missed in between.
+            // Before the check, so that no change is missed in between.
             self.news.mark_unchanged();
             if let Some(piece) = self.piece() {
                 return Some(piece);
@@ -133,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// What there is to send now.
+    /// Text to send now.
     fn piece(&mut self) -> Option<String> {
         let mut text = String::new();
         loop {

@@ -1,11 +1,11 @@
 //! Seals at acquire: `--seal PREFIX=required|lazy|off`.
 //!
-//! A guard learns of a new holder by its first operation. Until then the old holder's writes are
-//! taken, however long ago its lease has ended. Where that is too late, the guards are sealed with
-//! the grant's own token: before the client is told (`required`), or at the same time (`lazy`).
+//! A guard learns of a new holder by its first operation. Until then it applies the old holder's writes,
+//! even long after that lease has ended. Where that is too late, the guards are sealed with the grant's
+//! own token: before the grant is acknowledged (`required`), or at the same time (`lazy`).
 //!
-//! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of
-//! one of several permits, would shut the others out.
+//! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of one of
+//! several permits, would refuse the others.
 
 mod sealed;
 
@@ -25,30 +25,30 @@ use service_kit::problem::Reject;
 use tokio::sync::{Semaphore, mpsc};
 
 use self::sealed::Sealed;
-use super::ASK_TIMEOUT;
-use super::seal::Standing;
-use super::sealer::{Cause, Sealer, Told, higher_mark};
+use super::GUARD_TIMEOUT;
+use super::seal::SealedMark;
+use super::sealer::{Cause, GuardSealed, Sealer, higher_mark};
 use crate::prefixes::Prefixes;
 use crate::store::{Grant, LockStore, Mode, is_ended, return_lease};
 
-/// How many grants may wait to be sealed in the background; of more than that, seals are dropped.
+/// Largest number of grants that wait for a seal in the background; seals beyond it are dropped.
 const LAZY_MAX: usize = 1_024;
-/// How many are sealed in the background at the same time.
+/// Number of background seals at the same time.
 const LAZY_AT_ONCE: usize = 16;
 /// The readiness check.
 const CHECK: &str = "seals";
-/// How long to wait before the lock is tried again, in seconds.
+/// `Retry-After` of a refused acquire, in seconds.
 const RETRY_AFTER_SECS: u64 = 1;
 
-/// Whether guards are sealed when a lock is granted.
+/// Mode of sealing guards when a lock is granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SealMode {
-    /// They are not.
+    /// No seal.
     #[default]
     Off,
-    /// They are, after the client was told.
+    /// Guards are sealed in the background.
     Lazy,
-    /// They are before the client is told; where one cannot be, nothing is granted.
+    /// Guards are sealed before the grant is acknowledged; if one cannot be, nothing is granted.
     Required,
 }
 
@@ -65,13 +65,13 @@ impl FromStr for SealMode {
     }
 }
 
-/// A grant whose client must not be told of it.
+/// A grant that must not be acknowledged.
 #[derive(Debug)]
 pub(crate) struct NotSealed {
-    /// What to answer.
+    /// Reply to the client.
     pub(crate) reject: Reject,
-    /// Whether it is certain that the lease has ended.
-    pub(crate) is_given_back: bool,
+    /// `true` if it is certain that the lease has ended.
+    pub(crate) is_rolled_back: bool,
 }
 
 /// A grant that is sealed in the background.
@@ -93,12 +93,12 @@ pub(crate) struct Seals {
     waiting: Gauge,
     dropped: Counter,
     sealed: Arc<Mutex<Sealed>>,
-    /// Why a guard was not sealed when it was last tried.
+    /// Reasons of the last failed seals, by guard.
     problems: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Seals {
-    /// Begins to seal in the background where `modes` say so, until shutdown.
+    /// Starts the background seals that `modes` require, until shutdown.
     pub(crate) fn start(
         modes: Prefixes<SealMode>,
         sealer: Sealer,
@@ -142,15 +142,14 @@ impl Seals {
         });
     }
 
-    /// Does what `--seal` says for a grant that its client has not been told of: the grant to tell,
-    /// with what remains of it now.
+    /// Seals the guards as `--seal` requires for a grant that is not acknowledged yet. Returns the grant
+    /// with its remaining time.
     ///
     /// # Errors
-    /// [`NotSealed`] where a guard that has to be sealed was not. The lease was given back, or ends
-    /// by itself at its time.
+    /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will expire.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the lease live and guards sealed or not. A repeat of the acquire with the
+    /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire with the
     /// same id seals again.
     pub(crate) async fn after_grant(
         &self,
@@ -163,7 +162,7 @@ impl Seals {
         Ok(grant)
     }
 
-    /// As [`after_grant`](Self::after_grant) for locks that were granted in one step: they are given
+    /// Like [`after_grant`](Self::after_grant) for locks that were granted in one step: they are rolled
     /// back together.
     ///
     /// # Errors
@@ -174,24 +173,24 @@ impl Seals {
     ) -> Result<(), NotSealed> {
         let with = |wanted| {
             let is_wanted = move |(lock, grant): &&(LockName, Grant)| {
-                grant.mode == Mode::Exclusive && self.modes.of(lock) == Some(wanted)
+                grant.mode == Mode::Exclusive && self.modes.value_for(lock) == Some(wanted)
             };
             grants.iter().filter(is_wanted)
         };
         let begun_ms = self.kit.clock.monotonic_ms();
         let shortest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).min();
-        let patience = ASK_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
+        let patience = GUARD_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
         let unsealed_yet = |(_, grant): &&(LockName, Grant)| !self.is_sealed(grant.token);
         let seals = with(SealMode::Required).filter(unsealed_yet).map(|(lock, grant)| {
             self.sealer.seal(Cause::Required, (lock, grant.token, grant.lease_id), patience)
         });
-        let told: Vec<Told> = join_all(seals).await.into_iter().flatten().collect();
-        self.note(&told);
-        if let Some(told) = unsealed(&told) {
-            return Err(self.give_back(grants, told).await);
+        let results: Vec<GuardSealed> = join_all(seals).await.into_iter().flatten().collect();
+        self.report(&results);
+        if !results.iter().all(is_sealed) {
+            return Err(self.roll_back(grants, &results).await);
         }
         for (_, grant) in with(SealMode::Required) {
-            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).note(grant.token);
+            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).add(grant.token);
         }
         for (lock, grant) in with(SealMode::Lazy) {
             self.seal_later(lock, grant);
@@ -209,25 +208,25 @@ impl Seals {
 
     /// Ends leases that no client has received. A tracked task retries those that the store does not
     /// confirm as ended.
-    async fn give_back(&self, grants: &[(LockName, Grant)], told: Vec<Told>) -> NotSealed {
-        let untold = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
-        let untold: Vec<&(LockName, Grant)> = untold.collect();
-        let releases = untold.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
+    async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
+        let pending = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
+        let pending: Vec<&(LockName, Grant)> = pending.collect();
+        let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
-        for ((lock, grant), result) in untold.into_iter().zip(&results) {
+        for ((lock, grant), result) in pending.into_iter().zip(&results) {
             if !is_ended(result) {
                 self.return_later(lock.clone(), grant);
             }
         }
-        let is_given_back = results.iter().all(is_ended);
-        // A mark above the token of a lease that was live to the end: the counter is below what was
-        // issued.
-        if let Some(mark) = higher_mark(&told).filter(|_| results.iter().all(Result::is_ok))
+        let is_rolled_back = results.iter().all(is_ended);
+        // A mark above the token of a lease that was live to the end: the counter is below an issued
+        // token.
+        if let Some(mark) = higher_mark(seals).filter(|_| results.iter().all(Result::is_ok))
             && let Err(error) = self.store.lift(mark).await
         {
-            tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
+            tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
         }
-        NotSealed { reject: problem(grants, &told, is_given_back), is_given_back }
+        NotSealed { reject: problem(grants, seals, is_rolled_back), is_rolled_back }
     }
 
     fn return_later(&self, lock: LockName, grant: &Grant) {
@@ -254,22 +253,22 @@ impl Seals {
             let seals = self.clone();
             self.kit.tasks.spawn(async move {
                 let grant = (&lock, token, lease);
-                let told = seals.sealer.seal(Cause::Lazy, grant, ASK_TIMEOUT).await;
+                let results = seals.sealer.seal(Cause::Lazy, grant, GUARD_TIMEOUT).await;
                 seals.waiting.dec();
-                seals.note(&told);
+                seals.report(&results);
                 drop(permit);
             });
         }
     }
 
-    /// Keeps the readiness check up to date: it warns of guards that were not sealed last time.
-    fn note(&self, told: &[Told]) {
-        if told.is_empty() {
+    /// Updates the readiness check, which warns of guards whose last seal failed.
+    fn report(&self, results: &[GuardSealed]) {
+        if results.is_empty() {
             return;
         }
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        for Told { guard, answer } in told {
-            match answer {
+        for GuardSealed { guard, outcome } in results {
+            match outcome {
                 Ok(_) => problems.remove(guard),
                 Err(why) => problems.insert(guard.clone(), why.clone()),
             };
@@ -284,37 +283,33 @@ impl Seals {
     }
 }
 
-/// What was said, where some guard does not stand at the token of its grant.
-fn unsealed(told: &[Told]) -> Option<Vec<Told>> {
-    let stands = |told: &Told| matches!(told.answer, Ok(Standing::At(_)));
-    (!told.iter().all(stands)).then(|| told.to_vec())
+/// `true` if the mark of the guard is the token of its grant.
+fn is_sealed(result: &GuardSealed) -> bool {
+    matches!(result.outcome, Ok(SealedMark::At(_)))
 }
 
-fn problem(grants: &[(LockName, Grant)], told: &[Told], is_given_back: bool) -> Reject {
+fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: bool) -> Reject {
     let mut why: Vec<String> = Vec::new();
     let mut guards: Vec<GuardSeal> = Vec::new();
-    for told in told {
-        let problem = match &told.answer {
-            Ok(Standing::At(_)) => None,
-            Ok(Standing::Above(mark)) => Some(format!("it has seen token {mark} already")),
+    for seal in seals {
+        let problem = match &seal.outcome {
+            Ok(SealedMark::At(_)) => None,
+            Ok(SealedMark::Above(mark)) => Some(format!("it has seen token {mark} already")),
             Err(why) => Some(why.clone()),
         };
         if let Some(problem) = &problem {
-            why.push(format!("the guard {}: {problem}", told.guard));
+            why.push(format!("the guard {}: {problem}", seal.guard));
         }
-        guards.push(GuardSeal { problem, ..told.wire() });
+        guards.push(GuardSeal { problem, ..seal.wire() });
     }
     why.dedup();
     let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
-    let then = match is_given_back {
-        true => "the lease was given back".to_owned(),
+    let then = match is_rolled_back {
+        true => "the lease was rolled back".to_owned(),
         false => {
             let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
             let ms = longest_ms.unwrap_or_default();
-            format!(
-                "the lease could not be given back yet; this is retried, and it ends by itself within \
-                 {ms} ms"
-            )
+            format!("the rollback of the lease is being retried; the lease expires within {ms} ms")
         }
     };
     let (locks, why) = (locks.join(", "), why.join("; "));

@@ -1,14 +1,14 @@
-//! How guards are talked to.
+//! The HTTP client for guards.
 
 use axum::http::{HeaderValue, header};
 
-/// The longest reply that is read, in bytes: what is asked for takes a few hundred.
+/// Longest reply that is read, in bytes; expected replies have a few hundred.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Shorter than the guard's own idle timeout (75 s), so that a pooled connection is not one that it
 /// is just closing.
 const POOL_IDLE: std::time::Duration = std::time::Duration::from_secs(45);
 
-/// A client that goes where it is told and nowhere else.
+/// Builds a client that follows neither redirects nor proxies.
 pub(super) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
     let auth = auth.map(|value| (header::AUTHORIZATION, value.clone()));
     service_kit::tls::install_crypto();
@@ -29,7 +29,7 @@ pub(super) async fn body(mut reply: reqwest::Response) -> Result<Vec<u8>, String
     while let Some(chunk) = reply.chunk().await.map_err(causes)? {
         body.extend_from_slice(&chunk);
         if body.len() > REPLY_BYTES_MAX {
-            return Err(format!("it answers more than {REPLY_BYTES_MAX} bytes"));
+            return Err(format!("its reply has more than {REPLY_BYTES_MAX} bytes"));
         }
     }
     Ok(body)

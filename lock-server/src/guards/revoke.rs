@@ -1,10 +1,10 @@
-//! Revoking behind a seal: guards refuse the holder before anybody else is granted the lock.
+//! Revocation behind a seal: guards refuse the holder before the lock is granted again.
 //!
-//! 1. Mint a token. Every lease that is live by then has a lower one, every later lease a higher.
-//! 2. Seal the guards with it: nothing of the older leases is applied from then on.
-//! 3. End exactly the leases below it. Whoever came meanwhile was not sealed out, and stays.
+//! 1. Mint a token. Every lease that is live by then has a lower token, every later lease a higher one.
+//! 2. Seal the guards with it: they refuse the older leases from then on.
+//! 3. End exactly the leases below it. A later lease was not sealed out, and stays.
 //!
-//! Where step 3 finds nothing to end, the lock has changed hands since step 1, and it begins anew.
+//! If step 3 finds nothing to end, the holder has changed since step 1, and the steps are retried.
 
 use std::str::FromStr;
 
@@ -12,23 +12,23 @@ use fence_protocol::wire::lock::{EndedReply, GuardSeal, LockReply};
 use fence_protocol::{LeaseId, LockName, Token};
 use service_kit::ids;
 
-use super::ASK_TIMEOUT;
-use super::sealer::{Cause, Sealer, Told, higher_mark};
+use super::GUARD_TIMEOUT;
+use super::sealer::{Cause, GuardSealed, Sealer, higher_mark};
 use crate::store::{LockStore, Revoke, StoreError};
 
-/// How often it begins anew.
+/// Largest number of rounds.
 const ROUNDS_MAX: usize = 8;
-/// How often the leases of a lock are looked at to be ended: a look shows about a hundred of them,
-/// and a lock has at most 1024.
-const LOOKS_MAX: usize = 16;
+/// Largest number of reads of a lock's leases in one round: a read shows about a hundred of them, and a
+/// lock has at most 1024.
+const READS_MAX: usize = 16;
 
-/// What becomes of a revocation when a guard cannot be sealed.
+/// Outcome of a revocation when a guard cannot be sealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unsealed {
-    /// It is done all the same, and the reply says which guard was not sealed.
+    /// The lease is revoked, and the reply names the guards that were not sealed.
     #[default]
     Report,
-    /// It is not done.
+    /// The lease is not revoked.
     Refuse,
 }
 
@@ -44,31 +44,31 @@ impl FromStr for Unsealed {
     }
 }
 
-/// What was done.
+/// Effects of a revocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
     /// The leases that ended, the oldest first.
     pub(crate) ended: Vec<EndedReply>,
-    /// Whether a lock-delay was lifted.
+    /// `true` if a lock-delay was lifted.
     pub(crate) is_delay_lifted: bool,
-    /// What the guards said before.
+    /// Outcome of the seals.
     pub(crate) guards: Vec<GuardSeal>,
 }
 
-/// Why it was not done, or not all of it.
+/// Reason why a revocation failed or was incomplete.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Why {
-    /// The store.
+    /// The store refused.
     Store(StoreError),
-    /// A guard was not sealed, and [`Unsealed::Refuse`] says what then.
+    /// A guard was not sealed, and the mode is [`Unsealed::Refuse`].
     Unsealed,
 }
 
-/// A revocation that was not done, or not all of it.
+/// A revocation that failed or was incomplete.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failed {
     pub(crate) why: Why,
-    /// What was done before.
+    /// Effects before the failure.
     pub(crate) done: Done,
 }
 
@@ -87,8 +87,8 @@ fn live(shown: &LockReply) -> Vec<Live> {
     holders.map(|holder| (holder.lease_id, holder.info.token)).collect()
 }
 
-/// Whether `meant` is not the only live lease that a seal with `token` would refuse (any token, where
-/// none is minted yet): another would be shut out with it, or it is not live at all.
+/// `true` if `meant` is not the only live lease that a seal with `token` would refuse (any token, if
+/// none is minted yet): another would be refused with it, or it is not live at all.
 fn is_not_alone(shown: &LockReply, meant: LeaseId, token: Option<Token>) -> bool {
     let live = live(shown);
     let is_other =
@@ -97,7 +97,7 @@ fn is_not_alone(shown: &LockReply, meant: LeaseId, token: Option<Token>) -> bool
     !is_live || shown.lease_count > live.len() || live.iter().any(is_other)
 }
 
-/// A revocation on its way.
+/// A revocation in progress.
 #[derive(Debug)]
 pub(crate) struct Revocation<'a> {
     pub(crate) store: &'a dyn LockStore,
@@ -108,10 +108,10 @@ pub(crate) struct Revocation<'a> {
 }
 
 impl Revocation<'_> {
-    /// Does it. Not cancel-safe: dropped, guards may be sealed and nothing revoked.
+    /// Runs the revocation. Not cancel-safe: if dropped, guards may be sealed and nothing revoked.
     ///
     /// # Errors
-    /// [`Failed`], with what was done before.
+    /// [`Failed`], with the effects before the failure.
     pub(crate) async fn run(self) -> Result<Done, Failed> {
         if self.sealer.urls().is_empty() {
             return self.end_now(Done::default(), self.wish.clone()).await;
@@ -130,7 +130,7 @@ impl Revocation<'_> {
             }
             let token = self.store.mint(self.lock).await.map_err(Failed::store(&done))?;
             if let Some(meant) = self.wish.lease {
-                // Somebody may have come to share the lock before the token was minted.
+                // Another shared lease may have been granted before the token was minted.
                 let shown = self.store.show(self.lock).await.map_err(Failed::store(&done))?;
                 if is_not_alone(&shown, meant, Some(token)) {
                     return self.end_unsealed().await;
@@ -143,11 +143,11 @@ impl Revocation<'_> {
             }
         }
         let lock = self.lock;
-        let detail = format!("lock {lock} changes hands faster than it can be taken; try again");
+        let detail = format!("lock {lock} changes holders faster than it can be revoked; retry");
         Err(Failed::store(&done)(StoreError::Unavailable(detail)))
     }
 
-    /// Ends one lease of several, or says what became of it.
+    /// Ends one lease of several without a seal.
     async fn end_unsealed(&self) -> Result<Done, Failed> {
         let why = "not sealed: other leases of the lock are live, and a seal would refuse them too";
         let guard = |url: &super::GuardUrl| GuardSeal {
@@ -169,22 +169,23 @@ impl Revocation<'_> {
 
     async fn seal(&self, token: Token, done: &mut Done) -> Result<(), Failed> {
         let grant = (self.lock, token, ids::lease_id());
-        let told = self.sealer.seal(Cause::Revoke, grant, ASK_TIMEOUT).await;
-        done.guards = told.iter().map(Told::wire).collect();
-        if self.unsealed == Unsealed::Refuse && told.iter().any(|told| told.answer.is_err()) {
+        let results = self.sealer.seal(Cause::Revoke, grant, GUARD_TIMEOUT).await;
+        done.guards = results.iter().map(GuardSealed::wire).collect();
+        let is_incomplete = results.iter().any(|result| result.outcome.is_err());
+        if self.unsealed == Unsealed::Refuse && is_incomplete {
             return Err(Failed { why: Why::Unsealed, done: done.clone() });
         }
-        // The next holder's token must be above what its guards have seen.
-        match higher_mark(&told) {
+        // The next holder's token must be above every mark.
+        match higher_mark(&results) {
             Some(mark) => self.store.lift(mark).await.map_err(Failed::store(done)),
             None => Ok(()),
         }
     }
 
-    /// Ends the leases that are meant and whose token is below `token`, and a lock-delay that is
-    /// left when nobody else is there.
+    /// Ends the leases to revoke whose token is below `token`, and a lock-delay if no other lease is
+    /// live.
     async fn end_below(&self, token: Token, done: &mut Done) -> Result<(), Failed> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..READS_MAX {
             let shown = self.store.show(self.lock).await.map_err(Failed::store(done))?;
             let live = live(&shown);
             let is_meant = |(lease, other): &&Live| {
@@ -205,7 +206,7 @@ impl Revocation<'_> {
         let wish = Revoke { lease: Some(lease), ..self.wish.clone() };
         match self.store.revoke(self.lock, wish).await {
             Ok(ended) => done.ended.extend(ended),
-            // It has ended by itself, and the next look shows who is there now.
+            // It ended by itself; the next read shows the current leases.
             Err(StoreError::Lost { .. } | StoreError::NotHeld) if self.wish.lease.is_none() => {}
             Err(error) => return Err(Failed::store(done)(error)),
         }

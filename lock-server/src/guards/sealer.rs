@@ -1,4 +1,4 @@
-//! Sealing every guard at the same time.
+//! Seals every guard at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::metrics::Metrics;
 
-use super::seal::{self, Standing};
+use super::seal::{self, SealedMark};
 use super::{GuardUrl, http};
 use crate::signer::Signer;
 use lease::tokens;
 
-/// Why guards are sealed.
+/// Reason for a seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A lease is about to be revoked.
     Revoke,
-    /// A lock was granted, and its client has not been told yet.
+    /// A lock was granted, and the grant is not acknowledged yet.
     Required,
-    /// A lock was granted, and its client knows.
+    /// A lock was granted, and the grant is acknowledged.
     Lazy,
 }
 
@@ -47,7 +47,7 @@ struct Labels {
     outcome: &'static str,
 }
 
-/// What is counted of seals.
+/// Metrics of seals.
 #[derive(Clone, Debug)]
 struct Figures {
     seals: Family<Labels, Counter>,
@@ -68,49 +68,48 @@ impl Figures {
             );
             registry.register(
                 "lock_guard_seal_seconds",
-                "How long sealing every guard took",
+                "Time to seal every guard",
                 figures.seconds.clone(),
             );
         });
         figures
     }
 
-    fn count(&self, cause: Cause, told: &Told) {
-        let outcome = match told.answer {
-            Ok(Standing::At(_)) => "sealed",
-            Ok(Standing::Above(_)) => "above",
+    fn count(&self, cause: Cause, result: &GuardSealed) {
+        let outcome = match result.outcome {
+            Ok(SealedMark::At(_)) => "sealed",
+            Ok(SealedMark::Above(_)) => "above",
             Err(_) => "failed",
         };
-        let labels = Labels { cause: cause.as_str(), guard: told.guard.clone(), outcome };
+        let labels = Labels { cause: cause.as_str(), guard: result.guard.clone(), outcome };
         self.seals.get_or_create(&labels).inc();
     }
 }
 
-/// What a guard said.
+/// Outcome of sealing one guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// Where it is.
+pub(crate) struct GuardSealed {
+    /// Address of the guard.
     pub(crate) guard: String,
-    /// Its mark, or why it was not sealed.
-    pub(crate) answer: Result<Standing, String>,
+    /// Its mark, or the reason why it was not sealed.
+    pub(crate) outcome: Result<SealedMark, String>,
 }
 
-impl Told {
-    /// As the API tells it.
+impl GuardSealed {
+    /// Shape of the API.
     pub(crate) fn wire(&self) -> GuardSeal {
         let guard = self.guard.clone();
-        match &self.answer {
+        match &self.outcome {
             Ok(standing) => GuardSeal { guard, mark: Some(standing.mark()), problem: None },
             Err(why) => GuardSeal { guard, mark: None, problem: Some(why.clone()) },
         }
     }
 }
 
-/// The highest mark above the token that was sealed with, where a guard had one that a lock server
-/// can have issued.
-pub(crate) fn higher_mark(told: &[Told]) -> Option<Token> {
-    let marks = told.iter().filter_map(|told| match told.answer {
-        Ok(Standing::Above(mark)) if mark.get() <= tokens::CREDIBLE_MARK_MAX => Some(mark),
+/// Highest credible mark above the token that the guards were sealed with.
+pub(crate) fn higher_mark(results: &[GuardSealed]) -> Option<Token> {
+    let marks = results.iter().filter_map(|result| match result.outcome {
+        Ok(SealedMark::Above(mark)) if mark.get() <= tokens::CREDIBLE_MARK_MAX => Some(mark),
         _ => None,
     });
     marks.max()
@@ -119,13 +118,13 @@ pub(crate) fn higher_mark(told: &[Told]) -> Option<Token> {
 /// Seals the guards that `--guard` names. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealer {
-    inner: Arc<Inner>,
+    inner: Arc<SealerShared>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SealerShared {
     urls: Vec<GuardUrl>,
-    /// `None` without guards: making one reads every certificate of the system.
+    /// `None` without guards: building a client reads every certificate of the system.
     http: Option<reqwest::Client>,
     signer: Signer,
     clock: Arc<dyn Clock>,
@@ -142,7 +141,7 @@ impl Sealer {
         kit: &Kit,
     ) -> Result<Self, String> {
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(SealerShared {
                 urls: urls.to_vec(),
                 http: (!urls.is_empty()).then(|| http::client(auth)).transpose()?,
                 signer,
@@ -152,33 +151,33 @@ impl Sealer {
         })
     }
 
-    /// The guards.
+    /// Addresses of the guards.
     pub(crate) fn urls(&self) -> &[GuardUrl] {
         &self.inner.urls
     }
 
-    /// Seals every guard at the same time, for at most `patience` each; what each said, in their
-    /// order. Dropped, it leaves guards sealed or not.
+    /// Seals every guard at the same time, for at most `patience` each, and returns their outcomes in
+    /// order. If dropped, guards may be sealed or not.
     pub(crate) async fn seal(
         &self,
         cause: Cause,
         (lock, token, lease): (&LockName, Token, LeaseId),
         patience: Duration,
-    ) -> Vec<Told> {
+    ) -> Vec<GuardSealed> {
         let inner = &*self.inner;
         let fence = inner.signer.sign(token, lock.clone(), lease);
         let begun_ms = inner.clock.monotonic_ms();
         let guards =
             inner.http.iter().flat_map(|http| inner.urls.iter().map(move |url| (http, url)));
         let seals = guards.map(|(http, url)| seal::seal(http, url, &fence, patience));
-        let answers = futures_util::future::join_all(seals).await;
+        let outcomes = futures_util::future::join_all(seals).await;
         let took_ms = inner.clock.monotonic_ms().saturating_sub(begun_ms);
         #[expect(clippy::cast_precision_loss, reason = "a histogram of seconds needs no more")]
         inner.figures.seconds.observe(took_ms as f64 / 1_000.0);
         let guards = inner.urls.iter().map(ToString::to_string);
-        let told: Vec<Told> =
-            guards.zip(answers).map(|(guard, answer)| Told { guard, answer }).collect();
-        told.iter().for_each(|told| inner.figures.count(cause, told));
-        told
+        let results: Vec<GuardSealed> =
+            guards.zip(outcomes).map(|(guard, outcome)| GuardSealed { guard, outcome }).collect();
+        results.iter().for_each(|result| inner.figures.count(cause, result));
+        results
     }
 }

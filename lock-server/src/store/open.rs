@@ -227,7 +227,7 @@ async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Resu
     }
     let testimony = guards.ask().await;
     testimony
-        .all_were_heard()
+        .check_complete()
         .map_err(|reason| OpenError(format!("{} is empty, and {reason}", dir.display())))?;
     if !testimony.has_marks {
         return Ok(0);

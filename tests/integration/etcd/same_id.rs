@@ -3,7 +3,7 @@
 use fence_tests::api::{Locks, Reply};
 use fence_tests::etcd_server::Etcd;
 use fence_tests::key_file::lease_id;
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -36,9 +36,8 @@ async fn one_leaves(when: Leaves) {
         let (lock, ask) = (format!("two/{round}"), own());
         let held = other.grant(&lock, LONG_MS).await;
         let leaves = asking(&locks, &lock, &ask);
-        other.queue_of(&lock, 1).await;
         let stays = asking(&locks, &lock, &ask);
-        // Both have been heard when something that was asked after them is answered.
+        until_true("both to wait", || async { server.metric("lock_waiters").await == 2 }).await;
         other.queue_of(&lock, 1).await;
         if matches!(when, Leaves::Before) {
             leaves.abort();

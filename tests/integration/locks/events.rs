@@ -186,7 +186,7 @@ async fn bad_input_is_refused_with_the_value() {
     drop(reader);
     let off = Setup::lock_server("memory:").args(&["--event-history", "0"]).start().await;
     off.locks().0.get("/v1/events").await.problem(Code::NotOffered);
-    assert!(explained(&off.locks(), "a").await.told.events.is_empty());
+    assert!(explained(&off.locks(), "a").await.recent.events.is_empty());
     let report = json!({"refusals": []});
     off.locks().0.post("/v1/refusals", &report).await.problem(Code::NotOffered);
     off.locks().0.get("/v1/locks/a?lease_id=x").await.problem(Code::InvalidRequest);
@@ -204,7 +204,7 @@ async fn reported_refusals_are_explained() {
     };
     let report = json!({"refusals": [refusal(7), refusal(8)], "dropped": 3});
     assert_eq!(locks.0.post("/v1/refusals", &report).await.expect(200).json()["taken"], 2);
-    let told = explained(&locks, "a").await.told;
+    let told = explained(&locks, "a").await.recent;
     let tokens: Vec<_> = told.events.iter().map(|event| event.token.unwrap().get()).collect();
     assert_eq!(tokens, [8, 7], "newest first");
     assert_eq!(told.refusals, told.events);
@@ -217,9 +217,9 @@ async fn reported_refusals_are_explained() {
         let lease = locks.grant("a", 60_000).await;
         locks.release("a", lease.lease_id).await.expect(200);
     }
-    let told = explained(&locks, "a").await.told;
+    let told = explained(&locks, "a").await.recent;
     assert_eq!((told.events.len(), told.refusals.len()), (50, 2));
-    let own = explained(&locks, &format!("a?lease_id={mine}")).await.told;
+    let own = explained(&locks, &format!("a?lease_id={mine}")).await.recent;
     assert_eq!((own.events.len(), own.refusals.len()), (1, 1));
     assert_eq!(own.refusals[0].lease_id, Some(mine));
     let many: Vec<_> = (1..=65).map(refusal).collect();

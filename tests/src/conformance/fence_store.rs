@@ -8,9 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fence_protocol::{LeaseId, LockName, Token};
 use fenced_store::etag::{Condition, ETag};
-use fenced_store::guard::{Fence, Mark};
 use fenced_store::key::ObjectKey;
 use fenced_store::store::{Effect, FenceStore, First, Object, Once, Operation, Outcome};
+use fenced_store::verdict::{Fence, Mark};
 
 mod data;
 mod marks;

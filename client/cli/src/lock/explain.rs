@@ -4,7 +4,7 @@ mod ending;
 mod own;
 mod text;
 
-use fence_protocol::wire::event::{ExplainedLock, ToldOfLock};
+use fence_protocol::wire::event::{ExplainedLock, RecentEvents};
 use fence_protocol::{LeaseId, LockName};
 
 use crate::connect::Connect;
@@ -36,7 +36,7 @@ pub(super) struct Explain {
 #[derive(Debug)]
 struct Asked {
     lease_id: LeaseId,
-    told: ToldOfLock,
+    recent: RecentEvents,
 }
 
 /// Asks and tells; the exit code.
@@ -48,7 +48,7 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
         return Ok(code::OK);
     };
     let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
-    let asked = Asked { lease_id, told: own.told.clone() };
+    let asked = Asked { lease_id, recent: own.recent.clone() };
     args.output.print(&own, |_| text::text(&explained, Some(&asked)))?;
     let is_known = own::is_known(&explained, &asked);
     Ok(if is_known { code::OK } else { code::NOTHING })

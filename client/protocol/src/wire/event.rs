@@ -1,19 +1,19 @@
-//! What happened to locks, as `GET /v1/events` tells it, and what guards refused.
+//! Events of locks (`GET /v1/events`) and refusals that guards report.
 
 use serde::{Deserialize, Serialize};
 
 use super::lock::{EndReason, LeaseMode, LockReply};
 use crate::{LeaseId, LockName, Owner, SessionId, Token};
 
-/// How many refusals one report may carry.
+/// Largest number of refusals in one report.
 pub const REFUSALS_MAX: usize = 64;
 /// The longest text of an event, in bytes; longer ones are cut.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// One event. A member that says nothing about its kind is absent.
+/// One event. A member that does not apply to its kind is absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// What happened.
+    /// Kind of event.
     pub kind: EventKind,
     /// The lock; absent in what concerns a session or the whole namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,44 +24,43 @@ pub struct Event {
     /// The token of the lease; for a refusal the one that was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
-    /// How the lease shares its lock.
+    /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
-    /// Who.
+    /// Owner of the lease or of the waiting request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// What the lease had left when it was granted, in milliseconds.
+    /// Remaining time of the lease at its grant, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// How long the grant was waited for, in milliseconds.
+    /// Time that the grant was waited for, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// For how long the lease was held, in milliseconds, where that is known.
+    /// Time that the lease was held, in milliseconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
     /// The mark that a refused operation met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Token>,
-    /// How many events are missing at least; of a gap.
+    /// Of a gap: smallest number of missing events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
     /// For people: the refused operation, why a session was blocked, why there is a gap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// How long before it was told it happened, in milliseconds; of a refusal, which a guard cannot
-    /// always report at once.
+    /// Of a refusal: time between the refusal and its report, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<u64>,
-    /// How long ago it was told, in milliseconds, when this was sent.
+    /// Time since the event was published, in milliseconds, when this was sent.
     #[serde(default)]
     pub ms_ago: u64,
 }
 
 impl Event {
-    /// An event of this kind that says nothing more yet.
+    /// An event of this kind without further members.
     pub fn new(kind: EventKind) -> Self {
         Self {
             kind,
@@ -82,26 +81,26 @@ impl Event {
         }
     }
 
-    /// How long ago it happened, in milliseconds, when this was sent.
+    /// Time since it happened, in milliseconds, when this was sent.
     pub fn happened_ms_ago(&self) -> u64 {
         self.ms_ago.saturating_add(self.late_ms.unwrap_or(0))
     }
 
-    /// About this lock.
+    /// Sets the lock.
     #[must_use]
     pub fn lock(mut self, lock: &LockName) -> Self {
         self.lock = Some(lock.clone());
         self
     }
 
-    /// About this lease.
+    /// Sets the lease.
     #[must_use]
     pub fn lease(mut self, lease_id: LeaseId) -> Self {
         self.lease_id = Some(lease_id);
         self
     }
 
-    /// With a text for people, cut at [`TEXT_BYTES_MAX`].
+    /// Sets the text for people, cut at [`TEXT_BYTES_MAX`].
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         let mut text = text.into();
@@ -119,14 +118,14 @@ pub fn cut(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// What can happen.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum EventKind {
     /// A lease was granted.
     Granted,
-    /// Its holder released it, or it was taken back because the grant could not be delivered.
+    /// Its holder released it, or the server rolled it back because the grant could not be delivered.
     Released,
     /// Its time passed without a renewal.
     Expired,
@@ -136,9 +135,9 @@ pub enum EventKind {
     Superseded,
     /// The session that it was bound to ended.
     SessionEnded,
-    /// A request waits in the queue. One that is granted within a tenth of a second is not told.
+    /// A request waits in the queue. One that is granted within a tenth of a second is not reported.
     Queued,
-    /// A request that was told as queued left without a grant.
+    /// A request that was reported as queued left without a grant.
     Left,
     /// A guard refused an operation, and reported it.
     Refused,
@@ -148,13 +147,13 @@ pub enum EventKind {
     SessionClosed,
     /// A session was blocked: it takes no heartbeat, and ends at its time.
     SessionBlocked,
-    /// The memory of the store may have been lost; tokens go on above everything issued before.
+    /// The store may have lost data; tokens continue above every token issued before.
     Lineage,
-    /// Where the stream stands, so that it can be resumed although nothing happened yet.
+    /// Current position of the stream, so that it can be resumed before the first event.
     Ready,
-    /// Events are missing here: they were dropped, or were before what is remembered.
+    /// Events are missing here: they were dropped, or are no longer remembered.
     Gap,
-    /// The reader was too slow and is cut off after this; it may resume, and is then told of the gap.
+    /// The reader was too slow and is disconnected after this; if it resumes, it receives the gap.
     Dropped,
     /// A kind of a newer server.
     #[serde(other)]
@@ -185,7 +184,7 @@ impl EventKind {
         }
     }
 
-    /// The kind that tells of a lease that ended so.
+    /// Kind of the event for a lease that ended for `reason`.
     pub fn of_end(reason: EndReason) -> Self {
         match reason {
             EndReason::Expired => Self::Expired,
@@ -196,7 +195,7 @@ impl EventKind {
         }
     }
 
-    /// Whether it tells of the end of a lease.
+    /// `true` for the end of a lease.
     pub fn is_end(self) -> bool {
         matches!(
             self,
@@ -205,39 +204,39 @@ impl EventKind {
     }
 }
 
-/// `GET /v1/locks/{lock}`: what the store knows, and what was told of the lock lately.
+/// `GET /v1/locks/{lock}`: the lock, and its recent events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainedLock {
-    /// What the store knows now.
+    /// Current state in the store.
     #[serde(flatten)]
     pub now: LockReply,
-    /// What this server remembers.
+    /// Events that this server remembers.
     #[serde(flatten)]
-    pub told: ToldOfLock,
+    pub recent: RecentEvents,
 }
 
-/// What a server remembers of a lock, or of one lease on it.
+/// Events that a server remembers of a lock, or of one lease on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ToldOfLock {
+pub struct RecentEvents {
     /// The newest events, newest first, at most 50. Refusals are among them.
     #[serde(default)]
     pub events: Vec<Event>,
-    /// The newest refusals that guards reported, newest first, at most 16: those too that so many
-    /// other events have followed that they are not in `events`.
+    /// The newest refusals that guards reported, newest first, at most 16: also those that are too old
+    /// for `events`.
     #[serde(default)]
     pub refusals: Vec<Event>,
-    /// The newest gap, where events of any lock may be missing; absent where nothing is.
+    /// The newest gap, after which events of any lock may be missing; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Event>,
 }
 
-/// `POST /v1/refusals`: what a guard refused.
+/// `POST /v1/refusals`: a guard's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusalsReport {
     /// In the order in which they happened; at most [`REFUSALS_MAX`].
     pub refusals: Vec<ReportedRefusal>,
-    /// How many more there were that could not be reported.
+    /// Number of further refusals that could not be reported.
     #[serde(default)]
     pub dropped: u64,
 }
@@ -256,10 +255,10 @@ pub struct ReportedRefusal {
     pub mark: Token,
     /// The operation and the code of the refusal: `PUT orders/42: stale-token`.
     pub operation: String,
-    /// Who, where the caller said so.
+    /// Owner that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// How long ago, in milliseconds, when the report was sent.
+    /// Time since the refusal, in milliseconds, when the report was sent.
     #[serde(default)]
     pub ms_ago: u64,
 }
@@ -267,7 +266,7 @@ pub struct ReportedRefusal {
 /// The reply to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalsReply {
-    /// How many were taken.
+    /// Number of refusals recorded.
     pub taken: usize,
 }
 

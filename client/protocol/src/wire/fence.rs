@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Invalid, LeaseId, LockName, Namespace, Owner, Token};
 
-/// What a guard guarantees for a store.
+/// Guarantee of a guard for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarantee {
@@ -15,7 +15,7 @@ pub enum Guarantee {
     Atomic,
     /// The guard drains, and trusts a stated maximum request lifetime.
     Bounded,
-    /// Nothing: the guard only watches, and what it would refuse is done all the same.
+    /// None: the guard observes, and applies operations that it would refuse.
     Observe,
 }
 
@@ -33,15 +33,15 @@ impl Guarantee {
     }
 }
 
-/// What became of an operation that was not answered with success.
+/// Outcome of an operation whose reply is not a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It was done.
+    /// It was applied.
     Applied,
-    /// It was not done and will not be.
+    /// It was not applied and will not be.
     NotApplied,
-    /// Nobody knows.
+    /// It may or may not have been applied.
     Unknown,
 }
 
@@ -50,7 +50,7 @@ pub enum Outcome {
 pub struct SealReply {
     /// The lock.
     pub lock: LockName,
-    /// Its mark: nothing below it is applied from now on.
+    /// Mark of the lock: lower tokens are refused from now on.
     pub mark: Token,
 }
 
@@ -58,9 +58,9 @@ pub struct SealReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FloorRequest {
-    /// The first token to be admitted: nothing below it is applied from now on.
+    /// Lowest token to admit: lower tokens are refused from now on.
     pub floor: Token,
-    /// State it although it is far above the clock floor.
+    /// Accept a floor far above the clock floor.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -70,13 +70,13 @@ pub struct FloorRequest {
 pub struct FenceReply {
     /// The lock.
     pub lock: LockName,
-    /// The highest token seen; none where no token has been seen.
+    /// Highest token seen; absent if none was seen.
     pub mark: Option<Token>,
     /// The lease that owns the mark.
     pub lease_id: Option<LeaseId>,
-    /// What the guard guarantees.
+    /// Guarantee of the guard.
     pub guarantee: Guarantee,
-    /// How many operations this guard process refused since it started.
+    /// Operations that this guard process refused since it started.
     pub refused_total: u64,
     /// The last of them, newest first, at most 16.
     pub last_refusals: Vec<Refusal>,
@@ -89,16 +89,16 @@ pub struct Refusal {
     pub token: Token,
     /// The lease that presented it.
     pub lease_id: LeaseId,
-    /// What it tried to do: method and key.
+    /// The operation: method and key.
     pub operation: String,
-    /// The stable word of the refusal: `stale-token` or `token-collision`; `forbidden` of a script at the
-    /// Redis port.
+    /// Code of the refusal: `stale-token` or `token-collision`; `forbidden` for a script at the Redis
+    /// port.
     pub code: String,
     /// The mark that it met; the token itself where that was not refused.
     pub mark: Token,
-    /// How long ago, in milliseconds.
+    /// Time since the refusal, in milliseconds.
     pub ms_ago: u64,
-    /// Who, where the caller said so in the `Fence-Owner` header.
+    /// Owner that the caller named in the `Fence-Owner` header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
 }
@@ -111,8 +111,8 @@ pub struct FencePage {
     /// Pass it as `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<LockName>,
-    /// The highest mark of the whole namespace, whatever the page shows; absent where no token has
-    /// been seen, and for those who may not read the whole namespace. A lock server whose tokens are not above it grants nothing that the guard takes.
+    /// Highest mark of the whole namespace; absent if no token was seen, and for callers that may not
+    /// read the whole namespace. The guard refuses tokens of a lock server that are not above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest_mark: Option<Token>,
 }
@@ -126,18 +126,18 @@ pub struct FenceLine {
     pub mark: Token,
     /// The lease that owns it.
     pub lease_id: LeaseId,
-    /// How many operations this guard process refused since it started.
+    /// Operations that this guard process refused since it started.
     pub refused_total: u64,
 }
 
-/// Whether a guard refuses.
+/// Mode of a guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// What the fence refuses is refused.
+    /// Operations are refused.
     #[default]
     Enforce,
-    /// What the fence would refuse is counted, logged, and done.
+    /// Operations that would be refused are counted, logged and applied.
     Observe,
 }
 
@@ -169,17 +169,17 @@ impl fmt::Display for Mode {
     }
 }
 
-/// `GET /v1/stores`: everything that this guard stands before, and how far it can be trusted.
+/// `GET /v1/stores`: the datastores behind this guard, with their guarantees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoresReply {
     /// The namespace that tokens must belong to.
     pub namespace: Namespace,
-    /// Whether anything is refused.
+    /// Mode of the guard.
     pub mode: Mode,
     /// One line a store.
     pub stores: Vec<StoreLine>,
-    /// What would have been refused, or was let pass, since this process started; observe mode
-    /// alone. One line a rule and code.
+    /// In observe mode: operations that would have been refused since this process started, one line
+    /// for each rule and code.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<WouldRefuse>,
 }
@@ -189,17 +189,17 @@ pub struct StoresReply {
 pub struct StoreLine {
     /// `memory`, `embedded`, `redis`, `http`, …
     pub kind: String,
-    /// Where it is, without a password.
+    /// Address, without a password.
     pub target: String,
-    /// Where it is reached through this guard.
+    /// Addresses of this guard that serve it.
     pub fronts: Vec<Front>,
-    /// What the guard promises now: `observe` where it only watches.
+    /// Guarantee now: `observe` in observe mode.
     pub guarantee: Guarantee,
-    /// What the store's own probe showed: what the guard promises once it enforces.
+    /// Guarantee by the probe of the store: in force once the guard enforces.
     pub store_guarantee: Guarantee,
-    /// What the probe did and saw, in words.
+    /// Result of the probe, in words.
     pub probe: String,
-    /// What can void the guarantee as this store is set up, a sentence each.
+    /// Properties of this set-up that can void the guarantee, a sentence each.
     pub gaps: Vec<String>,
 }
 
@@ -212,13 +212,13 @@ pub struct Front {
     pub listen: String,
 }
 
-/// What a guard in observe mode let pass although the fence says no.
+/// Operations that a guard in observe mode applied although it would refuse them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldRefuse {
-    /// The rule that says which lock is asked for, as it was configured; `default` where none did.
+    /// Rule that named the lock, as configured; `default` without a rule.
     pub rule: String,
     /// The code of the refusal: `token-required`, `stale-token`, …
     pub code: String,
-    /// How many.
+    /// Number of operations.
     pub total: u64,
 }

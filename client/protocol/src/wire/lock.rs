@@ -13,54 +13,54 @@ pub use several::{AcquireAllRequest, LeasesReply, LockWish};
 pub const MAX_WAIT_MS: u64 = 300_000;
 /// The largest semaphore.
 pub const PERMITS_MAX: u32 = 1_024;
-/// How many locks one request may acquire.
+/// Largest number of locks in one request.
 pub const LOCKS_PER_ACQUIRE_MAX: usize = 64;
 
 /// `POST /v1/locks/{lock}/acquire`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireRequest {
-    /// How long the lease lives unless it is renewed.
+    /// Time to live of the lease unless it is renewed.
     pub ttl_ms: Ttl,
-    /// How long to wait in the queue; 0 answers at once.
+    /// Longest wait in the queue, in milliseconds; 0 for a reply at once.
     pub wait_ms: u64,
-    /// Who asks, for people to read.
+    /// Owner of the lease, for people to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The id of the grant. A repeat with the same id gets the same grant.
+    /// Id of the grant. A retry with the same id is idempotent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<LeaseId>,
-    /// Anything that people who look at the lock should see.
+    /// Any JSON, shown with the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
     /// The grant's token must exceed this one: a guard has seen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_token: Option<Token>,
-    /// The session that the lease lives as long as; its time to live is that of the session.
+    /// Session of the lease, which lives as long as the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Which life of the owner asks: a text that every restart changes.
+    /// Incarnation of the owner: a text that every restart changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Owner>,
     /// Takes the lock over from an earlier incarnation of the same owner, at once.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub takeover: bool,
-    /// Takes the lock over from this lease of the same owner, at once: its holder was seen to die.
+    /// Takes the lock over from this lease of the same owner, at once: its holder is known to be dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover_of: Option<LeaseId>,
-    /// How the lease shares the lock.
+    /// Mode of the lease.
     #[serde(skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
-    /// Of a permit, and only there: how many the semaphore has, 1 to [`PERMITS_MAX`].
+    /// Size of the semaphore, 1 to [`PERMITS_MAX`]; with mode `permit` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
 }
 
-/// How a lease shares its lock.
+/// Mode of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseMode {
-    /// Nobody beside it.
+    /// The only lease of the lock.
     #[default]
     Exclusive,
     /// Beside other shared leases; not beside an exclusive one.
@@ -70,7 +70,7 @@ pub enum LeaseMode {
 }
 
 impl LeaseMode {
-    /// Whether the lease shares with nobody.
+    /// `true` for an exclusive lease.
     pub fn is_exclusive(&self) -> bool {
         *self == Self::Exclusive
     }
@@ -92,18 +92,18 @@ pub struct LeaseReply {
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
-    /// How it shares the lock.
+    /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
     /// The fencing token of the grant.
     pub token: Token,
-    /// What remains of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds.
     pub ttl_ms: u64,
-    /// Who holds it.
+    /// Owner of the lease.
     pub owner: Owner,
-    /// How long the acquire waited, in milliseconds; 0 for a renewal.
+    /// Time that the acquire waited, in milliseconds; 0 for a renewal.
     pub waited_ms: u64,
-    /// The same token for the Redis port: where its clients have their password, or in their URL
+    /// The same token for the Redis port, as the password of its clients or in their URL
     /// (see [`crate::credential`]).
     pub fencing_credential: String,
     /// The value of the `Fencing-Token` header, ready to send to the guard. It stays the last
@@ -139,7 +139,7 @@ pub struct EndedReply {
     pub lease_id: LeaseId,
     /// Its token.
     pub token: Token,
-    /// How it ended.
+    /// Reason of the end.
     pub reason: EndReason,
 }
 
@@ -163,28 +163,28 @@ pub struct RevokedReply {
     /// The other leases that ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<EndedReply>,
-    /// Whether a lock-delay was lifted.
+    /// `true` if a lock-delay was lifted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub delay_lifted: bool,
-    /// Whether each guard was sealed before the lease ended.
+    /// Outcome of sealing each guard before the lease ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<GuardSeal>,
 }
 
-/// Whether a guard refuses everything that came before.
+/// Outcome of sealing one guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GuardSeal {
-    /// Where the guard is, without credentials.
+    /// Address of the guard, without credentials.
     pub guard: String,
-    /// The mark that it answered with.
+    /// Mark in its reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Token>,
-    /// Why it was not sealed; absent where it was.
+    /// Reason why it was not sealed; absent if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// How a lease ended.
+/// Reason of a lease's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndReason {
@@ -221,10 +221,10 @@ impl EndReason {
     }
 }
 
-/// Who holds a lock, as told to those who may not have it.
+/// Holder of a lock, as shown to other callers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderInfo {
-    /// Who.
+    /// Owner of the lease.
     pub owner: Owner,
     /// The token of the grant.
     pub token: Token,
@@ -247,30 +247,30 @@ pub struct LockReply {
     /// The other live leases, in the order of their grants; at most 100 are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_held: Vec<HolderReply>,
-    /// How many leases are live.
+    /// Number of live leases.
     #[serde(default)]
     pub lease_count: usize,
-    /// How many permits the lock has, while it is in use as a semaphore.
+    /// Number of permits, while the lock is in use as a semaphore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
-    /// For how long the lock, or a permit of it, stays closed after a lease that ended without its
-    /// holder's word, in milliseconds; the longest where there are several.
+    /// Remaining lock-delay of the lock, or of one of its permits, in milliseconds; the longest of
+    /// several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,
-    /// How many wait.
+    /// Number of waiters.
     pub queue_length: usize,
-    /// Who waits, first come first; at most 100 are listed.
+    /// Waiters in arrival order; at most 100 are listed.
     pub queue: Vec<WaiterReply>,
     /// The leases that ended last, newest first; kept for the time of `--ended-retention` after
     /// the lock became idle, at most 8.
     pub history: Vec<EndedLease>,
 }
 
-/// Whether a lock has a live lease.
+/// State of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockState {
-    /// Nobody holds it.
+    /// No lease is live.
     Free,
     /// A lease is live.
     Held,
@@ -283,37 +283,37 @@ pub enum LockState {
 pub struct HolderReply {
     /// The grant.
     pub lease_id: LeaseId,
-    /// Who, for how long, until when.
+    /// Owner, token and times.
     #[serde(flatten)]
     pub info: HolderInfo,
     /// The time to live that a renewal restores, in milliseconds.
     pub ttl_ms: u64,
-    /// How often it was renewed.
+    /// Number of renewals.
     pub renewals: u64,
-    /// How it shares the lock.
+    /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
-    /// The session that it lives as long as.
+    /// Session of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Which life of its owner holds it, where it said so.
+    /// Incarnation of its owner, if the request named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Owner>,
-    /// What the holder wanted people to see.
+    /// Metadata of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
 
-/// Somebody in the queue.
+/// A waiter in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaiterReply {
     /// The id that its grant will have.
     pub lease_id: LeaseId,
-    /// Who.
+    /// Owner of the request.
     pub owner: Owner,
-    /// For how long it has waited, in milliseconds.
+    /// Time waited so far, in milliseconds.
     pub waiting_ms: u64,
-    /// How its lease will share the lock.
+    /// Mode of its lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
 }
@@ -325,16 +325,16 @@ pub struct EndedLease {
     pub lease_id: LeaseId,
     /// Its token; none where a release came before its acquire.
     pub token: Option<Token>,
-    /// Who held it, where that is known.
+    /// Owner of the lease, if known.
     pub owner: Option<Owner>,
-    /// How it ended.
+    /// Reason of the end.
     pub reason: EndReason,
-    /// What the operator who revoked it said.
+    /// Reason that the operator who revoked it gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Owner>,
     /// For how long it was held, in milliseconds.
     pub held_ms: u64,
-    /// How long ago it ended, in milliseconds.
+    /// Time since its end, in milliseconds.
     pub ended_ms_ago: u64,
 }
 
@@ -356,7 +356,7 @@ pub struct LockLine {
     /// Its live lease.
     #[serde(flatten)]
     pub holder: HolderInfo,
-    /// How many wait.
+    /// Number of waiters.
     pub queue_length: usize,
 }
 

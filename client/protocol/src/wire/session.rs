@@ -9,15 +9,15 @@ use crate::{LeaseId, LockName, Owner, SessionId, Ttl};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRequest {
-    /// How long the session lives without a heartbeat.
+    /// Time to live of the session without a heartbeat.
     #[serde(default)]
     pub ttl_ms: Ttl,
-    /// Who; every lease of the session has this owner.
+    /// Owner of the session and of every lease of it.
     pub owner: Owner,
-    /// The id of the session. A repeat with the same id gets the same session.
+    /// Id of the session. A retry with the same id is idempotent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Anything that people who look at the session should see.
+    /// Any JSON, shown with the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
 }
@@ -27,30 +27,30 @@ pub struct SessionRequest {
 pub struct SessionReply {
     /// The session.
     pub session_id: SessionId,
-    /// Who.
+    /// Owner of the session.
     pub owner: Owner,
     /// The time to live that a heartbeat restores, in milliseconds.
     pub ttl_ms: u64,
-    /// What remains without a heartbeat, in milliseconds.
+    /// Remaining time without a heartbeat, in milliseconds.
     pub expires_in_ms: u64,
-    /// How long ago it began, in milliseconds.
+    /// Time since its begin, in milliseconds.
     pub age_ms: u64,
-    /// How often it was renewed.
+    /// Number of heartbeats.
     pub heartbeats: u64,
-    /// Why it was blocked: heartbeats are refused, and it ends when `expires_in_ms` have passed.
+    /// Reason why it was blocked: heartbeats are refused, and it ends after `expires_in_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Owner>,
-    /// How many leases it holds and waits for.
+    /// Number of leases that it holds or waits for.
     pub lease_count: usize,
     /// The leases that it holds, in the order of the locks' names; at most 100, and only where one
     /// session is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<SessionLease>,
-    /// What its client wanted people to see.
+    /// Metadata of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// Whose it is by the server's access file, where there was one when it began: nobody else may
-    /// use it.
+    /// Principal of the access file that began it, if the server had one: no other principal may use
+    /// the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
 }
@@ -69,9 +69,9 @@ pub struct SessionLease {
 pub struct SessionEndedReply {
     /// The session.
     pub session_id: SessionId,
-    /// How it ended.
+    /// Reason of the end.
     pub reason: SessionEndReason,
-    /// How many leases and waiting requests ended with it.
+    /// Number of leases and waiting requests that ended with it.
     pub lease_count: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct BlockRequest {
     pub reason: Owner,
 }
 
-/// How a session ended.
+/// Reason of a session's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionEndReason {

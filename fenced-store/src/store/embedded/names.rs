@@ -3,7 +3,7 @@
 use redb::{ReadableTable as _, WriteTransaction};
 
 use super::tables::{NAMES, NAMES_IN_ORDER};
-use crate::commit::Cause;
+use crate::store::commit::Cause;
 use crate::store::once::Known;
 use crate::store::{First, Once};
 

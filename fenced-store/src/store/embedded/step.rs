@@ -5,14 +5,14 @@ use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
 use super::names;
 use super::tables::{BODIES, OBJECTS};
-use crate::commit::marks::{self, MARKS};
-use crate::commit::{Cause, Done};
 use crate::etag::ETag;
-use crate::guard::{Fence, Verdict, judge};
 use crate::key::ObjectKey;
+use crate::store::commit::marks::{self, MARKS};
+use crate::store::commit::{Cause, Done};
 use crate::store::decide::{Decision, decide};
 use crate::store::once::Known;
 use crate::store::{Effect, First, Object, Once, Operation, Outcome};
+use crate::verdict::{Fence, Verdict, judge};
 
 /// Does `operation` (`None`: a seal) in `transaction`, which becomes durable later.
 pub(super) fn write(

@@ -2,7 +2,7 @@
 
 use redb::{TableDefinition, WriteTransaction};
 
-use crate::commit::{Cause, marks::MARKS};
+use crate::store::commit::{Cause, marks::MARKS};
 
 /// Key → (entity tag, content type).
 pub(super) const OBJECTS: TableDefinition<'_, &str, (&str, &str)> = TableDefinition::new("objects");

@@ -4,8 +4,8 @@ use redis::Value;
 use service_kit::health::Status;
 
 use super::{gaps, reply, verify};
-use crate::guard::Fence;
 use crate::store::Outcome;
+use crate::verdict::Fence;
 
 /// Replies of our scripts and of commands on the marks.
 pub(in crate::store) fn replies(value: &Value, fence: &Fence) {

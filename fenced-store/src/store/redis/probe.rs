@@ -16,8 +16,8 @@ use service_kit::redis_link::{RedisTarget, load_scripts};
 use super::reply::Step;
 use super::scripts::Scripts;
 use super::{Keys, reply};
-use crate::guard::{Fence, Mark};
 use crate::store::Outcome;
+use crate::verdict::{Fence, Mark};
 
 const CONNECTIONS: usize = 4;
 const RACERS_A_CONNECTION: usize = 16;

@@ -5,8 +5,8 @@ use fence_protocol::{LockName, Token};
 use redis::Value;
 
 use crate::etag::ETag;
-use crate::guard::{Fence, Mark};
 use crate::store::{Effect, FenceList, First, Object, Outcome, StoreError};
+use crate::verdict::{Fence, Mark};
 
 /// What a fenced script answered.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use service_kit::redis_link::Script;
 
 use super::{Keys, add_condition};
 use crate::etag::Condition;
-use crate::guard::Fence;
 use crate::store::{FenceQuery, Once, Operation};
+use crate::verdict::Fence;
 
 /// One script an operation; all but the listing begin with the same check.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::gaps::gaps;
 use super::preempt::{self, Failed, Wire};
 use super::reply::{self, Step};
 use super::scripts::Scripts;
-use crate::guard::{Fence, Mark};
+use crate::verdict::{Fence, Mark};
 
 /// How many marks a guard remembers for a Redis that comes back without its last writes.
 const MARKS_REMEMBERED: usize = 65_536;

@@ -1,18 +1,18 @@
-//! Where the events of each lock are, so that nobody who asks about one holds up those who tell. Pure.
+//! Index of events by lock, so that a query does not block publishers for long. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
 use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
 
-/// The places of a lock's events, oldest first.
+/// Positions of a lock's events, oldest first.
 #[derive(Debug, Default)]
 struct Places {
     all: VecDeque<u64>,
     refusals: VecDeque<u64>,
 }
 
-/// The places of all events that are remembered.
+/// Positions of all remembered events.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     locks: HashMap<LockName, Places>,
@@ -21,7 +21,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Notes an event; places only rise.
+    /// Adds an event; positions only rise.
     pub(super) fn push(&mut self, event: &Event, place: u64) {
         let Some(lock) = &event.lock else {
             if event.kind == EventKind::Gap {
@@ -40,7 +40,7 @@ impl Index {
         }
     }
 
-    /// Forgets an event, the oldest of all.
+    /// Removes the oldest event of all.
     pub(super) fn forget(&mut self, event: &Event, place: u64) {
         if self.gap == Some(place) {
             self.gap = None;

@@ -6,19 +6,19 @@ use service_kit::redis_link::text_fields;
 
 use crate::events::EventId;
 
-/// An entry of the stream: a batch of events. One that a newer or a broken server wrote has none that
-/// can be read; it has its place all the same.
+/// An entry of the stream: a batch of events. A batch of a newer or a broken server cannot be read; it
+/// keeps its position all the same.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// The id of its last event.
     pub(super) id: EventId,
-    /// How many there are.
+    /// Number of events.
     pub(super) count: u64,
-    /// When it was appended, by the clock of Redis.
+    /// Time of the append, by the clock of Redis.
     pub(super) at_ms: u64,
     /// The server that appended it, and the number of the batch there.
     pub(super) origin: (u32, u64),
-    /// Empty where they cannot be read.
+    /// Empty if they cannot be read.
     pub(super) events: Vec<Event>,
 }
 

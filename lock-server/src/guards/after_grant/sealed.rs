@@ -1,15 +1,15 @@
-//! Which grants every guard was sealed with.
+//! Tokens that every guard was sealed with.
 
 use std::collections::{HashSet, VecDeque};
 
 use fence_protocol::Token;
 
-/// How many are remembered.
+/// Number of tokens remembered.
 const REMEMBERED: usize = 4_096;
 
-/// Tokens that every guard stood at once. Marks never fall (G4), so a repeat of such an acquire need
-/// not seal again: where a guard is away by then, that must not end a lease that its holder was told
-/// of. A token is unique in the namespace.
+/// Tokens that every guard was sealed with. Marks never fall (G4), so a retry of such an acquire need not
+/// seal again: a guard that is unreachable by then must not end an acknowledged lease. A token is unique
+/// in the namespace.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
     known: HashSet<Token>,
@@ -17,8 +17,8 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Every guard stands at this token, or above it; the oldest makes room.
-    pub(super) fn note(&mut self, token: Token) {
+    /// Adds a token that every guard was sealed with; the oldest is removed.
+    pub(super) fn add(&mut self, token: Token) {
         if !self.known.insert(token) {
             return;
         }
@@ -30,7 +30,7 @@ impl Sealed {
         }
     }
 
-    /// Whether every guard stood at this token.
+    /// `true` if every guard was sealed with this token.
     pub(super) fn has(&self, token: Token) -> bool {
         self.known.contains(&token)
     }
@@ -45,8 +45,8 @@ mod tests {
         let mut sealed = Sealed::default();
         let token = |number: usize| Token::new(number as u64).unwrap();
         for number in 1..=REMEMBERED + 1 {
-            sealed.note(token(number));
-            sealed.note(token(number));
+            sealed.add(token(number));
+            sealed.add(token(number));
         }
         assert!(!sealed.has(token(1)) && sealed.has(token(2)) && sealed.has(token(REMEMBERED + 1)));
         assert_eq!((sealed.known.len(), sealed.by_age.len()), (REMEMBERED, REMEMBERED));

@@ -22,7 +22,8 @@ impl<'a> Ending<'a> {
     /// Of the leases that the store remembers, newest first.
     pub(super) fn all(explained: &'a ExplainedLock) -> impl Iterator<Item = Self> {
         explained.now.history.iter().map(|ended| {
-            let told = explained.told.events.iter().find(|event| is_end_of(event, ended.lease_id));
+            let told =
+                explained.recent.events.iter().find(|event| is_end_of(event, ended.lease_id));
             Self {
                 token: ended.token,
                 owner: ended.owner.as_ref(),

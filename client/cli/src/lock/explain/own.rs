@@ -12,8 +12,8 @@ use crate::readable::readable;
 pub(super) fn is_known(explained: &ExplainedLock, asked: &Asked) -> bool {
     is_holder(explained, asked.lease_id)
         || place(explained, asked).is_some()
-        || !asked.told.events.is_empty()
-        || Ending::of(explained, &asked.told.events, asked.lease_id).is_some()
+        || !asked.recent.events.is_empty()
+        || Ending::of(explained, &asked.recent.events, asked.lease_id).is_some()
 }
 
 /// In the queue, from 1.
@@ -25,7 +25,7 @@ fn place(explained: &ExplainedLock, asked: &Asked) -> Option<usize> {
 /// The lines about it.
 pub(super) fn lines(explained: &ExplainedLock, asked: &Asked) -> Vec<String> {
     let mut lines = vec![format!("Your lease, {}:", asked.lease_id)];
-    let ending = Ending::of(explained, &asked.told.events, asked.lease_id);
+    let ending = Ending::of(explained, &asked.recent.events, asked.lease_id);
     if is_holder(explained, asked.lease_id) {
         lines.push("  It holds the lock.".to_owned());
         lines.extend(refused(asked));
@@ -41,7 +41,7 @@ pub(super) fn lines(explained: &ExplainedLock, asked: &Asked) -> Vec<String> {
             "  Stop the work that it protected. Acquire the lock anew, and read before you write."
                 .to_owned(),
         );
-    } else if let Some(event) = asked.told.events.first() {
+    } else if let Some(event) = asked.recent.events.first() {
         lines.push(format!("  {}", last_heard(event)));
         lines.extend(refused(asked));
     } else {
@@ -61,7 +61,7 @@ fn named(token: Option<Token>) -> String {
 fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> {
     let token = token?;
     let is_later = |event: &&Event| event.kind == EventKind::Granted && event.token > Some(token);
-    let told = explained.told.events.iter().filter(is_later).min_by_key(|event| event.token);
+    let told = explained.recent.events.iter().filter(is_later).min_by_key(|event| event.token);
     if let Some(event) = told {
         let (owner, ago) = (event.owner.as_ref()?, readable(event.ms_ago));
         return Some(format!("  The next holder was {}, {ago} ago.", grant(owner, event.token?)));
@@ -72,12 +72,12 @@ fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> 
 }
 
 fn refused(asked: &Asked) -> Vec<String> {
-    if asked.told.refusals.is_empty() {
+    if asked.recent.refusals.is_empty() {
         return vec!["  Nothing of yours was refused, as far as guards have reported.".to_owned()];
     }
     let mut lines = vec!["  Refused, and so not applied:".to_owned()];
-    lines.extend(refusals(&asked.told.refusals).map(|line| format!("  {line}")));
-    if asked.told.refusals.iter().any(is_of_script) {
+    lines.extend(refusals(&asked.recent.refusals).map(|line| format!("  {line}")));
+    if asked.recent.refusals.iter().any(is_of_script) {
         lines.push("  What a script did before it was refused something stays.".to_owned());
     }
     lines
@@ -86,7 +86,7 @@ fn refused(asked: &Asked) -> Vec<String> {
 /// A live lease that is refused has a token below what the guard has seen: somebody issued higher
 /// ones before.
 fn mark_above(asked: &Asked) -> Option<String> {
-    let of_tokens = asked.told.refusals.iter().filter(|event| !is_of_script(event));
+    let of_tokens = asked.recent.refusals.iter().filter(|event| !is_of_script(event));
     let mark = of_tokens.filter_map(|event| event.mark).max()?;
     Some(format!(
         "  The guard has seen token {mark}. Release the lease, and acquire with --min-token {mark}: \

@@ -119,11 +119,11 @@ fn endings(explained: &ExplainedLock) -> Vec<String> {
 
 fn told(explained: &ExplainedLock) -> Vec<String> {
     let mut lines = Vec::new();
-    if !explained.told.refusals.is_empty() {
+    if !explained.recent.refusals.is_empty() {
         lines.extend([String::new(), "What guards refused, newest first:".to_owned()]);
-        lines.extend(refusals(&explained.told.refusals));
+        lines.extend(refusals(&explained.recent.refusals));
     }
-    if let Some(gap) = &explained.told.gap {
+    if let Some(gap) = &explained.recent.gap {
         let missed =
             gap.missed.map(|count| format!("{count} events at least, ")).unwrap_or_default();
         let (text, ago) =
@@ -198,7 +198,7 @@ fn meaning(explained: &ExplainedLock) -> Vec<String> {
         }
         (Some(_), n) => format!("Whoever acquires it now waits behind {n}."),
     });
-    let refusals = &explained.told.refusals;
+    let refusals = &explained.recent.refusals;
     if refusals.iter().any(|event| has_code(event, Code::TokenCollision)) {
         lines.push(
             "Two leases presented one token. That must not happen: look at the lineage of the lock \

@@ -12,23 +12,23 @@ use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 pub struct AcquireAllRequest {
     /// 1 to [`LOCKS_PER_ACQUIRE_MAX`](super::LOCKS_PER_ACQUIRE_MAX), each once.
     pub locks: Vec<LockWish>,
-    /// How long the leases live unless they are renewed.
+    /// Time to live of the leases unless they are renewed.
     pub ttl_ms: Ttl,
-    /// How long to wait in the queues; 0 answers at once.
+    /// Longest wait in the queues, in milliseconds; 0 for a reply at once.
     pub wait_ms: u64,
-    /// Who asks, for people to read.
+    /// Owner of the leases, for people to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The id of every grant. A repeat with the same id gets the same grants.
+    /// Id of every grant. A retry with the same id is idempotent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<LeaseId>,
-    /// Anything that people who look at the locks should see.
+    /// Any JSON, shown with the locks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// The session that the leases live as long as.
+    /// Session of the leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Which life of the owner asks, so that a later one can take the leases over one by one.
+    /// Incarnation of the owner, so that a later one can take the leases over one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Owner>,
 }
@@ -39,10 +39,10 @@ pub struct AcquireAllRequest {
 pub struct LockWish {
     /// The lock.
     pub lock: LockName,
-    /// How the lease shares it.
+    /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
     pub mode: LeaseMode,
-    /// Of a permit, and only there: how many the semaphore has.
+    /// Size of the semaphore; with mode `permit` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
     /// The grant's token must exceed this one: a guard has seen it.

@@ -226,7 +226,7 @@ impl Verifier for LineageKeeper {
     }
 
     fn others_take(&self) -> Duration {
-        if self.guards.is_empty() { Duration::ZERO } else { guards::ASK_TIMEOUT }
+        if self.guards.is_empty() { Duration::ZERO } else { guards::GUARD_TIMEOUT }
     }
 }
 

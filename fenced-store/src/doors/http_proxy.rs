@@ -1,0 +1,75 @@
+//! The front door before any HTTP datastore: a reverse proxy that drains.
+//!
+//! The datastore knows nothing of tokens, so check and effect cannot be one step. [`lane`] makes up
+//! for it by waiting; its guarantee is `bounded`: it holds if no request takes effect later than
+//! the stated maximum request lifetime after its connection broke, if nobody writes around the
+//! proxy, and if only one proxy at a time is active for a lock.
+//!
+//! What else is relied on: safe methods (GET, HEAD, OPTIONS) change nothing, and a complete final
+//! answer other than 202, 502 and 504 means that the upstream is done with the request. The path
+//! names the one resource that a request concerns: `second_name` refuses the known ways around it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::any;
+use service_kit::Kit;
+
+use crate::counters::Counters;
+use crate::doors::objects::handler_state::HandlerState;
+use crate::store::StoreError;
+use crate::store::commit::FolderError;
+
+mod client;
+mod forward;
+mod handler;
+mod headers;
+mod journal;
+pub mod lane;
+#[cfg(test)]
+mod lane_model;
+mod lanes;
+mod second_name;
+mod ticket;
+mod upstream;
+
+pub use lanes::Lanes;
+pub use upstream::{Upstream, UpstreamUrl};
+
+/// A state folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// It cannot be read.
+    #[error("the proxy's state cannot be read: {0}")]
+    State(#[from] StoreError),
+}
+
+/// Opens the state folder; operations that were in flight when the last process ended are in doubt.
+///
+/// # Errors
+/// [`ProxyError`] with the path and what to do.
+pub async fn open(
+    upstream: &Upstream,
+    counters: &Counters,
+    kit: &Kit,
+) -> Result<Arc<Lanes>, ProxyError> {
+    Lanes::open(upstream, counters.clone(), kit.clone()).await
+}
+
+/// The routes of the proxy: every path is the upstream's.
+pub fn routes(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
+    let guarantee = shared.guard().guarantee();
+    let state = handler::Proxy::new(shared, lanes, upstream);
+    Router::new()
+        .route("/", any(handler::forward))
+        .route("/{*path}", any(handler::forward))
+        .layer(from_fn_with_state(guarantee, crate::doors::objects::guarantee))
+        .with_state(state)
+}
+
+#[cfg(test)]
+mod tests;

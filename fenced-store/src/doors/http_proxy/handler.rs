@@ -1,0 +1,168 @@
+//! A request at the proxy: checked, received whole, passed through its lane.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest as _, Request, State};
+use axum::response::Response;
+use fence_protocol::wire::fence::Mode;
+use fence_protocol::{Code, FENCING_MARK, Token};
+use http::{HeaderValue, Method};
+use service_kit::problem::Reject;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use super::forward::{Checked, Forwarded, Forwarder, is_safe};
+use super::headers;
+use super::lane::Kind;
+use super::lanes::{Entry, Lanes};
+use super::second_name;
+use super::upstream::Upstream;
+use crate::doors::objects::handler_state::HandlerState;
+use crate::doors::objects::{Upload, owner};
+use crate::fencing::Intent;
+use crate::key::ObjectKey;
+use crate::service::{Failure, Guard, RequestSummary};
+use crate::store::Fences as _;
+
+/// What the proxy's handler needs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Proxy {
+    shared: HandlerState,
+    lanes: Arc<Lanes>,
+    forwarder: Forwarder,
+}
+
+impl Proxy {
+    pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
+        let forwarder = Forwarder {
+            client: Client::new(upstream.timeout),
+            url: upstream.url.clone(),
+            timeout: upstream.timeout,
+            max_reply_bytes: shared.max_object_bytes(),
+        };
+        Self { shared, lanes, forwarder }
+    }
+
+    fn guard(&self) -> &Arc<Guard> {
+        self.shared.guard()
+    }
+}
+
+/// Checks, receives and forwards. From the moment the body is there, all happens in a tracked task:
+/// a client that hangs up takes a request out of the queue at most, never back from the upstream.
+pub(super) async fn forward(
+    State(proxy): State<Proxy>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (asked, method, key) = check(&proxy, &request)?;
+    let query = request.uri().query().map(ToOwned::to_owned);
+    let headers = request.headers().clone();
+    // The body is received before the lane is entered: who sends slowly holds up nobody.
+    let upload = Upload::from_request(request, &proxy.shared).await?;
+    let checked = Checked { method, key, query, headers, body: upload.body.clone() };
+    let gone = CancellationToken::new();
+    let _when_the_client_leaves = gone.clone().drop_guard();
+    let tasks = proxy.guard().kit.tasks.clone();
+    let task = tasks.spawn(async move {
+        let response = proxy.pass(asked, checked, &gone).await;
+        drop(upload);
+        response
+    });
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a forward's task ended without a result");
+        Err(Reject::new(Code::Internal, "the forward's task ended without a result").into())
+    })
+}
+
+fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, ObjectKey), Failure> {
+    let method = request.method().clone();
+    second_name::check_method(&method)?;
+    second_name::check_query(request.uri().query())?;
+    headers::check_request(request.headers())?;
+    let path = request.uri().path();
+    let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
+    let intent = if is_safe(&method) { Intent::Read } else { Intent::Write };
+    let guard = proxy.guard();
+    let fence = guard.fence(&key, request.headers(), intent)?;
+    let text = format!("{method} {key}");
+    let owner = owner(request.headers())?;
+    Ok((RequestSummary { fence, kind: "forward", text, owner }, method, key))
+}
+
+impl Proxy {
+    async fn pass(
+        &self,
+        asked: RequestSummary,
+        request: Checked,
+        gone: &CancellationToken,
+    ) -> Result<Response, Failure> {
+        let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
+        if self.guard().observer.mode() == Mode::Observe {
+            return Ok(self.watch(&asked, request, kind).await);
+        }
+        let Some(fence) = &asked.fence else {
+            let forwarded = self.send(request, kind).await;
+            return Ok(render(forwarded, None));
+        };
+        let mark = fence.presented.token;
+        let ticket = match self.lanes.enter(fence, kind, gone).await {
+            Ok(Entry::Admitted(ticket)) => ticket,
+            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&asked, Ok(outcome))),
+            Err(error) => return Err(self.refuse(&asked, Err(error))),
+        };
+        let forwarded = self.send(request, kind).await;
+        if forwarded.is_in_doubt {
+            ticket.in_doubt();
+        } else {
+            ticket.ended();
+        }
+        Ok(render(forwarded, Some(mark)))
+    }
+
+    /// Observe mode: notes the token and forwards, without waiting for anything.
+    async fn watch(&self, asked: &RequestSummary, request: Checked, kind: Kind) -> Response {
+        let mark = match &asked.fence {
+            None => None,
+            Some(fence) => {
+                let noted = self.lanes.note(fence.clone()).await;
+                self.guard().let_pass(asked, &request.key, &noted)
+            }
+        };
+        let forwarded = self.send(request, kind).await;
+        if forwarded.is_in_doubt {
+            self.guard().counters.in_doubt.inc();
+        }
+        render(forwarded, mark)
+    }
+
+    fn refuse(
+        &self,
+        asked: &RequestSummary,
+        outcome: Result<crate::store::Outcome, crate::store::StoreError>,
+    ) -> Failure {
+        match self.guard().account(asked, outcome) {
+            Err(failure) => failure,
+            Ok(_) => Reject::new(Code::Internal, "a refusal was accounted as a success").into(),
+        }
+    }
+
+    async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
+        let counters = &self.guard().counters;
+        counters.in_flight.inc();
+        let forwarded = match kind {
+            Kind::Write => self.forwarder.write(request).await,
+            Kind::Read | Kind::Seal => self.forwarder.read(request).await,
+        };
+        counters.in_flight.dec();
+        counters.count("forward", forwarded.verdict);
+        forwarded
+    }
+}
+
+fn render(forwarded: Forwarded, mark: Option<Token>) -> Response {
+    let mut response = forwarded.response;
+    if let Some(mark) = mark {
+        response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+    }
+    response
+}

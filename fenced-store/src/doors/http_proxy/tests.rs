@@ -1,0 +1,351 @@
+//! The proxy before an upstream that does only what the test says.
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::body::Body;
+use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, Problem};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use service_kit::Kit;
+use service_kit::http::ApiRouter;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::app;
+use crate::doors::http_proxy::Upstream;
+use crate::settings::{Backend, Settings};
+
+/// A request that reached the upstream. Dropping it breaks the connection.
+struct Seen {
+    text: String,
+    reply: oneshot::Sender<String>,
+}
+
+impl Seen {
+    fn answer(self, status: &str) {
+        let text = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: 2\r\nfencing-mark: 7\r\nkeep-alive: 5\r\n\r\nok"
+        );
+        self.reply.send(text).unwrap();
+    }
+}
+
+struct World {
+    state: TempDir,
+    addr: std::net::SocketAddr,
+    seen: mpsc::Receiver<Seen>,
+    proxy: ApiRouter,
+    api: ApiRouter,
+    kit: Kit,
+}
+
+/// The next request at the upstream; a test that waits for none is to fail, not to hang.
+async fn arrived(seen: &mut mpsc::Receiver<Seen>) -> Seen {
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, seen.recv()).await.expect("nothing was forwarded").unwrap()
+}
+
+/// Waits for a condition, and fails where it never comes true.
+async fn until(condition: impl AsyncFn() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("it never came true");
+}
+
+async fn talk(mut stream: TcpStream, seen: mpsc::Sender<Seen>) -> Option<()> {
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = stream.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() < length.map_or(0, |length| length.parse().unwrap()) {
+            continue;
+        }
+        let (reply, answer) = oneshot::channel();
+        seen.send(Seen { text: std::mem::take(&mut text), reply }).await.ok()?;
+        stream.write_all(answer.await.ok()?.as_bytes()).await.ok()?;
+    }
+}
+
+async fn upstream(kit: &Kit) -> (std::net::SocketAddr, mpsc::Receiver<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (sender, seen) = mpsc::channel(16);
+    let tasks = kit.tasks.clone();
+    kit.tasks.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tasks.spawn(talk(stream, sender.clone()));
+        }
+    });
+    (addr, seen)
+}
+
+async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &Kit) -> app::App {
+    let upstream = Upstream {
+        listen: ([127, 0, 0, 1], 0).into(),
+        url: format!("http://{addr}").parse().unwrap(),
+        max_request_lifetime: Duration::from_millis(lifetime_ms),
+        state: state.to_owned(),
+        timeout: Duration::from_secs(20),
+        drain_wait: Duration::from_secs(5),
+    };
+    let mut settings = Settings::new(Backend::Proxy(upstream), None);
+    settings.rules = crate::rules::Rules::new(vec!["public/**=@open".parse().unwrap()]).unwrap();
+    app::build(settings, kit).await.unwrap()
+}
+
+impl World {
+    async fn new(lifetime_ms: u64) -> Self {
+        let (kit, state) = (Kit::new("test"), tempfile::tempdir().unwrap());
+        let (addr, seen) = upstream(&kit).await;
+        let app = app(addr, state.path(), lifetime_ms, &kit).await;
+        let proxy = app.proxy.unwrap().1;
+        Self { state, addr, seen, proxy, api: app.router, kit }
+    }
+
+    fn send(&self, method: Method, path: &str, token: u64) -> JoinHandle<Answer> {
+        self.kit.tasks.spawn(ask(self.proxy.clone(), request(method, path, token)))
+    }
+
+    async fn seen(&mut self) -> Seen {
+        arrived(&mut self.seen).await
+    }
+
+    /// Waits until the lane's durable mark is `token`.
+    async fn mark_is(&self, token: u64) {
+        until(async || {
+            let answer = ask(self.api.clone(), request(Method::GET, "/v1/fences/a", 0)).await;
+            answer.text.contains(&format!("\"mark\":{token},"))
+        })
+        .await;
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    headers: http::HeaderMap,
+    text: String,
+}
+
+impl Answer {
+    fn code(&self) -> String {
+        serde_json::from_str::<Problem>(&self.text).unwrap().code.to_string()
+    }
+}
+
+fn request(method: Method, path: &str, token: u64) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    if token > 0 {
+        let lease = format!("00000000-0000-4000-8000-{token:012}");
+        request = request.header(FENCING_TOKEN, format!("{token};lock=\"a\";lease=\"{lease}\""));
+    }
+    request.body(Body::from("hi")).unwrap()
+}
+
+async fn ask(router: ApiRouter, request: Request<Body>) -> Answer {
+    let response = TowerToHyperService::new(router).call(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    Answer { status: head.status, headers: head.headers, text }
+}
+
+#[tokio::test]
+async fn a_reply_is_passed_on_with_mark_and_guarantee() {
+    let mut world = World::new(60_000).await;
+    let answer = world.send(Method::PUT, "/a?x=1", 33);
+    let seen = world.seen().await;
+    assert!(seen.text.starts_with("PUT /a?x=1 HTTP/1.1\r\n"), "{}", seen.text);
+    assert!(seen.text.contains(&format!("host: {}\r\n", world.addr)), "{}", seen.text);
+    assert!(seen.text.ends_with("\r\n\r\nhi"), "{}", seen.text);
+    seen.answer("200 OK");
+    let answer = answer.await.unwrap();
+    assert_eq!((answer.status, answer.text.as_str()), (StatusCode::OK, "ok"));
+    assert_eq!(answer.headers[FENCING_MARK], "33");
+    assert_eq!(answer.headers[FENCING_GUARANTEE], "bounded");
+    assert!(!answer.headers.contains_key("keep-alive"));
+}
+
+#[tokio::test]
+async fn a_higher_token_waits_for_the_lower_write_and_refuses_the_next_one() {
+    let mut world = World::new(60_000).await;
+    let lower = world.send(Method::PUT, "/a", 33);
+    let on_the_wire = world.seen().await;
+    let higher = world.send(Method::GET, "/a", 34);
+    world.mark_is(34).await;
+    let late = world.send(Method::PUT, "/a", 33).await.unwrap();
+    assert_eq!(
+        (late.status, late.code().as_str()),
+        (StatusCode::PRECONDITION_FAILED, "stale-token")
+    );
+    assert!(world.seen.try_recv().is_err(), "34 was forwarded while 33 was on the wire");
+    on_the_wire.answer("204 No Content");
+    assert_eq!(lower.await.unwrap().status, StatusCode::NO_CONTENT);
+    let forwarded = world.seen().await;
+    assert!(forwarded.text.starts_with("GET /a"), "{}", forwarded.text);
+    forwarded.answer("200 OK");
+    assert_eq!(higher.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_seal_is_answered_after_the_drain() {
+    let mut world = World::new(60_000).await;
+    let lower = world.send(Method::PUT, "/a", 33);
+    let on_the_wire = world.seen().await;
+    let seal = request(Method::POST, "/v1/fences/a/seal", 34);
+    let seal = world.kit.tasks.spawn(ask(world.api.clone(), seal));
+    world.mark_is(34).await;
+    assert!(!seal.is_finished(), "sealed while 33 was on the wire");
+    on_the_wire.answer("200 OK");
+    assert_eq!(lower.await.unwrap().status, StatusCode::OK);
+    assert_eq!(seal.await.unwrap().text, "{\"lock\":\"a\",\"mark\":34}");
+}
+
+#[tokio::test]
+async fn a_broken_write_is_unknown_and_quarantines_the_lane() {
+    let mut world = World::new(60_000).await;
+    let lower = world.send(Method::PUT, "/a", 33);
+    drop(world.seen().await);
+    let lower = lower.await.unwrap();
+    assert_eq!(
+        (lower.status, lower.code().as_str()),
+        (StatusCode::GATEWAY_TIMEOUT, "outcome-unknown")
+    );
+    // The lifetime is longer than anybody waits, so the answer is immediate.
+    for (method, token) in [(Method::PUT, 33), (Method::GET, 34), (Method::PUT, 34)] {
+        let answer = world.send(method, "/a", token).await.unwrap();
+        assert_eq!(answer.code(), "quarantined", "{token}");
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    assert!(world.seen.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_quarantine_ends_when_the_lifetime_has_passed() {
+    let mut world = World::new(300).await;
+    let lower = world.send(Method::PUT, "/a", 33);
+    drop(world.seen().await);
+    assert_eq!(lower.await.unwrap().status, StatusCode::GATEWAY_TIMEOUT);
+    let begun_ms = world.kit.clock.monotonic_ms();
+    let higher = world.send(Method::PUT, "/a", 34);
+    world.seen().await.answer("200 OK");
+    // It may take longer; it must not take less, but for what passed before the clock was read.
+    assert!(world.kit.clock.monotonic_ms() - begun_ms > 150, "forwarded within the lifetime");
+    assert_eq!(higher.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn accepted_and_gateway_errors_leave_the_lane_in_doubt() {
+    for (status, expected) in [
+        ("202 Accepted", StatusCode::ACCEPTED),
+        ("502 Bad Gateway", StatusCode::GATEWAY_TIMEOUT),
+        ("504 Gateway Timeout", StatusCode::GATEWAY_TIMEOUT),
+    ] {
+        let mut world = World::new(60_000).await;
+        let lower = world.send(Method::PUT, "/a", 33);
+        world.seen().await.answer(status);
+        assert_eq!(lower.await.unwrap().status, expected, "{status}");
+        let higher = world.send(Method::PUT, "/a", 34).await.unwrap();
+        assert_eq!(higher.code(), "quarantined", "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_cancels_nothing() {
+    let mut world = World::new(60_000).await;
+    let lower = world.send(Method::PUT, "/a", 33);
+    let on_the_wire = world.seen().await;
+    lower.abort();
+    assert!(lower.await.unwrap_err().is_cancelled());
+    let higher = world.send(Method::PUT, "/a", 34);
+    world.mark_is(34).await;
+    assert!(world.seen.try_recv().is_err(), "34 was forwarded while 33 was on the wire");
+    on_the_wire.answer("200 OK");
+    world.seen().await.answer("200 OK");
+    assert_eq!(higher.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_crash_leaves_what_was_in_flight_in_doubt() {
+    let mut world = World::new(60_000).await;
+    let _lower = world.send(Method::PUT, "/a", 33);
+    let _on_the_wire = world.seen().await;
+    // What the disk holds at this moment is what a new process would find.
+    let found = tempfile::tempdir().unwrap();
+    std::fs::copy(world.state.path().join("lanes.redb"), found.path().join("lanes.redb")).unwrap();
+    let kit = Kit::new("test");
+    let reborn = app(world.addr, found.path(), 60_000, &kit).await.proxy.unwrap().1;
+    let answer = ask(reborn.clone(), request(Method::PUT, "/a", 34)).await;
+    assert_eq!(answer.code(), "quarantined");
+    let answer = ask(reborn, request(Method::PUT, "/a", 32)).await;
+    assert_eq!(answer.code(), "stale-token", "the mark survived");
+}
+
+#[tokio::test]
+async fn an_orderly_end_leaves_nothing_in_doubt() {
+    let mut world = World::new(60_000).await;
+    let write = world.send(Method::PUT, "/a", 33);
+    world.seen().await.answer("200 OK");
+    assert_eq!(write.await.unwrap().status, StatusCode::OK);
+    let World { state, addr, mut seen, proxy, api, kit } = world;
+    kit.tasks.begin_shutdown();
+    drop((proxy, api));
+    let kit = Kit::new("test");
+    // The tasks of the first one end in the background; until then it holds the file.
+    until(async || redb::Database::open(state.path().join("lanes.redb")).is_ok()).await;
+    let reborn = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
+    let higher = kit.tasks.spawn(ask(reborn, request(Method::PUT, "/a", 34)));
+    arrived(&mut seen).await.answer("200 OK");
+    assert_eq!(higher.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_no_doubt() {
+    let (kit, state) = (Kit::new("test"), tempfile::tempdir().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(listener);
+    let proxy = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
+    for token in [33, 34] {
+        let answer = ask(proxy.clone(), request(Method::PUT, "/a", token)).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (StatusCode::BAD_GATEWAY, "upstream-unavailable")
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_needs_no_token_passes_and_what_does_not_belong_is_refused() {
+    let mut world = World::new(60_000).await;
+    let open = world.send(Method::PUT, "/public/x", 0);
+    world.seen().await.answer("200 OK");
+    assert_eq!(open.await.unwrap().status, StatusCode::OK);
+    for (path, token, status) in [
+        ("/a", 0, 428),
+        ("/b", 33, 403),
+        ("/a/../b", 33, 400),
+        ("//a", 33, 400),
+        ("/a/%2e%2e/b", 33, 400),
+        ("/", 33, 400),
+    ] {
+        let answer = world.send(Method::PUT, path, token).await.unwrap();
+        assert_eq!(answer.status.as_u16(), status, "{path}");
+    }
+    let mut tricky = request(Method::GET, "/a", 33);
+    tricky.headers_mut().insert("connection", "fencing-token".parse().unwrap());
+    assert_eq!(ask(world.proxy.clone(), tricky).await.status, StatusCode::BAD_REQUEST);
+    assert!(world.seen.try_recv().is_err());
+}

@@ -1,0 +1,65 @@
+//! The right to forward one operation, and the duty to say how it ended.
+
+use std::sync::Weak;
+
+use fence_protocol::LockName;
+
+use super::lane::{Kind, OpId};
+
+/// Receives the ends of forwarded operations.
+pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
+    /// The upstream has answered the operation, or was certainly not reached.
+    fn ended(&self, lock: &LockName, op: OpId);
+
+    /// A forwarded write has no answer, so it may still take effect.
+    fn unanswered(&self, lock: &LockName, op: OpId);
+}
+
+/// One admitted operation. A write whose ticket is dropped without a word is in doubt.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    lanes: Weak<dyn OperationEnds>,
+    lock: LockName,
+    op: OpId,
+    kind: Kind,
+    is_settled: bool,
+}
+
+impl Ticket {
+    pub(super) fn new(
+        lanes: Weak<dyn OperationEnds>,
+        lock: LockName,
+        op: OpId,
+        kind: Kind,
+    ) -> Self {
+        Self { lanes, lock, op, kind, is_settled: false }
+    }
+
+    /// The upstream has answered, or was certainly not reached.
+    pub(super) fn ended(mut self) {
+        self.settle(false);
+    }
+
+    /// Nobody knows what the upstream did or will do.
+    pub(super) fn in_doubt(mut self) {
+        self.settle(true);
+    }
+
+    fn settle(&mut self, is_in_doubt: bool) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let Some(lanes) = self.lanes.upgrade() else { return };
+        match self.kind {
+            Kind::Write if is_in_doubt => lanes.unanswered(&self.lock, self.op),
+            Kind::Write | Kind::Read => lanes.ended(&self.lock, self.op),
+            Kind::Seal => {}
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.settle(true);
+    }
+}

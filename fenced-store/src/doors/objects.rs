@@ -1,0 +1,28 @@
+//! The HTTP interface: one verb a file, all routes in [`router`].
+
+mod access;
+mod body_budget;
+mod delete;
+mod download;
+mod floor;
+mod get;
+pub mod handler_state;
+mod list;
+mod openapi;
+mod put;
+mod reply;
+mod request;
+pub mod router;
+mod seal;
+mod show;
+mod stores;
+mod unread;
+mod upload;
+
+pub(crate) use access::need;
+pub(crate) use reply::guarantee;
+pub(crate) use request::owner;
+pub(crate) use upload::Upload;
+
+#[cfg(test)]
+mod tests;

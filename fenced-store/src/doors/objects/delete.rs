@@ -1,0 +1,28 @@
+//! `DELETE /v1/objects/{key}`.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, Uri};
+
+use super::handler_state::HandlerState;
+use super::{reply, request};
+use crate::service::Failure;
+use crate::store::Operation;
+
+/// Removes the object; its lock's mark stays. Removing what is not there is a success, so that a
+/// repeated request is.
+pub(super) async fn delete(
+    State(shared): State<HandlerState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let key = request::key(&uri)?;
+    let asked = request::asked(guard, &key, &headers, "delete", "DELETE")?;
+    let condition = request::condition(&headers)?;
+    let name = request::name(&headers)?;
+    let operation = Operation::Delete { key, condition };
+    let once = name.map(|name| guard.once(&name, &operation));
+    let applied = guard.apply(asked, operation, once).await?;
+    Ok(reply::repeatable(&applied, StatusCode::NO_CONTENT))
+}

@@ -1,0 +1,46 @@
+//! `GET /v1/objects/{key}` (and `HEAD`).
+
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::Code;
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode, Uri};
+use service_kit::problem::Reject;
+
+use super::handler_state::HandlerState;
+use super::{download, reply, request};
+use crate::etag::Condition;
+use crate::service::Failure;
+use crate::store::{Effect, Operation};
+
+/// Reads the object. A read with a token raises the mark before it is answered, also where there
+/// is nothing to be found.
+pub(super) async fn get(
+    State(shared): State<HandlerState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let key = request::key(&uri)?;
+    let asked = request::asked(guard, &key, &headers, "get", "GET")?;
+    let condition = match headers.contains_key(IF_NONE_MATCH) {
+        true => request::condition(&headers)?,
+        false => Condition::None,
+    };
+    let applied = guard.apply(asked, Operation::Get { key: key.clone() }, None).await?;
+    let Effect::Found(object) = applied.effect else {
+        let detail = format!("there is no object {key}");
+        let hint = "Write it with PUT, or check the key.";
+        let response = Reject::new(Code::NotFound, detail).hint(hint);
+        return Ok(reply::fenced(applied.mark, response));
+    };
+    let tag = [(ETAG, object.etag.to_string())];
+    if !condition.holds(Some(&object.etag)) {
+        return Ok(reply::fenced(applied.mark, (StatusCode::NOT_MODIFIED, tag)));
+    }
+    let content_type = [(CONTENT_TYPE, object.content_type)];
+    // What was stored is never to be taken for something that runs in a browser.
+    let no_sniff = [("x-content-type-options", "nosniff")];
+    let body = download::body(object.body, &shared.reply_budget).await?;
+    Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, body)))
+}

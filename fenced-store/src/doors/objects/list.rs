@@ -1,0 +1,74 @@
+//! `GET /v1/fences`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::wire::fence::{FenceLine, FencePage};
+use fence_protocol::{Code, Invalid, LockName};
+use serde::Deserialize;
+use service_kit::access::{Caller, Verb};
+use service_kit::problem::{ApiQuery, Reject};
+
+use super::handler_state::HandlerState;
+use super::reply;
+use crate::service::{Failure, RequestSummary, failure};
+use crate::store::FenceQuery;
+
+const DEFAULT_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 1000;
+
+/// Which page.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Query {
+    #[serde(default)]
+    prefix: String,
+    after: Option<LockName>,
+    limit: Option<usize>,
+}
+
+/// Fences in the order of their names.
+pub(super) async fn list(
+    State(shared): State<HandlerState>,
+    caller: Caller,
+    ApiQuery(query): ApiQuery<Query>,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let query = checked(query)?;
+    let failed = |error| {
+        let text = "list fences".to_owned();
+        failure(&RequestSummary { fence: None, kind: "list", text, owner: None }, Err(error))
+    };
+    // It is of the whole namespace, so it is for those who may read that.
+    let highest_mark = match caller.may_all(Verb::Read) {
+        Ok(()) => guard.fences.highest_mark().await.map_err(failed)?,
+        Err(_) => None,
+    };
+    let page = guard.fences.list(query).await.map_err(failed)?;
+    let last = page.fences.last().map(|(lock, _)| lock.clone());
+    let next_after = if page.more { last } else { None };
+    let fences = page.fences.into_iter().map(|(lock, mark)| FenceLine {
+        refused_total: guard.refused_total(&lock),
+        lock,
+        mark: mark.token,
+        lease_id: mark.lease,
+    });
+    let page = FencePage { fences: fences.collect(), next_after, highest_mark };
+    Ok(reply::fenced(None, Json(page)))
+}
+
+fn checked(query: Query) -> Result<FenceQuery, Invalid> {
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(Invalid::new("limit", limit.to_string(), "must be from 1 to 1000"));
+    }
+    if query.prefix.len() > LockName::MAX_BYTES {
+        return Err(Invalid::new("prefix", query.prefix, "is longer than 256 bytes"));
+    }
+    Ok(FenceQuery { prefix: query.prefix, after: query.after, limit })
+}
+
+/// The answer to a path that names no lock.
+pub(super) fn no_lock() -> Failure {
+    Reject::new(Code::NotFound, "the path names no lock").into()
+}

@@ -1,0 +1,94 @@
+//! `PUT /v1/objects/{key}`.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest as _, Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use fence_protocol::{Code, Invalid};
+use http::header::{CONTENT_TYPE, ETAG};
+use http::{HeaderMap, StatusCode};
+use service_kit::ids;
+use service_kit::problem::Reject;
+
+use super::handler_state::HandlerState;
+use super::upload::Upload;
+use super::{reply, request};
+use crate::etag::ETag;
+use crate::service::{Failure, Guard};
+use crate::store::{Effect, First, Object, Once, Operation};
+
+const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
+const MAX_CONTENT_TYPE_BYTES: usize = 256;
+/// Hashing more than this takes longer than other requests should wait.
+const HASH_INLINE_BYTES: usize = 256 << 10;
+
+/// Writes the whole object. The token is checked before the body is received: whoever may not
+/// write need not send.
+pub(super) async fn put(
+    State(shared): State<HandlerState>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let key = request::key(request.uri())?;
+    let headers = request.headers();
+    let asked = request::asked(guard, &key, headers, "put", "PUT")?;
+    let condition = request::condition(headers)?;
+    let content_type = content_type(headers)?;
+    let name = request::name(headers)?;
+    let upload = Upload::from_request(request, &shared).await?;
+    let etag = tag(&upload.body).await?;
+    let object = Object { etag: etag.clone(), content_type, body: upload.body.clone() };
+    let operation = Operation::Put { key, object, condition };
+    let once = match name {
+        Some(name) => Some(once(guard, name, &operation).await?),
+        None => None,
+    };
+    let applied = guard.apply(asked, operation, once).await?;
+    let status = match applied.effect {
+        Effect::Stored { created: true } => StatusCode::CREATED,
+        _ => StatusCode::NO_CONTENT,
+    };
+    let etag = match &applied.repeated {
+        Some(First::Stored { etag, .. }) => etag,
+        _ => &etag,
+    };
+    Ok(reply::repeatable(&applied, (status, [(ETAG, etag.to_string())])))
+}
+
+fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(DEFAULT_CONTENT_TYPE.to_owned()) };
+    match value.to_str() {
+        Ok(text) if text.len() <= MAX_CONTENT_TYPE_BYTES => Ok(text.to_owned()),
+        Ok(text) => Err(Invalid::new("Content-Type", text, "is longer than 256 bytes")),
+        Err(_) => Err(Invalid::new("Content-Type", "…", "is not ASCII text")),
+    }
+}
+
+async fn tag(body: &Bytes) -> Result<ETag, Reject> {
+    let nonce = ids::random_hex(8);
+    let shared = body.clone();
+    hashed(body.len(), move || ETag::of(&shared, &nonce)).await
+}
+
+async fn once(guard: &Arc<Guard>, name: String, operation: &Operation) -> Result<Once, Reject> {
+    let bytes = match operation {
+        Operation::Put { object, .. } => object.body.len(),
+        _ => 0,
+    };
+    let (guard, operation) = (Arc::clone(guard), operation.clone());
+    hashed(bytes, move || guard.once(&name, &operation)).await
+}
+
+/// Runs `hash`, which reads `bytes`, where it holds up nobody.
+async fn hashed<T: Send + 'static>(
+    bytes: usize,
+    hash: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Reject> {
+    if bytes <= HASH_INLINE_BYTES {
+        return Ok(hash());
+    }
+    tokio::task::spawn_blocking(hash)
+        .await
+        .map_err(|error| Reject::new(Code::Internal, format!("hashing failed: {error}")))
+}

@@ -1,0 +1,104 @@
+//! What every handler takes from a request.
+
+use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName, Owner};
+use http::{HeaderMap, HeaderName, Uri};
+use service_kit::problem::Reject;
+
+use crate::etag::Condition;
+use crate::fencing::Intent;
+use crate::key::{ObjectKey, lock_from_path};
+use crate::service::{Guard, RequestSummary};
+
+const OBJECTS: &str = "/v1/objects/";
+const FENCES: &str = "/v1/fences/";
+const MAX_NAME_BYTES: usize = 128;
+/// Who asks, for the list of refusals; optional.
+const FENCE_OWNER: &str = "fence-owner";
+
+/// The key, from the path as it came: the router's own decoding is not used.
+pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
+    ObjectKey::from_path(uri.path().strip_prefix(OBJECTS).unwrap_or_default())
+}
+
+/// The lock, from the path as it came, without `verb` at its end.
+pub(super) fn lock(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
+    let rest = uri.path().strip_prefix(FENCES).unwrap_or_default();
+    rest.strip_suffix(verb).map(lock_from_path).transpose()
+}
+
+/// Checks the token for an operation on `key`, and says what is asked, for the account.
+pub(super) fn asked(
+    guard: &Guard,
+    key: &ObjectKey,
+    headers: &HeaderMap,
+    kind: &'static str,
+    method: &str,
+) -> Result<RequestSummary, Reject> {
+    let intent = if kind == "get" { Intent::Read } else { Intent::Write };
+    let fence = guard.fence(key, headers, intent)?;
+    Ok(RequestSummary { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
+}
+
+/// The `Fence-Owner` header.
+pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
+    let Some(value) = headers.get(FENCE_OWNER) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| Invalid::new("Fence-Owner", "…", "is not UTF-8"))?;
+    Owner::new(text).map(Some)
+}
+
+/// `If-Match` and `If-None-Match`.
+pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
+    let if_match = list(headers, &http::header::IF_MATCH)?;
+    let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
+    Condition::parse(if_match.as_deref(), if_none_match.as_deref())
+}
+
+/// `Idempotency-Key`: the sender's name for the operation, a string of RFC 9651 or a bare word.
+pub(super) fn name(headers: &HeaderMap) -> Result<Option<String>, Invalid> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().unwrap_or("…").trim();
+    let refuse = |rule: &str| Invalid::new("Idempotency-Key", text, rule);
+    if values.next().is_some() {
+        return Err(refuse("comes more than once"));
+    }
+    let name = match text.strip_prefix('"') {
+        Some(rest) => quoted(rest),
+        None => text.bytes().all(is_of_a_word).then(|| text.to_owned()),
+    };
+    let name = name.ok_or_else(|| {
+        refuse("must be a string in double quotes, or a word of A-Z a-z 0-9 . _ : -")
+    })?;
+    match name.len() {
+        1..=MAX_NAME_BYTES => Ok(Some(name)),
+        _ => Err(refuse("must have 1 to 128 bytes")),
+    }
+}
+
+fn is_of_a_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:-".contains(&byte)
+}
+
+/// The rest of a string of RFC 9651, behind its first quote: printable ASCII, in which a backslash
+/// stands before a quote or a backslash.
+fn quoted(rest: &str) -> Option<String> {
+    let mut text = String::new();
+    let mut rest = rest.chars();
+    loop {
+        match rest.next()? {
+            '"' => return rest.next().is_none().then_some(text),
+            '\\' => text.push(rest.next().filter(|c| matches!(c, '"' | '\\'))?),
+            c @ ' '..='~' => text.push(c),
+            _ => return None,
+        }
+    }
+}
+
+/// A header that may come in several lines, as one list.
+fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Invalid> {
+    let lines: Result<Vec<&str>, _> =
+        headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();
+    let lines = lines.map_err(|_| Invalid::new("condition", name.as_str(), "is not ASCII text"))?;
+    Ok((!lines.is_empty()).then(|| lines.join(", ")))
+}

@@ -1,0 +1,35 @@
+//! `POST /v1/fences/{lock}/seal`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::Code;
+use fence_protocol::wire::fence::SealReply;
+use http::{HeaderMap, Uri};
+use service_kit::problem::Reject;
+
+use super::handler_state::HandlerState;
+use super::{reply, request};
+use crate::service::{Failure, RequestSummary};
+
+/// Raises the mark to the token that is presented: once this is answered, nothing lower is applied.
+pub(super) async fn seal(
+    State(shared): State<HandlerState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let Some(lock) = request::lock(&uri, "/seal")? else {
+        let detail = format!("{} takes no POST", uri.path());
+        let hint = "POST to /v1/fences/{lock}/seal.";
+        return Err(Reject::new(Code::NotFound, detail).hint(hint).into());
+    };
+    let fence = guard.fencing.to_lock(&lock, &headers)?;
+    let owner = request::owner(&headers)?;
+    let text = format!("SEAL {lock}");
+    let asked = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
+    let presented = fence.presented.token;
+    // In observe mode a seal that would be refused tells the mark that stands.
+    let mark = guard.seal(asked, fence).await?.mark.unwrap_or(presented);
+    Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
+}

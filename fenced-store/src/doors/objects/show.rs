@@ -1,0 +1,34 @@
+//! `GET /v1/fences/{lock}`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::wire::fence::FenceReply;
+use http::Uri;
+
+use super::handler_state::HandlerState;
+use super::{reply, request};
+use crate::service::{Failure, RequestSummary, failure};
+
+/// A lock's mark and what this process refused. A lock that no token has been seen of is shown
+/// too, without a mark: it is not known whether it exists.
+pub(super) async fn show(
+    State(shared): State<HandlerState>,
+    uri: Uri,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let Some(lock) = request::lock(&uri, "")? else { return Err(super::list::no_lock()) };
+    let mark = guard.fences.show(&lock).await.map_err(|error| {
+        let text = format!("show fence {lock}");
+        failure(&RequestSummary { fence: None, kind: "show", text, owner: None }, Err(error))
+    })?;
+    let shown = FenceReply {
+        mark: mark.map(|mark| mark.token),
+        lease_id: mark.map(|mark| mark.lease),
+        guarantee: guard.guarantee(),
+        refused_total: guard.refused_total(&lock),
+        last_refusals: guard.refusals.recent(&lock, guard.kit.clock.monotonic_ms()),
+        lock,
+    };
+    Ok(reply::fenced(shown.mark, Json(shown)))
+}

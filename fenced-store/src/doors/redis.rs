@@ -1,0 +1,255 @@
+//! The Redis port: clients keep their driver and give their token as the password, and the guard
+//! stands between them and one Redis.
+//!
+//! Preempt and abort. A connection to Redis is registered there under its tokens before anything is
+//! sent on it (`upstream::connect`); the step that raises a mark finds what is registered below
+//! it, and the guard that ran it has Redis end those connections, and awaits that, before the new
+//! token is admitted (`crate::store::redis::preempt`). So commands travel as they are, every
+//! command of Redis works, and a write costs what it costs behind a plain proxy.
+//!
+//! A thread of the port has everything of its clients to itself: no locks, and no wake-ups between
+//! threads. Clients with the same tokens share a pipelined connection (`hub`) until they need
+//! one of their own (`client`).
+//!
+//! ```text
+//! client --- Client: parse, plan (commands), authorize (rules, tokens) ---> Upstream --- Redis
+//!    ^                                                                         |
+//!    '------------- Outbox: replies in the order of the commands <-------------'
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use fence_protocol::wire::fence::Mode;
+use service_kit::redis_link::{LinkState, RedisLink, info_field};
+use tokio::sync::{mpsc, watch};
+
+use crate::service::{Guard, RequestSummary};
+use crate::store::Outcome;
+use crate::store::redis::Shared;
+use crate::verdict::Fence;
+
+mod authorize;
+mod budget;
+mod client;
+mod cluster;
+pub(crate) mod commands;
+mod confine;
+mod counters;
+mod front;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod hub;
+mod look_ups;
+mod out;
+mod outbox;
+mod own_clients;
+mod password;
+mod patience;
+mod probe;
+mod profile;
+mod refusal;
+pub(crate) mod resp;
+mod retire;
+mod script_denial;
+mod spares;
+mod stranger;
+mod thread;
+mod token_group;
+mod tokens;
+mod upstream;
+
+use commands::{CommandTable, Observing};
+use counters::PortCounters;
+pub(crate) use front::{Front, Listening};
+use own_clients::OwnClients;
+pub use password::PortPassword;
+pub use patience::SilenceLimits;
+use refusal::Refusal;
+use retire::Ended;
+
+/// What the port is made of.
+#[derive(Clone, Debug)]
+pub struct PortSettings {
+    /// Where it listens; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// How many threads serve it, at least 1.
+    pub threads: usize,
+    /// The largest command, in bytes.
+    pub max_command_bytes: usize,
+    /// What may be held for all clients together beyond 64 KiB for each, in bytes.
+    pub max_buffer_bytes: usize,
+    /// Clients at once.
+    pub max_connections: usize,
+    /// How long clients may be silent.
+    pub silence: SilenceLimits,
+    /// Treatment of a connection whose token was refused.
+    pub after_fenced: AfterFenced,
+    /// What clients without a fencing credential have to present.
+    pub password: Option<PortPassword>,
+}
+
+/// Treatment of a connection whose token was refused: no command can succeed on it any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum AfterFenced {
+    /// It is closed once the client has received the error, so that a pool connects again and asks
+    /// its credential hook for the newest token.
+    #[default]
+    Close,
+    /// It stays open, so that its client can present a newer token on it.
+    Keep,
+}
+
+/// How long a client may leave its connection open once it was sent everything. Closing a socket
+/// with unread bytes resets it, and the client could lose the last reply.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl PortSettings {
+    /// Whether a connection is closed once its tokens were refused.
+    fn closes_fenced(&self) -> bool {
+        self.after_fenced == AfterFenced::Close
+    }
+}
+
+/// What all threads of the port share.
+#[derive(Debug)]
+pub(crate) struct Port {
+    guard: Arc<Guard>,
+    redis: Arc<Shared>,
+    settings: PortSettings,
+    table: watch::Receiver<Arc<CommandTable>>,
+    version: RwLock<String>,
+    next_client_id: AtomicU64,
+    ended: mpsc::Sender<Ended>,
+    counters: PortCounters,
+    own_clients: Arc<OwnClients>,
+    /// In observe mode, what passes beyond what is allowed.
+    observing: Option<Observing>,
+}
+
+impl Port {
+    /// Reads what commands this Redis has, and begins to look after connections that end.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) async fn open(
+        guard: Arc<Guard>,
+        redis: Arc<Shared>,
+        settings: PortSettings,
+    ) -> Result<Arc<Self>, String> {
+        probe::probe(&redis, &guard.fencing.namespace).await?;
+        let observing = observing(&guard, &redis.link);
+        let table = read_table(&redis.link, observing).await?;
+        let (publish, table) = watch::channel(Arc::new(table));
+        let counters = PortCounters::new(&guard.kit.metrics);
+        let (ended, worker) = retire::queue(Arc::clone(&redis));
+        let tasks = guard.kit.tasks.clone();
+        confine::remove_leftovers(&redis, guard.fencing.namespace.as_str()).await;
+        let port = Arc::new(Self {
+            version: RwLock::new(read_version(&redis.link).await),
+            guard,
+            redis,
+            settings,
+            table,
+            next_client_id: AtomicU64::new(1),
+            ended,
+            counters,
+            own_clients: Arc::default(),
+            observing,
+        });
+        tasks.spawn(worker.run(tasks.shutdown_token()));
+        tasks.spawn(follow(Arc::clone(&port), publish));
+        Ok(port)
+    }
+
+    fn next_client_id(&self) -> u64 {
+        self.next_client_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn redis_version(&self) -> String {
+        self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A connection is of no use any more; what Redis keeps of it is removed by and by.
+    fn retire(&self, ended: Ended) {
+        if ended.is_nothing() {
+            return;
+        }
+        if self.ended.try_send(ended).is_err() {
+            // It costs a line in Redis, and a needless kill when the mark is raised.
+            tracing::warn!("too many connections end at once; a registration stays in Redis");
+        }
+    }
+
+    /// Puts a refusal by the fence on the guard's account.
+    fn note_refusal(&self, refusal: &Refusal) {
+        let (fence, outcome) = match refusal {
+            Refusal::Stale { fence, mark } => (fence, Outcome::Stale { mark: *mark }),
+            Refusal::Collision { fence, mark } => (fence, Outcome::Collision { mark: *mark }),
+            Refusal::Unavailable(_) | Refusal::Line(_) => return,
+        };
+        // What it says is said in Redis' form already.
+        let _ = self.guard.account(&asked(fence), Ok(outcome));
+    }
+}
+
+fn asked(fence: &Fence) -> RequestSummary {
+    let text = "a connection of the Redis port".to_owned();
+    RequestSummary { fence: Some(fence.clone()), kind: "redis", text, owner: None }
+}
+
+/// Reads the commands again whenever another Redis may be behind the link.
+async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
+    let stop = port.guard.kit.tasks.shutdown_token();
+    let mut states = port.redis.link.watch();
+    states.mark_unchanged();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = states.changed() => if changed.is_err() { return },
+        }
+        if !matches!(&*states.borrow_and_update(), LinkState::Up(_)) {
+            continue;
+        }
+        match read_table(&port.redis.link, port.observing).await {
+            Ok(table) => {
+                publish.send_replace(Arc::new(table));
+                let version = read_version(&port.redis.link).await;
+                *port.version.write().unwrap_or_else(PoisonError::into_inner) = version;
+            }
+            Err(reason) => tracing::warn!(reason, "the commands known are those of before"),
+        }
+    }
+}
+
+/// What passes in observe mode. The guard may administer Redis, and lends that right to clients where
+/// its login has no password: replies can hold passwords (CONFIG GET, ACL LIST), and neither a fencing
+/// credential nor the password of the port is worth as much as that of the guard.
+fn observing(guard: &Guard, link: &RedisLink) -> Option<Observing> {
+    let (_, password) = link.target().credentials();
+    let may_administer = password.is_none();
+    (guard.observer.mode() == Mode::Observe).then_some(Observing { may_administer })
+}
+
+async fn read_table(
+    link: &RedisLink,
+    observing: Option<Observing>,
+) -> Result<CommandTable, String> {
+    let reply = link.call(&redis::cmd("COMMAND")).await.map_err(|error| error.to_string())?;
+    let table = CommandTable::from_reply(&reply)?;
+    Ok(match observing {
+        Some(observing) => table.observing(observing),
+        None => table,
+    })
+}
+
+/// The version that HELLO tells; drivers choose commands by it.
+async fn read_version(link: &RedisLink) -> String {
+    let mut info = redis::cmd("INFO");
+    info.arg("server");
+    let reply = link.call(&info).await.ok().and_then(|reply| redis::from_redis_value(reply).ok());
+    let text: String = reply.unwrap_or_default();
+    info_field(&text, "redis_version").unwrap_or("7.0.0").to_owned()
+}

@@ -1,0 +1,128 @@
+//! Holds the keys of a command against the tokens of the connection that sent it.
+
+use fence_protocol::Code;
+
+use super::commands::{KeyAccess, KeyUse, Plan, Touches, data_patterns};
+use super::refusal::{Refusal, denied_key, no_token, quoted};
+use super::resp::request::Command;
+use super::tokens::HeldTokens;
+use crate::rules::Protects;
+use crate::service::Guard;
+
+/// Why a command may not be sent.
+#[derive(Debug)]
+pub(super) struct Denied {
+    /// What kind of refusal it is.
+    pub(super) code: Code,
+    /// Which argument is the key that it is about.
+    pub(super) arg: Option<usize>,
+    /// The line to be answered.
+    pub(super) line: String,
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        Self::Line(denied.line)
+    }
+}
+
+/// Whether a connection with `tokens` may send `command`.
+///
+/// # Errors
+/// [`Denied`].
+pub(super) fn authorize(
+    guard: &Guard,
+    tokens: &HeldTokens,
+    command: Command<'_>,
+    plan: Plan,
+    keys: &[KeyUse],
+    scratch: &mut String,
+) -> Result<(), Denied> {
+    match plan.touches {
+        Touches::Nothing => Ok(()),
+        Touches::Keyspace if tokens.is_empty() && guard.fencing.protects_reads() => {
+            let line = "NOTOKEN the names of all keys are read with a token only, of whichever \
+                        lock; or start the guard with --allow-unfenced-reads";
+            Err(Denied { code: Code::TokenRequired, arg: None, line: line.to_owned() })
+        }
+        Touches::Keyspace => Ok(()),
+        Touches::Everything => everything(guard, tokens),
+        Touches::Keys | Touches::NamedByData => {
+            keys.iter().try_for_each(|key| {
+                one(guard, tokens, command.arg(key.arg), key.access, scratch)
+                    .map_err(|(code, line)| Denied { code, arg: Some(key.arg), line })
+            })?;
+            match plan.touches {
+                Touches::NamedByData => named_by_data(guard, tokens, command),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// FLUSHDB and FLUSHALL: every rule has to be open, or of a lock that is held.
+fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
+    let denied = |code, line: String| Err(Denied { code, arg: None, line });
+    match guard.fencing.rules.locks_of_everything() {
+        Ok(locks) => match locks.iter().find(|lock| !tokens.holds(lock)) {
+            None => Ok(()),
+            Some(lock) => denied(
+                Code::TokenRequired,
+                format!(
+                    "NOTOKEN it deletes the keys of every lock, and this connection has no token of \
+                     lock {lock}; FENCE SET one of each"
+                ),
+            ),
+        },
+        Err(rule) => denied(
+            Code::Forbidden,
+            format!(
+                "DENIED it deletes the keys of every lock, and by {rule} these are of more locks than \
+                 a connection can hold; delete keys by name, or let an operator run it on Redis itself"
+            ),
+        ),
+    }
+}
+
+/// SORT with BY or GET: every key that can be named must be readable.
+fn named_by_data(guard: &Guard, tokens: &HeldTokens, command: Command<'_>) -> Result<(), Denied> {
+    let fencing = &guard.fencing;
+    let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
+    let patterns = fencing.rules.key_patterns(&locks, fencing.allow_unfenced_reads);
+    match data_patterns(command).find(|lead| !patterns.cover_all_behind(lead)) {
+        None => Ok(()),
+        Some(lead) => {
+            let line = format!(
+                "DENIED BY and GET with {}* read keys that are named by data, and this connection may \
+                 not read all that begin so; sort in the client, or use BY nosort and GET #",
+                quoted(lead)
+            );
+            Err(Denied { code: Code::TokenRequired, arg: None, line })
+        }
+    }
+}
+
+fn one(
+    guard: &Guard,
+    tokens: &HeldTokens,
+    key: &[u8],
+    access: KeyAccess,
+    scratch: &mut String,
+) -> Result<(), (Code, String)> {
+    let resolved = guard
+        .fencing
+        .rules
+        .resolve(key, scratch)
+        .map_err(|error| (Code::Forbidden, denied_key(key, &error.to_string())))?;
+    let may_read = resolved.unfenced_reads || guard.fencing.allow_unfenced_reads;
+    match resolved.protection {
+        Protects::Open => Ok(()),
+        Protects::Deny => {
+            let reason = "the guard's rules deny it to everybody";
+            Err((Code::Forbidden, denied_key(key, reason)))
+        }
+        Protects::Lock(lock) if tokens.holds(lock) => Ok(()),
+        Protects::Lock(_) if access == KeyAccess::Read && may_read => Ok(()),
+        Protects::Lock(lock) => Err((Code::TokenRequired, no_token(key, lock, tokens.listed()))),
+    }
+}

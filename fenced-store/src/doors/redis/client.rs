@@ -1,0 +1,421 @@
+//! One client: reads its commands, holds their keys against its tokens, and sends them on.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio_util::sync::CancellationToken;
+
+use super::authorize::authorize;
+use super::budget::{Charge, FREE};
+use super::commands::names::Listing;
+use super::commands::{Handling, KeyUse, Touches};
+use super::confine::{AclUser, Wanted};
+use super::hub::Hub;
+use super::out::Out;
+use super::outbox::{End, Outbox};
+use super::own_clients::OwnClientEntry;
+use super::patience::Patience;
+use super::profile::ConnectionProfile;
+use super::refusal::Refusal;
+use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
+use super::resp::{Protocol, ProtocolError};
+use super::token_group::TokenGroup;
+use super::tokens::HeldTokens;
+use super::upstream::{Raw, Upstream};
+use command::OwnedCommand;
+use transaction::Transaction;
+
+mod command;
+mod ending;
+mod fence;
+mod forward;
+mod limits;
+mod local;
+mod look_up;
+mod observe;
+mod script;
+mod transaction;
+mod wait;
+
+/// Arguments of a command; Redis takes as many.
+const ARGS_MAX: usize = 1 << 20;
+/// Bytes of an inline command; Redis takes as many.
+const INLINE_MAX: usize = 64 * 1024;
+/// What one read takes at least.
+const READ: usize = 16 * 1024;
+
+/// A client's connection.
+pub(super) struct Client {
+    hub: Rc<Hub>,
+    reader: OwnedReadHalf,
+    outbox: Rc<Outbox>,
+    buf: BytesMut,
+    charge: Charge,
+    parser: RequestParser,
+    patience: Patience,
+    /// It has presented a genuine token.
+    is_known: bool,
+    /// It has presented what the port asks its clients for: the password or a credential.
+    is_admitted: bool,
+    keys: Vec<KeyUse>,
+    scratch: String,
+    id: u64,
+    name: Bytes,
+    /// The tokens that it has given.
+    held: HeldTokens,
+    /// What its connections to Redis are; registered under the tokens held, but in observe mode.
+    profile: ConnectionProfile,
+    upstream: Option<Rc<Upstream>>,
+    /// What belongs to an own connection.
+    own: Option<Own>,
+    /// Why no command can be sent with the tokens that are held.
+    refused: Option<Refusal>,
+    /// FENCED was answered, and the connection is closed once the client has received it.
+    ends: bool,
+    /// The clients that hold the same tokens.
+    group: Option<Rc<TokenGroup>>,
+    transaction: Option<Transaction>,
+    /// It watched keys on a connection that was lost, so they may have changed unseen: the next EXEC
+    /// fails, as it does in Redis after a change.
+    lost_watch: bool,
+}
+
+/// What belongs to an own connection.
+#[derive(Debug)]
+struct Own {
+    user: Option<AclUser>,
+    run_id: Option<String>,
+    /// It watches keys, so a new connection cannot stand in for it.
+    watches: bool,
+    /// It is subscribed to messages.
+    subscribes: bool,
+    /// It has subscribed to channels.
+    has_channels: bool,
+    /// It has a setting that another connection would not have.
+    is_tuned: bool,
+    /// How CLIENT UNBLOCK finds it.
+    _entry: Option<OwnClientEntry>,
+}
+
+/// The keys of a command, and what it does to each.
+fn keys_of<'k>(
+    keys: &'k [KeyUse],
+    command: Command<'k>,
+) -> impl Iterator<Item = Wanted<'k>> + Clone {
+    keys.iter().map(move |key| (command.arg(key.arg), key.access))
+}
+
+/// Whether a command for an own connection concerns what is known of that connection.
+fn is_special(name: &[u8]) -> bool {
+    let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
+    names.iter().any(|special| name.eq_ignore_ascii_case(special))
+}
+
+/// The output of `command`. What was sent before it leaves once the command waits for something, and
+/// not before: replies to a pipeline come together where Redis received it together.
+async fn kicked<T>(
+    upstream: Option<Rc<Upstream>>,
+    outbox: &Outbox,
+    command: impl Future<Output = T>,
+) -> T {
+    let mut command = pin!(command);
+    poll_fn(|cx| {
+        let polled = command.as_mut().poll(cx);
+        if polled.is_pending()
+            && let Some(upstream) = &upstream
+        {
+            upstream.kick(outbox.is_alone());
+        }
+        polled
+    })
+    .await
+}
+
+/// Whether the client is served any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Serve,
+    Close,
+}
+
+impl Client {
+    /// A client that just connected.
+    pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
+        let limits = RequestLimits {
+            max_args: ARGS_MAX,
+            max_command_bytes: hub.port.settings.max_command_bytes,
+            max_inline_bytes: INLINE_MAX,
+        };
+        let profile = ConnectionProfile {
+            tokens: HeldTokens::default(),
+            db: hub.port.redis.link.target().db(),
+            protocol: Protocol::Resp2,
+        };
+        Self {
+            charge: Charge::new(&hub.budget, &outbox.wake),
+            id: hub.port.next_client_id(),
+            patience: Patience::new(hub.port.settings.silence),
+            is_admitted: hub.port.settings.password.is_none(),
+            hub,
+            reader,
+            outbox,
+            buf: BytesMut::new(),
+            parser: RequestParser::new(limits),
+            is_known: false,
+            keys: Vec::new(),
+            scratch: String::new(),
+            name: Bytes::new(),
+            held: HeldTokens::default(),
+            profile,
+            upstream: None,
+            own: None,
+            refused: None,
+            ends: false,
+            group: None,
+            transaction: None,
+            lost_watch: false,
+        }
+    }
+
+    /// Serves it until it leaves, or until `stop` and everything that was sent is answered.
+    pub(super) async fn serve(mut self, stop: CancellationToken) {
+        while self.serve_buffered().await == Next::Serve && self.wait(&stop).await == Next::Serve {}
+        self.outbox.flush();
+        if self.ends {
+            self.deliver(&stop).await;
+        }
+        if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
+            own.close();
+        }
+    }
+
+    /// Serves the commands that were read whole.
+    async fn serve_buffered(&mut self) -> Next {
+        let next = loop {
+            if !self.may_serve() || self.buf.is_empty() {
+                break Next::Serve;
+            }
+            match self.parser.parse(&self.buf) {
+                Ok(Parsed::Incomplete { at_least }) => {
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
+                    self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
+                    break Next::Serve;
+                }
+                Ok(Parsed::Blank { len }) => self.buf.advance(len),
+                Ok(Parsed::Complete { len, inline }) => {
+                    self.patience.renew();
+                    if let Err(error) = self.within_strangers_limits() {
+                        break self.refuse_bytes(&error).await;
+                    }
+                    if !inline && self.forward_at_once(len) {
+                        continue;
+                    }
+                    let (upstream, outbox) = (self.upstream.clone(), Rc::clone(&self.outbox));
+                    let served = self.serve_command(len, inline);
+                    if kicked(upstream, &outbox, served).await == Next::Close {
+                        break Next::Close;
+                    }
+                }
+                Err(error) => break self.refuse_bytes(&error).await,
+            }
+        };
+        self.kick();
+        self.outbox.flush();
+        self.give_back();
+        next
+    }
+
+    /// Answers bytes that are no command. What follows them cannot be understood; what was sent before
+    /// is still answered.
+    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Next {
+        self.outbox.error(&format!("ERR {error}"));
+        self.settled().await;
+        Next::Close
+    }
+
+    /// Lets what was sent leave.
+    fn kick(&self) {
+        if let Some(upstream) = &self.upstream {
+            upstream.kick(self.outbox.is_alone());
+        }
+    }
+
+    /// Whether more commands may be taken from this client now.
+    fn may_serve(&self) -> bool {
+        !self.outbox.is_full()
+    }
+
+    /// The usual case: a command for a connection that is there. `false`, and nothing was done,
+    /// where it is anything else.
+    fn forward_at_once(&mut self, len: usize) -> bool {
+        let Some(upstream) = &self.upstream else { return false };
+        if self.refused.is_some()
+            || self.transaction.is_some()
+            || upstream.is_broken()
+            || upstream.is_subscribed()
+            || upstream.is_full()
+            || self.observes()
+        {
+            return false;
+        }
+        let command = self.parser.command(&self.buf[..len]);
+        let Ok(plan) = self.hub.port.table.borrow().plan(command, &mut self.keys) else {
+            return false;
+        };
+        let fits = match plan.handling {
+            Handling::Shared => match plan.touches {
+                Touches::Keys => true,
+                Touches::Everything => false,
+                _ => Listing::of(command).is_none(),
+            },
+            Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
+            Handling::Script => upstream.is_own() && self.is_confined_for(command),
+            _ => false,
+        };
+        let guard = &self.hub.port.guard;
+        if !fits
+            || authorize(guard, &self.held, command, plan, &self.keys, &mut self.scratch).is_err()
+        {
+            return false;
+        }
+        if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())
+            && !user.covers(plan.in_scripts, keys_of(&self.keys, command))
+        {
+            return false;
+        }
+        if Out::is_large(len) {
+            let raw = self.buf.split_to(len).freeze();
+            upstream.send(&self.outbox, Raw::Give(raw), None);
+        } else {
+            upstream.send(&self.outbox, Raw::Copy(&self.buf[..len]), None);
+            self.buf.advance(len);
+        }
+        self.hub.port.counters.forwarded.inc();
+        true
+    }
+
+    /// Any command, with everything that may have to be awaited for it.
+    async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
+        let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
+        if !self.charge.set(self.held_bytes() + command.held_bytes()) {
+            return self.refuse_size();
+        }
+        let next = self.handle(&command).await;
+        if self.outbox.end().is_some() { Next::Close } else { next }
+    }
+
+    /// Waits for more to do.
+    async fn wait(&mut self, stop: &CancellationToken) -> Next {
+        if self.outbox.end().is_some() {
+            return Next::Close;
+        }
+        if self.has_answered_all() {
+            return self.rest_of_pipeline().await;
+        }
+        if self.is_superseded() {
+            // What the client has sent by now is still answered, with the refusal.
+            let next = self.rest_of_pipeline().await;
+            self.ends |= next == Next::Close;
+            return next;
+        }
+        let may_read = self.may_serve();
+        if !may_read {
+            self.outbox.wait();
+        }
+        if self.buf.capacity() - self.buf.len() < READ / 4 {
+            self.buf.reserve(READ);
+        }
+        let has_unread = self.outbox.unread() > 0;
+        let awaited = self.awaited();
+        let reads = may_read || self.reads_ahead();
+        tokio::select! {
+            biased;
+            () = self.outbox.wake.notified() => self.woken().await,
+            () = self.outbox.writable(), if has_unread => {
+                self.outbox.flush();
+                Next::Serve
+            }
+            // The next wait sees whether the client rests.
+            () = ending::refusal(self.group.as_deref()) => Next::Serve,
+            read = self.reader.read_buf(&mut self.buf), if reads => match read {
+                Ok(0) | Err(_) => Next::Close,
+                Ok(bytes) => self.charged(bytes),
+            },
+            () = stop.cancelled() => {
+                self.settled().await;
+                Next::Close
+            }
+            reason = self.patience.ends(awaited) => {
+                self.outbox.error(&reason);
+                Next::Close
+            }
+        }
+    }
+
+    /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
+    fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
+        own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
+    }
+
+    /// Whether it has an own connection that another cannot stand in for.
+    fn is_bound(&self) -> bool {
+        self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
+            own.watches || own.is_tuned || self.subscribes(own, upstream)
+        })
+    }
+
+    /// Whether it is read further although nothing more is served now: a command that waits in
+    /// Redis may wait for ever, and that its client has left shows in the reading alone.
+    fn reads_ahead(&self) -> bool {
+        self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
+    }
+
+    /// Something happened to the outbox or the connection to Redis.
+    async fn woken(&mut self) -> Next {
+        if self.outbox.end().is_some() {
+            return Next::Close;
+        }
+        if self.charge.is_evicted() {
+            return self.refuse_size();
+        }
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
+            return self.lost().await;
+        }
+        Next::Serve
+    }
+
+    /// Waits until everything that was forwarded is answered.
+    async fn settled(&mut self) -> Next {
+        self.kick();
+        while self.outbox.expected() > 0 && self.outbox.end().is_none() {
+            self.outbox.wait();
+            self.outbox.flush();
+            let unread = self.outbox.unread() > 0;
+            let reads = self.reads_ahead();
+            tokio::select! {
+                biased;
+                () = self.outbox.wake.notified() => {
+                    if self.woken().await == Next::Close {
+                        return Next::Close;
+                    }
+                }
+                () = self.outbox.writable(), if unread => self.outbox.flush(),
+                read = self.reader.read_buf(&mut self.buf), if reads => {
+                    if matches!(read, Ok(0) | Err(_)) {
+                        return Next::Close;
+                    }
+                }
+            }
+        }
+        if self.outbox.end().is_some() { Next::Close } else { Next::Serve }
+    }
+}

@@ -1,0 +1,128 @@
+//! The end of a connection to Redis, and of a client's connection whose tokens were refused
+//! (`--after-fenced close`).
+//!
+//! No command can succeed on the latter any more, and a pool goes on using it until it is closed. The
+//! client receives the error first, and the rest of a pipeline is answered with it, too.
+
+use std::rc::Rc;
+
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+
+use super::super::LINGER;
+use super::super::refusal::{Refusal, unknown};
+use super::super::token_group::TokenGroup;
+use super::{Client, Next, READ};
+
+/// Waits until another client of the group was answered `FENCED`; without a group, forever.
+pub(super) async fn refusal(group: Option<&TokenGroup>) {
+    match group {
+        Some(group) => group.refused().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Client {
+    /// The connection to Redis broke. Commands without a reply are answered with what is known: that a
+    /// higher token ended the connection, or that their outcome is unknown.
+    pub(super) async fn lost(&mut self) -> Next {
+        let Some(upstream) = self.upstream.take() else { return Next::Serve };
+        let own = self.own.take();
+        let why = upstream.broken().unwrap_or_else(|| "closed".into());
+        let expected = self.outbox.expected();
+        let subscribes = own.as_ref().is_some_and(|own| self.subscribes(own, &upstream));
+        let is_bound =
+            subscribes || own.as_ref().is_some_and(|own| own.watches) || self.transaction.is_some();
+        if expected == 0 && !is_bound && own.is_none() {
+            return Next::Serve;
+        }
+        let refusal = if self.profile.tokens.is_empty() {
+            None
+        } else {
+            self.hub.shared(&self.profile).await.err()
+        };
+        let line = refusal.as_ref().map_or_else(|| unknown(&why), Refusal::unknown);
+        self.outbox.fail_expected(&line);
+        self.hub.port.counters.unknown.inc_by(expected);
+        self.lost_watch |= own.as_ref().is_some_and(|own| own.watches);
+        let is_fenced = refusal.as_ref().is_some_and(Refusal::is_final);
+        if let Some(refusal) = refusal.filter(|_| is_fenced) {
+            self.hub.port.note_refusal(&refusal);
+            self.refused = Some(refusal);
+            if expected > 0 {
+                self.answered_refusal();
+            }
+        }
+        let must_close = match own {
+            Some(own) => subscribes || own.is_tuned || !is_fenced,
+            None => self.transaction.is_some() && !is_fenced,
+        };
+        if must_close { Next::Close } else { Next::Serve }
+    }
+
+    /// The client was answered. If its tokens are refused, the connection ends, and so do those
+    /// with the same tokens that rest.
+    pub(super) fn answered_refusal(&mut self) {
+        if self.refused.is_none() || !self.hub.port.settings.closes_fenced() {
+            return;
+        }
+        self.ends = true;
+        if let Some(group) = &self.group {
+            group.refuse();
+        }
+    }
+
+    /// Whether the connection ends and nothing that was read is left unanswered.
+    pub(super) fn has_answered_all(&self) -> bool {
+        self.ends && self.buf.is_empty() && self.may_serve()
+    }
+
+    /// Reads what is in the socket by now: the rest of a pipeline is answered before the end.
+    pub(super) async fn rest_of_pipeline(&mut self) -> Next {
+        tokio::task::yield_now().await;
+        self.buf.reserve(READ);
+        match self.reader.try_read_buf(&mut self.buf) {
+            Ok(bytes @ 1..) => self.charged(bytes),
+            _ => Next::Close,
+        }
+    }
+
+    /// Whether another client with the same tokens was answered `FENCED` and this one rests. One
+    /// with watched keys, a transaction or a subscription must see the error itself.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_refused())
+            && self.buf.is_empty()
+            && self.outbox.expected() == 0
+            && self.transaction.is_none()
+            && !self.lost_watch
+            && !self.is_bound()
+    }
+
+    /// Writes everything that is left, then the end of the stream, and waits until the client closes
+    /// its side.
+    pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
+        if self.settled().await == Next::Close {
+            self.outbox.flush();
+            return;
+        }
+        let outbox = Rc::clone(&self.outbox);
+        while outbox.unread() > 0 && outbox.end().is_none() {
+            tokio::select! {
+                () = outbox.writable() => outbox.flush(),
+                () = outbox.wake.notified() => {}
+                () = stop.cancelled() => return,
+            }
+        }
+        outbox.finish();
+        let until_closed = async {
+            self.buf.clear();
+            while matches!(self.reader.read_buf(&mut self.buf).await, Ok(1..)) {
+                self.buf.clear();
+            }
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(LINGER, until_closed) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}

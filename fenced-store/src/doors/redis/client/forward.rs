@@ -1,0 +1,432 @@
+//! What becomes of a command that is not the usual case.
+
+use super::super::authorize::{Denied, authorize};
+use super::super::commands::names::{self, Listing};
+use super::super::commands::{Handling, Local, Plan, flush};
+use super::super::confine::Wanted;
+use super::super::hub::OwnConnection;
+use super::super::out::Out;
+use super::super::own_clients::OwnClient;
+use super::super::password;
+use super::super::refusal::{Refusal, quoted};
+use super::super::resp::Protocol;
+use super::super::resp::request::Command;
+use super::super::upstream::{Instead, Raw, Upstream};
+use super::command::OwnedCommand;
+use super::transaction::Transaction;
+use super::wait::is_wait;
+use super::{Client, Next, Own, keys_of};
+
+/// The refusal of a script to a client that has presented no token, where every key needs one.
+const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
+                                  nothing else while it runs; AUTH with a fencing credential first";
+
+/// The refusal of a list of channels whose reply would come with that of EXEC.
+const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
+                                 Fencepost's own channels out of its reply; send it before";
+
+/// Whether it is `CLIENT feature ON`.
+fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
+    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+    is(0, b"client") && is(1, feature) && is(2, b"on")
+}
+
+impl Client {
+    /// Does what a command asks for, or answers why not.
+    pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
+            && self.lost().await == Next::Close
+        {
+            return Next::Close;
+        }
+        if let Some(refusal) = self.refused.as_ref().filter(|_| self.ends) {
+            // The rest of a pipeline. Nothing of it is executed, whatever it is.
+            self.outbox.error(&refusal.not_applied());
+            self.hub.port.counters.refused.inc();
+            return Next::Serve;
+        }
+        let plan = match self.planned(command) {
+            Ok(plan) => plan,
+            Err(refusal) => return self.refuse(&refusal),
+        };
+        if self.is_subscriber()
+            && let Some(next) = self.while_subscribed(command, plan).await
+        {
+            return next;
+        }
+        if let Handling::Local(local) = plan.handling {
+            return match self.transaction {
+                Some(_) => self.local_in_transaction(local, command).await,
+                None => self.local(local, command).await,
+            };
+        }
+        if let Some(refusal) = &self.refused {
+            let line = refusal.not_applied();
+            if matches!(plan.handling, Handling::Exec | Handling::Discard)
+                && self.transaction.take().is_some()
+            {
+                self.lost_watch = false;
+            }
+            self.outbox.error(&line);
+            self.answered_refusal();
+            self.hub.port.counters.refused.inc();
+            return Next::Serve;
+        }
+        if plan.is_denied {
+            self.observe_command(command.command());
+        }
+        if let Err(denied) = self.authorized(command, plan)
+            && !self.passes(command.command(), &denied)
+        {
+            return self.refuse(&denied.into());
+        }
+        if plan.handling == Handling::Script && self.is_stranger() {
+            return self.refuse(&Refusal::Line(SCRIPT_OF_STRANGER.to_owned()));
+        }
+        self.observe_stale();
+        match self.forward(command, plan).await {
+            Ok(next) => next,
+            Err(refusal) => {
+                self.note(&refusal);
+                let next = self.refuse(&refusal);
+                // What follows would mean something else without it.
+                let begins = matches!(plan.handling, Handling::Multi | Handling::Watch);
+                if begins && self.refused.is_none() { Next::Close } else { next }
+            }
+        }
+    }
+
+    /// How a command travels, for a client that may send it.
+    fn planned(&mut self, command: &OwnedCommand) -> Result<Plan, Refusal> {
+        if !self.is_admitted
+            && let Some(line) = password::before_login(command.command())
+        {
+            return Err(Refusal::Line(line.to_owned()));
+        }
+        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
+        planned.map_err(|refused| Refusal::Line(refused.0))
+    }
+
+    /// Answers a refusal. Inside of MULTI it spoils the transaction, as an error of Redis would.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Next {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_spoilt = true;
+        }
+        self.hub.port.counters.refused.inc();
+        self.outbox.error(&refusal.not_applied());
+        if refusal.is_final() {
+            self.answered_refusal();
+        }
+        Next::Serve
+    }
+
+    /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
+    /// were refused once they will be refused for ever.
+    pub(super) fn note(&mut self, refusal: &Refusal) {
+        if refusal.is_final() {
+            self.hub.port.note_refusal(refusal);
+            self.refused = Some(refusal.clone());
+        }
+    }
+
+    pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Denied> {
+        let (guard, tokens) = (&self.hub.port.guard, &self.held);
+        authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
+    }
+
+    async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+        match plan.handling {
+            Handling::Shared => {
+                if self.transaction.is_some() && names::is_of_channels(command.command()) {
+                    return Err(Refusal::Line(CHANNELS_IN_MULTI.to_owned()));
+                }
+                self.connected().await?;
+                self.widened(command, plan).await?;
+            }
+            Handling::Own => {
+                self.owned().await?;
+                self.widened(command, plan).await?;
+                if is_wait(command.command()) {
+                    self.write_before_wait().await?;
+                }
+                if let Some(own) = &mut self.own {
+                    own.subscribes |= turns_on(command.command(), b"tracking");
+                    own.is_tuned |= turns_on(command.command(), b"no-touch");
+                }
+            }
+            Handling::Script => {
+                self.own_connection(true).await?;
+                self.confined(command).await?;
+            }
+            Handling::Watch => {
+                self.owned().await?;
+                self.widened(command, plan).await?;
+                self.own.iter_mut().for_each(|own| own.watches = true);
+            }
+            Handling::Unwatch => {
+                self.connected().await?;
+                // In a transaction Redis only queues it, and a WATCH fails EXEC all the same.
+                if self.transaction.is_none() {
+                    self.watches_nothing();
+                }
+            }
+            Handling::Multi => return self.begin_transaction(command).await,
+            Handling::Exec | Handling::Discard => {
+                return self.end_transaction(command, plan.handling).await;
+            }
+            Handling::Subscribe | Handling::Unsubscribe => {
+                return self.subscription(command, plan).await;
+            }
+            Handling::Local(_) => {}
+        }
+        if let Some(transaction) = &mut self.transaction {
+            let user = self.own.as_ref().and_then(|own| own.user.as_ref());
+            let beyond = |wanted: &Wanted<'_>| user.is_none_or(|user| !user.reaches(*wanted));
+            transaction.add(plan, keys_of(&self.keys, command.command()).filter(beyond));
+        }
+        self.send(command).await?;
+        Ok(Next::Serve)
+    }
+
+    /// Sends a command on the connection that is there.
+    pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
+        let upstream = self.with_room().await?;
+        // In a transaction the names come in the reply to EXEC, among replies of any form.
+        let listing = match self.transaction {
+            None => Listing::of(command.command()),
+            Some(_) => None,
+        };
+        let raw = match listing {
+            Some(listing) => command.raw().repeat(listing.replies() as usize).into(),
+            None => flush::instead_of(command.command()).unwrap_or_else(|| command.raw()),
+        };
+        let protocol = self.profile.protocol;
+        let instead = listing.map(|listing| {
+            let replies = listing.replies();
+            Instead::Names { listing, replies, protocol }
+        });
+        let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
+        upstream.send(&self.outbox, raw, instead);
+        self.hub.port.counters.forwarded.inc();
+        Ok(())
+    }
+
+    /// The connection that is there, once it takes more.
+    pub(super) async fn with_room(&self) -> Result<&Upstream, Refusal> {
+        let Some(upstream) = &self.upstream else {
+            return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
+        };
+        while upstream.is_full() {
+            upstream.kick(self.outbox.is_alone());
+            // Where that made room, no notification comes.
+            if upstream.is_full() {
+                upstream.room.notified().await;
+            }
+        }
+        match upstream.broken() {
+            None => Ok(upstream),
+            Some(why) => Err(Refusal::Unavailable(format!("the connection to Redis broke: {why}"))),
+        }
+    }
+
+    /// Sees to it that there is a connection, shared or own.
+    pub(super) async fn connected(&mut self) -> Result<(), Refusal> {
+        self.without_broken().await?;
+        if self.upstream.is_none() {
+            if self.transaction.is_some() {
+                let reason = "the transaction ended with its connection".to_owned();
+                return Err(Refusal::Unavailable(reason));
+            }
+            self.upstream = Some(self.hub.shared(&self.profile).await?);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the connection is the client's own, and stays so.
+    pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
+        self.own_connection(false).await
+    }
+
+    async fn own_connection(&mut self, for_script: bool) -> Result<(), Refusal> {
+        self.without_broken().await?;
+        if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
+            return Ok(());
+        }
+        // Everything that was sent on the shared connection is done before the next one begins.
+        self.settle_or_fail().await?;
+        let OwnConnection { upstream, user, run_id } =
+            self.hub.own(&self.profile, &self.outbox, for_script).await?;
+        let entry = user.as_ref().map(|user| {
+            let tokens = self.profile.tokens.clone();
+            let client =
+                OwnClient { tokens, redis_id: user.redis_id.get(), run_id: run_id.clone() };
+            self.hub.port.own_clients.add(self.id, client)
+        });
+        self.upstream = Some(upstream);
+        self.own = Some(Own {
+            user,
+            run_id,
+            watches: false,
+            subscribes: false,
+            has_channels: false,
+            is_tuned: false,
+            _entry: entry,
+        });
+        Ok(())
+    }
+
+    /// Lets go of a connection that broke.
+    async fn without_broken(&mut self) -> Result<(), Refusal> {
+        if !self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
+            return Ok(());
+        }
+        let next = self.lost().await;
+        self.served_on(next)
+    }
+
+    /// Waits until everything that was forwarded is answered.
+    pub(super) async fn settle_or_fail(&mut self) -> Result<(), Refusal> {
+        let next = self.settled().await;
+        self.served_on(next)
+    }
+
+    fn served_on(&self, next: Next) -> Result<(), Refusal> {
+        match next {
+            Next::Serve => match &self.refused {
+                Some(refusal) => Err(refusal.clone()),
+                None => Ok(()),
+            },
+            Next::Close => {
+                self.outbox.give_up(super::End::Gone);
+                Err(Refusal::Unavailable("the connection is being closed".to_owned()))
+            }
+        }
+    }
+
+    async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {
+        if self.transaction.is_none() {
+            self.owned().await?;
+            self.transaction = Some(Transaction::default());
+        }
+        self.send(command).await?;
+        Ok(Next::Serve)
+    }
+
+    async fn end_transaction(
+        &mut self,
+        command: &OwnedCommand,
+        handling: Handling,
+    ) -> Result<Next, Refusal> {
+        let transaction = self.transaction.take();
+        if let Err(refusal) = self.connected().await {
+            if transaction.is_some() {
+                self.watches_nothing();
+            }
+            return Err(refusal);
+        }
+        let Some(transaction) = transaction else {
+            // Redis refuses it, and goes on watching.
+            self.send(command).await?;
+            return Ok(Next::Serve);
+        };
+        let instead = match handling {
+            Handling::Exec if transaction.is_spoilt => Some(Transaction::aborted()),
+            Handling::Exec if self.lost_watch => Some(Transaction::not_run(self.profile.protocol)),
+            _ => None,
+        };
+        match (&self.upstream, instead) {
+            (Some(upstream), Some(reply)) => {
+                let instead = Some(Instead::Reply(reply));
+                upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
+            }
+            (Some(upstream), None) if transaction.has_script() => {
+                upstream.send(&self.outbox, Raw::Copy(&command.raw()), Some(Instead::Exec));
+                self.hub.port.counters.forwarded.inc();
+            }
+            _ => self.send(command).await?,
+        }
+        self.watches_nothing();
+        Ok(Next::Serve)
+    }
+
+    /// No key is watched any more, on this connection or on one that was lost.
+    fn watches_nothing(&mut self) {
+        self.lost_watch = false;
+        self.own.iter_mut().for_each(|own| own.watches = false);
+    }
+
+    async fn subscription(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+        let handling = plan.handling;
+        if self.transaction.is_some() {
+            return Err(Refusal::Line(
+                "DENIED subscriptions are not changed inside MULTI".to_owned(),
+            ));
+        }
+        self.owned().await?;
+        self.widened(command, plan).await?;
+        if let Some(own) = &mut self.own {
+            own.subscribes |= handling == Handling::Subscribe;
+            own.has_channels |= handling == Handling::Subscribe;
+        }
+        self.with_room().await?.send_to_subscriber(command.raw());
+        Ok(Next::Serve)
+    }
+
+    /// Whether Redis is in RESP2's subscriber mode, or may be.
+    fn is_subscriber(&self) -> bool {
+        self.profile.protocol == Protocol::Resp2
+            && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
+    }
+
+    /// In RESP2's subscriber mode only a few commands are allowed, and the number of their replies is
+    /// not known. `None` where the mode has ended before this command, which is then like any other.
+    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Next> {
+        let name = command.command().arg(0);
+        let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
+        if changes_channels || name.eq_ignore_ascii_case(b"ping") {
+            if changes_channels
+                && let Err(denied) = self.authorized(command, plan)
+                && !self.passes(command.command(), &denied)
+            {
+                return Some(self.refuse(&denied.into()));
+            }
+            let Ok(upstream) = self.with_room().await else {
+                return Some(self.lost().await);
+            };
+            upstream.send_to_subscriber(command.raw());
+            return Some(Next::Serve);
+        }
+        if self.settled().await == Next::Close {
+            return Some(Next::Close);
+        }
+        if !self.is_subscriber() {
+            return None;
+        }
+        if let Handling::Local(local @ (Local::Quit | Local::Reset)) = plan.handling {
+            return Some(self.local(local, command).await);
+        }
+        let name = quoted(name).to_ascii_lowercase();
+        // Redis' words for a refused EXEC.
+        let begin = match plan.handling {
+            Handling::Exec => "EXECABORT Transaction discarded because of:",
+            _ => "ERR",
+        };
+        self.outbox.error(&format!(
+            "{begin} Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+             are allowed in this context"
+        ));
+        Some(Next::Serve)
+    }
+
+    /// Gives up the connection, shared or own, so that the next command gets another.
+    pub(super) async fn detached(&mut self) -> Result<(), Refusal> {
+        self.settle_or_fail().await?;
+        if let Some(upstream) = self.upstream.take()
+            && upstream.is_own()
+        {
+            upstream.close();
+        }
+        self.own = None;
+        Ok(())
+    }
+}

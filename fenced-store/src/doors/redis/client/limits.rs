@@ -1,0 +1,81 @@
+//! What a client may reserve, and for how long it may be silent.
+
+use bytes::BytesMut;
+
+use super::super::budget::FREE;
+use super::super::patience::Awaited;
+use super::super::resp::ProtocolError;
+use super::super::stranger;
+use super::super::tokens::HeldTokens;
+use super::{Client, Next, READ};
+
+/// Keys of a command for which memory is kept for the next one.
+const KEPT_KEYS: usize = 1024;
+
+impl Client {
+    /// Gives back the memory of commands that were served.
+    pub(super) fn give_back(&mut self) {
+        if self.buf.is_empty() {
+            self.parser.shrink();
+        }
+        if self.buf.len() < READ && self.buf.capacity() > FREE {
+            self.buf = BytesMut::from(&self.buf[..]);
+        }
+        self.keys.clear();
+        self.keys.shrink_to(KEPT_KEYS);
+        // Where it was evicted, the wait that follows says so.
+        let _ = self.charge.set(self.held_bytes());
+    }
+
+    /// What is held for commands that are not served yet.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.buf.len() + self.parser.held_bytes()
+    }
+
+    /// A client without a token may send little, where every key needs one.
+    pub(super) fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
+        if !self.is_stranger() {
+            return Ok(());
+        }
+        let policy = &self.hub.port.guard.fencing;
+        stranger::check(self.parser.begun(&self.buf), |credential| {
+            HeldTokens::genuine(credential, policy).is_ok()
+        })
+    }
+
+    pub(super) fn is_stranger(&self) -> bool {
+        !self.is_admitted || (!self.is_known && self.hub.limits_strangers)
+    }
+
+    /// What the client owes.
+    pub(super) fn awaited(&self) -> Awaited {
+        if self.outbox.is_full() {
+            return Awaited::Nothing;
+        }
+        if !self.buf.is_empty() {
+            return Awaited::Rest(self.buf.len());
+        }
+        let is_served = self.outbox.expected() > 0
+            || self.outbox.unread() > 0
+            || self.own.as_ref().is_some_and(|own| own.subscribes);
+        match (is_served, self.is_stranger()) {
+            (true, _) => Awaited::Nothing,
+            (false, true) => Awaited::Introduction,
+            (false, false) => Awaited::Command,
+        }
+    }
+
+    /// Counts so many bytes that were received.
+    pub(super) fn charged(&mut self, bytes: usize) -> Next {
+        self.charge.progress(bytes);
+        if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
+    }
+
+    pub(super) fn refuse_size(&self) -> Next {
+        self.outbox.error(
+            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
+             command was sent. Try again later, or send smaller commands",
+        );
+        Next::Close
+    }
+}

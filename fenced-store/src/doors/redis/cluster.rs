@@ -1,0 +1,291 @@
+//! The port before a Redis Cluster: one Lua script a command, in the command's slot.
+//!
+//! Preempt and abort needs one place where a lock's connections are registered and its mark is
+//! raised; the keys of a lock may be in many slots, on many nodes. So here each command travels
+//! inside a script that checks the marks, raises them and runs the command, in one step of the node
+//! that owns the slot. A lock has a mark in every slot that its holders have touched: the first
+//! touch of a slot, read or write, raises it there, so whatever a holder has seen nobody below it
+//! can change any more. A slot that the new holder has not touched yet, the old one can still write.
+//!
+//! A mark is `{fence:<namespace>:<number>}:mark:<lock>`, where the number makes the name hash to the
+//! slot. It is a key like any other, so it moves with its slot when the cluster is resharded. While a
+//! slot is on its way, Redis runs a script only where all of its keys are (TRYAGAIN otherwise), so
+//! that no script can miss a mark that is on the other side.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use fence_protocol::Namespace;
+use redis::{Cmd, Value};
+use service_kit::Kit;
+use service_kit::redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
+
+use super::commands::{CommandTable, KeyUse};
+use super::refusal::{self, Refusal};
+use super::resp::request::Command;
+use super::resp::{Protocol, encode};
+use crate::verdict::{Fence, Mark};
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod limits;
+mod nodes;
+mod probe;
+mod reply;
+pub(crate) mod session;
+mod shape;
+mod slots;
+mod step;
+
+use nodes::Nodes;
+use shape::Shape;
+use slots::Tags;
+use step::{Marks, Step};
+
+/// How often one command follows the cluster's directions, or waits for a slot that moves.
+const TRIES: u32 = 12;
+/// The first pause before a slot that moves is tried again; each next one is twice as long.
+const FIRST_PAUSE_MS: u64 = 4;
+/// The longest of these pauses: all of them together are about a second.
+const LONGEST_PAUSE_MS: u64 = 200;
+
+/// All of a Redis Cluster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    nodes: Nodes,
+    step: Step,
+    tags: Tags,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The reply, encoded.
+    pub(crate) reply: Bytes,
+    /// The refusal, where a fence refused it.
+    pub(crate) refused: Option<Refusal>,
+}
+
+impl Cluster {
+    /// Finds the nodes through the seeds, judges each master, and shows by a probe on each that the
+    /// script is atomic.
+    ///
+    /// # Errors
+    /// A sentence with the address, why this cluster cannot be used, and what to do.
+    pub(crate) async fn open(
+        target: ClusterTarget,
+        namespace: &Namespace,
+        kit: &Kit,
+    ) -> Result<Self, String> {
+        let step = Step::new();
+        let tags = Tags::new(namespace);
+        let nodes = Nodes::open(target, step.script().clone(), kit).await?;
+        probe::probe(&nodes, &step, &tags).await?;
+        Ok(Self { inner: Arc::new(Inner { nodes, step, tags }) })
+    }
+
+    /// What is known of every command, from the node that was verified last.
+    pub(crate) fn command_table(&self) -> Option<Arc<CommandTable>> {
+        self.inner.nodes.command_table()
+    }
+
+    /// The version of the node that was verified last.
+    pub(crate) fn version(&self) -> String {
+        self.inner.nodes.version()
+    }
+
+    /// Runs a command under these fences: those that its keys need, all checked in the same step.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the command back.
+    pub(crate) async fn run(
+        &self,
+        command: Command<'_>,
+        keys: &[KeyUse],
+        fences: &[Fence],
+        protocol: Protocol,
+    ) -> Answer {
+        let shape = Shape::of(command, protocol);
+        let outcome = match limits::check(command, fences.len()) {
+            Err(line) => Err(Refusal::Line(line)),
+            Ok(()) => match keys.first() {
+                None => self.keyless(command).await,
+                Some(first) => {
+                    let slot = slot_of(command.arg(first.arg));
+                    if keys.iter().any(|key| slot_of(command.arg(key.arg)) != slot) {
+                        Err(Refusal::Line(CROSS_SLOT.to_owned()))
+                    } else {
+                        self.in_slot(slot, command, keys, fences, shape).await
+                    }
+                }
+            },
+        };
+        let mut out = BytesMut::new();
+        let refused = match outcome {
+            Ok(value) => {
+                reply::encode(&mut out, value, shape, protocol);
+                None
+            }
+            Err(refusal) => {
+                encode::error(&mut out, &refusal.not_applied());
+                refusal.is_final().then_some(refusal)
+            }
+        };
+        Answer { reply: out.freeze(), refused }
+    }
+
+    /// A command without keys: any node does.
+    async fn keyless(&self, command: Command<'_>) -> Result<Value, Refusal> {
+        let mut packed = Cmd::new();
+        for arg in command.iter() {
+            packed.arg(arg);
+        }
+        let nodes = &self.inner.nodes;
+        match nodes.any().await.map_err(Refusal::Unavailable)?.call(&packed).await {
+            Ok(value) => Ok(value),
+            Err(error) => Err(line(error)),
+        }
+    }
+
+    async fn in_slot(
+        &self,
+        slot: u16,
+        command: Command<'_>,
+        keys: &[KeyUse],
+        fences: &[Fence],
+        shape: Shape,
+    ) -> Result<Value, Refusal> {
+        let tags = &self.inner.tags;
+        let each = fences.iter().map(|fence| tags.mark(slot, fence.lock.as_str())).collect();
+        let marks = Marks { each, all: tags.marks(slot) };
+        let names = keys.iter().map(|key| command.arg(key.arg));
+        let (step, words) = (&self.inner.step, command.iter());
+        let packed = step.pack(&marks, fences, names, words, shape.is_native);
+        self.directed(slot, &packed, fences).await
+    }
+
+    /// Sends a script to the node that owns `slot`, and follows the cluster's directions.
+    async fn directed(&self, slot: u16, packed: &Cmd, fences: &[Fence]) -> Result<Value, Refusal> {
+        let nodes = &self.inner.nodes;
+        let mut to = To::Owner;
+        let mut last = String::new();
+        for attempt in 0..TRIES {
+            let seen = nodes.map().version();
+            let (address, asking) = match std::mem::replace(&mut to, To::Owner) {
+                To::Asking(address) => (address, true),
+                To::Owner => match nodes.map().owner(slot) {
+                    Some(address) => (address, false),
+                    None => {
+                        last = format!("CLUSTERDOWN no node serves slot {slot}");
+                        nodes.refresh(seen).await;
+                        pause(attempt).await;
+                        continue;
+                    }
+                },
+            };
+            match send(nodes, &address, asking, packed).await {
+                Ok(value) => return Ok(value),
+                Err(LinkError::Server { code, message }) => match code.as_str() {
+                    "MOVED" => {
+                        last = format!("{code} {message}");
+                        nodes.moved(slot, &message, &address);
+                    }
+                    "ASK" => {
+                        last = format!("{code} {message}");
+                        to = To::Asking(slots::direction(&message, &address));
+                    }
+                    "TRYAGAIN" | "CLUSTERDOWN" => {
+                        last = format!("{code} {message}");
+                        if code == "CLUSTERDOWN" {
+                            nodes.refresh(seen).await;
+                        }
+                        pause(attempt).await;
+                    }
+                    _ => return step::outcome(&code, &message, fences),
+                },
+                Err(LinkError::Down(reason)) => {
+                    // Nothing was sent. Perhaps another node serves the slot by now.
+                    nodes.refresh(seen).await;
+                    if nodes.map().owner(slot).is_none_or(|owner| owner == address) {
+                        return Err(Refusal::Unavailable(reason));
+                    }
+                    last = format!("UNAVAILABLE {reason}. Nothing was sent; try again");
+                }
+                Err(LinkError::Unknown(reason)) => {
+                    nodes.refresh_soon();
+                    return Err(Refusal::Line(refusal::unknown(&reason)));
+                }
+            }
+        }
+        // Each of these answers says that nothing was run.
+        Err(Refusal::Line(last))
+    }
+}
+
+const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+/// Where the next attempt goes.
+enum To {
+    /// To the owner of the slot.
+    Owner,
+    /// To this node, once, which is taking the slot over.
+    Asking(String),
+}
+
+async fn send(
+    nodes: &Nodes,
+    address: &str,
+    asking: bool,
+    packed: &Cmd,
+) -> Result<Value, LinkError> {
+    let link = nodes.link(address).await.map_err(LinkError::Down)?;
+    if !asking {
+        return link.call(packed).await;
+    }
+    let generation = link.generation();
+    match ask(&link, packed).await {
+        // Proof that it was not run; the script is loaded when the node is verified again.
+        Err(LinkError::Server { code, .. }) if code == "NOSCRIPT" => {
+            link.verify_again(generation).await?;
+            ask(&link, packed).await
+        }
+        other => other,
+    }
+}
+
+/// ASKING is good for the next command on the same connection alone.
+async fn ask(link: &RedisLink, packed: &Cmd) -> Result<Value, LinkError> {
+    let replies = link.pinned()?.pipeline(&[redis::cmd("ASKING"), packed.clone()]).await?;
+    match replies.into_iter().nth(1) {
+        Some(Value::ServerError(error)) => Err(LinkError::Server {
+            code: error.code().to_owned(),
+            message: error.details().unwrap_or_default().to_owned(),
+        }),
+        Some(value) => Ok(value),
+        None => Err(LinkError::Unknown("Redis answered ASKING alone".to_owned())),
+    }
+}
+
+/// Why there is no reply to a command that is no script.
+fn line(error: LinkError) -> Refusal {
+    match error {
+        LinkError::Down(reason) => Refusal::Unavailable(reason),
+        LinkError::Unknown(reason) => Refusal::Line(refusal::unknown(&reason)),
+        LinkError::Server { code, message } => Refusal::Line(step::error_line(&code, &message)),
+    }
+}
+
+async fn pause(attempt: u32) {
+    let ms = (FIRST_PAUSE_MS << attempt.min(16)).min(LONGEST_PAUSE_MS);
+    tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
+}
+
+/// What a mark is on the wire of the scripts.
+fn mark_of(token: &str, lease: &str) -> Option<Mark> {
+    Some(Mark { token: token.parse().ok()?, lease: lease.parse().ok()? })
+}

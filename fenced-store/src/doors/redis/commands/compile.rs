@@ -1,0 +1,131 @@
+//! What Redis says of its commands, and the policy, become the table that is looked up.
+
+use super::action::{Action, Denial, Keys};
+use super::meta::Meta;
+use super::policy::{self, LOCALS, Observed, Verdict, verdict};
+use super::spec::{Number, Spec};
+use super::table::{Entries, Entry};
+use super::{Handling, KeyAccess};
+
+/// The flags that a command which nobody has thought about may have. All others (`admin`,
+/// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.
+const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "write"];
+
+/// Why a command of a module is refused, whatever its name.
+const OF_A_MODULE: &str = "it belongs to a module, and only the module knows which keys it reaches; \
+                           the guard does not";
+
+/// The table for what Redis says of its commands.
+pub(super) fn entries(commands: &[Meta]) -> Entries {
+    let mut entries = Entries::default();
+    for meta in commands {
+        let mut subcommands = Entries::default();
+        meta.subcommands.iter().for_each(|sub| subcommands.insert(entry(sub)));
+        entries.insert(entry(meta).with_subcommands(subcommands));
+    }
+    for (name, arity, local) in LOCALS {
+        let action = Action::new(name, Handling::Local(local), Keys::None);
+        let entry = Entry::new(name, arity, Ok(action));
+        match name.split_once('|') {
+            Some((container, _)) => entries.subcommands(container).insert(entry),
+            None => entries.insert(entry),
+        }
+    }
+    entries
+}
+
+fn entry(meta: &Meta) -> Entry {
+    let action = action(meta).map_err(|reason| denial(meta, reason));
+    Entry::new(&meta.name, meta.arity, action)
+}
+
+/// What happens to the command, or why it is refused.
+fn action(meta: &Meta) -> Result<Action, String> {
+    let verdict = match verdict(&meta.name) {
+        Some(Verdict::Denied(reason)) => return Err(reason.to_owned()),
+        Some(_) if meta.has("module") => return Err(OF_A_MODULE.to_owned()),
+        Some(verdict) => verdict,
+        None => return by_rule(meta),
+    };
+    let new = |handling, keys| Action::new(&meta.name, handling, keys);
+    // Whatever the list says: Redis knows best what administers it.
+    if meta.has("admin") {
+        return Err("it administers the server, says Redis".to_owned());
+    }
+    match verdict {
+        Verdict::Keys(handling) => {
+            let keys = Keys::Specs { specs: specs(meta)?, number: number(meta, handling) };
+            Ok(new(handling, keys))
+        }
+        Verdict::ByHand(by_hand) => Ok(new(by_hand.handling(), Keys::ByHand(by_hand))),
+        Verdict::Keyless(_) | Verdict::Channels(..) | Verdict::Keyspace if meta.has("write") => {
+            Err("it writes, and Redis does not say which keys".to_owned())
+        }
+        Verdict::Keyless(handling) => Ok(new(handling, Keys::None)),
+        Verdict::Channels(handling, which) => Ok(new(handling, Keys::Channels(which))),
+        Verdict::Keyspace => Ok(new(Handling::Shared, Keys::Keyspace)),
+        Verdict::Container | Verdict::Denied(_) => Err("it needs a subcommand".to_owned()),
+    }
+}
+
+/// A command that the policy does not know.
+fn by_rule(meta: &Meta) -> Result<Action, String> {
+    if !meta.subcommands.is_empty() {
+        return Err("it needs a subcommand".to_owned());
+    }
+    if meta.has("module") {
+        return Err(OF_A_MODULE.to_owned());
+    }
+    if let Some(flag) = meta.flags().find(|flag| !PLAIN_FLAGS.contains(flag)) {
+        return Err(format!(
+            "this version of the guard does not know it, and it is more than a plain data \
+             command (flag {flag})"
+        ));
+    }
+    if meta.has("write") == meta.has("readonly") {
+        return Err("this version of the guard does not know it, and Redis does not say whether \
+                    it writes"
+            .to_owned());
+    }
+    let mut specs = specs(meta)?;
+    if meta.has("write") {
+        specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
+    }
+    let number = number(meta, Handling::Shared);
+    Ok(Action::new(&meta.name, Handling::Shared, Keys::Specs { specs, number }))
+}
+
+/// Its key specs, where they tell every key.
+fn specs(meta: &Meta) -> Result<Box<[Spec]>, String> {
+    let known: Option<Vec<Spec>> = meta.specs.iter().copied().collect();
+    let mut specs = known
+        .filter(|specs| !specs.is_empty())
+        .ok_or("Redis does not say for certain which keys it touches")?;
+    // A write command that reads all its keys does not say what it writes.
+    let writes = specs.iter().any(|spec| spec.access == KeyAccess::Write);
+    if meta.has("write") && !writes {
+        specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
+    }
+    Ok(specs.into())
+}
+
+/// How the number of keys is judged where the command has one.
+fn number(meta: &Meta, handling: Handling) -> Number {
+    match handling {
+        Handling::Script => Number::OfScript,
+        _ if ["zdiff", "zinter", "zunion"].iter().any(|begin| meta.name.starts_with(begin)) => {
+            Number::OfSortedSets
+        }
+        _ => Number::Positive,
+    }
+}
+
+/// The refusal of a command that Redis describes by `meta`.
+fn denial(meta: &Meta, reason: String) -> Denial {
+    let is_unknown = meta.has("module") || verdict(&meta.name).is_none();
+    let observed = match is_unknown && !meta.has("admin") && meta.subcommands.is_empty() {
+        true => Some(Observed::Own),
+        false => policy::observed(&meta.name),
+    };
+    Denial { reason: reason.into(), observed }
+}

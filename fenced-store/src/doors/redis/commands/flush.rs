@@ -1,0 +1,22 @@
+//! FLUSHDB and FLUSHALL: Fencepost's own keys stay, so they are sent as a script that empties the
+//! database around them.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::doors::redis::resp::encode;
+use crate::doors::redis::resp::request::Command;
+
+/// The script that is sent in place of FLUSHDB or FLUSHALL; `None` for any other command.
+pub(crate) fn instead_of(command: Command<'_>) -> Option<Bytes> {
+    let is = |word: &[u8]| command.arg(0).eq_ignore_ascii_case(word);
+    let databases: &[u8] = match (is(b"flushdb"), is(b"flushall")) {
+        (true, _) => b"one",
+        (_, true) => b"all",
+        _ => return None,
+    };
+    let script: [&[u8]; 4] = [b"EVAL", include_bytes!("flush.lua"), b"0", databases];
+    let words: Vec<&[u8]> = script.into_iter().chain(command.iter().skip(1)).collect();
+    let mut raw = BytesMut::new();
+    encode::request(&mut raw, words);
+    Some(raw.freeze())
+}

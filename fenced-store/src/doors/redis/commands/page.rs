@@ -1,0 +1,237 @@
+//! docs/reference/redis-commands.md, made from the table and the policy.
+
+use std::collections::BTreeMap;
+
+use super::action::{Action, Keys};
+use super::channels::Channels;
+use super::policy::{self, ByHand, Verdict};
+use super::refused::shown;
+use super::spec::{Find, Spec};
+use super::table::Entry;
+use super::{CommandTable, Handling, KeyAccess};
+
+const HEAD: &str = "\
+# Redis commands
+
+The Redis port's treatment of every command of Redis 7.0, and of those of later versions that it \
+knows.
+This page is generated from the guard's policy and the COMMAND reply of a real Redis; a test \
+compares them.
+
+The keys of a command are checked against the locks whose tokens the connection holds.
+Numbers are positions of keys, the command's name is 0.
+Wrong arguments are refused in Redis' own words; `HELP` of every command that has subcommands \
+passes.
+
+- *Own names*: keys whose first brace begins `{fence:` are Fencepost's own, and refused in every \
+position. Their names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS, \
+but not of those to KEYS and SCAN inside MULTI, nor of the counts of DBSIZE and PUBSUB NUMPAT.
+- *Names of all keys*: read without a token where no rule protects a key's reads, or with \
+`--allow-unfenced-reads`. A reply with more names than the guard [may \
+hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
+- *Writes*: PFCOUNT stores its count, XREADGROUP moves its group; instead of BITFIELD that only \
+reads use BITFIELD_RO.
+- *Channels* are no keys, and no lock protects them. Refused are Fencepost's own (`{fence:…`), \
+patterns that can match one, and notifications of its keys (`__keyspace@0__:{fence:…`); \
+`__keyevent@…` needs what KEYS needs.
+- *MULTI*: ACL WHOAMI, CLIENT GETNAME, ID, INFO and LIST, and MODULE LIST are queued with the \
+reply of that moment; QUIT and RESET work. Everything else that the guard answers, WAIT and \
+PUBSUB CHANNELS are refused, and EXEC replies `EXECABORT`.
+- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own, by a script. They need a token of the \
+lock of every rule, and a default that leaves no key to another lock (`--default-rule open`, or \
+a last rule `**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
+- *SORT*: BY and GET with a `*` need a literal text before it, and the right to read every key \
+that begins so.
+- *CONFIG GET* offers appendonly, databases, maxmemory, maxmemory-policy and save; *CLIENT LIST* \
+and *INFO* show the client's own connection; *CLIENT UNBLOCK* takes the ids of CLIENT ID, of \
+clients with the same tokens.
+- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused \
+without one; so is REDIRECT: use RESP3.
+- *Administration*: clients present fencing tokens, not the rights of an [access \
+file](../operating/access.md), so no client may read or change the whole server; in observe mode \
+[most of it passes](../guides/adopting.md#the-redis-port).
+
+A command passes as
+
+- *shared*: over a connection to Redis that clients with the same tokens share
+- *own*, *transaction*, *subscription*: over a connection of the client's own, for its life
+- *script*: as *own*; it reaches [what its connection may touch](#keys-in-scripts), by [some \
+commands](#not-in-scripts)
+- *guard*: answered by the guard
+
+An unlisted command passes, as *shared*, if Redis reports all its keys by fixed positions or a \
+count, either write or read, and no flags but `denyoom`, `fast` and `movablekeys`; each key of \
+such a write counts as written.
+So plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
+Every other unlisted command is refused: those of modules, and those that block, administer, or \
+do not report their keys.
+
+| passes as | keys | commands |
+| --- | --- | --- |
+";
+
+const NOT_IN_SCRIPTS: &str = "
+## Keys in scripts
+
+A script or function reaches the keys that the rules give to the tokens of its connection, \
+declared or built:
+
+| rule | reached without declaring |
+| --- | --- |
+| `k:{id}:**=bench/{id}`, with a token of `bench/42` | `k:42` and `k:42:*` |
+| `app:**=jobs`, `app:*:**=jobs`, with a token of `jobs` | `app` and `app:*`; `app:*` |
+| `bull:**=@open` | `bull` and `bull:*` |
+| `--default-rule open` | every key that no rule protects |
+| `--default-rule fenced` | the key that is named like a lock held |
+| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, \
+a blank | none: Redis' ACL has no such pattern |
+
+Other keys must be declared in KEYS, and are checked like any others: at most 256, without white \
+space or zero bytes; each change of them costs a round trip.
+Keys that an earlier rule refuses are never reached, nor those that begin with `{fence:`; an \
+earlier rule such as `*:x:**=@deny` takes away the patterns of later rules that it may match.
+
+Names with a text before `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
+scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default, or a rule that \
+gives such names to a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
+
+A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 (a function: \
+its name) and the tokens of its connection; its earlier writes stay.
+It is [reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
+
+## Not in scripts
+
+Redis' ACL refuses these commands and those of modules to a script (`DENIED`); by themselves, or \
+in a MULTI without a script, they work.
+The list is computed when the guard connects.
+A script may PUBLISH and SPUBLISH on all channels but Fencepost's own.
+Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
+
+";
+
+const FOOT: &str = "
+## Refused
+
+| reason | commands |
+| --- | --- |
+";
+
+/// The page.
+pub(super) fn page(table: &CommandTable) -> String {
+    let mut allowed = Rows::new();
+    for entry in table.entries.all() {
+        if let Some((passes, keys)) = allowed_as(entry) {
+            allowed.entry(format!("| {passes} | {keys} |")).or_default().push(shown(entry.name()));
+        }
+    }
+    let mut denied = Rows::new();
+    for (verdict, names) in policy::all() {
+        let is_known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
+        for name in names.split_whitespace() {
+            let (rows, row) = match verdict {
+                Verdict::Denied(reason) => (&mut denied, format!("| {reason} |")),
+                Verdict::Keyless(handling) if !is_known(&name) => {
+                    (&mut allowed, format!("| {} | none |", passes_as(handling)))
+                }
+                _ => continue,
+            };
+            rows.entry(row).or_default().push(shown(name));
+        }
+    }
+    let not_in_scripts = not_in_scripts(table).join(", ");
+    let (allowed, denied) = (text(allowed), text(denied));
+    format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
+}
+
+/// The names of the commands by the cells in front of them.
+type Rows = BTreeMap<String, Vec<String>>;
+
+fn text(rows: Rows) -> String {
+    let row = |(cells, mut names): (String, Vec<String>)| {
+        names.sort();
+        format!("{cells} {} |\n", names.join(", "))
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// What passes from a client and not from its scripts, in order.
+pub(super) fn not_in_scripts(table: &CommandTable) -> Vec<String> {
+    let is_denied = |entry: &&Entry| {
+        let passes =
+            |action: &Action| !matches!(action.handling, Handling::Local(_)) && !action.in_scripts;
+        !entry.name().ends_with("|help") && entry.outcome().is_ok_and(passes)
+    };
+    let entries = table.entries.all();
+    let mut names: Vec<String> =
+        entries.into_iter().filter(is_denied).map(|entry| shown(entry.name())).collect();
+    names.sort();
+    names
+}
+
+fn allowed_as(entry: &Entry) -> Option<(&'static str, String)> {
+    let action = entry.outcome().ok()?;
+    let is_help = entry.name().ends_with("|help");
+    (!is_help).then(|| (passes_as(action.handling), keys(action)))
+}
+
+fn passes_as(handling: Handling) -> &'static str {
+    match handling {
+        Handling::Shared => "shared",
+        Handling::Own => "own",
+        Handling::Script => "script",
+        Handling::Multi
+        | Handling::Exec
+        | Handling::Discard
+        | Handling::Watch
+        | Handling::Unwatch => "transaction",
+        Handling::Subscribe | Handling::Unsubscribe => "subscription",
+        Handling::Local(_) => "guard",
+    }
+}
+
+fn keys(action: &Action) -> String {
+    match &action.keys {
+        Keys::None => "none".to_owned(),
+        Keys::Keyspace => "the names of all keys".to_owned(),
+        Keys::Channels(which) => match which {
+            Channels::All => "none; channels 1 to the last",
+            Channels::Patterns => "none; patterns 1 to the last",
+            Channels::First => "none; channel 1",
+            Channels::Listed => "none; channels 2 to the last",
+            Channels::Matching => "none; pattern 2",
+        }
+        .to_owned(),
+        Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),
+        Keys::ByHand(by_hand) => match by_hand {
+            ByHand::Sort { stores: true } => "read 1, patterns of BY and GET; write behind STORE",
+            ByHand::Sort { stores: false } => "read 1, patterns of BY and GET",
+            ByHand::Flush => "write all but Fencepost's own",
+            ByHand::Streams { group: false } => "read behind STREAMS; own with BLOCK",
+            ByHand::Streams { group: true } => "write behind STREAMS; own with BLOCK",
+            ByHand::Radius { .. } => "read 1; write behind STORE and STOREDIST",
+            ByHand::Tracking => "none; with BCAST the names of all keys of each PREFIX",
+        }
+        .to_owned(),
+    }
+}
+
+fn spec(spec: &Spec) -> String {
+    let access = match spec.access {
+        KeyAccess::Read => "read",
+        KeyAccess::Write => "write",
+    };
+    let at = spec.index;
+    match spec.find {
+        Find::Range { last: 0, .. } => format!("{access} {at}"),
+        Find::Range { last: last @ 1.., step: 1, .. } => {
+            let to = i64::try_from(at).map_or(i64::MAX, |at| at + last);
+            format!("{access} {at} to {to}")
+        }
+        Find::Range { last: -1, step: 1, .. } => format!("{access} {at} to the last"),
+        Find::Range { last: -2, step: 1, .. } => format!("{access} {at} to the last but one"),
+        Find::Range { step, .. } => format!("{access} {at}, {}, …", at + step),
+        Find::KeyNum { number, first, .. } => {
+            format!("{access} from {}, as many as {} says", at + first, at + number)
+        }
+    }
+}

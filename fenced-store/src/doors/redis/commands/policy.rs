@@ -1,0 +1,265 @@
+//! What the port does with each command of Redis: the one list to read, and to change.
+//!
+//! A command that is not here passes only by the rule in `compile`: all its keys are told by
+//! Redis, and it has no oddity at all. So a later Redis' plain data commands work at once, and
+//! everything else of it is refused until somebody has thought about it and writes it down here.
+
+use super::channels::Channels;
+use super::refused::NO_CLUSTER;
+use super::{Handling, Local};
+
+/// What happens to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It works on the keys that its key specs tell.
+    Keys(Handling),
+    /// It works on keys that no key spec tells for certain; they are computed.
+    ByHand(ByHand),
+    /// It touches no key.
+    Keyless(Handling),
+    /// It touches no key, and channels.
+    Channels(Handling, Channels),
+    /// It reads the names of all keys.
+    Keyspace,
+    /// It is refused, with this reason; so are its subcommands.
+    Denied(&'static str),
+    /// Its subcommands have verdicts of their own.
+    Container,
+}
+
+/// Commands whose keys are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByHand {
+    /// SORT, and SORT_RO, which stores nothing: STORE may stand anywhere, and BY and GET reach keys
+    /// that are named by data.
+    Sort {
+        /// May it store?
+        stores: bool,
+    },
+    /// XREAD and XREADGROUP. The key spec looks for the first STREAMS, which may as well be the name
+    /// of a consumer; and it calls XREADGROUP a reader, which changes the group.
+    Streams {
+        /// Is it XREADGROUP?
+        group: bool,
+    },
+    /// GEORADIUS and GEORADIUSBYMEMBER. The key spec finds the first STORE; Redis obeys the last.
+    Radius {
+        /// The argument where the options begin.
+        options: usize,
+    },
+    /// CLIENT TRACKING: no keys, but in broadcasting mode it tells the names of all that change.
+    Tracking,
+    /// FLUSHDB and FLUSHALL: all keys but Fencepost's own.
+    Flush,
+}
+
+/// How a command that the policy refuses travels in observe mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Observed {
+    /// As any other.
+    Shared,
+    /// On a connection of the client's own: it may block, and nothing is known of it.
+    Own,
+    /// As any other, for clients that may administer Redis.
+    Administration,
+}
+
+/// What the guard answers by itself, and the arity of each, whatever Redis knows of it.
+pub(super) const LOCALS: [(&str, i64, Local); 16] = [
+    ("auth", -2, Local::Auth),
+    ("hello", -1, Local::Hello),
+    ("select", 2, Local::Select),
+    ("quit", -1, Local::Quit),
+    ("reset", 1, Local::Reset),
+    ("client|setname", 3, Local::ClientSetName),
+    ("client|getname", 2, Local::ClientGetName),
+    ("client|setinfo", 4, Local::ClientSetInfo),
+    ("client|id", 2, Local::ClientId),
+    ("client|info", 2, Local::ClientInfo),
+    ("client|list", -2, Local::ClientList),
+    ("client|unblock", -3, Local::ClientUnblock),
+    ("config|get", -3, Local::ConfigGet),
+    ("acl|whoami", 2, Local::AclWhoAmI),
+    ("module|list", 2, Local::ModuleList),
+    ("fence", -2, Local::Fence),
+];
+
+/// The verdict on a command or subcommand (`config|get`), if there is one.
+pub(super) fn verdict(name: &str) -> Option<Verdict> {
+    if LOCALS.iter().any(|(local, ..)| *local == name) {
+        return None;
+    }
+    let names = |names: &str| names.split_whitespace().any(|known| known == name);
+    if let Some((verdict, _)) = ALLOWED.iter().find(|(_, known)| names(known)) {
+        return Some(*verdict);
+    }
+    if let Some((reason, _)) = DENIED.iter().find(|(_, known)| names(known)) {
+        return Some(Verdict::Denied(reason));
+    }
+    let (container, subcommand) = name.split_once('|')?;
+    match verdict(container)? {
+        _ if subcommand == "help" => Some(Verdict::Keyless(Handling::Shared)),
+        Verdict::Denied(reason) => Some(Verdict::Denied(reason)),
+        _ => None,
+    }
+}
+
+/// What the user of a script may run beside commands with keys. What a transaction needs is here,
+/// too, because its connection is confined while a script is queued. PUBLISH reaches the channels
+/// that the user's rules allow.
+const KEYLESS_IN_SCRIPTS: &str = "discard echo exec info lastsave lolwut multi ping publish role \
+                                  select spublish time unwatch";
+
+/// Whether a command without keys may be run by a script's user.
+pub(super) fn is_keyless_in_scripts(name: &str) -> bool {
+    KEYLESS_IN_SCRIPTS.split_whitespace().any(|known| known == name)
+}
+
+/// Every verdict with the names that have it.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (Verdict, &'static str)> {
+    let denied = DENIED.iter().map(|(reason, names)| (Verdict::Denied(reason), *names));
+    ALLOWED.iter().copied().chain(denied)
+}
+
+const SHARED: Verdict = Verdict::Keys(Handling::Shared);
+const BLOCKING: Verdict = Verdict::Keys(Handling::Own);
+const SCRIPT: Verdict = Verdict::Keys(Handling::Script);
+const KEYLESS: Verdict = Verdict::Keyless(Handling::Shared);
+const STATE: Verdict = Verdict::Keyless(Handling::Own);
+
+const ALLOWED: &[(Verdict, &str)] = &[
+    // Keys of any type. MOVE and COPY to another database name the same key there.
+    (SHARED, "copy del dump exists expire expireat expiretime move persist pexpire pexpireat"),
+    (SHARED, "pexpiretime pttl rename renamenx restore touch ttl type unlink memory|usage"),
+    (SHARED, "object|encoding object|freq object|idletime object|refcount"),
+    // Strings and bitmaps. BITFIELD counts as a write even where it only gets.
+    (SHARED, "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs"),
+    (SHARED, "mget mset msetnx psetex set setex setnx setrange strlen substr"),
+    (SHARED, "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
+    // Hashes, lists, sets.
+    (SHARED, "hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset hrandfield"),
+    (SHARED, "hscan hset hsetnx hstrlen hvals"),
+    (SHARED, "lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim rpop"),
+    (SHARED, "rpoplpush rpush rpushx"),
+    (SHARED, "sadd scard sdiff sdiffstore sinter sintercard sinterstore sismember smembers"),
+    (SHARED, "smismember smove spop srandmember srem sscan sunion sunionstore"),
+    // Sorted sets and places.
+    (SHARED, "zadd zcard zcount zdiff zdiffstore zincrby zinter zintercard zinterstore zlexcount"),
+    (SHARED, "zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex zrangebyscore"),
+    (SHARED, "zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore zrevrange"),
+    (SHARED, "zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore"),
+    (SHARED, "geoadd geodist geohash geopos georadius_ro georadiusbymember_ro geosearch"),
+    (SHARED, "geosearchstore"),
+    // HyperLogLogs: PFCOUNT may store what it counted, so it is a write, as its key spec says.
+    (SHARED, "pfadd pfcount pfmerge"),
+    // Streams.
+    (SHARED, "xack xadd xautoclaim xclaim xdel xlen xpending xrange xrevrange xsetid xtrim"),
+    (SHARED, "xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|setid"),
+    (SHARED, "xinfo|consumers xinfo|groups xinfo|stream"),
+    // What may wait.
+    (BLOCKING, "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin"),
+    // Keys that are computed.
+    (Verdict::ByHand(ByHand::Sort { stores: true }), "sort"),
+    (Verdict::ByHand(ByHand::Sort { stores: false }), "sort_ro"),
+    (Verdict::ByHand(ByHand::Streams { group: false }), "xread"),
+    (Verdict::ByHand(ByHand::Streams { group: true }), "xreadgroup"),
+    (Verdict::ByHand(ByHand::Radius { options: 6 }), "georadius"),
+    (Verdict::ByHand(ByHand::Radius { options: 5 }), "georadiusbymember"),
+    // All keys.
+    (Verdict::Keyspace, "dbsize keys randomkey scan"),
+    (Verdict::ByHand(ByHand::Flush), "flushall flushdb"),
+    // Scripts and functions. Loading a script runs nothing; a function is shared by all, so
+    // libraries are an operator's.
+    (SCRIPT, "eval eval_ro evalsha evalsha_ro fcall fcall_ro"),
+    (KEYLESS, "script|exists script|load script|show function|dump function|list function|stats"),
+    // Transactions.
+    (Verdict::Keyless(Handling::Multi), "multi"),
+    (Verdict::Keyless(Handling::Exec), "exec"),
+    (Verdict::Keyless(Handling::Discard), "discard"),
+    (Verdict::Keys(Handling::Watch), "watch"),
+    (Verdict::Keyless(Handling::Unwatch), "unwatch"),
+    // Messages: no lock protects a channel, but clients may not use Fencepost's own.
+    (Verdict::Channels(Handling::Subscribe, Channels::All), "ssubscribe subscribe"),
+    (Verdict::Channels(Handling::Subscribe, Channels::Patterns), "psubscribe"),
+    (Verdict::Keyless(Handling::Unsubscribe), "punsubscribe sunsubscribe unsubscribe"),
+    (Verdict::Channels(Handling::Shared, Channels::First), "publish spublish"),
+    (Verdict::Channels(Handling::Shared, Channels::Listed), "pubsub|numsub pubsub|shardnumsub"),
+    (Verdict::Channels(Handling::Shared, Channels::Matching), "pubsub|channels"),
+    (KEYLESS, "pubsub|numpat pubsub|shardchannels"),
+    // The connection. WAIT counts the writes of its own connection alone.
+    (STATE, "wait waitaof client|caching client|getredir client|no-touch"),
+    (STATE, "client|trackinginfo"),
+    (Verdict::ByHand(ByHand::Tracking), "client|tracking"),
+    // What tells of the server, and changes nothing.
+    (KEYLESS, "command command|count command|docs command|getkeys command|getkeysandflags"),
+    (KEYLESS, "command|info command|list echo info lastsave lolwut ping role time"),
+    (KEYLESS, "memory|doctor memory|malloc-stats memory|stats"),
+    (Verdict::Container, "client function memory object pubsub script xgroup xinfo"),
+];
+
+/// What passes in observe mode although it is refused otherwise: what neither changes the mode of a
+/// connection nor touches the guard's own keys, users and connections. Subcommands are named one by one
+/// where some of them do.
+const OBSERVED: &[(Observed, &str)] = &[
+    (Observed::Shared, "function|delete function|flush function|kill function|load"),
+    (Observed::Shared, "function|restore script|flush script|kill"),
+    (
+        Observed::Administration,
+        "acl|cat acl|dryrun acl|genpass acl|getuser acl|list acl|log acl|users",
+    ),
+    (
+        Observed::Administration,
+        "bgrewriteaof bgsave commandlog config latency memory|purge migrate",
+    ),
+    (Observed::Administration, "pfdebug pfselftest restore-asking save slowlog"),
+];
+
+/// How a refused command travels in observe mode; `None` where it is refused all the same.
+pub(super) fn observed(name: &str) -> Option<Observed> {
+    let is_named = |names: &str, name: &str| names.split_whitespace().any(|known| known == name);
+    let of = |name| OBSERVED.iter().find(|(_, names)| is_named(names, name)).map(|(how, _)| *how);
+    of(name).or_else(|| of(name.split_once('|')?.0))
+}
+
+const DENIED: &[(&str, &str)] = &[
+    (
+        "it moves Fencepost's own keys away with all others; an operator runs it on Redis itself",
+        "swapdb",
+    ),
+    (
+        "it shows the commands and values of every client, and no credential of the port gives the \
+         right to see them; an operator runs it on Redis itself",
+        "commandlog monitor slowlog",
+    ),
+    (
+        "it moves keys to another server, out of the fence's reach; use DUMP and RESTORE",
+        "migrate restore-asking",
+    ),
+    (
+        "it administers the server; an operator runs it on Redis itself",
+        "acl bgrewriteaof bgsave config debug failover latency memory|purge module pfdebug \
+         pfselftest replconf save shutdown",
+    ),
+    ("it rewires replication; an operator runs it on Redis itself", "psync replicaof slaveof sync"),
+    (
+        "which node serves a key is the guard's affair, and the way to a node leads past it",
+        "client|capa",
+    ),
+    (NO_CLUSTER, "asking cluster readonly readwrite"),
+    (
+        "it changes what other clients' scripts find; an operator runs it on Redis itself",
+        "function|delete function|flush function|kill function|load function|restore script|flush \
+         script|kill",
+    ),
+    ("it stops the server for a debugger; run it on a Redis of your own", "script|debug"),
+    (
+        "it shows or disturbs other clients' connections; an operator runs it on Redis itself",
+        "client|kill client|pause client|unpause",
+    ),
+    (
+        "it spares a connection from the server's limits, which an operator has set",
+        "client|no-evict client|import-source",
+    ),
+    ("the guard has to see every reply; read it and drop it", "client|reply"),
+];

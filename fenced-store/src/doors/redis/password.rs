@@ -1,0 +1,203 @@
+//! The password of the port as a whole, as Redis' `requirepass`: without it, or a fencing credential, a
+//! client is served nothing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use fence_protocol::{Code, credential};
+use service_kit::Kit;
+use service_kit::health::Status;
+use service_kit::login::Password;
+use sha2::{Digest, Sha256};
+
+use super::refusal::Refusal;
+use super::resp::request::Command;
+use super::tokens::HeldTokens;
+use crate::fencing::FencingPolicy;
+use crate::verdict::Fence;
+
+/// How often the file is read.
+const READ_EVERY: Duration = Duration::from_millis(500);
+/// The readiness check.
+const CHECK: &str = "redis-password-file";
+/// Redis' reply to a client that has not logged in.
+const NOAUTH: &str = "NOAUTH Authentication required.";
+/// Redis' reply to HELLO from such a client.
+pub(super) const NOAUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, \
+                                       otherwise the HELLO <proto> AUTH <user> <pass> option can be used to \
+                                       authenticate the client and select the RESP protocol version at the \
+                                       same time";
+
+/// The password in a file, which is read again when it changes. Clones share it.
+#[derive(Clone, Debug)]
+pub struct PortPassword {
+    file: PathBuf,
+    digest: Arc<RwLock<PasswordDigest>>,
+}
+
+/// SHA-256 of a password. It is compared in constant time, and the password itself is not kept.
+#[derive(Clone, Copy)]
+struct PasswordDigest([u8; 32]);
+
+impl fmt::Debug for PasswordDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl PasswordDigest {
+    fn of(text: &[u8]) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    fn is(self, other: Self) -> bool {
+        let pairs = self.0.iter().zip(other.0);
+        std::hint::black_box(pairs.fold(0, |differs, (one, two)| differs | (one ^ two))) == 0
+    }
+}
+
+impl PortPassword {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// A sentence that begins with the file and does not repeat what is in it.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let digest = digest_of(file)?;
+        Ok(Self { file: file.to_owned(), digest: Arc::new(RwLock::new(digest)) })
+    }
+
+    fn is(&self, text: &[u8]) -> bool {
+        let digest = *self.digest.read().unwrap_or_else(PoisonError::into_inner);
+        digest.is(PasswordDigest::of(text))
+    }
+
+    /// Takes over changes of the file until shutdown. While it cannot be used, the password that was
+    /// read last stays in force. Clients that have logged in stay so.
+    pub(super) async fn follow(self, kit: Kit) {
+        let shutdown = kit.tasks.shutdown_token();
+        kit.health.set(CHECK, Status::Ok);
+        let mut problem = None;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(READ_EVERY) => {}
+                () = shutdown.cancelled() => return,
+            }
+            let file = self.file.clone();
+            let Ok(read) = kit.tasks.spawn_blocking(move || digest_of(&file)).await else {
+                continue;
+            };
+            let found = match read {
+                Ok(digest) => {
+                    *self.digest.write().unwrap_or_else(PoisonError::into_inner) = digest;
+                    None
+                }
+                Err(reason) => {
+                    Some(format!("{reason}; the password that was read last stays in force"))
+                }
+            };
+            if found != problem {
+                if let Some(reason) = &found {
+                    tracing::error!(reason, "the password file of the Redis port cannot be used");
+                }
+                kit.health.set(CHECK, found.clone().map_or(Status::Ok, Status::Warn));
+                problem = found;
+            }
+        }
+    }
+}
+
+fn digest_of(file: &Path) -> Result<PasswordDigest, String> {
+    Ok(PasswordDigest::of(Password::read(file)?.expose().as_bytes()))
+}
+
+/// What a client presents where Redis takes a password.
+#[derive(Debug)]
+pub(super) enum Login {
+    /// The password of the port.
+    Password,
+    /// The tokens of a fencing credential; genuine.
+    Tokens(Vec<Fence>),
+}
+
+impl Login {
+    /// Reads what a client presents.
+    ///
+    /// # Errors
+    /// Kind of the refusal, and the line to be answered.
+    pub(super) fn read(
+        text: &[u8],
+        policy: &FencingPolicy,
+        password: Option<&PortPassword>,
+    ) -> Result<Self, (Code, Refusal)> {
+        if password.is_some_and(|password| password.is(text)) {
+            return Ok(Self::Password);
+        }
+        HeldTokens::read(text, policy).map(Self::Tokens).map_err(|(code, refusal)| {
+            let is_credential = code != Code::MalformedToken || begins_as_credential(text);
+            match is_credential {
+                true => (code, refusal),
+                false => (code, Refusal::Line(no_credential(password.is_some()).to_owned())),
+            }
+        })
+    }
+
+    /// The tokens to be held from now on.
+    pub(super) fn tokens(self) -> Vec<Fence> {
+        match self {
+            Self::Password => Vec::new(),
+            Self::Tokens(fences) => fences,
+        }
+    }
+}
+
+/// Whether the text was meant to be a credential, so that what is wrong with it can be said.
+fn begins_as_credential(text: &[u8]) -> bool {
+    text.starts_with(credential::PREFIX.as_bytes()) || text.windows(5).any(|part| part == b"lock=")
+}
+
+/// The refusal of a text that is no credential: most likely it is a password of Redis.
+fn no_credential(has_password: bool) -> &'static str {
+    match has_password {
+        true => {
+            "WRONGPASS invalid username-password pair or user is disabled: it is neither the password of \
+             this port (--redis-password-file) nor the fencing_credential of a lease"
+        }
+        false => {
+            "WRONGTOKEN it is no fencing credential, and this port has no password. If it is the password \
+             of Redis: leave it out where keys need no token, or start the guard with \
+             --redis-password-file to keep it; for protected keys acquire the lock and give the \
+             fencing_credential of the lease"
+        }
+    }
+}
+
+/// The refusal of a command from a client that has not logged in; `None` where it may be sent.
+/// AUTH, HELLO and FENCE bring what they need, or are refused where they are carried out.
+pub(super) fn before_login(command: Command<'_>) -> Option<&'static str> {
+    let is = |at: usize, word: &str| command.arg(at).eq_ignore_ascii_case(word.as_bytes());
+    let may_be_sent = match is(0, "fence") {
+        true => !["clear", "show", "help"].iter().any(|word| is(1, word)),
+        false => ["auth", "hello", "quit", "reset"].iter().any(|word| is(0, word)),
+    };
+    (!may_be_sent).then_some(NOAUTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_compared_whole() {
+        let digest = PasswordDigest::of(b"hunter2");
+        assert!(digest.is(PasswordDigest::of(b"hunter2")));
+        for other in [&b""[..], b"hunter", b"hunter2 ", b"Hunter2"] {
+            assert!(!digest.is(PasswordDigest::of(other)));
+        }
+        let mut close = digest;
+        close.0[31] ^= 1;
+        assert!(!digest.is(close));
+        assert_eq!(format!("{digest:?}"), "***");
+    }
+}

@@ -1,0 +1,137 @@
+//! What the port answers where it does not forward, in Redis' own form: a code word, what happened
+//! with the values, and what to do next.
+
+use fence_protocol::{LockName, Token};
+
+use crate::verdict::{Fence, Mark};
+
+/// A refusal by the fence, or the reason why a connection cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The token is below the mark.
+    Stale {
+        /// What was presented.
+        fence: Fence,
+        /// What it met.
+        mark: Mark,
+    },
+    /// Another lease owns this very token.
+    Collision {
+        /// What was presented.
+        fence: Fence,
+        /// What it met.
+        mark: Mark,
+    },
+    /// Redis cannot be used now; nothing was sent.
+    Unavailable(String),
+    /// What was asked for is not allowed, or not understood; the whole line of the reply.
+    Line(String),
+}
+
+impl Refusal {
+    /// Whether the token was refused. Marks never fall, so it will be refused every time.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Stale { .. } | Self::Collision { .. })
+    }
+
+    /// The line for a command that was not sent.
+    pub(crate) fn not_applied(&self) -> String {
+        match self {
+            Self::Stale { fence, mark } => stale(fence, *mark, NOTHING_CHANGED),
+            Self::Collision { fence, mark } => collision(fence, *mark, NOTHING_CHANGED),
+            Self::Unavailable(reason) => {
+                format!("UNAVAILABLE {reason}. Nothing was sent; try again")
+            }
+            Self::Line(line) => line.clone(),
+        }
+    }
+
+    /// The line for a command that was sent on a connection which broke before its reply.
+    pub(crate) fn unknown(&self) -> String {
+        const UNKNOWN: &str = "whether this command was applied is not known, for it was on its \
+                               way when the hand-over ended the connection";
+        match self {
+            Self::Stale { fence, mark } => stale(fence, *mark, UNKNOWN),
+            Self::Collision { fence, mark } => collision(fence, *mark, UNKNOWN),
+            Self::Unavailable(reason) | Self::Line(reason) => unknown(reason),
+        }
+    }
+}
+
+const NOTHING_CHANGED: &str = "nothing was changed";
+
+fn stale(fence: &Fence, mark: Mark, outcome: &str) -> String {
+    format!(
+        "FENCED token {} is below mark {} of lock {}; {outcome}. Another holder has the lock now: \
+         stop this work, and acquire the lock again before you write",
+        fence.presented.token, mark.token, fence.lock
+    )
+}
+
+fn collision(fence: &Fence, mark: Mark, outcome: &str) -> String {
+    format!(
+        "COLLISION token {} of lock {} is held by another lease ({}, this one is {}); {outcome}. \
+         The lock server issued one token twice: stop, and look at its lineage",
+        fence.presented.token, fence.lock, mark.lease, fence.presented.lease
+    )
+}
+
+/// A command went out and its reply did not come.
+pub(crate) fn unknown(reason: &str) -> String {
+    format!(
+        "UNKNOWN the connection to Redis broke ({reason}), and whether this command was applied is \
+         not known. Read before you repeat it"
+    )
+}
+
+/// A key that needs a token which the connection does not have.
+pub(crate) fn no_token<'a>(
+    key: &[u8],
+    lock: &str,
+    held: impl Iterator<Item = (&'a LockName, Token)>,
+) -> String {
+    let held: Vec<String> = held.map(|(lock, token)| format!("{token} of {lock}")).collect();
+    let held = if held.is_empty() { "none".to_owned() } else { held.join(", ") };
+    format!(
+        "NOTOKEN key {} needs a token of lock {lock}; this connection has {held}. Acquire the lock \
+         and give its fencing_credential as the password, or send FENCE SET with it",
+        quoted(key)
+    )
+}
+
+/// The beginning of a key or a name, for a message.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
+    let rest = if shown.len() < bytes.len() { "…" } else { "" };
+    format!("{}{rest}", shown.escape_ascii())
+}
+
+/// What of a client's own words is repeated to it, in bytes.
+const QUOTED_BYTES_MAX: usize = 256;
+
+/// A key that a rule, or the lack of one, keeps from everybody.
+pub(crate) fn denied_key(key: &[u8], reason: &str) -> String {
+    format!("DENIED key {}: {reason}", quoted(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::tests::mark;
+
+    #[test]
+    fn a_stale_token_is_told_with_its_values() {
+        let fence = Fence { lock: LockName::new("orders/42").unwrap(), presented: mark(33, 1) };
+        let refusal = Refusal::Stale { fence, mark: mark(34, 2) };
+        let line = refusal.not_applied();
+        assert!(line.starts_with("FENCED token 33 is below mark 34 of lock orders/42; nothing"));
+        assert!(refusal.unknown().contains("is not known"));
+    }
+
+    #[test]
+    fn a_missing_token_names_key_and_lock() {
+        let line = no_token(b"orders:\xff", "orders/42", std::iter::empty());
+        assert!(line.starts_with("NOTOKEN key orders:\\xff needs a token of lock orders/42"));
+        assert!(line.contains("has none"));
+    }
+}

@@ -1,0 +1,334 @@
+//! Sets up a connection to Redis: log in, register under every token, end what is lower, and only
+//! then let a command through.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use redis::{Cmd, Value};
+use service_kit::redis_link::{LinkState, info_field};
+use service_kit::socket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::doors::redis::confine::AclUser;
+use crate::doors::redis::refusal::Refusal;
+use crate::doors::redis::resp::Protocol;
+use crate::doors::redis::resp::reply::ReplyScanner;
+use crate::fail_points::FailPoint;
+use crate::store::Outcome;
+use crate::store::redis::Shared;
+use crate::store::redis::preempt::{self, Failed, Registration, Wire};
+use crate::store::redis::reply::{self, Step};
+use crate::verdict::Fence;
+
+/// How long all of it may take.
+const SETUP: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(2);
+/// How long Redis may take for one step of it.
+const REPLY: Duration = Duration::from_secs(5);
+/// How long the guard's own connection may take to come back.
+const LINK: Duration = Duration::from_secs(2);
+/// A reply during the setup is small; `INFO server` is the largest.
+const REPLY_BYTES: usize = 1 << 20;
+/// How often a registration is tried when it meets lower connections or an unverified state.
+const TRIES: usize = 8;
+
+/// What a connection is to be.
+#[derive(Debug)]
+pub(in crate::doors::redis) struct Wanted<'a> {
+    pub(in crate::doors::redis) fences: &'a [Fence],
+    pub(in crate::doors::redis) db: i64,
+    pub(in crate::doors::redis) protocol: Protocol,
+    /// Whom it logs in as in the end, where not as the guard.
+    pub(in crate::doors::redis) user: Option<&'a AclUser>,
+}
+
+/// Makes it. `registered` is set before the first registration is sent: whatever becomes of the
+/// connection afterwards, it has to be retired.
+///
+/// # Errors
+/// A stale or colliding token, or why Redis cannot be used.
+pub(in crate::doors::redis) async fn connect(
+    redis: &Shared,
+    wanted: &Wanted<'_>,
+    registered: &mut Option<Registration>,
+) -> Result<(TcpStream, Option<String>), Refusal> {
+    tokio::time::timeout(SETUP, set_up(redis, wanted, registered)).await.unwrap_or_else(|_| {
+        Err(Refusal::Unavailable(format!(
+            "a connection to Redis at {} was not ready within {} s",
+            redis.link.target(),
+            SETUP.as_secs()
+        )))
+    })
+}
+
+async fn set_up(
+    redis: &Shared,
+    wanted: &Wanted<'_>,
+    registered: &mut Option<Registration>,
+) -> Result<(TcpStream, Option<String>), Refusal> {
+    let home = redis.link.target().db();
+    let (mut wire, mut client_id) = log_in(redis, wanted.protocol).await?;
+    let mut process = None;
+    // A user is changed in the process that was verified, so its connection has to be to the same one.
+    if !wanted.fences.is_empty() || wanted.user.is_some() {
+        let mut run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
+        if redis.state.run_id() != run_id {
+            (wire, client_id, run_id) = log_in_verified(redis, wanted.protocol).await?;
+        }
+        process = Some(run_id);
+    }
+    if let Some(run_id) = process.clone().filter(|_| !wanted.fences.is_empty()) {
+        let locks = wanted.fences.iter().map(|fence| fence.lock.clone()).collect();
+        *registered = Some(Registration { run_id, client_id, locks });
+        for fence in wanted.fences {
+            register(&mut wire, redis, fence, client_id).await?;
+        }
+    }
+    if wanted.db != home {
+        select(&mut wire, wanted.db).await?;
+    }
+    if let Some(user) = wanted.user {
+        wire.ask(&user.auth()).await.map_err(Refusal::Unavailable)?;
+        user.redis_id.set(client_id);
+    }
+    Ok((wire.into_stream()?, process))
+}
+
+async fn log_in(redis: &Shared, protocol: Protocol) -> Result<(RawWire, u64), Refusal> {
+    let mut wire = RawWire::open(redis).await.map_err(Refusal::Unavailable)?;
+    let client_id = hello(&mut wire, redis, protocol).await?;
+    let home = redis.link.target().db();
+    if home != 0 {
+        select(&mut wire, home).await?;
+    }
+    Ok((wire, client_id))
+}
+
+/// For a process that is not the one that was verified last: it may have lost marks that this guard
+/// knows of, and will raise again when it has verified it, though another guard has readied it for
+/// scripts before that. Verifying it may end every connection that there is, so this is a new one.
+async fn log_in_verified(
+    redis: &Shared,
+    protocol: Protocol,
+) -> Result<(RawWire, u64, String), Refusal> {
+    verify_again(redis, redis.link.generation()).await?;
+    let (mut wire, client_id) = log_in(redis, protocol).await?;
+    let run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
+    if redis.state.run_id() == run_id {
+        return Ok((wire, client_id, run_id));
+    }
+    Err(Refusal::Unavailable(format!(
+        "the Redis process at {} is not the one that was verified",
+        redis.link.target()
+    )))
+}
+
+/// Logs in as the guard, under the name by which every guard knows the port's connections.
+async fn hello(wire: &mut RawWire, redis: &Shared, protocol: Protocol) -> Result<u64, Refusal> {
+    let mut hello = redis::cmd("HELLO");
+    hello.arg(match protocol {
+        Protocol::Resp2 => 2,
+        Protocol::Resp3 => 3,
+    });
+    let (user, password) = redis.link.target().credentials();
+    if let Some(password) = password {
+        hello.arg("AUTH").arg(user.unwrap_or("default")).arg(password);
+    }
+    hello.arg("SETNAME").arg(redis.state.client_name());
+    let reply = wire.ask(&hello).await.map_err(Refusal::Unavailable)?;
+    client_id(reply)
+        .ok_or_else(|| Refusal::Unavailable("Redis' answer to HELLO has no client id".to_owned()))
+}
+
+fn client_id(reply: Value) -> Option<u64> {
+    let is_id = |key: &Value| matches!(key, Value::BulkString(text) if text == b"id");
+    let id = match reply {
+        Value::Map(pairs) => pairs.into_iter().find(|(key, _)| is_id(key))?.1,
+        Value::Array(items) => {
+            let at = items.iter().position(is_id)?;
+            items.into_iter().nth(at + 1)?
+        }
+        _ => return None,
+    };
+    match id {
+        Value::Int(id) => u64::try_from(id).ok(),
+        _ => None,
+    }
+}
+
+async fn run_id(wire: &mut RawWire) -> Result<String, Failed> {
+    let mut info = redis::cmd("INFO");
+    info.arg("server");
+    let text: String =
+        redis::from_redis_value(wire.ask(&info).await?).map_err(|error| error.to_string())?;
+    info_field(&text, "run_id").map(str::to_owned).ok_or("INFO has no run_id".to_owned())
+}
+
+async fn select(wire: &mut RawWire, db: i64) -> Result<(), Refusal> {
+    let mut select = redis::cmd("SELECT");
+    select.arg(db);
+    let answered = wire.ask(&select).await.map(drop);
+    answered.map_err(|_| Refusal::Line("ERR DB index is out of range".to_owned()))
+}
+
+/// Registers the connection under one token, and ends what is registered below it.
+async fn register(
+    wire: &mut RawWire,
+    redis: &Shared,
+    fence: &Fence,
+    client_id: u64,
+) -> Result<(), Refusal> {
+    let mut sealed = false;
+    for _ in 0..TRIES {
+        redis.fail_points.reached(FailPoint::BeforeRegister);
+        let generation = redis.link.generation();
+        let command = redis.scripts.register(&redis.keys, &redis.state.id(), fence, client_id);
+        let value = match wire.ask(&command).await {
+            Ok(value) => value,
+            Err(reason) if reason.contains("NOSCRIPT") || reason.contains("NoScript") => {
+                verify_again(redis, generation).await?;
+                continue;
+            }
+            Err(reason) => return Err(Refusal::Unavailable(reason)),
+        };
+        let step = reply::step(value, Some(fence))
+            .map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        match step {
+            Step::Done(Outcome::Applied { .. }) => {
+                let passed = if sealed { FailPoint::AfterSealed } else { FailPoint::AfterRegister };
+                redis.fail_points.reached(passed);
+                redis.state.remember(fence);
+                return Ok(());
+            }
+            Step::Done(Outcome::Stale { mark }) => {
+                return Err(Refusal::Stale { fence: fence.clone(), mark });
+            }
+            Step::Done(Outcome::Collision { mark }) => {
+                return Err(Refusal::Collision { fence: fence.clone(), mark });
+            }
+            Step::Done(_) => {
+                let reason = "Redis answered what no script of ours does".to_owned();
+                return Err(Refusal::Unavailable(reason));
+            }
+            Step::Sealing => {
+                let (scripts, keys) = (&redis.scripts, &redis.keys);
+                preempt::settle(wire, scripts, keys, &fence.lock, &redis.fail_points)
+                    .await
+                    .map_err(Refusal::Unavailable)?;
+                // Registered again: that the mark is still this one is known by the reply alone.
+                sealed = true;
+            }
+            Step::Unverified => verify_again(redis, generation).await?,
+        }
+    }
+    Err(Refusal::Unavailable(format!("the registration under lock {} did not settle", fence.lock)))
+}
+
+/// Has the process looked at. Where the link is down, because Redis was just restarted, it comes up
+/// again in a moment: that is awaited.
+async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
+    let verified = redis.link.verify_again(generation).await;
+    let Err(error) = verified else { return Ok(()) };
+    let mut states = redis.link.watch();
+    let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
+    match tokio::time::timeout(LINK, up).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(Refusal::Unavailable(error.to_string())),
+    }
+}
+
+/// A connection on which one command at a time is asked.
+pub(in crate::doors::redis) struct RawWire {
+    stream: TcpStream,
+    buf: BytesMut,
+    shown: String,
+}
+
+impl RawWire {
+    /// A connection that is logged in as the guard, with its client id.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(in crate::doors::redis) async fn logged_in(redis: &Shared) -> Result<(Self, u64), Failed> {
+        let mut wire = Self::open(redis).await?;
+        let client_id = hello(&mut wire, redis, Protocol::Resp2).await;
+        let client_id = client_id.map_err(|refusal| refusal.not_applied())?;
+        let home = redis.link.target().db();
+        if home != 0 {
+            select(&mut wire, home).await.map_err(|refusal| refusal.not_applied())?;
+        }
+        Ok((wire, client_id))
+    }
+
+    async fn open(redis: &Shared) -> Result<Self, Failed> {
+        let target = redis.link.target();
+        let address = target.tcp_address(CONNECT).await?;
+        let unreachable = |why: String| format!("Redis at {target} cannot be reached: {why}");
+        let stream = tokio::time::timeout(CONNECT, TcpStream::connect(&address))
+            .await
+            .map_err(|_| unreachable(format!("no answer in {} s", CONNECT.as_secs())))?
+            .map_err(|error| unreachable(error.to_string()))?;
+        socket::tune_to_store(&stream);
+        Ok(Self { stream, buf: BytesMut::new(), shown: target.to_string() })
+    }
+
+    fn into_stream(self) -> Result<TcpStream, Refusal> {
+        if self.buf.is_empty() {
+            return Ok(self.stream);
+        }
+        Err(Refusal::Unavailable("Redis said more than it was asked".to_owned()))
+    }
+
+    /// Sends commands and reads their replies, of which one that is an error ends the matter.
+    async fn exchange(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let packed: Vec<u8> = commands.iter().flat_map(Cmd::get_packed_command).collect();
+        let written = self.stream.write_all(&packed).await;
+        written.map_err(|error| self.broken(&error.to_string()))?;
+        let mut replies = Vec::with_capacity(commands.len());
+        for _ in commands {
+            let reply = self.reply().await?;
+            replies.push(reply.extract_error().map_err(|error| error.to_string())?);
+        }
+        Ok(replies)
+    }
+
+    async fn reply(&mut self) -> Result<Value, Failed> {
+        let (mut scanner, mut scanned) = (ReplyScanner::new(), 0);
+        loop {
+            let scan = scanner.scan(&self.buf[scanned..]);
+            let scan = scan.map_err(|error| self.broken(&error.to_string()))?;
+            scanned += scan.consumed;
+            if scan.done {
+                break;
+            }
+            if self.buf.len() > REPLY_BYTES {
+                return Err(self.broken("a reply is too long"));
+            }
+            let read = self.stream.read_buf(&mut self.buf).await;
+            if read.map_err(|error| self.broken(&error.to_string()))? == 0 {
+                return Err(self.broken("Redis closed it"));
+            }
+        }
+        let frame = self.buf.split_to(scanned);
+        redis::parse_redis_value(&frame).map_err(|error| error.to_string())
+    }
+
+    fn broken(&self, why: &str) -> Failed {
+        format!("the connection to Redis at {} broke: {why}", self.shown)
+    }
+}
+
+#[async_trait]
+impl Wire for RawWire {
+    async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
+        let mut replies = self.ask_all(std::slice::from_ref(command)).await?;
+        replies.pop().ok_or_else(|| self.broken("no reply came"))
+    }
+
+    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let late = format!("Redis at {} did not answer within {} s", self.shown, REPLY.as_secs());
+        tokio::time::timeout(REPLY, self.exchange(commands)).await.unwrap_or(Err(late))
+    }
+}

@@ -1,0 +1,296 @@
+//! What Redis sends: cut into replies and messages, and handed on as it comes.
+
+use std::io;
+use std::rc::Rc;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+
+use super::barrier::Seen;
+use super::error_lines::{ErrorLines, ExecReply};
+use super::{Instead, State, Upstream, Waiting};
+use crate::doors::redis::commands::names;
+use crate::doors::redis::out::Out;
+use crate::doors::redis::outbox::{End, HIGH_WATER, Outbox};
+use crate::doors::redis::resp::reply::ReplyScanner;
+use crate::doors::redis::script_denial::ScriptDenials;
+
+/// What one read takes at most.
+const READ: usize = 64 * 1024;
+
+impl Upstream {
+    pub(super) async fn read_loop(&self, mut reader: OwnedReadHalf) {
+        let mut replies = Replies::new();
+        let why = loop {
+            replies.buf.reserve(READ / 4);
+            tokio::select! {
+                biased;
+                read = self.read(&mut reader, &mut replies.buf) => match read {
+                    Ok(0) => break "Redis closed it".to_owned(),
+                    Ok(_) => self.reads.set(self.reads.get() + 1),
+                    Err(error) => break error.to_string(),
+                },
+                () = self.closing.notified() => break "closed".to_owned(),
+            }
+            if let Err(why) = self.distribute(&mut replies) {
+                break why;
+            }
+            for outbox in replies.flush.drain(..) {
+                outbox.flush_and_wake();
+            }
+        };
+        if let Some(is_message) = replies.cut {
+            self.cut_off(is_message);
+        }
+        self.break_off(&why);
+    }
+
+    /// Reads once the owner has room for what it is sent.
+    async fn read(&self, reader: &mut OwnedReadHalf, buf: &mut BytesMut) -> io::Result<usize> {
+        if let Some(owner) = &self.owner {
+            while owner.unread() > HIGH_WATER && owner.end().is_none() {
+                owner.drained.notified().await;
+            }
+        }
+        reader.read_buf(buf).await
+    }
+
+    /// A client that received a part of what will never be whole must be disconnected.
+    fn cut_off(&self, is_message: bool) {
+        let state = self.state.borrow();
+        match state.waiting.front() {
+            Some(Waiting::Reply {
+                instead: Some(Instead::Reply(_) | Instead::Names { .. }),
+                ..
+            }) if !is_message => {}
+            Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
+            Some(Waiting::Probe) if !is_message => {}
+            _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
+        }
+    }
+
+    /// Hands on what was read.
+    fn distribute(&self, replies: &mut Replies) -> Result<(), String> {
+        while !replies.buf.is_empty() {
+            if self.is_broken() {
+                return Err("closed".to_owned());
+            }
+            let scan = replies.scanner.scan(&replies.buf).map_err(|error| error.to_string())?;
+            if scan.consumed == 0 {
+                return Ok(());
+            }
+            let is_message = replies.scanner.kind() == b'>';
+            let begins = replies.cut.is_none();
+            replies.cut = (!scan.done).then_some(is_message);
+            let piece = Piece { len: scan.consumed, begins, ends: scan.done, is_message };
+            self.hand_on(replies, piece)?;
+        }
+        Ok(())
+    }
+
+    fn hand_on(&self, replies: &mut Replies, piece: Piece) -> Result<(), String> {
+        let state = &mut *self.state.borrow_mut();
+        match (state.waiting.front(), &self.owner) {
+            (Some(Waiting::Barrier), Some(owner)) => {
+                if Self::meets_barrier(state, owner, replies, piece) {
+                    state.waiting.pop_front();
+                    owner.done();
+                    replies.will_flush(owner);
+                }
+                Ok(())
+            }
+            (Some(Waiting::Reply { instead: Some(Instead::Names { .. }), .. }), _)
+                if !piece.is_message =>
+            {
+                Self::hold_names(state, replies, piece);
+                Ok(())
+            }
+            (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
+                match (instead, &self.denials) {
+                    (None, Some(denials)) if replies.holds_error(denials, outbox, piece) => {}
+                    (Some(Instead::Exec), Some(denials)) => {
+                        replies.pass_exec(denials, outbox, piece)?;
+                    }
+                    (Some(Instead::Reply(bytes)), _) => {
+                        replies.buf.advance(piece.len);
+                        if piece.ends {
+                            outbox.copy(bytes, true);
+                            replies.will_flush(outbox);
+                        }
+                    }
+                    _ => replies.deliver(outbox, piece),
+                }
+                if piece.ends
+                    && let Some(Waiting::Reply { outbox, .. }) = state.waiting.pop_front()
+                {
+                    outbox.done();
+                }
+                Ok(())
+            }
+            (Some(Waiting::Probe), _) if !piece.is_message => {
+                // What the command was sent for did not happen; BUSY and the like pass.
+                if piece.begins && replies.buf.starts_with(b"-NOPERM") {
+                    return Err("Redis refused a command of the guard's own".to_owned());
+                }
+                replies.buf.advance(piece.len);
+                if piece.ends {
+                    state.waiting.pop_front();
+                }
+                Ok(())
+            }
+            (_, Some(owner)) if piece.is_message || state.subscribed => {
+                replies.deliver(owner, piece);
+                Ok(())
+            }
+            (_, None) if piece.is_message => {
+                replies.buf.advance(piece.len);
+                Ok(())
+            }
+            // Redis says why it is about to close the connection, or speaks without being asked.
+            _ => Err(format!(
+                "Redis said {} without being asked",
+                replies.buf[..piece.len.min(200)].escape_ascii()
+            )),
+        }
+    }
+
+    /// Keeps a reply that lists names until it is whole.
+    fn hold_names(state: &mut State, replies: &mut Replies, piece: Piece) {
+        let Some(Waiting::Reply {
+            outbox,
+            instead: Some(Instead::Names { listing, replies: left, protocol }),
+        }) = state.waiting.front_mut()
+        else {
+            return;
+        };
+        outbox.hold(&replies.buf[..piece.len]);
+        replies.buf.advance(piece.len);
+        if !piece.ends {
+            return;
+        }
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        outbox.pass_held(|held| listing.reply(held, *protocol), names::TOO_LARGE);
+        outbox.done();
+        replies.will_flush(outbox);
+        state.waiting.pop_front();
+    }
+
+    /// Hands on a reply to a subscription; `true` where it is the end of them.
+    fn meets_barrier(
+        state: &mut State,
+        owner: &Rc<Outbox>,
+        replies: &mut Replies,
+        piece: Piece,
+    ) -> bool {
+        match state.barrier.sees(&replies.buf[..piece.len], piece.begins, piece.ends) {
+            Seen::Held => replies.buf.advance(piece.len),
+            Seen::Passed(held) => {
+                if !held.is_empty() {
+                    owner.copy(&held, false);
+                }
+                replies.deliver(owner, piece);
+            }
+            Seen::Reached { subscribed } => {
+                replies.buf.advance(piece.len);
+                state.subscribed = subscribed;
+                state.barriers -= 1;
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Replies {
+    /// Holds an error on an own connection until its line is whole, and hands it on: in the guard's
+    /// words where it is Redis' refusal of a script. `false` for any other reply.
+    fn holds_error(&mut self, denials: &ScriptDenials, outbox: &Rc<Outbox>, piece: Piece) -> bool {
+        let in_place_of = |error: &[u8]| denials.in_place_of(error);
+        let bytes = &self.buf[..piece.len];
+        let passed = self.errors.pass(bytes, piece.begins, piece.ends, &in_place_of);
+        let Some(error) = passed else { return false };
+        self.buf.advance(piece.len);
+        self.hand_over(error, outbox, piece);
+        true
+    }
+
+    /// Hands on a reply to an EXEC with scripts, whose errors are among its values.
+    fn pass_exec(
+        &mut self,
+        denials: &ScriptDenials,
+        outbox: &Rc<Outbox>,
+        piece: Piece,
+    ) -> Result<(), String> {
+        if piece.begins {
+            self.exec = ExecReply::new();
+        }
+        let in_place_of = |error: &[u8]| denials.in_place_of(error);
+        let passed = self.exec.pass(&self.buf[..piece.len], &in_place_of);
+        let bytes = passed.map_err(|error| error.to_string())?;
+        self.buf.advance(piece.len);
+        self.hand_over(bytes, outbox, piece);
+        Ok(())
+    }
+
+    /// Hands on what stands for a piece; nothing while all of it is held.
+    fn hand_over(&mut self, bytes: Vec<u8>, outbox: &Rc<Outbox>, piece: Piece) {
+        if !bytes.is_empty() {
+            outbox.give(bytes.into(), piece.ends);
+            self.will_flush(outbox);
+        }
+    }
+}
+
+/// A part of a reply, or all of it, at the beginning of what was read.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    len: usize,
+    begins: bool,
+    ends: bool,
+    /// A push of RESP3.
+    is_message: bool,
+}
+
+/// What was read and not yet handed on.
+struct Replies {
+    buf: BytesMut,
+    scanner: ReplyScanner,
+    flush: Vec<Rc<Outbox>>,
+    errors: ErrorLines,
+    exec: ExecReply,
+    /// A part was handed on of something that is not whole yet; whether it is a message.
+    cut: Option<bool>,
+}
+
+impl Replies {
+    fn new() -> Self {
+        Self {
+            buf: BytesMut::new(),
+            scanner: ReplyScanner::new(),
+            flush: Vec::new(),
+            errors: ErrorLines::default(),
+            exec: ExecReply::new(),
+            cut: None,
+        }
+    }
+
+    fn deliver(&mut self, outbox: &Rc<Outbox>, piece: Piece) {
+        if Out::is_large(piece.len) {
+            outbox.give(self.buf.split_to(piece.len).freeze(), piece.ends);
+        } else {
+            outbox.copy(&self.buf[..piece.len], piece.ends);
+            self.buf.advance(piece.len);
+        }
+        self.will_flush(outbox);
+    }
+
+    fn will_flush(&mut self, outbox: &Rc<Outbox>) {
+        if outbox.mark_for_flush() {
+            self.flush.push(Rc::clone(outbox));
+        }
+    }
+}

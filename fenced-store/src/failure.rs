@@ -1,0 +1,182 @@
+//! The one place that maps outcomes to statuses and problem bodies.
+
+use axum::response::{IntoResponse, Response};
+use fence_protocol::wire::fence::Outcome as Told;
+use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Owner, Token};
+use http::HeaderValue;
+use http::header::ETAG;
+use service_kit::problem::Reject;
+
+use crate::etag::ETag;
+use crate::store::{First, Outcome, StoreError};
+use crate::verdict::{Fence, Mark};
+
+/// A request as refusals and log lines name it.
+#[derive(Clone, Debug)]
+pub struct RequestSummary {
+    /// The fence that it presented.
+    pub fence: Option<Fence>,
+    /// `put`, `get`, `delete`, `seal`, `forward`, `redis`.
+    pub kind: &'static str,
+    /// Method and key.
+    pub text: String,
+    /// The owner that the caller named.
+    pub owner: Option<Owner>,
+}
+
+/// An operation that was not applied, or of which that is not known; ready to be sent.
+#[derive(Debug)]
+pub struct Failure {
+    reject: Box<Reject>,
+    mark: Option<Token>,
+    etag: Option<ETag>,
+    repeated: bool,
+}
+
+impl Failure {
+    fn new(reject: Reject, mark: Option<Token>) -> Self {
+        Self { reject: Box::new(reject), mark, etag: None, repeated: false }
+    }
+
+    /// The problem.
+    pub fn reject(&self) -> &Reject {
+        &self.reject
+    }
+}
+
+impl From<Reject> for Failure {
+    fn from(reject: Reject) -> Self {
+        Self::new(reject, None)
+    }
+}
+
+impl From<fence_protocol::Invalid> for Failure {
+    fn from(invalid: fence_protocol::Invalid) -> Self {
+        Reject::from(invalid).into()
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = self.reject.into_response();
+        if let Some(mark) = self.mark {
+            response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+        }
+        if let Some(Ok(etag)) = self.etag.map(|etag| HeaderValue::try_from(etag.to_string())) {
+            response.headers_mut().insert(ETAG, etag);
+        }
+        if self.repeated {
+            response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+        }
+        response
+    }
+}
+
+/// Renders everything but success.
+pub fn failure(asked: &RequestSummary, outcome: Result<Outcome, StoreError>) -> Failure {
+    match outcome {
+        Ok(Outcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
+        Ok(Outcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
+        Ok(Outcome::StaleRepeat { mark, first }) => stale_repeat(asked, mark, &first),
+        Ok(Outcome::PreconditionFailed { etag, mark }) => condition_failed(asked, etag, mark),
+        Ok(Outcome::Repeated { first: First::PreconditionFailed { etag }, mark }) => {
+            Failure { repeated: true, ..condition_failed(asked, etag, mark) }
+        }
+        Ok(Outcome::NameTaken { mark }) => {
+            let detail = format!("{}: its Idempotency-Key named another operation", asked.text);
+            let reject = Reject::new(Code::OpIdReused, detail).with("outcome", Told::NotApplied);
+            Failure::new(reject, mark)
+        }
+        // Callers pass only what failed.
+        Ok(Outcome::Applied { mark, .. } | Outcome::Repeated { mark, .. }) => {
+            let reject = Reject::new(Code::Internal, "a success was reported as a failure");
+            Failure::new(reject, mark)
+        }
+        Err(error) => from_error(asked, &error).into(),
+    }
+}
+
+fn refused(asked: &RequestSummary, mark: Mark, code: Code) -> Failure {
+    let presented = asked.fence.as_ref().map(|fence| fence.presented.token);
+    let shown = presented.map(|token| token.to_string()).unwrap_or_default();
+    let detail = match code {
+        Code::TokenCollision => format!(
+            "{}: token {shown} was presented by two leases; lease {} owns the mark",
+            asked.text, mark.lease
+        ),
+        _ => format!("{}: token {shown} is below the mark {}", asked.text, mark.token),
+    };
+    let mut reject = Reject::new(code, detail)
+        .with("presented", presented)
+        .with("mark", mark.token)
+        // What the next grant has to exceed: an acquire with this `min_token` gets such a one.
+        .with("min_token", mark.token)
+        .with("outcome", Told::NotApplied);
+    if let Some(fence) = &asked.fence {
+        reject = reject.with("lock", &fence.lock);
+    }
+    Failure::new(reject, Some(mark.token))
+}
+
+fn condition_failed(asked: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
+    let current = match &etag {
+        Some(etag) => format!("the object's tag is {etag}"),
+        None => "there is no such object".to_owned(),
+    };
+    let detail = format!("{}: the condition does not hold, {current}", asked.text);
+    let reject = Reject::new(Code::PreconditionFailed, detail)
+        .with("outcome", Told::NotApplied)
+        .with("etag", etag.as_ref().map(ToString::to_string));
+    Failure { etag, ..Failure::new(reject, mark) }
+}
+
+/// A stale holder repeats what it did before it became stale: it is out, and its write is in.
+fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
+    let refused = refused(asked, mark, Code::StaleToken);
+    if !first.applied() {
+        return Failure { repeated: true, ..refused };
+    }
+    let etag = match first {
+        First::Stored { etag, .. } => Some(etag.to_string()),
+        First::Deleted { .. } | First::PreconditionFailed { .. } => None,
+    };
+    let mark = refused.mark;
+    let reject = (*refused.reject).with("outcome", Told::Applied).with("etag", etag).hint(
+        "Stop the work: the lock has passed on. This operation had been applied before that; do \
+         not apply it again.",
+    );
+    Failure { repeated: true, ..Failure::new(reject, mark) }
+}
+
+fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
+    let detail = format!("{}: {error}", asked.text);
+    let not_applied = |code| Reject::new(code, detail.clone()).with("outcome", Told::NotApplied);
+    match error {
+        StoreError::Unavailable(_) => not_applied(Code::StoreUnavailable).retry_after(1),
+        StoreError::LimitReached(_) => not_applied(Code::LimitReached).retry_after(1),
+        StoreError::Draining { retry_ms, .. } => {
+            not_applied(Code::Draining).retry_after(retry_ms.div_ceil(1000).max(1))
+        }
+        StoreError::Quarantined { retry_ms, .. } => {
+            not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
+        }
+        StoreError::Unknown(_) => {
+            let named = match asked.kind {
+                "put" | "delete" => NAMED_HINT,
+                _ => "",
+            };
+            Reject::new(Code::OutcomeUnknown, detail)
+                .with("outcome", Told::Unknown)
+                .hint(format!("{UNKNOWN_HINT}{named}"))
+        }
+    }
+}
+
+/// What to do after an unknown outcome.
+pub const UNKNOWN_HINT: &str = "Read the object with the same token to see what is there. The same \
+    write may be repeated with the same token while the lease is held; it is refused once the lock \
+    has passed on.";
+
+/// What else to do, where operations can have names.
+const NAMED_HINT: &str = " One with an Idempotency-Key tells what became of it when it is \
+    repeated, and is done once.";
