@@ -13,7 +13,7 @@ const COMMON_OF_GUARD: [&str; 10] =
 
 pub(super) fn tables() -> Vec<Table> {
     let lock_server = include_str!("../../../lock-server/src/api/openapi.json");
-    let guard = include_str!("../../../fenced-store/src/api/openapi.json");
+    let guard = include_str!("../../../fenced-store/src/doors/objects/openapi.json");
     vec![
         Table::new("lock-server routes", routes(lock_server, &COMMON)),
         Table::new("fenced-store routes", routes(guard, &COMMON_OF_GUARD)),
