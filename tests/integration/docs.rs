@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// README.md and everything below docs that ends in .md.
-fn pages() -> Vec<PathBuf> {
+pub(super) fn pages() -> Vec<PathBuf> {
     let mut pages = vec![Path::new(ROOT).join("README.md")];
     let mut folders = vec![Path::new(ROOT).join("docs")];
     while let Some(folder) = folders.pop() {

@@ -17,6 +17,7 @@ mod doctor;
 mod elect;
 mod etcd;
 mod fence_run;
+mod generated;
 mod guard;
 mod guides;
 mod harness;

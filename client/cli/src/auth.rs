@@ -32,9 +32,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Makes a bearer token and prints its entry for the access file
+    /// Creates a bearer token and prints its entry for the access file
     New(New),
-    /// Reads a bearer token from standard input and prints what the access file says of it
+    /// Reads a bearer token on stdin and prints its hash
     Hash(Hash),
 }
 
@@ -48,11 +48,11 @@ The token is shown once, on standard error, or written to --secret-file; it is k
 struct New {
     /// Name of the principal: 1 to 64 of A-Z a-z 0-9 . _ -
     name: String,
-    /// A right: verbs (read, acquire, write; use for these three; report; revoke, block, floor) and a
-    /// name, a prefix or *; may be repeated [default: 'use NAME/*']
+    /// A right: verbs (read, acquire, write; use for these three; report; revoke, block, floor) and
+    /// a name, a prefix or *; repeatable [default: 'use NAME/*']
     #[arg(long, value_name = "RIGHT")]
     allow: Vec<String>,
-    /// Write the token to this new file, for its owner alone
+    /// Write the token to this new file
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::{auth, doctor, elect, lock, object, run, serve, session};
 #[derive(Debug, Parser)]
 #[command(name = "fence", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Log filter for stderr: a level, or target=level pairs
+    /// Log on stderr: a level, or target=level pairs
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
     pub(crate) log: String,
 

@@ -20,15 +20,15 @@ pub(crate) struct Connect {
     #[arg(long, default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
     pub(crate) store: String,
 
-    /// Owner name that others see at the lock (default: user@host:pid)
+    /// Name of the caller, for people who look at the lock [default: user@host:pid]
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
 
-    /// The file with the bearer token, for servers with access control (see fence auth)
+    /// The file with the bearer token, for servers with an access file
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

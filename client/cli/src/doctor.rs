@@ -33,26 +33,23 @@ Examples:
 
 Exit codes: 0 nothing fails, 1 there are warnings and --strict was given, 69 something fails")]
 pub(crate) struct Args {
-    /// Judge this Redis: redis://host:port, or redis://user:password@host:port with the credentials
-    /// that the servers use
+    /// Check this Redis: persistence, version, clock, and the rights of its user
     #[arg(long, value_name = "URL")]
     redis: Option<RedisTarget>,
 
     #[command(flatten)]
     redis_login: redis::Login,
 
-    /// Try to write to this Redis past the guard, with the credentials that the application has: that
-    /// it is refused is what is wanted. A key that expires is set and removed; nothing that exists is
-    /// changed
+    /// Check that these credentials cannot write to Redis past the guard. A key that expires is set
+    /// and removed; nothing that exists is changed
     #[arg(long, value_name = "URL")]
     direct: Option<RedisTarget>,
 
-    /// The key to try, where the application's user is confined to some; one that exists is not
-    /// changed [default: one that is unused]
+    /// The key to try; one that exists is not changed [default: a new one]
     #[arg(long, value_name = "KEY", requires = "direct")]
     direct_key: Option<String>,
 
-    /// End with 1 when there are warnings
+    /// Exit code 1 if there are warnings
     #[arg(long)]
     strict: bool,
 
@@ -67,11 +64,11 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Servers")]
 struct Servers {
-    /// Judge this lock server
+    /// Check this lock server
     #[arg(long, value_name = "URL")]
     server: Option<String>,
 
-    /// Judge this guard
+    /// Check this guard
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -79,11 +76,11 @@ struct Servers {
     #[arg(long, value_name = "NAME", hide = true)]
     owner: Option<String>,
 
-    /// The file with the bearer token, where the servers ask who it is (see fence auth)
+    /// The file with the bearer token, for servers with an access file
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

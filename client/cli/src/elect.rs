@@ -28,19 +28,19 @@ const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The election, which is the lock of that name
+    /// The election, which is a lock
     #[arg(long, short = 'n', value_name = "NAME")]
     name: String,
 
-    /// Metadata that observers read with the leader's name, as JSON; its address, for example
+    /// JSON that observers find with the leader's name, such as its address
     #[arg(long, value_name = "JSON", value_parser = json)]
     metadata: Option<serde_json::Value>,
 
-    /// Join no election: print the leader, and end with 1 if there is none
+    /// Print the leader, without being a candidate; exit code 1 if there is none
     #[arg(long, conflicts_with = "command")]
     observe: bool,
 
-    /// With --observe: continue, and print every change of leader until Ctrl-C
+    /// With --observe: print every change of leader until Ctrl-C
     #[arg(long, requires = "observe")]
     follow: bool,
 

@@ -38,20 +38,19 @@ pub(crate) struct Args {
 enum Command {
     /// Acquires a lock and prints the grant
     Acquire(Acquire),
-    /// Gives a lease its full time again
+    /// Renews a lease
     Renew(Renew),
-    /// Ends a lease; the next in the queue gets the lock
+    /// Ends a lease
     Release(Release),
-    /// Shows who holds a lock, who waits, and how the last leases ended
+    /// Shows holders, waiters and ended leases
     Show(Show),
-    /// Explains a lock in sentences: who holds it, who waits, how the last ones ended, what was
-    /// refused, and what became of a lease
+    /// Explains how leases ended and what guards refused
     Explain(explain::Explain),
-    /// Prints what happens to locks, as it happens
+    /// Prints events of locks
     Watch(watch::Watch),
-    /// Lists the locks that are held
+    /// Lists held locks
     List(List),
-    /// Takes a lock away: seals the guards and ends every live lease, or one of several
+    /// Seals the guards and ends every live lease, or one of several
     Revoke(Revoke),
 }
 
@@ -72,17 +71,16 @@ Exit code 75 when another holds the lock for longer than the wait, or it may not
 struct Acquire {
     /// The lock
     lock: String,
-    /// Time to live of the lease unless it is renewed
+    /// Time to live
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// Longest wait in the queue while another holds the lock, at most 5m
+    /// Longest wait for the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
-    /// The token must exceed this one, which a guard has seen
+    /// The token must exceed this one
     #[arg(long, value_name = "TOKEN")]
     min_token: Option<Token>,
-    /// The lease lives as long as this session, as `fence session create` printed it, and --ttl says
-    /// nothing
+    /// Bind the lease to this session; --ttl has no effect
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
     #[command(flatten)]
@@ -150,13 +148,13 @@ Examples:
   fence lock list
   fence lock list --prefix orders/ --limit 20")]
 struct List {
-    /// Only locks whose names begin so
+    /// Only names that begin so
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
     /// Only names after this one
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
-    /// Number of entries, at most
+    /// Length of the list
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -177,10 +175,10 @@ the reply names for each whether it refuses the holder from now on.")]
 struct Revoke {
     /// The lock
     lock: LockName,
-    /// Why, for the holder and the audit log
+    /// The reason, for the holder and the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Owner,
-    /// Only this lease; others that share the lock stay, and guards are not sealed then
+    /// Only this lease, without seals
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]

@@ -41,7 +41,7 @@ enum Command {
     Put(Put),
     /// Deletes an object
     Delete(Delete),
-    /// Raises the mark to this token: nothing of an older holder is applied from now on
+    /// Raises the mark to this token
     Seal(Seal),
     /// Shows a lock's mark and what was refused
     Show(Show),
@@ -85,16 +85,16 @@ Exit code 74 when no reply came: read before you write again.")]
 struct Put {
     /// The object
     key: String,
-    /// File with the bytes [default: stdin]
+    /// The bytes [default: stdin]
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Media type of the bytes
+    /// Content type of the bytes
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// Only where the object has this version
+    /// Only if the object has this version
     #[arg(long, value_name = "ETAG", conflicts_with = "if_absent")]
     if_match: Option<String>,
-    /// Only where there is no object yet
+    /// Only if there is no object
     #[arg(long)]
     if_absent: bool,
     #[command(flatten)]
@@ -155,7 +155,7 @@ struct Show {
 Example:
   fence object list --prefix orders/")]
 struct List {
-    /// Only locks whose names begin so
+    /// Only names that begin so
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
     /// Only names after this one

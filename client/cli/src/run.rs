@@ -60,11 +60,11 @@ use fence_terminal::readable::readable;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The lock to hold; up to 64 of them where it is repeated
+    /// The lock to hold; repeatable, up to 64 locks
     #[arg(long, short = 'l', required = true, value_name = "NAME")]
     lock: Vec<String>,
 
-    /// Longest wait in the queue while another holds the lock, at most 5m
+    /// Longest wait for the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
 

@@ -41,7 +41,7 @@ Examples:
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
 pub(crate) struct Args {
-    /// Folder for all data [default: a temporary folder]
+    /// The folder of leases, objects and keys [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -49,31 +49,31 @@ pub(crate) struct Args {
     #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
     listen: SocketAddr,
 
-    /// Address of the guard; port 0 lets the system choose
+    /// Address of the guard
     #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
     store_listen: SocketAddr,
 
-    /// Keep leases and marks in this Redis, and serve its keys to Redis clients with a token
+    /// Keep leases and marks in this Redis, and serve its keys at the Redis port
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 
-    /// Address of the Redis port; port 0 lets the system choose
+    /// Address of the Redis port
     #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR")]
     redis_listen: SocketAddr,
 
-    /// Lock that protects a resource; may be repeated
+    /// A rule: the lock that protects a resource; repeatable
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     rule: Vec<String>,
 
-    /// The access file: rights of principals (see fence auth); without it, every caller may do everything
+    /// The access file (see fence auth)
     #[arg(long, value_name = "FILE")]
     access_file: Option<PathBuf>,
 
-    /// The file to which acts of administration and refusals are appended, a JSON object a line
+    /// The log of administration and refusals
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -43,14 +43,13 @@ enum What {
 /// Load of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// Number of clients, each with a connection of its own [default: 1, 16 and 64 in turn, and 16
-    /// for one contended lock; guard without --redis: 64]
+    /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without --redis 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
-    /// Duration of one measurement [default: 2s; with guard --redis 500ms]
+    /// Length of a measurement [default: 2s; with guard --redis 500ms]
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     time: Option<Duration>,
-    /// Number of measurements of each side
+    /// Measurements of each side, 1 to 100
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100), value_name = "N")]
     rounds: u8,
 }

@@ -59,20 +59,20 @@ pub struct Args {
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
 
-    /// Store of leases and data: embedded, redis (a redis-server of the demo's own), or
-    /// redis://HOST:PORT in a namespace of its own [default: embedded]
+    /// embedded, redis (the demo's own), or redis://HOST:PORT, in a namespace that is deleted at
+    /// the end [default: embedded]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// Write the timeline into this file, one self-contained HTML page
+    /// Write the timeline as one HTML page
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Print one JSON document in place of the narration
+    /// Print one JSON document, not the narration
     #[arg(long)]
     json: bool,
 
-    /// Let redis-amnesia empty the Redis that --store names: everything in it is lost
+    /// Let redis-amnesia empty the Redis of --store: all its data is lost
     #[arg(long)]
     allow_flush: bool,
 }

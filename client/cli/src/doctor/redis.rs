@@ -33,15 +33,15 @@ impl Verifier for AnyRedis {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "The Redis")]
 pub(super) struct Login {
-    /// The file of the CA that signs its certificates (PEM), where the URL is rediss://
+    /// The CA of its certificates (PEM), for rediss://
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_ca: Option<PathBuf>,
 
-    /// The file of the certificate that is shown to it (PEM)
+    /// The certificate to present (PEM)
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_cert: Option<PathBuf>,
 
-    /// The file of that certificate's private key (PEM)
+    /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_key: Option<PathBuf>,
 
@@ -49,19 +49,19 @@ pub(super) struct Login {
     #[arg(long, value_name = "NAME", requires = "redis")]
     redis_user: Option<String>,
 
-    /// The file of that user's password, in one line
+    /// The user's password, in one line
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_password_file: Option<PathBuf>,
 
-    /// The file of the sentinels' password, where they have one of their own
+    /// The sentinels' password
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_sentinel_password_file: Option<PathBuf>,
 
-    /// Prefix of lock-server's keys there (its --key-prefix)
+    /// The --key-prefix of lock-server
     #[arg(long, value_name = "TEXT", requires = "redis")]
     redis_key_prefix: Option<KeyPrefix>,
 
-    /// The namespace of its locks
+    /// The namespace of the locks
     #[arg(long, value_name = "NAME", default_value = "default")]
     redis_namespace: Namespace,
 }

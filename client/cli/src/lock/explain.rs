@@ -23,7 +23,7 @@ Exit code 1 if nothing is remembered of the lease.")]
 pub(super) struct Explain {
     /// The lock
     lock: LockName,
-    /// Explain this lease and its refused operations, too
+    /// Only this lease; exit code 1 if it is not remembered
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub(super) struct Watch {
     /// Only locks whose names begin so; without it also sessions
     #[arg(default_value = "", value_name = "PREFIX")]
     prefix: String,
-    /// Begin behind the event with this id, as --output json prints it
+    /// Begin after the event with this id
     #[arg(long, value_name = "ID")]
     after: Option<String>,
     #[command(flatten)]

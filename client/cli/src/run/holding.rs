@@ -20,15 +20,15 @@ pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// Duration and conditions of the hold.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Time to live of the lease unless it is renewed; it is renewed every third of that
+    /// Time to live; renewed every third of it
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) ttl: Duration,
 
-    /// Longest time that the command may take to end itself after the lease is lost
+    /// Longest time for the command to end after the lease is lost
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) grace: Duration,
 
-    /// The command has to report progress within this time, repeatedly; else it is ended
+    /// End the command unless it reports progress again within this time
     ///
     /// It writes any byte to the file descriptor whose number is in FENCE_PROGRESS_FD (in a shell:
     /// echo >&$FENCE_PROGRESS_FD), or sends USR2 to the process in FENCE_PROGRESS_PID, which is then
@@ -36,26 +36,24 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) progress_within: Option<Duration>,
 
-    /// The longest time for which the lock is held; then the command is ended
+    /// End the command this long after the grant
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Time before the loss of the lease at which to warn on stderr: no progress, the longest hold, or
-    /// renewals that fail
+    /// Warn on stderr this long before the lease will be lost
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) warn_before: Option<Duration>,
 
-    /// The signal that the command itself gets with the warning: TERM, INT, HUP, QUIT, USR1 or USR2.
-    /// A command that does not handle it is ended by it
+    /// Signal to the command with the warning: TERM, INT, HUP, QUIT, USR1 or USR2; it ends a
+    /// command that does not handle it
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse, requires = "warn_before")]
     pub(crate) warn_signal: Option<Signal>,
 
-    /// Leave what the command started in the background and did not end: it continues without the
-    /// lock. Without this, its process group is ended before the lock is released
+    /// Leave background processes of the command running, without the lock
     #[arg(long)]
     pub(crate) leave_background: bool,
 
-    /// Say on stderr when the lock is acquired and released
+    /// Report acquire and release on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }

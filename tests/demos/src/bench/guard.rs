@@ -16,7 +16,7 @@ const VALUE: [u8; 100] = [b'x'; 100];
 /// Namespace of servers of the benchmark's own.
 const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
-/// Fenced writes of 100 bytes, each followed by a fenced read; with --redis, the Redis port
+/// Measures pairs of fenced write and read of 100 bytes; with --redis, the Redis port
 ///
 /// Without --redis every client holds a lock of its own and writes the object that it protects, over
 /// HTTP. With it, SET and GET are measured through the guard's Redis port, with a token, with
@@ -30,18 +30,17 @@ Examples:
   fence bench guard --redis --output json > redis-port.json
   fence bench guard --server http://127.0.0.1:7420 --store http://127.0.0.1:7421")]
 pub(super) struct Args {
-    /// A lock server that is running [default: one of the benchmark's own]
+    /// A running lock server [default: the benchmark's own]
     #[arg(long, value_name = "URL", requires = "store")]
     server: Option<String>,
-    /// A guard that is running, with the same keys [default: one of the benchmark's own]
+    /// A running guard with the same keys [default: the benchmark's own]
     #[arg(long, value_name = "URL", requires = "server")]
     store: Option<String>,
-    /// The file with the bearer token, where the running servers ask who it is; its principal needs
-    /// the right "use bench/*"
+    /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE")]
     auth_file: Option<std::path::PathBuf>,
-    /// Measure the Redis port, before this Redis (no password) or one of the benchmark's own. What is
-    /// written there is deleted at the end
+    /// Measure the Redis port before this Redis (no password) or the benchmark's own; writes are
+    /// deleted at the end
     #[arg(
         long, value_name = "URL", num_args = 0..=1, default_missing_value = "own",
         conflicts_with = "server",
@@ -51,7 +50,7 @@ pub(super) struct Args {
     load: Load,
     #[command(flatten)]
     output: Output,
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
 }

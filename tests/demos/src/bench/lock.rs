@@ -25,7 +25,7 @@ const CONTENDERS: u16 = 16;
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 
-/// Lock servers, beside raw Redis, a thin HTTP handler, etcd's own lock and Redlock
+/// Measures locks beside raw Redis, a thin HTTP handler, etcd's own lock and Redlock
 ///
 /// A base is the least that its store can do for a lock with a token: raw Redis runs two scripts of
 /// two calls each, one connection a client. Each round measures the base and then the server; the ratio
@@ -39,25 +39,24 @@ Examples:
   fence bench lock --large                           a million leases, ten thousand waiters
   fence bench lock --server http://127.0.0.1:7420 --output json")]
 pub(super) struct Args {
-    /// A lock server that is running, in place of the benchmark's own [with --redis beside raw Redis]
+    /// A running lock server, with --redis beside raw Redis [default: the benchmark's own]
     #[arg(long, value_name = "URL", conflicts_with_all = ["etcd", "quorum", "large"])]
     server: Option<String>,
-    /// The file with the bearer token, for a running server with access control; its principal needs
-    /// the right "use bench/*"
+    /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE", requires = "server")]
     auth_file: Option<PathBuf>,
-    /// The Redis (no password) of the rows on redis [default: one of the benchmark's own, with
-    /// appendfsync everysec]. What is written there is deleted at the end
+    /// The Redis (no password) of the rows on redis; writes are deleted at the end [default: the
+    /// benchmark's own, with appendfsync everysec]
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "own")]
     redis: Option<String>,
-    /// Measure etcd too: the lock server on it, beside its own lock
+    /// Measure etcd too, beside its own lock
     #[arg(long)]
     etcd: bool,
     /// Measure a quorum of three Redis too, beside Redlock on them
     #[arg(long)]
     quorum: bool,
-    /// Measure so many live leases beside a thousand, a hundredth of it as waiters, and a tenth as
-    /// idle locks
+    /// Measure with so many live leases (1000000 without a number), a hundredth as waiters, a tenth
+    /// as idle locks
     #[arg(long, value_name = "LEASES", num_args = 0..=1, default_missing_value = "1000000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     large: Option<u32>,
@@ -65,7 +64,7 @@ pub(super) struct Args {
     load: Load,
     #[command(flatten)]
     output: Output,
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
