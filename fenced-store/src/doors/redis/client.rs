@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -17,13 +17,14 @@ use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
 use super::hub::Hub;
 use super::out::Out;
-use super::outbox::{End, Outbox};
+use super::outbox::Outbox;
 use super::own_clients::OwnClientEntry;
 use super::patience::Patience;
 use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
+use super::session::{Flow, Identity};
 use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
@@ -32,20 +33,16 @@ use transaction::Transaction;
 
 mod command;
 mod ending;
-mod fence;
 mod forward;
 mod limits;
-mod local;
 mod look_up;
 mod observe;
+mod once;
 mod script;
+mod session;
 mod transaction;
 mod wait;
 
-/// Arguments of a command; Redis takes as many.
-const ARGS_MAX: usize = 1 << 20;
-/// Bytes of an inline command; Redis takes as many.
-const INLINE_MAX: usize = 64 * 1024;
 /// What one read takes at least.
 const READ: usize = 16 * 1024;
 
@@ -58,16 +55,9 @@ pub(super) struct Client {
     charge: Charge,
     parser: RequestParser,
     patience: Patience,
-    /// It has presented a genuine token.
-    is_known: bool,
-    /// It has presented what the port asks its clients for: the password or a credential.
-    is_admitted: bool,
+    identity: Identity,
     keys: Vec<KeyUse>,
     scratch: String,
-    id: u64,
-    name: Bytes,
-    /// The tokens that it has given.
-    held: HeldTokens,
     /// What its connections to Redis are; registered under the tokens held, but in observe mode.
     profile: ConnectionProfile,
     upstream: Option<Rc<Upstream>>,
@@ -136,22 +126,16 @@ async fn kicked<T>(
     .await
 }
 
-/// Whether the client is served any further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Serve,
-    Close,
-}
-
 impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
+        let id = hub.port.next_client_id();
+        let identity = Identity::new(id, &stream, &hub.port.settings, hub.limits_strangers);
         let (reader, writer) = stream.into_split();
         let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
         let limits = RequestLimits {
-            max_args: ARGS_MAX,
             max_command_bytes: hub.port.settings.max_command_bytes,
-            max_inline_bytes: INLINE_MAX,
+            ..RequestLimits::default()
         };
         let profile = ConnectionProfile {
             tokens: HeldTokens::default(),
@@ -160,19 +144,15 @@ impl Client {
         };
         Self {
             charge: Charge::new(&hub.budget, &outbox.wake),
-            id: hub.port.next_client_id(),
             patience: Patience::new(hub.port.settings.silence),
-            is_admitted: hub.port.settings.password.is_none(),
+            identity,
             hub,
             reader,
             outbox,
             buf: BytesMut::new(),
             parser: RequestParser::new(limits),
-            is_known: false,
             keys: Vec::new(),
             scratch: String::new(),
-            name: Bytes::new(),
-            held: HeldTokens::default(),
             profile,
             upstream: None,
             own: None,
@@ -186,7 +166,9 @@ impl Client {
 
     /// Serves it until it leaves, or until `stop` and everything that was sent is answered.
     pub(super) async fn serve(mut self, stop: CancellationToken) {
-        while self.serve_buffered().await == Next::Serve && self.wait(&stop).await == Next::Serve {}
+        while self.serve_buffered().await == Flow::Continue
+            && self.wait(&stop).await == Flow::Continue
+        {}
         self.outbox.flush();
         if self.ends {
             self.deliver(&stop).await;
@@ -197,10 +179,10 @@ impl Client {
     }
 
     /// Serves the commands that were read whole.
-    async fn serve_buffered(&mut self) -> Next {
+    async fn serve_buffered(&mut self) -> Flow {
         let next = loop {
             if !self.may_serve() || self.buf.is_empty() {
-                break Next::Serve;
+                break Flow::Continue;
             }
             match self.parser.parse(&self.buf) {
                 Ok(Parsed::Incomplete { at_least }) => {
@@ -208,7 +190,7 @@ impl Client {
                         break self.refuse_bytes(&error).await;
                     }
                     self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
-                    break Next::Serve;
+                    break Flow::Continue;
                 }
                 Ok(Parsed::Blank { len }) => self.buf.advance(len),
                 Ok(Parsed::Complete { len, inline }) => {
@@ -221,8 +203,8 @@ impl Client {
                     }
                     let (upstream, outbox) = (self.upstream.clone(), Rc::clone(&self.outbox));
                     let served = self.serve_command(len, inline);
-                    if kicked(upstream, &outbox, served).await == Next::Close {
-                        break Next::Close;
+                    if kicked(upstream, &outbox, served).await == Flow::Close {
+                        break Flow::Close;
                     }
                 }
                 Err(error) => break self.refuse_bytes(&error).await,
@@ -236,10 +218,10 @@ impl Client {
 
     /// Answers bytes that are no command. What follows them cannot be understood; what was sent before
     /// is still answered.
-    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Next {
+    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Flow {
         self.outbox.error(&format!("ERR {error}"));
         self.settled().await;
-        Next::Close
+        Flow::Close
     }
 
     /// Lets what was sent leave.
@@ -283,7 +265,8 @@ impl Client {
         };
         let guard = &self.hub.port.guard;
         if !fits
-            || authorize(guard, &self.held, command, plan, &self.keys, &mut self.scratch).is_err()
+            || authorize(guard, &self.identity.tokens, command, plan, &self.keys, &mut self.scratch)
+                .is_err()
         {
             return false;
         }
@@ -304,19 +287,19 @@ impl Client {
     }
 
     /// Any command, with everything that may have to be awaited for it.
-    async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
+    async fn serve_command(&mut self, len: usize, inline: bool) -> Flow {
         let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
         if !self.charge.set(self.held_bytes() + command.held_bytes()) {
             return self.refuse_size();
         }
         let next = self.handle(&command).await;
-        if self.outbox.end().is_some() { Next::Close } else { next }
+        if self.outbox.end().is_some() { Flow::Close } else { next }
     }
 
     /// Waits for more to do.
-    async fn wait(&mut self, stop: &CancellationToken) -> Next {
+    async fn wait(&mut self, stop: &CancellationToken) -> Flow {
         if self.outbox.end().is_some() {
-            return Next::Close;
+            return Flow::Close;
         }
         if self.has_answered_all() {
             return self.rest_of_pipeline().await;
@@ -324,7 +307,7 @@ impl Client {
         if self.is_superseded() {
             // What the client has sent by now is still answered, with the refusal.
             let next = self.rest_of_pipeline().await;
-            self.ends |= next == Next::Close;
+            self.ends |= next == Flow::Close;
             return next;
         }
         let may_read = self.may_serve();
@@ -342,21 +325,21 @@ impl Client {
             () = self.outbox.wake.notified() => self.woken().await,
             () = self.outbox.writable(), if has_unread => {
                 self.outbox.flush();
-                Next::Serve
+                Flow::Continue
             }
             // The next wait sees whether the client rests.
-            () = ending::refusal(self.group.as_deref()) => Next::Serve,
+            () = ending::refusal(self.group.as_deref()) => Flow::Continue,
             read = self.reader.read_buf(&mut self.buf), if reads => match read {
-                Ok(0) | Err(_) => Next::Close,
+                Ok(0) | Err(_) => Flow::Close,
                 Ok(bytes) => self.charged(bytes),
             },
             () = stop.cancelled() => {
                 self.settled().await;
-                Next::Close
+                Flow::Close
             }
             reason = self.patience.ends(awaited) => {
                 self.outbox.error(&reason);
-                Next::Close
+                Flow::Close
             }
         }
     }
@@ -380,9 +363,9 @@ impl Client {
     }
 
     /// Something happened to the outbox or the connection to Redis.
-    async fn woken(&mut self) -> Next {
+    async fn woken(&mut self) -> Flow {
         if self.outbox.end().is_some() {
-            return Next::Close;
+            return Flow::Close;
         }
         if self.charge.is_evicted() {
             return self.refuse_size();
@@ -390,11 +373,11 @@ impl Client {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return self.lost().await;
         }
-        Next::Serve
+        Flow::Continue
     }
 
     /// Waits until everything that was forwarded is answered.
-    async fn settled(&mut self) -> Next {
+    async fn settled(&mut self) -> Flow {
         self.kick();
         while self.outbox.expected() > 0 && self.outbox.end().is_none() {
             self.outbox.wait();
@@ -404,18 +387,18 @@ impl Client {
             tokio::select! {
                 biased;
                 () = self.outbox.wake.notified() => {
-                    if self.woken().await == Next::Close {
-                        return Next::Close;
+                    if self.woken().await == Flow::Close {
+                        return Flow::Close;
                     }
                 }
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
                 read = self.reader.read_buf(&mut self.buf), if reads => {
                     if matches!(read, Ok(0) | Err(_)) {
-                        return Next::Close;
+                        return Flow::Close;
                     }
                 }
             }
         }
-        if self.outbox.end().is_some() { Next::Close } else { Next::Serve }
+        if self.outbox.end().is_some() { Flow::Close } else { Flow::Continue }
     }
 }

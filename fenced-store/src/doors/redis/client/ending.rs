@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::LINGER;
 use super::super::refusal::{Refusal, unknown};
+use super::super::session::Flow;
 use super::super::token_group::TokenGroup;
-use super::{Client, Next, READ};
+use super::{Client, READ};
 
 /// Waits until another client of the group was answered `FENCED`; without a group, forever.
 pub(super) async fn refusal(group: Option<&TokenGroup>) {
@@ -25,8 +26,8 @@ pub(super) async fn refusal(group: Option<&TokenGroup>) {
 impl Client {
     /// The connection to Redis broke. Commands without a reply are answered with what is known: that a
     /// higher token ended the connection, or that their outcome is unknown.
-    pub(super) async fn lost(&mut self) -> Next {
-        let Some(upstream) = self.upstream.take() else { return Next::Serve };
+    pub(super) async fn lost(&mut self) -> Flow {
+        let Some(upstream) = self.upstream.take() else { return Flow::Continue };
         let own = self.own.take();
         let why = upstream.broken().unwrap_or_else(|| "closed".into());
         let expected = self.outbox.expected();
@@ -34,7 +35,7 @@ impl Client {
         let is_bound =
             subscribes || own.as_ref().is_some_and(|own| own.watches) || self.transaction.is_some();
         if expected == 0 && !is_bound && own.is_none() {
-            return Next::Serve;
+            return Flow::Continue;
         }
         let refusal = if self.profile.tokens.is_empty() {
             None
@@ -57,7 +58,7 @@ impl Client {
             Some(own) => subscribes || own.is_tuned || !is_fenced,
             None => self.transaction.is_some() && !is_fenced,
         };
-        if must_close { Next::Close } else { Next::Serve }
+        if must_close { Flow::Close } else { Flow::Continue }
     }
 
     /// The client was answered. If its tokens are refused, the connection ends, and so do those
@@ -78,12 +79,12 @@ impl Client {
     }
 
     /// Reads what is in the socket by now: the rest of a pipeline is answered before the end.
-    pub(super) async fn rest_of_pipeline(&mut self) -> Next {
+    pub(super) async fn rest_of_pipeline(&mut self) -> Flow {
         tokio::task::yield_now().await;
         self.buf.reserve(READ);
         match self.reader.try_read_buf(&mut self.buf) {
             Ok(bytes @ 1..) => self.charged(bytes),
-            _ => Next::Close,
+            _ => Flow::Close,
         }
     }
 
@@ -101,7 +102,7 @@ impl Client {
     /// Writes everything that is left, then the end of the stream, and waits until the client closes
     /// its side.
     pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
-        if self.settled().await == Next::Close {
+        if self.settled().await == Flow::Close {
             self.outbox.flush();
             return;
         }

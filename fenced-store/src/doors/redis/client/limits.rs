@@ -5,9 +5,8 @@ use bytes::BytesMut;
 use super::super::budget::FREE;
 use super::super::patience::Awaited;
 use super::super::resp::ProtocolError;
-use super::super::stranger;
-use super::super::tokens::HeldTokens;
-use super::{Client, Next, READ};
+use super::super::session::{BUFFERS_FULL, Flow};
+use super::{Client, READ};
 
 /// Keys of a command for which memory is kept for the next one.
 const KEPT_KEYS: usize = 1024;
@@ -34,17 +33,8 @@ impl Client {
 
     /// A client without a token may send little, where every key needs one.
     pub(super) fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
-        if !self.is_stranger() {
-            return Ok(());
-        }
         let policy = &self.hub.port.guard.fencing;
-        stranger::check(self.parser.begun(&self.buf), |credential| {
-            HeldTokens::genuine(credential, policy).is_ok()
-        })
-    }
-
-    pub(super) fn is_stranger(&self) -> bool {
-        !self.is_admitted || (!self.is_known && self.hub.limits_strangers)
+        self.identity.check_limits(&self.parser, &self.buf, policy)
     }
 
     /// What the client owes.
@@ -58,7 +48,7 @@ impl Client {
         let is_served = self.outbox.expected() > 0
             || self.outbox.unread() > 0
             || self.own.as_ref().is_some_and(|own| own.subscribes);
-        match (is_served, self.is_stranger()) {
+        match (is_served, self.identity.is_stranger()) {
             (true, _) => Awaited::Nothing,
             (false, true) => Awaited::Introduction,
             (false, false) => Awaited::Command,
@@ -66,16 +56,13 @@ impl Client {
     }
 
     /// Counts so many bytes that were received.
-    pub(super) fn charged(&mut self, bytes: usize) -> Next {
+    pub(super) fn charged(&mut self, bytes: usize) -> Flow {
         self.charge.progress(bytes);
-        if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
+        if self.charge.set(self.held_bytes()) { Flow::Continue } else { self.refuse_size() }
     }
 
-    pub(super) fn refuse_size(&self) -> Next {
-        self.outbox.error(
-            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
-             command was sent. Try again later, or send smaller commands",
-        );
-        Next::Close
+    pub(super) fn refuse_size(&self) -> Flow {
+        self.outbox.error(BUFFERS_FULL);
+        Flow::Close
     }
 }

@@ -20,7 +20,7 @@ impl Client {
             let keys = keys_of(&self.keys, command);
             user.is_confined_to(&user.beyond(CheckedKeys::default(), keys))
         });
-        is_confined && !own.has_channels && !self.is_stranger()
+        is_confined && !own.has_channels && !self.identity.is_stranger()
     }
 
     /// Confines the user to what the connection may touch, and to the keys beyond it of `command`,
