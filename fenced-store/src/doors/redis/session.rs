@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::PortSettings;
 use super::commands::{Local, Plan};
+use super::password;
 use super::refusal::Refusal;
 use super::resp::request::{Command, RequestParser};
 use super::resp::{Protocol, ProtocolError, encode};
@@ -29,8 +30,9 @@ pub(super) use login::CONNECTION;
 pub(super) use look_up::{LookUp, look_up};
 
 /// The error of a client whose bytes do not fit into the memory of all clients.
-pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this command was \
-     sent. Try again later, or send smaller commands";
+pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full \
+                                       (--max-redis-buffer-bytes); nothing of this command was sent. \
+                                       Try again later, or send smaller commands";
 
 /// Whether the connection of a client is served further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +182,19 @@ pub(super) trait Session {
         plan: Plan,
         tokens: HeldTokens,
     ) -> Result<(), Refusal>;
+}
+
+/// Plans a command of a client that has logged in where it must.
+///
+/// # Errors
+/// The refusal of a client that has not logged in, or of a command that is not passed on.
+pub(super) fn plan<S: Session>(session: &mut S, command: Command<'_>) -> Result<Plan, Refusal> {
+    if !session.identity().is_admitted
+        && let Some(error) = password::before_login(command)
+    {
+        return Err(line(error));
+    }
+    session.plan(command)
 }
 
 /// Replies to a command that Redis does not receive.

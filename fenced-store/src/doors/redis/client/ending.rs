@@ -1,8 +1,8 @@
 //! The end of a connection to Redis, and of a client's connection whose tokens were refused
 //! (`--after-fenced close`).
 //!
-//! No command can succeed on the latter any more, and a pool goes on using it until it is closed. The
-//! client receives the error first, and the rest of a pipeline is answered with it, too.
+//! No command can succeed on the latter any more, and a pool would use it until it is closed. The client
+//! receives the error first, also for the rest of a pipeline.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use super::super::session::Flow;
 use super::super::token_group::TokenGroup;
 use super::{Client, READ};
 
-/// Waits until another client of the group was answered `FENCED`; without a group, forever.
+/// Waits until another client of the group received `FENCED`; without a group, for ever.
 pub(super) async fn refusal(group: Option<&TokenGroup>) {
     match group {
         Some(group) => group.refused().await,
@@ -24,8 +24,8 @@ pub(super) async fn refusal(group: Option<&TokenGroup>) {
 }
 
 impl Client {
-    /// The connection to Redis broke. Commands without a reply are answered with what is known: that a
-    /// higher token ended the connection, or that their outcome is unknown.
+    /// Handles a broken connection to Redis. The reply to each pending command says that a higher token
+    /// ended the connection, or that the outcome is unknown.
     pub(super) async fn lost(&mut self) -> Flow {
         let Some(upstream) = self.upstream.take() else { return Flow::Continue };
         let own = self.own.take();
@@ -61,8 +61,7 @@ impl Client {
         if must_close { Flow::Close } else { Flow::Continue }
     }
 
-    /// The client was answered. If its tokens are refused, the connection ends, and so do those
-    /// with the same tokens that rest.
+    /// Ends the connection after a reply, if its tokens are refused, and idle ones with the same tokens.
     pub(super) fn answered_refusal(&mut self) {
         if self.refused.is_none() || !self.hub.port.settings.closes_fenced() {
             return;
@@ -73,12 +72,12 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends and nothing that was read is left unanswered.
+    /// Whether the connection ends and every command that was read has its reply.
     pub(super) fn has_answered_all(&self) -> bool {
         self.ends && self.buf.is_empty() && self.may_serve()
     }
 
-    /// Reads what is in the socket by now: the rest of a pipeline is answered before the end.
+    /// Reads what is in the socket by now: the rest of a pipeline receives replies before the end.
     pub(super) async fn rest_of_pipeline(&mut self) -> Flow {
         tokio::task::yield_now().await;
         self.buf.reserve(READ);
@@ -88,8 +87,8 @@ impl Client {
         }
     }
 
-    /// Whether another client with the same tokens was answered `FENCED` and this one rests. One
-    /// with watched keys, a transaction or a subscription must see the error itself.
+    /// Whether another client with the same tokens received `FENCED` while this one is idle. A client with
+    /// watched keys, a transaction or a subscription must receive the error itself.
     pub(super) fn is_superseded(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_refused())
             && self.buf.is_empty()
@@ -99,8 +98,7 @@ impl Client {
             && !self.is_bound()
     }
 
-    /// Writes everything that is left, then the end of the stream, and waits until the client closes
-    /// its side.
+    /// Writes all replies, then the end of the stream, and waits until the client closes its side.
     pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
         if self.settled().await == Flow::Close {
             self.outbox.flush();

@@ -1,4 +1,4 @@
-//! What becomes of a command that is not the usual case.
+//! Commands beyond the fast path: connections of their own, transactions, scripts, subscriptions.
 
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
@@ -8,7 +8,6 @@ use super::super::hub::OwnConnection;
 use super::super::out::Out;
 use super::super::outbox::End;
 use super::super::own_clients::OwnClient;
-use super::super::password;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
@@ -19,22 +18,22 @@ use super::transaction::Transaction;
 use super::wait::is_wait;
 use super::{Client, Own, keys_of};
 
-/// The refusal of a script to a client that has presented no token, where every key needs one.
+/// Refusal of a script from a client without a token, where every key needs one.
 const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
                                   nothing else while it runs; AUTH with a fencing credential first";
 
-/// The refusal of a list of channels whose reply would come with that of EXEC.
+/// Refusal of a list of channels whose reply would be part of EXEC's.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
 
-/// Whether it is `CLIENT feature ON`.
+/// Whether the command is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
     is(0, b"client") && is(1, feature) && is(2, b"on")
 }
 
 impl Client {
-    /// Does what a command asks for, or answers why not.
+    /// Carries out a command, or replies with its refusal.
     pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Flow {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
             && self.lost().await == Flow::Close
@@ -47,7 +46,7 @@ impl Client {
             self.hub.port.counters.refused.inc();
             return Flow::Continue;
         }
-        let plan = match self.planned(command) {
+        let plan = match session::plan(self, command.command()) {
             Ok(plan) => plan,
             Err(refusal) => return self.refuse(&refusal),
         };
@@ -89,28 +88,17 @@ impl Client {
         match self.forward(command, plan).await {
             Ok(next) => next,
             Err(refusal) => {
-                self.note(&refusal);
+                self.record_refusal(&refusal);
                 let next = self.refuse(&refusal);
-                // What follows would mean something else without it.
+                // Without it the next commands would have another meaning.
                 let begins = matches!(plan.handling, Handling::Multi | Handling::Watch);
                 if begins && self.refused.is_none() { Flow::Close } else { next }
             }
         }
     }
 
-    /// How a command travels, for a client that may send it.
-    fn planned(&mut self, command: &OwnedCommand) -> Result<Plan, Refusal> {
-        if !self.identity.is_admitted
-            && let Some(line) = password::before_login(command.command())
-        {
-            return Err(Refusal::Line(line.to_owned()));
-        }
-        self.plan(command.command())
-    }
-
-    /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
-    /// were refused once they will be refused for ever.
-    pub(super) fn note(&mut self, refusal: &Refusal) {
+    /// Records a refusal by the fence. Marks never fall, so the tokens stay refused.
+    pub(super) fn record_refusal(&mut self, refusal: &Refusal) {
         if refusal.is_final() {
             self.hub.port.note_refusal(refusal);
             self.refused = Some(refusal.clone());
@@ -118,7 +106,8 @@ impl Client {
     }
 
     pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Denied> {
-        let (guard, tokens) = (&self.hub.port.guard, &self.identity.tokens);
+        let guard = &self.hub.port.guard;
+        let tokens = &self.identity.tokens;
         authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
     }
 
@@ -176,7 +165,7 @@ impl Client {
         Ok(Flow::Continue)
     }
 
-    /// Sends a command on the connection that is there.
+    /// Sends a command on the connection that exists.
     pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let upstream = self.with_room().await?;
         // In a transaction the names come in the reply to EXEC, among replies of any form.
@@ -199,14 +188,14 @@ impl Client {
         Ok(())
     }
 
-    /// The connection that is there, once it takes more.
+    /// Waits until the connection takes more, and returns it.
     pub(super) async fn with_room(&self) -> Result<&Upstream, Refusal> {
         let Some(upstream) = &self.upstream else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
         while upstream.is_full() {
             upstream.kick(self.outbox.is_alone());
-            // Where that made room, no notification comes.
+            // If that made room, there is no notification.
             if upstream.is_full() {
                 upstream.room.notified().await;
             }
@@ -217,7 +206,7 @@ impl Client {
         }
     }
 
-    /// Sees to it that there is a connection, shared or own.
+    /// Connects, if there is neither a shared nor an own connection.
     pub(super) async fn connected(&mut self) -> Result<(), Refusal> {
         self.without_broken().await?;
         if self.upstream.is_none() {
@@ -230,7 +219,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sees to it that the connection is the client's own, and stays so.
+    /// Switches to a connection of the client's own.
     pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
         self.own_connection(false).await
     }
@@ -240,7 +229,7 @@ impl Client {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
             return Ok(());
         }
-        // Everything that was sent on the shared connection is done before the next one begins.
+        // Commands on the shared connection are complete before the own one is used.
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.profile, &self.outbox, for_script).await?;
@@ -263,7 +252,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets go of a connection that broke.
+    /// Drops a connection that broke.
     async fn without_broken(&mut self) -> Result<(), Refusal> {
         if !self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return Ok(());
@@ -285,7 +274,7 @@ impl Client {
                 None => Ok(()),
             },
             Flow::Close => {
-                self.outbox.give_up(End::Gone);
+                self.outbox.end_with(End::Gone);
                 Err(Refusal::Unavailable("the connection is being closed".to_owned()))
             }
         }
@@ -313,7 +302,7 @@ impl Client {
             return Err(refusal);
         }
         let Some(transaction) = transaction else {
-            // Redis refuses it, and goes on watching.
+            // Redis refuses it, and still watches.
             self.send(command).await?;
             return Ok(Flow::Continue);
         };
@@ -337,7 +326,7 @@ impl Client {
         Ok(Flow::Continue)
     }
 
-    /// No key is watched any more, on this connection or on one that was lost.
+    /// Records that no key is watched any more, on this connection or on one that was lost.
     fn watches_nothing(&mut self) {
         self.lost_watch = false;
         self.own.iter_mut().for_each(|own| own.watches = false);
@@ -360,14 +349,14 @@ impl Client {
         Ok(Flow::Continue)
     }
 
-    /// Whether Redis is in RESP2's subscriber mode, or may be.
+    /// Whether the connection is, or may be, in RESP2's subscriber mode.
     fn is_subscriber(&self) -> bool {
         self.profile.protocol == Protocol::Resp2
             && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
     }
 
-    /// In RESP2's subscriber mode only a few commands are allowed, and the number of their replies is
-    /// not known. `None` where the mode has ended before this command, which is then like any other.
+    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an unknown number
+    /// of replies. Returns `None` if the mode ended before this command, which is then like any other.
     async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Flow> {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
@@ -406,7 +395,7 @@ impl Client {
         Some(Flow::Continue)
     }
 
-    /// Gives up the connection, shared or own, so that the next command gets another.
+    /// Drops the connection, shared or own, so that the next command gets another.
     pub(super) async fn detached(&mut self) -> Result<(), Refusal> {
         self.settle_or_fail().await?;
         if let Some(upstream) = self.upstream.take()

@@ -1,4 +1,4 @@
-//! What a client may reserve, and for how long it may be silent.
+//! Memory that a client may occupy, and how long it may be silent.
 
 use bytes::BytesMut;
 
@@ -12,8 +12,8 @@ use super::{Client, READ};
 const KEPT_KEYS: usize = 1024;
 
 impl Client {
-    /// Gives back the memory of commands that were served.
-    pub(super) fn give_back(&mut self) {
+    /// Releases the memory of commands that were served.
+    pub(super) fn release_memory(&mut self) {
         if self.buf.is_empty() {
             self.parser.shrink();
         }
@@ -22,11 +22,11 @@ impl Client {
         }
         self.keys.clear();
         self.keys.shrink_to(KEPT_KEYS);
-        // Where it was evicted, the wait that follows says so.
+        // An eviction shows in the next wait.
         let _ = self.charge.set(self.held_bytes());
     }
 
-    /// What is held for commands that are not served yet.
+    /// Memory of commands that are not served yet, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.buf.len() + self.parser.held_bytes()
     }
@@ -37,7 +37,7 @@ impl Client {
         self.identity.check_limits(&self.parser, &self.buf, policy)
     }
 
-    /// What the client owes.
+    /// What the client is expected to send, which decides its time limit.
     pub(super) fn awaited(&self) -> Awaited {
         if self.outbox.is_full() {
             return Awaited::Nothing;
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Counts so many bytes that were received.
+    /// Charges received bytes to the budget.
     pub(super) fn charged(&mut self, bytes: usize) -> Flow {
         self.charge.progress(bytes);
         if self.charge.set(self.held_bytes()) { Flow::Continue } else { self.refuse_size() }

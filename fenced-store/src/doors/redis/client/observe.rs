@@ -1,8 +1,8 @@
 //! Observe mode: what would be refused is counted and logged, and passes.
 //!
-//! Tokens raise marks, so that late ones can be told, but no connection is registered under them
-//! and none is ended: they fence nothing. Whether a command's token is stale is asked of the marks
-//! that this guard remembers, which cost no way to Redis.
+//! Tokens raise marks, so that stale ones are recognised, but no connection is registered under them and
+//! none is ended: they fence nothing. A command's token is compared with the marks that this guard
+//! remembers, without a round trip to Redis.
 
 use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
@@ -16,23 +16,23 @@ use super::Client;
 use crate::store::{Outcome, StoreError};
 
 impl Client {
-    /// Whether nothing is refused.
+    /// Whether the guard is in observe mode, in which nothing is refused.
     pub(super) fn observes(&self) -> bool {
         self.hub.port.guard.observer.mode() == Mode::Observe
     }
 
-    /// Whether a command passes although its keys say that it must not.
+    /// Counts a denied command in observe mode, and returns whether it passes all the same.
     pub(super) fn passes(&self, command: Command<'_>, denied: &Denied) -> bool {
         authorize::passes(&self.hub.port.guard, command, denied)
     }
 
-    /// Counts a command that passes only because nothing is refused.
+    /// Counts a command that passes in observe mode alone.
     pub(super) fn observe_command(&self, command: Command<'_>) {
         let table = self.hub.port.table.borrow();
         self.hub.port.guard.observer.passes_command(&table.name_of(command));
     }
 
-    /// Raises the marks of tokens that were just given, and counts those that are stale.
+    /// Raises the marks of newly presented tokens, and counts those that are stale.
     ///
     /// # Errors
     /// Why Redis cannot be used.

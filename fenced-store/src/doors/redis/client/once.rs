@@ -30,13 +30,13 @@ impl Client {
         let once = ConnectionProfile { tokens: registered, ..self.profile.clone() };
         let upstream = self.hub.shared(&once).await;
         let upstream = upstream.inspect_err(|refusal| self.hub.port.note_refusal(refusal))?;
-        // For this command the connection is another one; then it is again what it was.
+        // This command has another connection; afterwards the state of before is restored.
         let before = (
             std::mem::replace(&mut self.identity.tokens, tokens),
             std::mem::replace(&mut self.profile, once),
             self.upstream.replace(upstream),
             self.own.take(),
-            // Nor is it one of those with the tokens of before.
+            // It is not in the group of the session's tokens either.
             (self.group.take(), self.ends),
         );
         let sent = match self.authorized(inner, plan) {
@@ -46,11 +46,11 @@ impl Client {
         let settled = self.settled().await;
         (self.identity.tokens, self.profile, self.upstream, self.own, (self.group, self.ends)) =
             before;
-        // The connection of before may have broken meanwhile, and nobody heard of it.
+        // The session's connection may have broken meanwhile without a wake-up.
         self.outbox.wake.notify_one();
         self.refused = None;
         if settled == Flow::Close {
-            self.outbox.give_up(End::Gone);
+            self.outbox.end_with(End::Gone);
         }
         sent
     }

@@ -130,7 +130,7 @@ impl Session for Client {
         let profile = ConnectionProfile { db, ..self.profile.clone() };
         let made = self.hub.shared(&profile).await;
         if let Err(refusal) = &made {
-            self.note(refusal);
+            self.record_refusal(refusal);
         }
         self.upstream = Some(made?);
         self.profile = profile;
@@ -144,7 +144,7 @@ impl Session for Client {
     async fn disconnect(&mut self) -> Flow {
         // A reply that came later would be taken for that of a later command.
         if self.settled().await == Flow::Close {
-            self.outbox.give_up(End::Gone);
+            self.outbox.end_with(End::Gone);
             return Flow::Close;
         }
         self.transaction = None;
@@ -263,7 +263,7 @@ impl Client {
                 Ok(_) => continue,
                 Err(error) => Refusal::Unavailable(error.to_string()),
             };
-            self.note(&refusal);
+            self.record_refusal(&refusal);
             return Err(refusal);
         }
         Ok(())

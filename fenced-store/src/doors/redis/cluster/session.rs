@@ -1,8 +1,8 @@
 //! The port's clients before a cluster: one task each, one command after the other.
 //!
-//! A command is answered before the next one is looked at, so replies are in order by themselves
-//! and a client that does not read is not served: what is held for it is its input up to one
-//! command, and the replies of that command.
+//! A command is answered before the next one is parsed, so replies are in order by themselves and a
+//! client that does not read is not served: its memory is its input up to one command, and the replies
+//! of that command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,9 +27,9 @@ use crate::service::Guard;
 mod handle;
 mod local;
 
-/// From so many bytes of replies on they are written before the next command is looked at.
+/// Replies of at least this size, in bytes, are written before the next command is parsed.
 const FLUSH: usize = 64 * 1024;
-/// What one read takes at least.
+/// Least free space in the buffer before a read, in bytes.
 const READ: usize = 16 * 1024;
 /// Keys of a command for which memory is kept for the next one.
 const KEPT_KEYS: usize = 1024;
@@ -54,7 +54,7 @@ impl ClusterPort {
         Arc::new(Self { cluster, guard, settings, budget, limits_strangers, next_id })
     }
 
-    /// Serves clients until the kit's tasks begin to shut down; what was begun is finished.
+    /// Serves clients until the kit's tasks begin to shut down; begun commands are completed.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let tasks = self.guard.kit.tasks.clone();
         let stop = tasks.shutdown_token();
@@ -72,11 +72,12 @@ impl ClusterPort {
                 },
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                // A fresh socket takes this much without waiting.
+                // A new socket takes this much without waiting.
                 let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
                 continue;
             };
-            let (port, stop) = (Arc::clone(&self), stop.clone());
+            let port = Arc::clone(&self);
+            let stop = stop.clone();
             tasks.spawn(async move {
                 socket::tune_accepted(&stream);
                 ClusterSession::new(port, stream).serve(&stop).await;
@@ -174,11 +175,11 @@ impl ClusterSession {
         }
     }
 
-    /// Ends a connection whose token was refused: the client reads the error, then the end.
+    /// Ends a connection whose token was refused: the client reads the error, then the end of the stream.
     async fn finish(mut self, stop: &CancellationToken) {
         let mut rest = [0; 4096];
         let until_closed = async {
-            // A client that is gone needs no end.
+            // A client that has disconnected needs no end.
             let _ = self.stream.shutdown().await;
             while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
         };
@@ -188,7 +189,7 @@ impl ClusterSession {
         }
     }
 
-    /// Answers the commands that are there as a whole.
+    /// Replies to the commands that were read whole.
     async fn serve_buffered(&mut self, parser: &mut RequestParser, buf: &mut BytesMut) -> Flow {
         while !buf.is_empty() {
             let parsed = parser.parse(buf).and_then(|parsed| {
@@ -210,7 +211,7 @@ impl ClusterSession {
                         return Flow::Close;
                     }
                     if self.out.len() >= FLUSH {
-                        // A client that does not read its replies holds them.
+                        // Unread replies count against the client's budget.
                         if !self.charge.set(buf.len() + self.out.len()) {
                             return Flow::Close;
                         }
@@ -233,12 +234,12 @@ impl ClusterSession {
         }
         self.keys.clear();
         self.keys.shrink_to(KEPT_KEYS);
-        // Where it was evicted, the wait that follows says so.
+        // An eviction shows in the next wait.
         let _ = self.charge.set(buf.len() + parser.held_bytes());
         Flow::Continue
     }
 
-    /// Writes the replies, until others need the memory and the client reads none of them.
+    /// Writes the replies; stops if other clients need the memory and this one reads nothing.
     async fn flush(&mut self) -> Flow {
         let is_written = tokio::select! {
             written = self.stream.write_all(&self.out) => written.is_ok(),

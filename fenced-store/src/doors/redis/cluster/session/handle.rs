@@ -4,7 +4,6 @@ use fence_protocol::Code;
 
 use super::super::super::authorize::{authorize, passes};
 use super::super::super::commands::{Handling, KeyUse, Plan, Touches};
-use super::super::super::password;
 use super::super::super::refusal::Refusal;
 use super::super::super::resp::encode;
 use super::super::super::resp::request::Command;
@@ -25,13 +24,7 @@ impl ClusterSession {
             encode::error(&mut self.out, line);
             return Flow::Continue;
         }
-        if !self.identity.is_admitted
-            && let Some(line) = password::before_login(command)
-        {
-            encode::error(&mut self.out, line);
-            return Flow::Continue;
-        }
-        let plan = match self.plan(command) {
+        let plan = match session::plan(self, command) {
             Ok(plan) => plan,
             Err(refusal) => return self.refuse(&refusal),
         };
