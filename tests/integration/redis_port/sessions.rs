@@ -213,7 +213,7 @@ async fn redis_replies_alike(one: &Port, redis: &Redis) {
     for words in [
         &["HELLO", "3", "SETNAME", "bad name"][..],
         &["CLIENT", "GETNAME"],
-        &["HELLO", "3", "SETNAME", "me", "NONSENSE"],
+        &["HELLO", "3", "NONSENSE", "SETNAME", "me"],
         &["CLIENT", "GETNAME"],
         &["HELLO", "4"],
         &["CLIENT", "SETNAME", "bad name"],

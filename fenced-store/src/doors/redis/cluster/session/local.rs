@@ -64,7 +64,7 @@ impl Session for ClusterSession {
             return Ok(plan);
         }
         if let Some(reason) = not_before_a_cluster(plan.handling, plan.touches, command) {
-            let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
+            let name = table.name_of(command);
             return Err(Refusal::Line(format!("DENIED {name} is not passed on: {reason}")));
         }
         Ok(plan)
