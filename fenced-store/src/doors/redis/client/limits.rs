@@ -37,7 +37,7 @@ impl Client {
         self.identity.check_limits(&self.parser, &self.buf, policy)
     }
 
-    /// What the client is expected to send, which decides its time limit.
+    /// Input that the client is expected to send; it decides the time limit.
     pub(super) fn awaited(&self) -> Awaited {
         if self.outbox.is_full() {
             return Awaited::Nothing;

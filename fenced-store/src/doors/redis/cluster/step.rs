@@ -96,7 +96,7 @@ mod tests {
     use crate::verdict::tests::mark;
 
     #[test]
-    fn the_scripts_words_are_told_from_the_commands() {
+    fn errors_of_the_script_differ_from_those_of_commands() {
         let fence = Fence { lock: LockName::new("a").unwrap(), presented: mark(33, 1) };
         let met = mark(34, 2);
         let fences = [fence.clone()];

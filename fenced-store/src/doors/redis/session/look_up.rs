@@ -1,4 +1,4 @@
-//! What a client asks about itself, and the few settings of Redis that drivers ask for.
+//! Look-ups: the client itself, and the few settings of Redis that drivers read.
 
 use super::super::commands::Local;
 use super::super::look_ups::{self, ClientInfo, USER};
