@@ -54,6 +54,7 @@ mod refusal;
 pub(crate) mod resp;
 mod retire;
 mod script_denial;
+mod session;
 mod spares;
 mod stranger;
 mod thread;
