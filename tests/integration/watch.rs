@@ -264,7 +264,7 @@ async fn observers_follow_an_election() {
     let told: Vec<&str> = told.lines().map(|line| line.split("  ").next().unwrap()).collect();
     let no_leader = "office has no leader";
     let b = "b leads office";
-    assert_eq!(told, [nobody, "a leads office", nobody, b, b, nobody]);
+    assert_eq!(told, [no_leader, "a leads office", no_leader, b, b, no_leader]);
     interrupted(json).await;
 }
 
