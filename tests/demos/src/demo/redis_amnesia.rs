@@ -40,7 +40,6 @@ pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<()
         ("unguarded", "a lock and a counter in Redis: SET NX PX and INCR", "naive/account", NAIVE),
         ("guarded", "lock-server on the same Redis", "guarded/account", LOCK_SERVER),
     ] {
-        // A new lock server for the second story: the first flush emptied its namespace.
         let stage = Stage::set(backing, &Guarding::UnsignedOnDisk).await?;
         let lanes = [lock_lane, WORKER_A, WORKER_B, DOCUMENT, DIRECTOR];
         narrator.begin(name, title, &lanes)?;
@@ -52,6 +51,8 @@ pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<()
         };
         story(narrator, &stage, &mut redis, &lock, locks).await?;
         stage.strike().await;
+        // The lock server may have begun a new lineage after the flush; the next one starts anew.
+        let _: String = redis::cmd("FLUSHALL").query_async(&mut redis).await.map_err(broken)?;
     }
     Ok(())
 }
