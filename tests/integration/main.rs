@@ -30,5 +30,6 @@ mod refusals;
 mod sdk;
 mod session_faults;
 mod start;
+mod tidy;
 mod watch;
 mod web_pages;
