@@ -71,7 +71,7 @@ impl Core {
 
     /// The store could not commit: nothing that was decided counts.
     pub(in crate::store::driver) fn fail(&mut self, flight: Flight, error: &StoreError) {
-        self.take_tokens_back(flight.decided.lift.counter);
+        self.roll_back_counter(flight.decided.lift.counter);
         let count: usize = flight.groups.iter().map(|decisions| decisions.ops.len()).sum();
         if matches!(error, StoreError::Limit { .. }) && count > 1 {
             // Nothing was done, because of one of them.
@@ -102,7 +102,7 @@ impl Core {
     pub(in crate::store::driver) fn pause(&mut self, flight: Flight, until_ms: u64) {
         self.is_paused = true;
         self.machine.pause(until_ms);
-        self.take_tokens_back(flight.decided.lift.counter);
+        self.roll_back_counter(flight.decided.lift.counter);
         let mut again: Vec<Box<dyn Op>> = Vec::new();
         for decisions in flight.groups {
             // What was due without a request is seen when the records are read again.
@@ -116,9 +116,9 @@ impl Core {
 
     /// A batch that was decided on this counter took none. One that was decided later may have, and where
     /// one that was decided earlier took none either, the counter is lower already.
-    fn take_tokens_back(&mut self, counter: u64) {
+    fn roll_back_counter(&mut self, counter: u64) {
         let counter = counter.min(self.machine.counter()).max(self.counter_seen);
-        self.machine.take_tokens_back(counter);
+        self.machine.roll_back_counter(counter);
     }
 
     fn forget(&mut self, keys: Vec<Key>) {
