@@ -84,7 +84,8 @@ async fn init(config: &Config) -> ExitCode {
         }
         StoreUrl::Etcd(target) => {
             let options = config.store_options((Vec::new(), None), login);
-            let made = etcd::init_fresh(target, &EtcdRecordsOptions::of(&options), &guards).await;
+            let made =
+                etcd::init_fresh(target, &EtcdRecordsOptions::from_store(&options), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
         StoreUrl::Quorum(url) => {

@@ -305,7 +305,7 @@ async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
             Arc::new(RedisRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         StoreUrl::Etcd(target) => {
-            let options = EtcdRecordsOptions::of(options);
+            let options = EtcdRecordsOptions::from_store(options);
             Arc::new(EtcdRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         other => panic!("{other:?}"),

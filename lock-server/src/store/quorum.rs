@@ -78,10 +78,10 @@ pub struct QuorumOptions {
 /// The `redis-quorum:` store. Cheap to clone.
 #[derive(Clone)]
 pub struct QuorumStore {
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
 }
 
-struct Inner {
+struct QuorumInner {
     nodes: Vec<Arc<Node>>,
     scripts: Arc<Scripts>,
     membership: Arc<Membership>,
@@ -150,14 +150,16 @@ impl QuorumStore {
                 runs: runs.clone(),
                 membership: membership.clone(),
             };
-            let (target, verifier) = (target.clone(), Arc::new(verifier));
+            let target = target.clone();
+            let verifier = Arc::new(verifier);
             let link = RedisLink::start_lazily(target, options.link, verifier, &kit.tasks);
             let calls = Calls::new(index, link.clone(), scripts.clone(), kit.tasks.clone());
             Arc::new(Node { index, link, calls: Arc::new(calls), notes })
         };
         let nodes: Vec<Arc<Node>> = targets.iter().enumerate().map(node).collect();
         runs.follow(nodes.iter().map(|node| node.link.watch()).collect());
-        let (clock, tasks) = (kit.clock.clone(), kit.tasks.clone());
+        let clock = kit.clock.clone();
+        let tasks = kit.tasks.clone();
         let driver = Driver {
             membership: membership.clone(),
             nodes: nodes.clone(),
@@ -167,9 +169,10 @@ impl QuorumStore {
             is_fresh,
         };
         tasks.spawn(driver.run(tasks.shutdown_token()));
-        let (queues, floor) = (Queues::default(), AtomicU64::new(0));
+        let queues = Queues::default();
+        let floor = AtomicU64::new(0);
         let renewals = ending::Renewals::new();
-        let inner = Inner {
+        let inner = QuorumInner {
             nodes,
             scripts,
             membership,
@@ -188,9 +191,12 @@ impl QuorumStore {
 
     /// What goes on beside the requests.
     fn listen(&self) {
-        let (tasks, stop) = (&self.inner.tasks, self.inner.tasks.shutdown_token());
+        let tasks = &self.inner.tasks;
+        let stop = self.inner.tasks.shutdown_token();
         for node in &self.inner.nodes {
-            let (store, node, stop) = (self.clone(), node.clone(), stop.clone());
+            let store = self.clone();
+            let node = node.clone();
+            let stop = stop.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled(wake::listen(store, node)).await;
             });

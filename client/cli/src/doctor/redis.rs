@@ -80,7 +80,7 @@ impl Login {
     }
 
     fn prefix(&self) -> String {
-        self.redis_key_prefix.clone().unwrap_or_default().of(&self.redis_namespace)
+        self.redis_key_prefix.clone().unwrap_or_default().for_namespace(&self.redis_namespace)
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn judge(target: RedisTarget, login: &Login) -> Vec<Check> {
 
 async fn look_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
     let target = target.in_slot_of(prefix.as_bytes());
-    let needs = Needs::of(&target, prefix);
+    let needs = Needs::new(&target, prefix);
     let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), tasks).await?;
     all(&link, &needs).await
 }

@@ -73,7 +73,8 @@ impl Calls {
         operation: &Arc<Operation>,
         on_reply: OnReply,
     ) {
-        let (current, operation) = (current.clone(), operation.clone());
+        let current = current.clone();
+        let operation = operation.clone();
         let mut queue = self.queue();
         if queue.waiting.len() >= WAITING_MAX {
             drop(queue);

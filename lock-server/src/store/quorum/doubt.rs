@@ -82,7 +82,8 @@ mod tests {
     }
 
     fn ended_now() -> Heard {
-        let (token, owner) = (Token::new(7).unwrap(), Owner::new("me").unwrap());
+        let token = Token::new(7).unwrap();
+        let owner = Owner::new("me").unwrap();
         Heard::Replied(NodeReply::EndedNow { token, owner })
     }
 
@@ -106,7 +107,8 @@ mod tests {
     #[test]
     fn what_a_round_did_is_not_undone_by_the_next() {
         let away = [Heard::NotAsked, Heard::NotAsked, Heard::NotAsked];
-        let (moved, none) = ([ended_now(), newer(), newer()], [newer(), newer(), newer()]);
+        let moved = [ended_now(), newer(), newer()];
+        let none = [newer(), newer(), newer()];
         let unknown = after(changes_for_good, &[moved.clone(), away.clone()]);
         assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
         let rounds: Vec<_> = std::iter::repeat_n(moved, 8).collect();

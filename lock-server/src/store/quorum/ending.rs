@@ -82,7 +82,8 @@ impl QuorumStore {
                         retention_ms: renew.retention_ms,
                     };
                     self.top_up_later(topup, asked);
-                    let (waited_ms, mode) = (0, Mode::Exclusive);
+                    let waited_ms = 0;
+                    let mode = Mode::Exclusive;
                     return Ok(Grant {
                         lease_id: lease,
                         token,

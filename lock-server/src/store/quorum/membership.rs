@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use super::counters::Counters;
 use super::nodes::Node;
-use super::plan::{Plan, Standing};
+use super::plan::{NodeStanding, Plan};
 use crate::store::quorum::rules::view::View;
 use crate::store::quorum::rules::{Addressee, Members, NodeId, majority};
 
@@ -257,18 +257,18 @@ impl Membership {
         }
         let mut votes = Vec::new();
         for (at, standing) in plan.standings.iter().enumerate() {
-            let votes_now = *standing == Some(Standing::Votes);
+            let votes_now = *standing == Some(NodeStanding::Votes);
             let is_member = |id: &&NodeId| {
                 votes_now && plan.view.as_ref().is_some_and(|view| view.members.contains(id))
             };
             votes.push(ids[at].as_ref().filter(is_member).cloned());
-            if matches!(standing, Some(Standing::Votes | Standing::Joins(_))) {
+            if matches!(standing, Some(NodeStanding::Votes | NodeStanding::Joins(_))) {
                 details.attempts.done(at);
             }
             details.reasons[at] = match standing {
-                Some(Standing::Votes) => None,
-                Some(Standing::Joins(ms)) => Some(lines::joins(*ms)),
-                Some(Standing::Not(why)) => Some(lines::is_not(why, details.attempts.why(at))),
+                Some(NodeStanding::Votes) => None,
+                Some(NodeStanding::Joins(ms)) => Some(lines::joins(*ms)),
+                Some(NodeStanding::Not(why)) => Some(lines::is_not(why, details.attempts.why(at))),
                 None => silent[at].clone().or_else(|| Some("it does not answer".to_owned())),
             };
         }
@@ -324,7 +324,8 @@ impl Membership {
             self.health.set(name, status);
         }
         let (voting, reasons) = self.summary();
-        let (n, needed) = (self.names.len(), majority(self.names.len()));
+        let n = self.names.len();
+        let needed = majority(self.names.len());
         let status = if voting >= needed {
             Status::Ok
         } else {

@@ -182,7 +182,8 @@ pub(super) fn ask<T: Send + 'static>(
     let mut from = Vec::with_capacity(nodes.len());
     for node in nodes.iter().filter(|node| current.has(node) && asked(node)) {
         let (answer, reply) = oneshot::channel();
-        let (own, read) = (node.clone(), read.clone());
+        let own = node.clone();
+        let read = read.clone();
         let on_reply = move |value: Result<Value, Silence>| {
             let _ = answer.send(value.and_then(|value| read(&own, value)));
         };

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a request is before it has asked for a vote.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum LockStanding {
     /// It has the lock with this token, if a vote confirms it: what nodes hold may be taken back.
     Mine(Token),
     /// Its id has ended.
@@ -113,16 +113,16 @@ impl View {
         Some((ended.reason, ended.why.clone()))
     }
 
-    fn standing(&self, request: &Acquire, queue_length: usize) -> Standing {
+    fn standing(&self, request: &Acquire, queue_length: usize) -> LockStanding {
         if let Some((reason, why)) = self.ended(request.lease_id) {
-            return Standing::Ended { reason, why };
+            return LockStanding::Ended { reason, why };
         }
         if let Some(token) = self.token_at_most(request.lease_id) {
-            return Standing::Mine(token);
+            return LockStanding::Mine(token);
         }
         match self.live() {
-            Some(live) => Standing::Held { holder: live.info, queue_length },
-            None => Standing::Free,
+            Some(live) => LockStanding::Held { holder: live.info, queue_length },
+            None => LockStanding::Free,
         }
     }
 
@@ -202,7 +202,7 @@ impl QuorumStore {
     }
 
     /// What a request is that has others before it in its queue.
-    pub(super) async fn standing(&self, request: &Acquire) -> Result<Standing, StoreError> {
+    pub(super) async fn standing(&self, request: &Acquire) -> Result<LockStanding, StoreError> {
         let view = self.look(&request.lock).await?;
         let (length, queue) = self.queues().shown(&request.lock, self.now_ms());
         let is_in_it = queue.iter().any(|waiter| waiter.lease_id == request.lease_id);

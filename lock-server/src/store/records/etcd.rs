@@ -82,7 +82,7 @@ pub struct EtcdRecordsOptions {
 
 impl EtcdRecordsOptions {
     /// The part of every store's options that etcd needs.
-    pub fn of(options: &StoreOptions) -> Self {
+    pub fn from_store(options: &StoreOptions) -> Self {
         Self {
             namespace: options.namespace.clone(),
             connect_timeout: options.link.connect_timeout,
@@ -99,10 +99,10 @@ impl EtcdRecordsOptions {
 /// Records in etcd. Cheap to clone.
 #[derive(Clone)]
 pub struct EtcdRecords {
-    inner: Arc<Inner>,
+    inner: Arc<EtcdInner>,
 }
 
-struct Inner {
+struct EtcdInner {
     client: EtcdClient,
     keys: Keys,
     lineage: Lineage,
@@ -155,7 +155,7 @@ impl EtcdRecords {
         if let Err(error) = lineage.verify(&client, Occasion::Start).await {
             return Err(background::with_leader(&client, error.to_string()).await);
         }
-        let inner = Inner {
+        let inner = EtcdInner {
             client,
             keys,
             lineage,
@@ -191,7 +191,7 @@ pub async fn init_fresh(
     lineage::init_fresh(&client, &Keys::new(&options.namespace), guards).await
 }
 
-impl Inner {
+impl EtcdInner {
     fn now_ms(&self) -> u64 {
         self.clock.monotonic_ms()
     }
@@ -216,7 +216,8 @@ impl Inner {
         keys: &[Key],
         revision: u64,
     ) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
-        let (mut found, mut counter) = (Vec::with_capacity(keys.len()), 0);
+        let mut found = Vec::with_capacity(keys.len());
+        let mut counter = 0;
         let mut rest = keys;
         loop {
             let (some, later) = rest.split_at(rest.len().min(READ_MAX));

@@ -15,7 +15,7 @@ use super::returning::Return;
 use super::{Membership, lines};
 use crate::guards::Guards;
 use crate::store::quorum::nodes::Node;
-use crate::store::quorum::plan::{Action, Known, plan};
+use crate::store::quorum::plan::{Action, NodeReport, plan};
 use crate::store::quorum::replies::{read_look, read_member};
 use crate::store::quorum::rules::view::{Look, MemberReply, View};
 use crate::store::quorum::rules::{Members, NodeId};
@@ -124,12 +124,12 @@ impl Driver {
             (details.cluster.clone(), details.ids.clone())
         };
         let silent: Vec<Option<String>> = looks.iter().map(|l| l.as_ref().err().cloned()).collect();
-        let known: Vec<Known> = looks
+        let known: Vec<NodeReport> = looks
             .into_iter()
             .zip(last_ids)
-            .map(|(look, last_id)| Known { found: look.ok(), last_id })
+            .map(|(look, last_id)| NodeReport { found: look.ok(), last_id })
             .collect();
-        let id = |known: &Known| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
+        let id = |known: &NodeReport| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
         let ids: Vec<Option<NodeId>> = known.iter().map(id).collect();
         let plan = plan(&known, cluster.as_deref());
         self.membership.publish(&plan, &silent, &ids, learned);
@@ -166,7 +166,7 @@ impl Driver {
         Ok((look, run_id))
     }
 
-    async fn act(&self, action: &Action, known: &[Known]) -> Done {
+    async fn act(&self, action: &Action, known: &[NodeReport]) -> Done {
         match action {
             Action::Begin { node, id, members } => self.begin(*node, id, members).await,
             Action::Init { node, id, view } => {
@@ -202,7 +202,8 @@ impl Driver {
     }
 
     async fn begin(&self, node: usize, id: &NodeId, members: &Members) -> Done {
-        let (cluster, n) = (ids::random_hex(8), self.nodes.len());
+        let cluster = ids::random_hex(8);
+        let n = self.nodes.len();
         let view = View { cluster, n, view: 1, members: members.clone() };
         let floor = if self.is_fresh { 0 } else { self.floor() };
         tracing::info!(
@@ -256,7 +257,7 @@ impl Driver {
             if matches!(node.link.state(), LinkState::Down(_)) {
                 continue;
             }
-            let look = judge::look(&node.link, &*self.clock, watch);
+            let look = judge::probe(&node.link, &*self.clock, watch);
             if let Ok(Ok(findings)) = tokio::time::timeout(LOOK_TIMEOUT, look).await {
                 if lines::is_lax(&findings) {
                     node.notes.is_lax();
@@ -269,7 +270,7 @@ impl Driver {
 }
 
 pub(super) fn metas(
-    known: &[Known],
+    known: &[NodeReport],
 ) -> impl Iterator<Item = &crate::store::quorum::rules::view::Meta> {
     known.iter().filter_map(|known| known.found.as_ref()?.0.meta.as_ref())
 }

@@ -22,13 +22,15 @@ fn view(n: usize, told: &[Option<(LeaseId, u64)>]) -> View {
 }
 
 fn request(lease: LeaseId) -> Acquire {
-    let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::from_ms(1_000).unwrap());
+    let owner = Owner::new("me").unwrap();
+    let ttl = Ttl::from_ms(1_000).unwrap();
     Acquire::new(LockName::new("l").unwrap(), lease, owner, ttl)
 }
 
 /// Two leases, the first with the higher id.
 fn two() -> (LeaseId, LeaseId) {
-    let (one, other) = (ids::lease_id(), ids::lease_id());
+    let one = ids::lease_id();
+    let other = ids::lease_id();
     (one.max(other), one.min(other))
 }
 
@@ -37,8 +39,8 @@ fn a_node_that_does_not_answer_counts_for_nobody() {
     let (l, m) = two();
     let seen = view(3, &[Some((l, 5)), Some((m, 6))]);
     assert_eq!(seen.live(), None);
-    assert_eq!(seen.standing(&request(l), 0), Standing::Free);
-    assert_eq!(seen.standing(&request(m), 0), Standing::Free);
+    assert_eq!(seen.standing(&request(l), 0), LockStanding::Free);
+    assert_eq!(seen.standing(&request(m), 0), LockStanding::Free);
     assert!(matches!(seen.surely_live(), Err(StoreError::Unavailable(_))));
     assert_eq!(view(3, &[Some((l, 5)), None]).live(), None);
 }
@@ -48,7 +50,7 @@ fn one_lease_with_two_tokens_is_not_live() {
     let (l, _) = two();
     let seen = view(3, &[Some((l, 2)), Some((l, 3)), None]);
     assert_eq!(seen.live(), None);
-    assert_eq!(seen.standing(&request(l), 0), Standing::Free);
+    assert_eq!(seen.standing(&request(l), 0), LockStanding::Free);
     assert_eq!(seen.surely_live(), Ok(None));
 }
 
@@ -57,8 +59,8 @@ fn what_most_nodes_hold_is_live_and_its_repeat_has_it_confirmed() {
     let (l, m) = two();
     let seen = view(3, &[Some((l, 2)), Some((m, 3)), Some((m, 3))]);
     assert_eq!(seen.live().map(|live| live.lease), Some(m));
-    assert_eq!(seen.standing(&request(m), 0), Standing::Mine(Token::new(3).unwrap()));
-    let Standing::Held { holder, queue_length: 4 } = seen.standing(&request(l), 4) else {
+    assert_eq!(seen.standing(&request(m), 0), LockStanding::Mine(Token::new(3).unwrap()));
+    let LockStanding::Held { holder, queue_length: 4 } = seen.standing(&request(l), 4) else {
         panic!("it is held");
     };
     assert_eq!(holder.token.get(), 3);

@@ -13,7 +13,7 @@ use super::client::EtcdClient;
 use super::lineage::Occasion;
 use super::txn::{self, Range};
 use super::wire::{KeyValue, Status as MemberStatus, Txn};
-use super::{Inner, NAME, locked, store_error, tidy};
+use super::{EtcdInner, NAME, locked, store_error, tidy};
 use crate::store::StoreError;
 use crate::store::records::{ServerId, Wakeup};
 
@@ -38,10 +38,11 @@ pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
     }
 }
 
-pub(super) fn start(inner: &Arc<Inner>, health: Health) {
+pub(super) fn start(inner: &Arc<EtcdInner>, health: Health) {
     spawn(inner, tidy::run(inner.clone()));
     spawn(inner, look(inner.clone(), health));
-    let (listener, servers) = (inner.clone(), inner.keys.servers());
+    let listener = inner.clone();
+    let servers = inner.keys.servers();
     spawn(inner, async move {
         let clocks = listener.clone();
         let heard = move |kv: Option<&KeyValue>| clocks.hear_clock(kv);
@@ -49,7 +50,7 @@ pub(super) fn start(inner: &Arc<Inner>, health: Health) {
     });
 }
 
-fn spawn(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) {
+fn spawn(inner: &Arc<EtcdInner>, work: impl Future<Output = ()> + Send + 'static) {
     let stop = inner.tasks.shutdown_token();
     inner.tasks.spawn(async move {
         stop.run_until_cancelled(work).await;
@@ -57,15 +58,17 @@ fn spawn(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// What other servers notify this one of.
-pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
     #[expect(
         clippy::disallowed_methods,
         reason = "wake-ups of one server, which reads them at once"
     )]
     let (sender, receiver) = mpsc::unbounded_channel();
-    let (listener, inbox) = (inner.clone(), inner.keys.inbox(server));
+    let listener = inner.clone();
+    let inbox = inner.keys.inbox(server);
     let read = Arc::new(tokio::sync::Notify::new());
-    let (empty, emptied) = (inner.clone(), (inbox.clone(), read.clone()));
+    let empty = inner.clone();
+    let emptied = (inbox.clone(), read.clone());
     spawn(inner, async move {
         let keys = listener.keys.clone();
         let heard = move |kv: Option<&KeyValue>| {
@@ -96,7 +99,7 @@ pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedRe
     receiver
 }
 
-impl Inner {
+impl EtcdInner {
     /// Says that a server lives, and shows its clock; the servers that live.
     pub(super) async fn beat(
         self: &Arc<Self>,
@@ -169,7 +172,8 @@ impl Inner {
     }
 
     fn is_sweep_due(&self) -> bool {
-        let (now_ms, swept_ms) = (self.now_ms(), self.swept_ms.load(Ordering::Relaxed));
+        let now_ms = self.now_ms();
+        let swept_ms = self.swept_ms.load(Ordering::Relaxed);
         let is_due = now_ms.saturating_sub(swept_ms) >= SWEEP_MS;
         if is_due {
             self.swept_ms.store(now_ms, Ordering::Relaxed);
@@ -257,7 +261,7 @@ fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
 }
 
 /// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
-async fn look(inner: Arc<Inner>, health: Health) {
+async fn look(inner: Arc<EtcdInner>, health: Health) {
     let mut was_away = false;
     for looks in 1_u64.. {
         let status = match inner.client.status().await {
@@ -282,14 +286,14 @@ async fn look(inner: Arc<Inner>, health: Health) {
     }
 }
 
-impl Inner {
+impl EtcdInner {
     async fn verify(&self) -> Result<(), String> {
         let verified = self.lineage.verify(&self.client, Occasion::Later).await;
         verified.map_err(|error| error.to_string())
     }
 }
 
-fn judge(inner: &Inner, member: &MemberStatus) -> Status {
+fn judge(inner: &EtcdInner, member: &MemberStatus) -> Status {
     if member.leader == 0 {
         return Status::Failing(
             "etcd has no leader: fewer than a majority of its members is up".to_owned(),

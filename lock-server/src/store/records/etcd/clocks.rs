@@ -44,7 +44,8 @@ struct Difference {
 }
 
 fn between(now_ms: u64, at_ms: u64) -> i64 {
-    let (now, at) = (i64::try_from(now_ms), i64::try_from(at_ms));
+    let now = i64::try_from(now_ms);
+    let at = i64::try_from(at_ms);
     now.unwrap_or(i64::MAX).saturating_sub(at.unwrap_or(i64::MAX))
 }
 

@@ -71,13 +71,13 @@ impl Meta {
 
 /// A counter that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownMeta {
     pub(super) meta: Meta,
     /// As it is written.
     value: Vec<u8>,
 }
 
-impl Known {
+impl KnownMeta {
     fn new(meta: Meta) -> Self {
         let value = meta.bytes();
         Self { meta, value }
@@ -110,15 +110,15 @@ pub(super) struct Lineage {
     keys: Keys,
     guards: Guards,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<LineageState>,
     /// One verification at a time.
     verifying: tokio::sync::Mutex<()>,
     lifts: Metric,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    known: Option<Known>,
+struct LineageState {
+    known: Option<KnownMeta>,
     seen: Seen,
     /// Why the offset was lifted last, other than at a start.
     doubt: Option<Doubt>,
@@ -144,7 +144,7 @@ impl Lineage {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LineageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,7 +192,7 @@ impl Lineage {
         &self,
         client: &EtcdClient,
         tokens: u64,
-    ) -> Result<(Known, Seen), StoreError> {
+    ) -> Result<(KnownMeta, Seen), StoreError> {
         for _ in 0..TRIES {
             let (known, seen) = {
                 let state = self.state();
@@ -226,7 +226,7 @@ impl Lineage {
 
     /// A commit wrote this counter.
     pub(super) fn wrote(&self, meta: Meta) {
-        self.state().known = Some(Known::new(meta));
+        self.state().known = Some(KnownMeta::new(meta));
     }
 
     /// The counter must be read again before the next grant.
@@ -293,7 +293,7 @@ impl Lineage {
         Err(contended())
     }
 
-    async fn look(&self, client: &EtcdClient) -> Result<(Option<Known>, Header), StoreError> {
+    async fn look(&self, client: &EtcdClient) -> Result<(Option<KnownMeta>, Header), StoreError> {
         let txn = Txn { success: vec![txn::get(&self.keys.meta())], ..Txn::default() };
         let reply = client.run(&txn).await.map_err(store_error)?;
         let header = reply.header.clone();
@@ -307,7 +307,7 @@ impl Lineage {
             ))
         })?;
         match meta.format {
-            FORMAT => Ok((Some(Known { meta, value: kv.value }), header)),
+            FORMAT => Ok((Some(KnownMeta { meta, value: kv.value }), header)),
             FORMAT_OF_0_1 => Err(StoreError::Unavailable(format!(
                 "the namespace in etcd holds records of lock-server 0.1, which this version does not \
                  read; nothing was changed. Stop every server of 0.1, wait for the longest time to \
@@ -326,7 +326,7 @@ impl Lineage {
         &self,
         client: &EtcdClient,
         doubt: Doubt,
-        found: Option<Known>,
+        found: Option<KnownMeta>,
         header: &Header,
         raft_index: u64,
     ) -> Result<bool, StoreError> {
@@ -379,7 +379,7 @@ impl Lineage {
         };
     }
 
-    fn adopt(&self, found: Option<Known>, header: &Header, raft_index: u64) {
+    fn adopt(&self, found: Option<KnownMeta>, header: &Header, raft_index: u64) {
         let mut state = self.state();
         state.known = found;
         state.seen.cluster_id = header.cluster_id;
@@ -391,11 +391,11 @@ impl Lineage {
     async fn write(
         &self,
         client: &EtcdClient,
-        before: Option<&Known>,
+        before: Option<&KnownMeta>,
         meta: Meta,
     ) -> Result<(bool, Header), StoreError> {
         let key = self.keys.meta();
-        let known = Known::new(Meta { nonce: nonce(), ..meta });
+        let known = KnownMeta::new(Meta { nonce: nonce(), ..meta });
         let compare = before.map_or_else(|| txn::absent(&key), |before| before.compare(&self.keys));
         let txn = Txn {
             compare: vec![compare],

@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn every_sign_of_an_older_state_is_a_doubt() {
-        let (meta, now) = (meta(false), header(7, 120));
+        let meta = meta(false);
+        let now = header(7, 120);
         let found = found(Some(&meta), &now);
         assert_eq!(doubt(&SEEN, &Found { meta: None, ..found }), Some(Doubt::Missing));
         let other = header(8, 120);

@@ -20,7 +20,7 @@ const PX_MAX: u64 = 100_000_000_000_000;
 
 /// What the sender of a batch knows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct ServerKnowledge {
     /// The highest counter.
     pub(super) seen: u64,
     /// For how long a lease may live that Redis does not know of yet; 0 for none.
@@ -46,7 +46,8 @@ impl<'b> Commit<'b> {
     pub(super) fn new(batch: &'b Batch) -> Result<Self, StoreError> {
         let reads = || batch.groups.iter().flat_map(|group| &group.reads).map(|(key, _)| key);
         let is_lock = |key: &&Key| matches!(key, Key::Lock(_));
-        let (mut keys, mut places) = (Vec::new(), HashMap::new());
+        let mut keys = Vec::new();
+        let mut places = HashMap::new();
         let mut place = |key| {
             places.entry(key).or_insert_with(|| {
                 keys.push(key);
@@ -61,7 +62,13 @@ impl<'b> Commit<'b> {
     }
 
     /// The command in a lineage.
-    pub(super) fn command(&self, script: &Script, keys: &Keys, lineage: &str, known: Known) -> Cmd {
+    pub(super) fn command(
+        &self,
+        script: &Script,
+        keys: &Keys,
+        lineage: &str,
+        known: ServerKnowledge,
+    ) -> Cmd {
         let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
         let Keys { lineage: own, token, paused_for, lives_until, absent, clock_ahead, .. } = keys;
         let fixed = [own, token, paused_for, lives_until, absent, clock_ahead];
@@ -141,7 +148,8 @@ impl<'b> Commit<'b> {
 
     fn committed(&self, reply: Value) -> Option<Committed> {
         let mut fields = array(reply)?.into_iter();
-        let (base, now_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let base = number(fields.next()?)?;
+        let now_ms = number(fields.next()?)?;
         let mut groups: Vec<Result<(), Vec<Snapshot>>> = vec![Ok(()); self.batch.groups.len()];
         for refused in fields {
             let mut parts = array(refused)?.into_iter();
@@ -204,7 +212,8 @@ fn put(command: &mut Cmd, version: Version, value: &[u8], lives_ms: Option<u64>)
 pub(super) fn records(keys: &[Key], reply: Value) -> Result<(Vec<Snapshot>, u64, u64), StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();
-        let (counter, now_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let counter = number(fields.next()?)?;
+        let now_ms = number(fields.next()?)?;
         let records = keys.iter().map(|key| snapshot(key, fields.next()?, fields.next()?));
         let records = records.collect::<Option<Vec<_>>>()?;
         fields.next().is_none().then_some((records, counter, now_ms))
@@ -233,9 +242,11 @@ pub(super) struct Beat {
 pub(super) fn beat(reply: Value) -> Result<Beat, StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();
-        let (now_ms, counter) = (number(fields.next()?)?, number(fields.next()?)?);
+        let now_ms = number(fields.next()?)?;
+        let counter = number(fields.next()?)?;
         let Value::Int(ahead_ms) = fields.next()? else { return None };
-        let (paused_ms, lives_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let paused_ms = number(fields.next()?)?;
+        let lives_ms = number(fields.next()?)?;
         let servers = fields.map(|server| text(server)?.parse().ok());
         let servers = servers.collect::<Option<Vec<_>>>()?;
         Some(Beat { now_ms, counter, ahead_ms, paused_ms, lives_ms, servers })
@@ -286,7 +297,8 @@ fn snapshot(key: &Key, value: Value, items: Value) -> Option<Snapshot> {
         return None;
     }
     value.drain(..HEADER);
-    let (key, version) = (key.clone(), Version(version));
+    let key = key.clone();
+    let version = Version(version);
     Some(Snapshot { key, version, base, value, items, shift_ms: 0 })
 }
 

@@ -56,7 +56,7 @@ pub(super) struct LineageKeeper {
 
 /// What this server knows.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownLineage {
     seen: u64,
     mark: u64,
     floor: u64,
@@ -108,7 +108,7 @@ impl LineageKeeper {
         });
         Self {
             is_cluster: target.is_cluster(),
-            needs: Needs::of(target, keys.prefix()).and_replicas(replicas),
+            needs: Needs::new(target, keys.prefix()).and_replicas(replicas),
             keys: keys.clone(),
             scripts: scripts.clone(),
             counter_seen: counter_seen.clone(),
@@ -157,7 +157,7 @@ impl LineageKeeper {
         choice: Option<u64>,
         mode: Mode,
     ) -> Result<Verdict, String> {
-        let known = Known {
+        let known = KnownLineage {
             seen: self.counter_seen.load(Ordering::Relaxed),
             mark: self.guards.highest(),
             floor: tokens::restart_floor(self.clock.wall_ms()),
@@ -246,8 +246,9 @@ pub async fn init_fresh(
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
-    Needs::of(&target, keys.prefix()).check(&mut connection).await?;
-    let (is_cluster, known) = (target.is_cluster(), Known { choice, ..Known::default() });
+    Needs::new(&target, keys.prefix()).check(&mut connection).await?;
+    let is_cluster = target.is_cluster();
+    let known = KnownLineage { choice, ..KnownLineage::default() };
     match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
@@ -264,7 +265,7 @@ async fn judge_lineage(
     connection: &mut MultiplexedConnection,
     is_cluster: bool,
     keys: &Keys,
-    known: &Known,
+    known: &KnownLineage,
     mode: Mode,
 ) -> Result<Verdict, String> {
     let failed = |step: &str, error: ::redis::RedisError| match error.code().and_then(elsewhere) {
@@ -275,7 +276,9 @@ async fn judge_lineage(
     let info = info.map_err(|error| failed("INFO", error))?;
     let (run_id, replication_id) = identity(&info, is_cluster)?;
     let script = Script::new("lineage.lua", include_str!("lineage.lua"));
-    let (lineage, token, meta) = (&keys.lineage, &keys.token, &keys.meta);
+    let lineage = &keys.lineage;
+    let token = &keys.token;
+    let meta = &keys.meta;
     let mut command = script.call_once(&[
         lineage,
         token,

@@ -118,7 +118,8 @@ impl Replicas {
         let reply_timeout = link.reply_timeout + options.timeout;
         let link = LinkOptions { reply_timeout, ..link };
         let link = RedisLink::start(target.clone(), link, verifier, &kit.tasks).await?;
-        let (followed, health) = (link.clone(), kit.health.clone());
+        let followed = link.clone();
+        let health = kit.health.clone();
         let stop = kit.tasks.shutdown_token();
         kit.tasks.spawn(async move {
             stop.run_until_cancelled(follow(&followed, &health)).await;
@@ -171,7 +172,8 @@ impl Replicas {
     /// they need not wait for replicas when such a lease is renewed there.
     fn acknowledge(&self, lineage: &str, counter: u64) {
         self.acknowledged.fetch_max(counter, Ordering::Relaxed);
-        let (link, write) = (self.grants.clone(), self.write(lineage));
+        let link = self.grants.clone();
+        let write = self.write(lineage);
         self.tasks.spawn(async move {
             // The next WAIT writes it as well.
             let _ = link.call(&write).await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use service_kit::clock::Clock;
 
-use super::offset::{Offset, Step};
+use super::offset::{ClockJump, Offset};
 use crate::store::StoreError;
 
 /// A clock may be slower than another by one part in so many.
@@ -22,11 +22,11 @@ pub(super) struct StoreTime {
     clock: Arc<dyn Clock>,
     /// By how much the clocks may move against each other before that counts as a jump.
     limit_ms: u64,
-    state: Mutex<State>,
+    state: Mutex<TimeState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TimeState {
     /// A time that Redis showed, and when its reply was read by our clock.
     anchor: Option<(u64, u64)>,
     /// How far the clock of Redis is from ours, as it was last looked at.
@@ -48,7 +48,7 @@ impl StoreTime {
         Self { clock, limit_ms, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TimeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,10 +98,10 @@ impl StoreTime {
     }
 
     /// What a look at the clock tells: how far it is from ours, and whether it jumped since the last look.
-    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, Step) {
+    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, ClockJump) {
         let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
         let before = self.state().offset;
-        (offset, before.map_or(Step::Steady, |before| offset.since(before, self.limit_ms)))
+        (offset, before.map_or(ClockJump::Steady, |before| offset.since(before, self.limit_ms)))
     }
 
     /// From now on: Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
@@ -120,12 +120,12 @@ impl StoreTime {
 
     /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was corrected
     /// since the last look, by this server or by another one.
-    pub(super) fn corrected(&self, ahead_ms: i64) -> Step {
+    pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
-            0 => Step::Steady,
-            jump_ms if jump_ms > 0 => Step::Forward(jump_ms.unsigned_abs()),
-            jump_ms => Step::Backward(jump_ms.unsigned_abs()),
+            0 => ClockJump::Steady,
+            jump_ms if jump_ms > 0 => ClockJump::Forward(jump_ms.unsigned_abs()),
+            jump_ms => ClockJump::Backward(jump_ms.unsigned_abs()),
         }
     }
 
@@ -193,7 +193,7 @@ impl StoreTime {
     }
 }
 
-impl State {
+impl TimeState {
     fn read(&mut self, shown_ms: u64, sent_ms: u64, now_ms: u64) {
         if shown_ms >= self.at(now_ms) || shown_ms < self.at(sent_ms) {
             self.anchor = Some((shown_ms, now_ms));
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(time.now_ms(), 50_099);
         assert_eq!(time.latest_ms(), 51_100);
         let (offset, step) = time.compare(3_600_000, 1_100);
-        assert_eq!(step, Step::Forward(3_549_900));
+        assert_eq!(step, ClockJump::Forward(3_549_900));
         time.believe(offset, 3_600_000, 1_100);
         assert_eq!((time.now_ms(), time.looks()), (3_600_000, 2));
     }

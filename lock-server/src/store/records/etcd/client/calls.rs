@@ -84,7 +84,8 @@ impl EtcdClient {
         let mut asked: FuturesUnordered<_> = (0..self.endpoint_count())
             .map(|endpoint| self.call_at(endpoint, KEEPALIVE, &request))
             .collect();
-        let (mut is_gone, mut reasons) = (false, Vec::new());
+        let mut is_gone = false;
+        let mut reasons = Vec::new();
         while let Some(answer) = asked.next().await {
             match answer.map(|reply: LeaseReply| reply.ttl_s > 0) {
                 Ok(true) => return Ok(true),

@@ -159,7 +159,8 @@ impl Member {
         if let Some(refused) = self.refusal(&response) {
             return Err(refused);
         }
-        let (body, buffer) = (response.into_body(), BytesMut::new());
+        let body = response.into_body();
+        let buffer = BytesMut::new();
         Ok(Replies { body, buffer, message_bytes_max: bytes_max, _user: user })
     }
 
@@ -325,7 +326,8 @@ impl Member {
 
     /// What the head of a reply says that has no messages.
     fn refusal(&self, response: &Response<RecvStream>) -> Option<Raw> {
-        let (status, headers) = (response.status(), response.headers());
+        let status = response.status();
+        let headers = response.headers();
         let is_grpc = headers
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
