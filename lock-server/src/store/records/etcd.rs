@@ -60,21 +60,21 @@ use crate::store::{ListQuery, StoreError, StoreOptions};
 
 /// The store's name.
 const NAME: &str = "etcd";
-/// How many records are read in one call.
+/// Most records that are read in one call.
 const READ_MAX: usize = 100;
-/// How many keys a page of a list has at least.
+/// Least number of keys of a page of a list.
 const PAGE: usize = 100;
 /// For how long the key of a server's last commit outlives it, in seconds.
 const PEN_LIVES_S: u64 = 86_400;
 
-/// How etcd is reached.
+/// Options of the connection to etcd.
 #[derive(Clone, Debug)]
 pub struct EtcdRecordsOptions {
     /// Tenant.
     pub namespace: Namespace,
-    /// How long to wait for a connection.
+    /// Time-out of a connection.
     pub connect_timeout: Duration,
-    /// How long one member may take to answer before the outcome is unknown.
+    /// Time-out of one member's reply, after which the outcome is unknown.
     pub reply_timeout: Duration,
     /// User, password and certificates.
     pub login: StoreLogin,
@@ -203,8 +203,8 @@ impl EtcdInner {
         Ok(id)
     }
 
-    /// Whether an etcd lease is there; it gets its time again. Every member is asked at once: one that
-    /// hangs takes longer to be passed over than the lease may have.
+    /// Returns whether an etcd lease exists, and renews it. Every member is queried at once:
+    /// skipping one that hangs takes longer than the lease may have.
     async fn is_kept(&self, lease: u64) -> Result<bool, StoreError> {
         self.client.lease_keepalive_at_all(lease).await.map_err(store_error)
     }
@@ -310,7 +310,7 @@ impl EtcdInner {
             let size = PAGE.max((limit + 1 - found.len().min(limit)).min(1_000));
             let page = self.client.page(&range, size, true).await.map_err(store_error)?;
             for kv in &page.kvs {
-                // What no lock server has written is passed over.
+                // A key that no lock server has written is skipped.
                 let Some(key) = self.keys.subject(&kv.name()) else { continue };
                 if self.keys.record(&key) != kv.name() {
                     continue;

@@ -49,25 +49,25 @@ use crate::store::redis::refusals::store_error;
 use crate::store::redis::{KeyPrefix, watch};
 use crate::store::{ListQuery, LossOptions, StoreError};
 
-/// How many records are read in one call.
+/// Most records that are read in one call.
 const READ_MAX: usize = 1_000;
 
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
 const LOOKS: u32 = 4;
 
-/// How the records are reached.
+/// Options of the records in Redis.
 #[derive(Clone, Debug)]
 pub struct RedisRecordsOptions {
     /// Tenant.
     pub namespace: Namespace,
-    /// What goes before the keys.
+    /// Prefix of the keys.
     pub key_prefix: KeyPrefix,
     /// Connection behaviour.
     pub link: LinkOptions,
-    /// What becomes of grants when leases may have been lost, or cut short.
+    /// Grants after leases may have been lost, or cut short.
     pub loss: LossOptions,
-    /// Which replicas must have a grant.
+    /// Replicas that must have a grant.
     pub replicas: ReplicaOptions,
 }
 

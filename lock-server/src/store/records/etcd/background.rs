@@ -1,5 +1,4 @@
-//! What goes on beside the requests: saying that this server lives, messages of other servers, and
-//! watching etcd.
+//! Background work: beats of this server, messages of other servers, and monitoring of etcd.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,15 +16,15 @@ use super::{EtcdInner, NAME, locked, store_error, tidy};
 use crate::store::StoreError;
 use crate::store::records::{ServerId, Wakeup};
 
-/// How often etcd is looked at. An etcd that was stopped, restored and started again takes longer
+/// Interval of probes of etcd. An etcd that was stopped, restored and started again takes longer
 /// than this, so that it is noticed before the next commit, or by it.
 const LOOK: Duration = Duration::from_secs(1);
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
-/// How often messages that were read are removed.
+/// Interval at which messages that were read are removed.
 const EMPTY: Duration = Duration::from_secs(10);
-/// How often messages to servers that are gone are looked for, in milliseconds.
+/// Interval at which messages to dead servers are removed, in milliseconds.
 const SWEEP_MS: u64 = 5_000;
-/// How many looks there are between two signs of life of this server's last commit.
+/// Probes between two signs of life of this server's last commit.
 const LOOKS_A_SIGN: u64 = 600;
 
 /// Why etcd cannot be used at the start, where it says itself that it has no leader.
@@ -161,7 +160,7 @@ impl EtcdInner {
         }
     }
 
-    /// Whether a writer is gone since the last beat, or this is the first one.
+    /// Returns whether a writer has died since the last beat, or this is the first beat.
     fn has_lost_one(&self, alive: BTreeSet<u32>) -> bool {
         let mut known = locked(&self.writers);
         let alive: Vec<u32> = alive.into_iter().collect();
@@ -227,7 +226,8 @@ impl EtcdInner {
             tokio::select! {
                 reply = watch.next() => match reply? {
                     Some(reply) => {
-                        // How far others are: a server that only watches notices an older backup by it.
+                        // Progress of other servers: a server that only watches notices an older
+                        // backup by it.
                         self.lineage.saw(&reply.header);
                         reply.events.iter().for_each(|event| heard(Some(&event.kv)));
                     }

@@ -20,9 +20,9 @@ use self::parts::parts;
 pub(super) use self::parts::{READS_MAX, WIDTH};
 pub(super) use self::pen::Pen;
 
-/// How often a part is sent that others keep from being committed, by changing the counter.
+/// Attempts to send a part while other servers change the counter.
 const TRIES: usize = 16;
-/// How many commits with an unknown outcome are remembered.
+/// Commits with an unknown outcome that are remembered.
 const LOST_MAX: usize = 16;
 
 type GroupOutcome = Result<(), Vec<Snapshot>>;
@@ -38,13 +38,13 @@ pub(super) struct Done {
 /// A transaction that is to be sent, and what it writes around the groups.
 struct Draft<'a> {
     known: &'a KnownMeta,
-    /// What was seen of etcd before it is sent.
+    /// State of etcd that was seen before it is sent.
     seen: Seen,
     tokens: u64,
     meta: Option<Meta>,
     next: String,
     groups: &'a [&'a Group],
-    /// Which groups are in it; the others are out of their time.
+    /// Groups that are in it; the others are out of their time.
     sent: Vec<usize>,
 }
 
@@ -108,7 +108,7 @@ impl EtcdInner {
         Ok(outcomes.collect())
     }
 
-    /// Commits a part, and again with other tokens where those that it took are in doubt.
+    /// Commits a part, and again with other tokens if those that it took are suspect.
     async fn commit_part(
         &self,
         pen: &mut Pen,
@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that has read a record with tokens that were in doubt must notice that they are others.
+    /// A server that has read a record with suspect tokens must notice that they have changed.
     #[test]
     fn what_is_written_again_has_another_version() {
         let key = |name| Key::Lock(LockName::new(name).unwrap());

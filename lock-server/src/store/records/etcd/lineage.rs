@@ -28,20 +28,20 @@ use crate::store::StoreError;
 const FORMAT: u32 = 2;
 /// The format of 0.1, whose records say other things under other keys.
 const FORMAT_OF_0_1: u32 = 1;
-/// How often a change of the counter is tried that other servers are changing too.
+/// Attempts to change the counter while other servers change it too.
 const TRIES: usize = 16;
-/// How often a log that looks shorter is looked at before that is believed.
+/// Probes of a log that looks shorter before that is believed.
 const LOOKS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Where the tokens of a namespace are counted from.
+/// Base of the tokens of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) format: u32,
     pub(super) offset: u64,
     /// The cluster that the offset was made for.
     pub(super) cluster_id: u64,
-    /// How far that cluster's log was.
+    /// Raft index of that cluster's log.
     pub(super) raft_index: u64,
     /// An operator vouched that no token was ever issued, and none was since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -148,7 +148,7 @@ impl Lineage {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen so far: to be taken before a request is sent, and compared after.
+    /// Returns what was seen so far: to be taken before a request is sent, and compared after.
     pub(super) fn seen(&self) -> Seen {
         self.state().seen
     }
@@ -247,7 +247,7 @@ impl Lineage {
         self.verify(client, Occasion::Later).await
     }
 
-    /// Looks at the counter and at etcd, and lifts the offset where tokens are in doubt.
+    /// Verifies the counter and etcd, and lifts the offset if tokens are suspect.
     ///
     /// # Errors
     /// [`StoreError`]; the counter is not to be used then.
@@ -321,7 +321,7 @@ impl Lineage {
         }
     }
 
-    /// Whether it is lifted; somebody else may have been faster.
+    /// Lifts the offset; returns `false` if another server was faster.
     async fn lift_for(
         &self,
         client: &EtcdClient,
@@ -345,8 +345,8 @@ impl Lineage {
             fresh: false,
             nonce: String::new(),
         };
-        // No grant begins by the counter that is in doubt. The doubt itself stays until it is known
-        // to be answered: a lift that fails, or that somebody else was faster than, is tried again.
+        // No grant begins by a suspect counter. It stays suspect until it is known to be lifted: a
+        // lift that fails, or that another server has overtaken, is retried.
         self.forget();
         let (written, after) = self.write(client, found.as_ref(), meta).await?;
         if written {

@@ -16,15 +16,15 @@ use super::{EtcdInner, locked, store_error};
 use crate::store::StoreError;
 use crate::store::records::{Batch, Change, Key, ServerId, Version};
 
-/// How often records are removed.
+/// Interval of removals.
 const EVERY: Duration = Duration::from_millis(500);
-/// How much later than they may be, in milliseconds: their driver removes most of them itself.
+/// Delay of removals, in milliseconds: the driver removes most records itself.
 const LATER_MS: u64 = 2_000;
-/// How many records are removed at once.
+/// Most records that are removed at once.
 const AT_ONCE: usize = 300;
-/// How soon a removal is tried again, in milliseconds.
+/// Pause before a removal is retried, in milliseconds.
 const AGAIN_MS: u64 = 2_000;
-/// How many keys are read at once.
+/// Most keys that are read at once.
 const PAGE: usize = 500;
 
 /// The records that this server removes, and when. Of a record with a write whose outcome is unknown it

@@ -19,10 +19,10 @@ use super::keys::Keys;
 use super::offset::ClockJump;
 use super::{RedisRecords, codec};
 
-/// How often the clock is looked at for one jump.
+/// Probes of the clock for one jump.
 const LOOKS_MAX: u32 = 3;
 
-/// What is reported of jumps.
+/// State of the report of jumps.
 #[derive(Debug)]
 pub(super) struct Jumps {
     pauses: bool,
@@ -96,7 +96,8 @@ impl RedisRecords {
             let sent_ms = inner.time.monotonic_ms();
             let beat = self.beat_once(server, liveness_ms, correction).await?;
             let (offset, step) = inner.time.compare(beat.now_ms, sent_ms);
-            // What another server has corrected is not corrected again: they could take turns for ever.
+            // A jump that another server has corrected is not corrected again: the two could take
+            // turns for ever.
             let is_corrected = inner.time.is_corrected(beat.ahead_ms);
             if step != ClockJump::Steady && inner.jumps.pauses && !is_corrected {
                 correction = Correction::of(step, beat.ahead_ms, inner.time.lives_ms());
@@ -137,7 +138,7 @@ impl RedisRecords {
     }
 }
 
-/// What is done about a jump: none where it is all zero.
+/// Correction of a jump: none if all zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Correction {
     /// For how long no lease may begin: Redis may have forgotten records that looked as if they were over.

@@ -18,7 +18,7 @@ const NUL: char = '\0';
 /// The latest time to live that Redis is given, ms; some thousand years.
 const PX_MAX: u64 = 100_000_000_000_000;
 
-/// What the sender of a batch knows.
+/// Knowledge of the sender of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerKnowledge {
     /// The highest counter.
@@ -35,7 +35,7 @@ pub(super) struct ServerKnowledge {
 pub(super) struct Commit<'b> {
     batch: &'b Batch,
     keys: Vec<&'b Key>,
-    /// How many of the keys are locks; they come first.
+    /// Number of keys that are locks; they come first.
     locks: usize,
     places: HashMap<&'b Key, usize>,
 }
@@ -132,10 +132,10 @@ impl<'b> Commit<'b> {
         }
     }
 
-    /// What the script answered.
+    /// Decodes the reply of the script.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`] where that is no answer to this batch.
+    /// [`StoreError::Unknown`] if it is no reply to this batch.
     pub(super) fn read(&self, reply: Value) -> Result<Committed, StoreError> {
         self.committed(reply).ok_or_else(|| {
             StoreError::Unknown(
@@ -181,7 +181,7 @@ fn check(group: &Group) -> Result<(), StoreError> {
     Err(StoreError::Unavailable("a group of writes is malformed; nothing was done".to_owned()))
 }
 
-/// How many arguments a write takes.
+/// Returns the number of arguments of a write.
 fn length(write: &Write) -> usize {
     let change = match write.change {
         Change::Keep => 0,
@@ -228,9 +228,9 @@ pub(super) struct Beat {
     pub(super) now_ms: u64,
     /// The counter.
     pub(super) counter: u64,
-    /// How far the clock of Redis is ahead of the time.
+    /// Milliseconds by which the clock of Redis is ahead of the time of the records.
     pub(super) ahead_ms: i64,
-    /// What is left of a pause.
+    /// Rest of a pause, in milliseconds.
     pub(super) paused_ms: u64,
     /// For how long a lease of any server may live.
     pub(super) lives_ms: u64,

@@ -33,7 +33,7 @@ use crate::store::redis::refusals::elsewhere;
 use crate::store::redis::rights::Needs;
 use lease::tokens;
 
-/// How records are kept; one namespace takes servers of one format. 0.1 had formats up to 3.
+/// Format of the records; one namespace takes servers of one format. 0.1 had formats up to 3.
 const FORMAT: u64 = 4;
 
 /// Verifies connections and keeps the lineage in force.
@@ -54,7 +54,7 @@ pub(super) struct LineageKeeper {
     current: RwLock<Option<(Arc<str>, u64)>>,
 }
 
-/// What this server knows.
+/// Lineage as this server knows it.
 #[derive(Debug, Default)]
 struct KnownLineage {
     seen: u64,
@@ -69,7 +69,7 @@ struct KnownLineage {
     limit_ms: u64,
 }
 
-/// What the script may do.
+/// Permission of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Look,
@@ -80,7 +80,7 @@ enum Mode {
 /// Outcome of the script.
 #[derive(Debug)]
 enum Verdict {
-    /// The lineage goes on.
+    /// The lineage continues.
     Same { id: String },
     /// A new one began: the counter was lifted, and no lease begins for so long, ms.
     New { id: String, counter: String, reason: String, paused_ms: u64 },

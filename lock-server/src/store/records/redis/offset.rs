@@ -1,10 +1,10 @@
-//! How far the clock of Redis is from our monotonic one, and whether it has jumped.
+//! Offset of the clock of Redis from our monotonic one, and its jumps.
 
 /// A clock may drift by one part in so many without having jumped.
 const DRIFT: u64 = 2_000;
 
-/// What one look at the clock of Redis tells: the difference lies between the two bounds, because
-/// Redis read its clock after the question was sent and before the answer came.
+/// Result of one probe of the clock of Redis: the difference lies between the two bounds, because
+/// Redis read its clock after the request was sent and before the reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offset {
     low_ms: i64,
@@ -13,7 +13,7 @@ pub(super) struct Offset {
     at_ms: u64,
 }
 
-/// What became of the clock of Redis between two looks.
+/// Change of the clock of Redis between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClockJump {
     /// Nothing.
@@ -35,7 +35,7 @@ impl Offset {
         }
     }
 
-    /// What happened since `before`, where a difference of `limit_ms` is no jump.
+    /// Returns the change since `before`; a difference of `limit_ms` is no jump.
     pub(super) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
         let allowed = signed(limit_ms + self.at_ms.saturating_sub(before.at_ms) / DRIFT);
         if self.low_ms - before.high_ms > allowed {

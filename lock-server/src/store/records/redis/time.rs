@@ -1,4 +1,4 @@
-//! What this server knows of the time at Redis, and for how long leases may live that it knows of.
+//! Time at Redis as this server knows it, and the bound on the life of its leases.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,8 @@ use crate::store::StoreError;
 /// A clock may be slower than another by one part in so many.
 const DRIFT: u64 = 2_000;
 
-/// How far the bound in Redis is set ahead, at least, so that equal leases need few writes, ms.
+/// Distance by which the bound in Redis is set ahead, at least, so that equal leases need few
+/// writes, in milliseconds.
 const AHEAD_MS: u64 = 1_000;
 
 /// Whatever Redis shows.
@@ -29,11 +30,11 @@ pub(super) struct StoreTime {
 struct TimeState {
     /// A time that Redis showed, and when its reply was read by our clock.
     anchor: Option<(u64, u64)>,
-    /// How far the clock of Redis is from ours, as it was last looked at.
+    /// Offset of the clock of Redis from ours at the last probe.
     offset: Option<Offset>,
-    /// How often that was.
+    /// Number of probes.
     looks: u64,
-    /// How far the clock of Redis is known to be ahead of the time of the records.
+    /// Known distance of the clock of Redis ahead of the time of the records, in milliseconds.
     ahead_ms: Option<i64>,
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
@@ -92,12 +93,12 @@ impl StoreTime {
         self.state().latest_ms(now_ms, self.limit_ms)
     }
 
-    /// How often the clock of Redis was looked at.
+    /// Returns the number of probes.
     pub(super) fn looks(&self) -> u64 {
         self.state().looks
     }
 
-    /// What a look at the clock tells: how far it is from ours, and whether it jumped since the last look.
+    /// Evaluates a probe: the offset of the clock from ours, and its jump since the last probe.
     pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, ClockJump) {
         let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
         let before = self.state().offset;
@@ -113,7 +114,7 @@ impl StoreTime {
         state.read(shown_ms, sent_ms, now_ms);
     }
 
-    /// Whether a jump was corrected since the last look.
+    /// Returns whether a jump was corrected since the last probe.
     pub(super) fn is_corrected(&self, ahead_ms: i64) -> bool {
         self.state().ahead_ms.is_some_and(|before_ms| before_ms != ahead_ms)
     }

@@ -20,7 +20,7 @@ const PATH: Path = "/etcdserverpb.KV/Txn";
 const REFUSES: Said = Said::Status(5, "etcdserver: requested lease not found");
 const IS_FULL: Said = Said::Status(8, "etcdserver: mvcc: database space exceeded");
 
-/// What a member replies to every request.
+/// Reply of a member to every request.
 #[derive(Clone, Copy)]
 enum Said {
     /// An empty message, which is one of any kind.

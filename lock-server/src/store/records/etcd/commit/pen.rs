@@ -44,14 +44,15 @@ impl EtcdInner {
         let put = txn::put_on(&self.keys.pen(self.writer), value.as_bytes(), pen.lease);
         let txn = Txn { success: vec![put], ..Txn::default() };
         self.client.run(&txn).await.map_err(store_error)?;
-        // What was sent before compares what is overwritten now, and is never done any more.
+        // Earlier transactions compare the value that is overwritten now, and can never be carried
+        // out.
         pen.lost.clear();
         pen.value = Some(value.clone());
         Ok(value)
     }
 
-    /// Notes a transaction that was committed by the revision of `header`: the counter before its tokens,
-    /// and why those are in doubt.
+    /// Records a transaction that was committed by the revision of `header`: the counter before its
+    /// tokens, and why those are suspect.
     pub(super) fn wrote(
         &self,
         pen: &mut Pen,
