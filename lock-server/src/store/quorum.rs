@@ -55,14 +55,14 @@ use crate::store::quorum::rules::{BUCKETS, Members, majority};
 pub use self::init::init_fresh;
 pub use self::url::QuorumUrl;
 
-/// What the store is called in errors and logs.
+/// Name of the store in errors and logs.
 const NAME: &str = "redis-quorum";
-/// How long the nodes may take to come into one view, when they turn out not to be.
+/// Time in which the nodes must agree on one view, if they are found in several.
 const VIEW_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a start waits for a majority beyond the time of a connection.
+/// Time for which a start waits for a majority, beyond the time-out of a connection.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How the store talks to its nodes.
+/// Options of the connections to the nodes.
 #[derive(Clone, Debug)]
 pub struct QuorumOptions {
     /// Tenant.
@@ -88,7 +88,7 @@ struct QuorumInner {
     queues: Queues,
     counters: Counters,
     options: QuorumOptions,
-    /// What a guard has seen: every token proposed here is above it.
+    /// Highest token that a guard has seen: every token proposed here is above it.
     floor: AtomicU64,
     renewals: ending::Renewals,
     clock: Arc<dyn Clock>,
@@ -189,7 +189,7 @@ impl QuorumStore {
         store
     }
 
-    /// What goes on beside the requests.
+    /// Starts the background work.
     fn listen(&self) {
         let tasks = &self.inner.tasks;
         let stop = self.inner.tasks.shutdown_token();

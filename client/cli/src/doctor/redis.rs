@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fence_protocol::Namespace;
 use lock_server::store::redis::KeyPrefix;
-use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldest_version};
+use lock_server::store::redis::judge::{ClockWatch, Finding, Version, oldest_version, probe};
 use lock_server::store::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
@@ -109,7 +109,7 @@ async fn look_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec
 async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     let mut checks = vec![version(link).await?];
     checks.extend(cluster(link).await?);
-    let findings = look(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
+    let findings = probe(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
     if findings.is_empty() {
         checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }

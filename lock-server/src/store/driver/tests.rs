@@ -349,7 +349,7 @@ async fn the_time_of_a_commit_is_not_promised() {
     assert_eq!(granted.remaining_ms, most);
     let renewed = driver.renew(&request.lock, request.lease_id, None).await.unwrap();
     assert!(renewed.remaining_ms <= Ttl::DEFAULT.ms(), "{renewed:?}");
-    let several = driver.acquire_all(vec![request("b", 0)]).await.unwrap();
+    let several = driver.acquire_all(vec![self::request("b", 0)]).await.unwrap();
     assert_eq!(several[0].remaining_ms, most);
 }
 

@@ -48,7 +48,7 @@ impl QuorumStore {
                     told = seat.told() => return told,
                     answer = self.answer_at_once(&request) => match answer {
                         Some(answer) => return seat.answered_with(answer),
-                        // It is told what the nodes say next, so they are asked now.
+                        // The next replies of the nodes decide for it, so the queue is woken.
                         None if request.wait_ms == 0 => self.queues().wake(&request.lock),
                         None => {}
                     },
@@ -70,7 +70,7 @@ impl QuorumStore {
         seat.last_word().await
     }
 
-    /// What is known of a request that came behind others, where that answers it already.
+    /// Returns the reply to a request behind others, if the state of the nodes decides it already.
     async fn answer_at_once(&self, request: &Acquire) -> Option<QueueReply> {
         match self.standing(request).await {
             Ok(LockStanding::Mine(token)) => self.confirmed(request, token).await,
@@ -96,10 +96,11 @@ impl QuorumStore {
         }
     }
 
-    /// Asks for whoever is first in the queue of a lock, one after the other, until nobody is.
+    /// Proposes for the first request of a lock's queue, one after the other, until the queue is
+    /// empty.
     async fn drive(self, lock: LockName) {
         while let Some((request, wake)) = self.queues().head(&lock) {
-            // What woke this up so far is seen by the proposal.
+            // The proposal sees the cause of every wake-up so far.
             drain(&wake);
             let outcome = self.propose(&request).await;
             let now_ms = self.now_ms();
@@ -132,7 +133,7 @@ async fn give_way() {
     }
 }
 
-/// Forgets that somebody was woken.
+/// Clears pending wake-ups.
 fn drain(wake: &tokio::sync::Notify) {
     let notified = wake.notified();
     tokio::pin!(notified);

@@ -1,4 +1,4 @@
-//! What a question that takes several rounds may have done so far.
+//! Possible effects of a request that takes several rounds.
 
 use crate::store::StoreError;
 use crate::store::quorum::rules::NodeReply;
@@ -23,13 +23,13 @@ impl Doubt {
         self.is_open |= !left_nothing(round, self.changes);
     }
 
-    /// What a caller is told where nothing was decided: that nothing was done, as long as nobody can
+    /// Returns the error of a request without a decision: nothing was done, as long as no node can
     /// have done anything.
     pub(super) fn error(&self, text: String) -> StoreError {
         if self.is_open { StoreError::Unknown(text) } else { StoreError::Unavailable(text) }
     }
 
-    /// What a caller is told where a further round could not begin.
+    /// Returns the error of a request whose next round could not begin.
     pub(super) fn failed(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Unavailable(text) => self.error(text),
@@ -38,7 +38,7 @@ impl Doubt {
     }
 }
 
-/// Whether no node can have done anything in this round.
+/// Returns whether no node can have done anything in this round.
 fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
     round.heard().iter().all(|heard| match heard {
         Heard::NotAsked => true,
@@ -47,7 +47,7 @@ fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
     })
 }
 
-/// Whether the node did anything about a vote, a renewal, a drop or a counter.
+/// Returns whether the node changed a vote, a renewal, a drop or a counter.
 pub(super) fn changes(reply: &NodeReply) -> bool {
     !matches!(
         reply,

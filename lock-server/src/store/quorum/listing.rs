@@ -14,12 +14,12 @@ use super::round::{reasons_text, say};
 use crate::store::quorum::rules::{Addressee, majority};
 use crate::store::{ListQuery, StoreError};
 
-/// How many keys a node looks at in one step of a scan.
+/// Keys that a node examines in one step of a scan.
 const SCAN: usize = 500;
-/// How many names are looked at for one page: where most of them are of locks that are free by now, the
-/// page is a short one, and the next goes on behind it.
+/// Names that are examined for one page: if most of their locks are free by now, the page is short,
+/// and the next continues behind it.
 const EXAMINED_MAX: usize = 1_000;
-/// How many of them at the same time.
+/// Names that are examined concurrently.
 const AT_ONCE: usize = 64;
 /// After this a page is as long as it is: a node that hangs holds up every look.
 const PAGE_TIME: Duration = Duration::from_secs(2);

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use crate::store::quorum::rules::view::{Look, Meta, NodeState, View};
 use crate::store::quorum::rules::{Members, NodeId, majority};
 
-/// What is known of one node.
+/// Report of one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeReport {
-    /// What it says now, and the run id of its process; none where it does not answer.
+    /// State that it reports, and the run id of its process; `None` if it does not reply.
     pub(super) found: Option<(Look, String)>,
     /// The id that it had when it last answered.
     pub(super) last_id: Option<NodeId>,

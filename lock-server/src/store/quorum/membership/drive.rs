@@ -24,20 +24,20 @@ use crate::store::quorum::verify::fell;
 use crate::store::redis::judge;
 use lease::tokens;
 
-/// How often the nodes are looked at when nothing seems to happen.
+/// Interval of probes without changes.
 const CALM: Duration = Duration::from_secs(1);
 /// And when something is to be done that others may do too.
 pub(super) const BUSY: Duration = Duration::from_millis(100);
-/// How many looks follow each other at once where each finds something to do.
+/// Probes that follow each other at once while each finds work.
 const STEPS_MAX: usize = 16;
-/// How long nodes have to answer at first before it is told that they do not.
+/// Time that nodes have for their first reply before it is reported that they are silent.
 const FIRST_WORD: Duration = Duration::from_secs(3);
-/// How long a node has to say what it is.
+/// Time-out of the reply to a probe.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often the settings of the nodes are judged, in milliseconds.
+/// Interval at which the settings of the nodes are verified, in milliseconds.
 const JUDGE_INTERVAL_MS: u64 = 5_000;
 
-/// Who does it.
+/// Task that keeps the membership.
 pub(in super::super) struct Driver {
     pub(in super::super) membership: Arc<Membership>,
     pub(in super::super) nodes: Vec<Arc<Node>>,
@@ -49,7 +49,7 @@ pub(in super::super) struct Driver {
     pub(in super::super) is_fresh: bool,
 }
 
-/// What a step has come to.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// Something changed: look again.
@@ -59,7 +59,7 @@ pub(super) enum Done {
 }
 
 impl Done {
-    /// What two steps have come to.
+    /// Combines the outcomes of two steps.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Changed, _) | (_, Self::Changed) => Self::Changed,
@@ -115,7 +115,7 @@ impl Driver {
         let _ = tokio::time::timeout(FIRST_WORD, tried).await;
     }
 
-    /// Looks at all nodes, tells what was found, and does what is to be done.
+    /// Probes all nodes, reports the findings, and carries out the plan.
     async fn step(&self) -> Done {
         let learned = self.membership.learned.load(Ordering::Relaxed);
         let looks = join_all(self.nodes.iter().map(|node| self.look(node))).await;
@@ -140,7 +140,8 @@ impl Driver {
         done
     }
 
-    /// What a node says of itself; one that has forgotten what this server saw is kept from voting.
+    /// Returns the state that a node reports; one that has forgotten what this server saw is
+    /// stopped from voting.
     async fn look(&self, node: &Node) -> Result<(Look, String), String> {
         if let LinkState::Down(reason) = node.link.state() {
             return Err(reason);
@@ -157,7 +158,7 @@ impl Driver {
             && fell(&look, meta, &seen)
         {
             let reason = "it has accepted less than this server saw it accept";
-            // What it said counts for nothing, whether or not it can be told so.
+            // Its report is ignored, whether or not the node can be stopped.
             let doubted = self.doubt(node, Some(&meta.node), Some(reason)).await;
             doubted.map_err(|why| format!("{reason}, and is to be kept from voting: {why}"))?;
             self.membership.look_again();

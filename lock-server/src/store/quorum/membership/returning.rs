@@ -16,10 +16,10 @@ use crate::store::quorum::verify::new_id;
 /// Whom a view brings back.
 pub(super) struct Return<'a> {
     pub(super) view: &'a View,
-    /// Who accepts it.
+    /// Nodes that accept the view.
     pub(super) voters: &'a [usize],
     pub(super) doubtful: &'a [(usize, NodeId)],
-    /// What all nodes said.
+    /// Reports of all nodes.
     pub(super) known: &'a [NodeReport],
 }
 
@@ -165,7 +165,7 @@ impl Driver {
         done
     }
 
-    /// What a step has come to; one that came to nothing is tried again after a while.
+    /// Returns the outcome of a step; a failed one is retried after a pause.
     fn noted(&self, node: usize, done: Result<(), String>) -> Done {
         let now_ms = self.now_ms();
         let attempts = &mut self.membership.details().attempts;
