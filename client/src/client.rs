@@ -35,7 +35,7 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_STORE`
+    /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_GUARD`
     /// (`http://127.0.0.1:7421`), `FENCE_OWNER` (`user@host:pid`), `FENCE_INCARNATION` (a random
     /// id of this process) and `FENCE_AUTH_FILE`, the file with the bearer token (none).
     ///
@@ -46,7 +46,9 @@ impl Client {
         if let Some(url) = config::variable("FENCE_SERVER") {
             builder = builder.lock_server(url);
         }
-        if let Some(url) = config::variable("FENCE_STORE") {
+        if let Some(url) =
+            config::variable("FENCE_GUARD").or_else(|| config::variable("FENCE_STORE"))
+        {
             builder = builder.fenced_store(url);
         }
         if let Some(owner) = config::variable("FENCE_OWNER") {

@@ -4,7 +4,7 @@ use fence_protocol::Owner;
 
 /// Where the lock server is unless `FENCE_SERVER` says otherwise.
 pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
-/// Where the guard is unless `FENCE_STORE` says otherwise.
+/// Where the guard is unless `FENCE_GUARD` says otherwise.
 pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
 
 /// A variable of the environment; `None` where it is unset, empty or not Unicode.

@@ -41,7 +41,7 @@ fn fence(locks: &str, guard: &str, args: &[&str]) -> Process {
 /// `fence serve` on ports of the system's choice, and the tour that it prints.
 pub(crate) async fn serve() -> (Process, String, String) {
     let mut command = command(fence_tests::binaries::path("fence"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--guard-listen", "127.0.0.1:0"]);
     let mut process = Process::spawn("fence serve", command);
     let locks = process.line_after("lock-server listening on ").await;
     let guard = process.line_after("fenced-store listening on ").await;

@@ -124,7 +124,7 @@ async fn the_tour_of_the_redis_port_is_true() {
     let redis = Redis::start().await;
     let mut serve = command(fence_tests::binaries::path("fence"));
     serve.args(["serve", "--redis", &redis.url(), "--redis-listen", "127.0.0.1:0"]);
-    serve.args(["--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    serve.args(["--listen", "127.0.0.1:0", "--guard-listen", "127.0.0.1:0"]);
     let mut serve = Process::spawn("fence serve", serve);
     serve.line_after("fenced-store redis port listening on redis://").await;
     serve.line_after("Ctrl-C ends it").await;

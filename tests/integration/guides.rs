@@ -154,7 +154,7 @@ async fn ended(mut shell: Process) -> Output {
 async fn run(page: &str) {
     let text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
     let (_server, locks, guard) = super::cli::serve().await;
-    run_text(page, &text, &[("FENCE_SERVER", &locks), ("FENCE_STORE", &guard)]).await;
+    run_text(page, &text, &[("FENCE_SERVER", &locks), ("FENCE_GUARD", &guard)]).await;
 }
 
 /// Runs the text of a guide with these variables.

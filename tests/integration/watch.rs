@@ -51,7 +51,7 @@ async fn a_stalled_holder_is_told_what_became_of_it() {
     let program = fence_tests::binaries::path("fence");
     let mut command = command(&program);
     command.args(["run", "--lock", "orders/42", "--ttl", "2s", "--", "sh", "-c", script]);
-    command.env("FENCE_SERVER", &server.base).env("FENCE_STORE", &guard.base);
+    command.env("FENCE_SERVER", &server.base).env("FENCE_GUARD", &guard.base);
     command.env("FENCE_OWNER", "stalled").env("FENCE_PROGRAM", &program);
     command.current_dir(folder.path());
     let holder = Process::spawn("fence run", command);

@@ -73,7 +73,7 @@ pub(crate) fn path(args: &[OsString]) -> Vec<String> {
     let mut path = Vec::new();
     for arg in args.iter().skip(1).map_while(|arg| arg.to_str()).take_while(|arg| *arg != "--") {
         if let Some(next) = command.find_subcommand(arg) {
-            // A demo depends on nothing but its line: FENCE_STORE names a guard, its --store a Redis.
+            // Neither variables nor the configuration file are settings of a demo.
             if next.is_hide_set() || next.get_name() == "demo" {
                 return Vec::new();
             }

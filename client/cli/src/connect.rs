@@ -17,8 +17,8 @@ pub(crate) struct Connect {
     pub(crate) server: String,
 
     /// The address of the guard
-    #[arg(long, default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
-    pub(crate) store: String,
+    #[arg(long, alias = "store", default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
+    pub(crate) guard: String,
 
     /// Name of the caller, for people who look at the lock [default: user@host:pid]
     #[arg(long, value_name = "NAME")]
@@ -39,7 +39,7 @@ impl Connect {
     }
 
     pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
-        let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.store);
+        let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.guard);
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
         }

@@ -69,8 +69,8 @@ struct Servers {
     server: Option<String>,
 
     /// Check this guard
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    #[arg(long, alias = "store", value_name = "URL")]
+    guard: Option<String>,
 
     /// Taken so that one file serves every command
     #[arg(long, value_name = "NAME", hide = true)]
@@ -91,8 +91,8 @@ impl Servers {
         if let Some(server) = &self.server {
             builder = builder.lock_server(server);
         }
-        if let Some(store) = &self.store {
-            builder = builder.fenced_store(store);
+        if let Some(guard) = &self.guard {
+            builder = builder.fenced_store(guard);
         }
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
@@ -106,14 +106,14 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
     let client = args.servers.client()?;
     let auth = args.servers.auth_file.as_ref().map(BearerToken::from_file).transpose()?;
     let http = http::client(auth.as_ref())?;
-    let Servers { server, store, .. } = &args.servers;
+    let Servers { server, guard, .. } = &args.servers;
     let is_anything_named =
-        server.is_some() || store.is_some() || args.redis.is_some() || args.direct.is_some();
+        server.is_some() || guard.is_some() || args.redis.is_some() || args.direct.is_some();
     let mut checks = Vec::new();
     if server.is_some() || !is_anything_named {
         checks.extend(server::check("lock-server", client.lock_server(), &http).await);
     }
-    if store.is_some() || !is_anything_named {
+    if guard.is_some() || !is_anything_named {
         checks.extend(server::check("fenced-store", client.fenced_store(), &http).await);
         checks.extend(stores::check("fenced-store", client.fenced_store(), &http).await);
     }

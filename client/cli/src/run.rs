@@ -97,7 +97,7 @@ Examples:
   fence run --lock jobs/import --progress-within 30s --max-hold 1h -- sh -c \\
     'for file in inbox/*; do ./import \"$file\"; echo >&$FENCE_PROGRESS_FD; done'
   fence run --lock orders/42 -- sh -c \\
-    'curl -fsS -X PUT -H \"Fencing-Token: $FENCE_HEADER\" -d paid $FENCE_STORE/v1/objects/orders/42'
+    'curl -fsS -X PUT -H \"Fencing-Token: $FENCE_HEADER\" -d paid $FENCE_GUARD/v1/objects/orders/42'
 
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
   75 the lock was not acquired, 76 the lease was lost while the command ran,

@@ -50,8 +50,8 @@ pub(crate) struct Args {
     listen: SocketAddr,
 
     /// Address of the guard
-    #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
-    store_listen: SocketAddr,
+    #[arg(long, alias = "store-listen", default_value = "127.0.0.1:7421", value_name = "ADDR")]
+    guard_listen: SocketAddr,
 
     /// Keep leases and marks in this Redis, and serve its keys at the Redis port
     #[arg(long, value_name = "URL")]
@@ -144,7 +144,7 @@ async fn start(
         .map_err(|error| Failure::usage(error.to_string()))?;
     let rules = args.rule.iter().map(|rule| format!("--rule={rule}"));
     let port = args.redis.is_some().then(|| format!("--redis-listen={}", args.redis_listen));
-    let guard = common("g", args.store_listen, "objects").into_iter().chain(rules).chain(port);
+    let guard = common("g", args.guard_listen, "objects").into_iter().chain(rules).chain(port);
     let mut guard = fenced_store::config::Config::try_parse_from(guard)
         .map_err(|error| bad_rule(&error))?
         .settings()

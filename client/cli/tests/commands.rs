@@ -19,7 +19,7 @@ struct Served {
 impl Served {
     fn start(extra: &[&str]) -> Self {
         let mut child = Command::new(FENCE)
-            .args(["serve", "--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--guard-listen", "127.0.0.1:0"])
             .args(extra)
             .stdout(Stdio::piped())
             .spawn()
@@ -37,7 +37,7 @@ impl Served {
     /// `fence LINE` against these services, with `input` on stdin.
     fn fence_with(&self, line: &[&str], header: Option<&str>, input: &str) -> Output {
         let mut command = Command::new(FENCE);
-        command.args(line).env("FENCE_SERVER", &self.server).env("FENCE_STORE", &self.store);
+        command.args(line).env("FENCE_SERVER", &self.server).env("FENCE_GUARD", &self.store);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         match header {
             Some(header) => command.env("FENCE_HEADER", header),

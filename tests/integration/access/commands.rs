@@ -29,7 +29,7 @@ fn me() -> String {
 /// `fence serve` with an access file, on ports of the system's choice.
 async fn serve(site: &Site) -> (Process, String, String) {
     let mut command = command(fence_tests::binaries::path("fence"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--guard-listen", "127.0.0.1:0"]);
     command.arg("--access-file").arg(site.path()).arg("--audit-log").arg(site.audit_path());
     let mut process = Process::spawn("fence serve", command);
     let locks = process.line_after("lock-server listening on ").await;
@@ -83,7 +83,7 @@ async fn serve_asks_who_it_is_and_its_tour_says_so() {
 async fn serve_refuses_an_access_file_that_is_wrong() {
     let site = Site::new();
     site.write("[principals.a]\nallow = [\"steal *\"]");
-    let line = ["serve", "--listen=127.0.0.1:0", "--store-listen=127.0.0.1:0", "--access-file"];
+    let line = ["serve", "--listen=127.0.0.1:0", "--guard-listen=127.0.0.1:0", "--access-file"];
     let refused = fence(&[&line[..], &[text(&site.path())]].concat()).await;
     assert_eq!(refused.code, 64, "{refused:?}");
     assert!(refused.stderr.contains("missing field `tokens`"), "{refused:?}");

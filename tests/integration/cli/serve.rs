@@ -30,7 +30,7 @@ async fn a_revocation_seals_its_own_guard_before_a_redis() {
     let redis = Redis::start().await;
     let mut command = command(fence_tests::binaries::path("fence"));
     command.args(["serve", "--redis", &redis.url(), "--redis-listen", "127.0.0.1:0"]);
-    command.args(["--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    command.args(["--listen", "127.0.0.1:0", "--guard-listen", "127.0.0.1:0"]);
     let mut process = Process::spawn("fence serve", command);
     let locks = process.line_after("lock-server listening on ").await;
     let guard = process.line_after("fenced-store listening on ").await;

@@ -126,6 +126,8 @@ impl Held {
             ("FENCE_DEADLINE_MS", self.deadline().ms().to_string()),
             // So that the command talks to the servers that this one talks to.
             ("FENCE_SERVER", client.lock_server().to_owned()),
+            ("FENCE_GUARD", client.fenced_store().to_owned()),
+            // Former name of the same.
             ("FENCE_STORE", client.fenced_store().to_owned()),
         ];
         if let Some(first) = grants.first() {

@@ -24,14 +24,30 @@ pub(super) enum Kind {
 pub(super) struct Spec {
     pub(super) id: String,
     pub(super) long: String,
+    /// Former names: they set the flag, its variable and its key as well.
+    pub(super) aliases: Vec<String>,
     pub(super) kind: Kind,
     pub(super) is_required: bool,
 }
 
 impl Spec {
     pub(super) fn variable(&self, prefix: &str) -> String {
-        format!("{prefix}_{}", self.long.replace('-', "_").to_ascii_uppercase())
+        variable(prefix, &self.long)
     }
+
+    /// Variables of the flag and of its former names, the flag's own first.
+    pub(super) fn variables(&self, prefix: &str) -> Vec<String> {
+        self.names().map(|name| variable(prefix, name)).collect()
+    }
+
+    /// The flag's name, then its former names.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.long).chain(&self.aliases)
+    }
+}
+
+fn variable(prefix: &str, name: &str) -> String {
+    format!("{prefix}_{}", name.replace('-', "_").to_ascii_uppercase())
 }
 
 /// The flags of the command at `path` (those of the top where there is no such subcommand).
@@ -48,6 +64,12 @@ pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
         Some(Spec {
             id: arg.get_id().to_string(),
             long: arg.get_long()?.to_owned(),
+            aliases: arg
+                .get_all_aliases()
+                .unwrap_or_default()
+                .into_iter()
+                .map(Into::into)
+                .collect(),
             kind,
             is_required: arg.is_required_set(),
         })

@@ -54,8 +54,7 @@ pub fn unknown_variables<A: clap::Parser>(
 ) -> Vec<String> {
     let specs = super::command::specs(&A::command(), path);
     let known = |name: &String| {
-        specs.iter().any(|spec| {
-            let variable = spec.variable(prefix);
+        specs.iter().flat_map(|spec| spec.variables(prefix)).any(|variable| {
             name.strip_prefix(&variable).is_some_and(|end| end.is_empty() || end == "_FILE")
         })
     };
@@ -70,11 +69,25 @@ pub(super) fn setting(
     all: &[Spec],
     env: &dyn Env,
 ) -> Result<Option<Setting>, String> {
+    for variable in spec.variables(prefix) {
+        if let Some(found) = variable_setting(variable, prefix, spec, all, env)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn variable_setting(
+    variable: String,
+    prefix: &str,
+    spec: &Spec,
+    all: &[Spec],
+    env: &dyn Env,
+) -> Result<Option<Setting>, String> {
     let is_set = |name: &str| env.get(name).filter(|value| !value.is_empty());
-    let variable = spec.variable(prefix);
     let twin = format!("{variable}_FILE");
     // A flag of that very name has the variable for itself: --token-key-file.
-    let twin_is_taken = all.iter().any(|other| other.variable(prefix) == twin);
+    let twin_is_taken = all.iter().any(|other| other.variables(prefix).contains(&twin));
     let named = if twin_is_taken { None } else { is_set(&twin) };
     match (is_set(&variable), named) {
         (Some(_), Some(_)) => {

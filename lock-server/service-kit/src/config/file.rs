@@ -30,7 +30,9 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
     for (key, value) in &table {
         let is_twice = |spec: &Spec| found.iter().any(|other| other.spec.id == spec.id);
         let setting = match spec_of(key, specs) {
-            Ok(spec) if is_twice(spec) => Err("is there twice, with - and with _".to_owned()),
+            Ok(spec) if is_twice(spec) => {
+                Err("sets a flag that another key sets already".to_owned())
+            }
             Ok(spec) => values(spec, value).map(|values| {
                 let origin = Origin::ConfigFile { path: name.clone(), key: key.clone() };
                 Setting::new(spec, origin, values)
@@ -50,7 +52,7 @@ fn spec_of<'a>(key: &str, specs: &'a [Spec]) -> Result<&'a Spec, String> {
     if long == "config" {
         return Err("a configuration file cannot name another one; remove the key".to_owned());
     }
-    specs.iter().find(|spec| spec.long == long).ok_or_else(|| {
+    specs.iter().find(|spec| spec.names().any(|name| *name == long)).ok_or_else(|| {
         let near = specs
             .iter()
             .map(|spec| (distance(&long, &spec.long), &spec.long))

@@ -20,7 +20,7 @@ struct Args {
     unsigned: bool,
     #[arg(long)]
     token_key_file: Option<PathBuf>,
-    #[arg(long)]
+    #[arg(long, alias = "secret")]
     token: Option<u32>,
     #[arg(long, value_enum, default_value_t)]
     log_format: crate::telemetry::LogFormat,
@@ -125,6 +125,22 @@ fn a_file_named_by_a_variable_holds_the_value() {
     let wrong = errors("--store s", &env(&[("TOKEN_FILE", &secret)]));
     assert!(wrong[0].contains("its content is not valid for --token"), "{wrong:?}");
     assert!(!wrong[0].contains("hunter2"), "a secret is not repeated: {wrong:?}");
+}
+
+#[test]
+fn a_former_name_is_read_in_every_layer() {
+    let (_dir, path) = file("secret = 3");
+    for (words, variables) in [
+        ("--store s --secret 3", env(&[])),
+        ("--store s", env(&[("SECRET", "3")])),
+        ("--store s", env(&[("SECRET", "4"), ("TOKEN", "3")])),
+        ("--store s", env(&[("CONFIG", &path)])),
+    ] {
+        assert_eq!(parse_words(words, &variables).unwrap().token, Some(3), "{words}");
+        assert!(unknown_variables::<Args>("SRV", &[], &variables).is_empty());
+    }
+    let (_dir, twice) = file("secret = 3\ntoken = 3");
+    assert!(errors("--store s", &env(&[("CONFIG", &twice)]))[0].contains("another key"));
 }
 
 #[test]

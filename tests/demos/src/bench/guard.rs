@@ -28,14 +28,14 @@ Examples:
   fence bench guard --redis                                     starts a redis-server of its own
   fence bench guard --redis redis://127.0.0.1:6379 --clients 16 --time 2s
   fence bench guard --redis --output json > redis-port.json
-  fence bench guard --server http://127.0.0.1:7420 --store http://127.0.0.1:7421")]
+  fence bench guard --server http://127.0.0.1:7420 --guard http://127.0.0.1:7421")]
 pub(super) struct Args {
     /// A running lock server [default: the benchmark's own]
-    #[arg(long, value_name = "URL", requires = "store")]
+    #[arg(long, value_name = "URL", requires = "guard")]
     server: Option<String>,
     /// A running guard with the same keys [default: the benchmark's own]
-    #[arg(long, value_name = "URL", requires = "server")]
-    store: Option<String>,
+    #[arg(long, alias = "store", value_name = "URL", requires = "server")]
+    guard: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE")]
     auth_file: Option<std::path::PathBuf>,
@@ -59,7 +59,7 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     if let Some(url) = args.redis.as_deref() {
         return redis::bench(url, args.load, args.output).await;
     }
-    let own = match (&args.server, &args.store) {
+    let own = match (&args.server, &args.guard) {
         (Some(_), Some(_)) => None,
         _ => Some((
             Server::start("lock-server", "embedded:", &NAMESPACE).await?,
@@ -69,7 +69,7 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let (locks, guard) = match &own {
         Some((locks, guard)) => (locks.url.as_str(), guard.url.as_str()),
         None => {
-            (args.server.as_deref().unwrap_or_default(), args.store.as_deref().unwrap_or_default())
+            (args.server.as_deref().unwrap_or_default(), args.guard.as_deref().unwrap_or_default())
         }
     };
     let auth = load::auth(args.auth_file.as_deref())?;
