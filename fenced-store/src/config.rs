@@ -1,4 +1,4 @@
-//! Flags, variables (`FENCED_STORE_…`) and configuration keys, and what they add up to.
+//! Flags, variables (`FENCED_STORE_…`) and configuration keys, and the settings made from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
 use crate::store::redis::{LostMarks, RedisOptions};
 
-/// The prefix of the environment's variables.
+/// Prefix of the environment variables.
 pub const PREFIX: &str = "FENCED_STORE";
 
 /// The storage guard of Fencepost: refuses every operation whose fencing token is lower than the
@@ -34,136 +34,137 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Where the API is served. Without TLS and access control only loopback is taken.
+    /// Address of the API. Without TLS and access control it must be loopback.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
-    /// Where objects and marks are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// Store of objects and marks: memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
-    /// Who the guard is to the store.
+    /// Login of the guard at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
-    /// The namespace that tokens must belong to; the same as the lock server's.
+    /// Namespace that tokens must belong to; the same as the lock server's.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub namespace: Namespace,
-    /// Which lock protects which resource, first match wins: 'orders/{id}/**=orders/{id}',
-    /// 'orders:{id}:**=orders/{id},unfenced-reads', or 'public/**=@open' for no lock, and @deny for
-    /// nobody. Repeatable.
+    /// Lock that protects a resource, first match wins: 'orders/{id}/**=orders/{id}',
+    /// 'orders:{id}:**=orders/{id},unfenced-reads', or 'public/**=@open' for no lock and @deny for
+    /// no access. Repeatable.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
-    /// What goes for keys that no rule matches: fenced (the key itself is the lock), open or deny.
+    /// Protection of keys that no rule matches: fenced (the key itself is the lock), open or deny.
     #[arg(long, value_name = "WORD", value_enum, default_value_t)]
     pub default_rule: DefaultRule,
-    /// Keys.
+    /// Keys that verify tokens.
     #[command(flatten)]
     pub keys: KeyFlags,
-    /// Who may do what on --listen; the other ports know their clients by fencing tokens.
+    /// Rights of the callers of --listen; the other ports identify clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
-    /// A lock server of this namespace, http://HOST:PORT, that is told what the fence refuses, so that
-    /// it is seen where people ask about a lock; may be repeated, and the first that answers is told.
-    /// No operation waits for it.
+    /// Lock server of this namespace, http://HOST:PORT, that is notified of refused operations and
+    /// shows them with the lock. Repeatable; the first that replies gets the report. No operation
+    /// waits for it.
     #[arg(long, value_name = "URL")]
     pub report_to: Vec<ReportUrl>,
-    /// The file with the bearer token that refusals are reported with, where the lock server has an
-    /// access file; it needs the right "report *" there.
+    /// File with the bearer token for --report-to, if the lock server has an access file; the token
+    /// needs the right "report *" there.
     #[arg(long, value_name = "FILE")]
     pub report_auth_file: Option<PathBuf>,
-    /// Whether what the fence refuses is refused (enforce), or counted, logged and done all the
-    /// same (observe), to see who would be refused before anybody is.
+    /// Refuse what the fence refuses (enforce), or only count and log it (observe), to see which
+    /// clients would be refused before any is.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
     pub mode: Mode,
-    /// Let reads of protected objects pass without a token. They see no fence and raise none.
+    /// Let reads of protected objects pass without a token. They are not compared with the mark and
+    /// do not raise it.
     #[arg(long)]
     pub allow_unfenced_reads: bool,
 
-    /// Where the reverse proxy listens; together with --upstream, --max-request-lifetime and
-    /// --state, in place of --store.
+    /// Address of the reverse proxy; with --upstream, --max-request-lifetime and --state, in place
+    /// of --store.
     #[arg(long, value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
-    /// The datastore behind the reverse proxy: http://HOST:PORT.
+    /// Datastore behind the reverse proxy: http://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<UpstreamUrl>,
-    /// For how long the upstream may still act on a request after its connection broke. You have
-    /// to know it: the guarantee "bounded" is worth what this number is. No default.
+    /// Time for which the upstream may still act on a request after its connection broke. You have
+    /// to know it: the guarantee "bounded" is only as good as this number. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
-    /// The folder for the proxy's durable marks and intents.
+    /// Folder of the proxy's durable marks and intents.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// How long the proxy waits for the upstream's answer before the outcome is unknown.
+    /// Time to wait for the upstream's reply before the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
-    /// How long a request waits for lower ones to end before it is answered with 503.
+    /// Time that a request waits for lower ones to end before it gets 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
 
-    /// Where Redis' own protocol is served: clients keep their driver and give the token as the
-    /// password. Only with --store redis://….
+    /// Address of the Redis port, which serves Redis' own protocol: clients keep their driver and
+    /// send the token as password. Only with --store redis://….
     #[arg(long, value_name = "ADDR")]
     pub redis_listen: Option<SocketAddr>,
-    /// How many threads serve the Redis port. One is enough for what one Redis can do.
+    /// Threads of the Redis port. One is enough for one Redis.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
-    /// The largest command that the Redis port takes, in bytes; at most 513 MiB, for an argument of the
-    /// 512 MiB that Redis takes.
+    /// Largest command at the Redis port, in bytes; at most 513 MiB, for an argument of 512 MiB,
+    /// the limit of Redis.
     #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES)]
     pub max_command_bytes: usize,
-    /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
+    /// Memory for all clients of the Redis port together, beyond 64 KiB for each, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub max_redis_buffer_bytes: usize,
-    /// How long a client of the Redis port that has presented a token may rest between two commands
-    /// before it is disconnected; 0 is no limit. One that waits for Redis, or subscribes, does not rest.
+    /// Time after which an idle client of the Redis port that has presented a token is
+    /// disconnected; 0 for no limit. A client that waits for Redis, or subscribes, is not idle.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
     pub redis_idle_timeout: Duration,
-    /// What happens to a connection of the Redis port after FENCED: it is closed, so that pools
-    /// connect again with the newest token, or it is kept for a newer token.
+    /// After FENCED, close the connection at the Redis port, so that pools reconnect with the
+    /// newest token, or keep it open for a newer token.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub after_fenced: AfterFenced,
-    /// The file that holds the password of the Redis port, in one line, as Redis' requirepass: a client
-    /// is served nothing until it has presented the password or a fencing credential. Read again when
-    /// it changes; not with --unsigned, where any program can make a credential.
+    /// File with the password of the Redis port, in one line, as Redis' requirepass: a client is
+    /// served only after it has presented the password or a fencing credential. Read again when it
+    /// changes; not with --unsigned, where any program can make a credential.
     #[arg(long, value_name = "FILE")]
     pub redis_password_file: Option<PathBuf>,
-    /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
-    /// token to be admitted is known, or accept and begin anew.
+    /// When Redis was emptied and has lost the marks: refuse everything until the first token to
+    /// admit is known, or accept and begin anew.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
-    /// The first token to be admitted, where Redis has lost marks before the guard starts; as POST
-    /// /v1/floor states it to a guard that runs. A higher floor that is in force stays.
+    /// First token to admit, if Redis has lost marks before the guard starts; same as POST
+    /// /v1/floor of a running guard. A higher floor in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
-    /// Where a test makes the guard stop or end; only in builds with debug assertions.
+    /// Point at which a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
 
-    /// The largest object, and the largest request that the proxy forwards, in bytes.
+    /// Largest object, and largest request that the proxy forwards, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub max_object_bytes: usize,
-    /// What all request bodies that are being received may take together, and all objects that are
-    /// being sent, in bytes. A quarter of each is kept for those of at most 64 KiB.
+    /// Memory for all request bodies being received together, and as much for all objects being
+    /// sent, in bytes. A quarter of each is reserved for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
-    /// Names.
+    /// Host names of the guard.
     #[command(flatten)]
     pub hosts: HostFlags,
-    /// Logs.
+    /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
-    /// A TOML file with any of these settings.
+    /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
 
-/// The largest command that can be allowed: the longest argument, and room for the others.
+/// Largest command that a setting can allow: the longest argument, and room for the others.
 const COMMAND_BYTES_MAX: usize = ARGUMENT_BYTES_MAX + (1 << 20);
-/// The largest command without a setting.
+/// Largest command by default.
 const COMMAND_BYTES: usize = 64 << 20;
-/// How many lock servers may be named to report to.
+/// Maximum number of lock servers to report to.
 const REPORT_TO_MAX: usize = 16;
 
 const EXAMPLES: &str = "\
@@ -172,21 +173,21 @@ Examples:
     fenced-store --store embedded:data --unsigned
   Objects in Redis, tokens signed by the lock server with the same key file:
     fenced-store --store redis://127.0.0.1:6379 --token-key-file keys.txt
-  Before an HTTP datastore that gives up on every request within 30 seconds:
+  Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// Settings that are each fine and do not fit together, or name a file that is not.
+/// Settings that are valid each and conflict together, or name a missing file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file.
+    /// Checks the flags together and reads the key file.
     ///
     /// # Errors
-    /// [`SettingsError`] with everything that is wrong, a line each.
+    /// [`SettingsError`] with every problem, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
@@ -239,7 +240,7 @@ impl Config {
                     .to_owned(),
             ]),
             (None, false) => Err(vec![
-                "--store is missing: where are objects kept? memory:, embedded:DIR or \
+                "--store is missing: set where objects are kept: memory:, embedded:DIR or \
                  redis://HOST:PORT (or set --proxy-listen and --upstream)"
                     .to_owned(),
             ]),
@@ -332,7 +333,7 @@ impl Config {
             0 => Ok(None),
             1..=REPORT_TO_MAX => Ok(Some(ReportOptions { urls: self.report_to.clone(), auth })),
             count => Err(format!(
-                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} are told"
+                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} can be notified"
             )),
         }
     }
@@ -345,17 +346,19 @@ impl Config {
     }
 
     fn upstream(&self) -> Result<Upstream, Vec<String>> {
-        let (listen, url) = (self.proxy_listen, self.upstream.clone());
-        let (lifetime, state) = (self.max_request_lifetime, self.state.clone());
+        let listen = self.proxy_listen;
+        let url = self.upstream.clone();
+        let lifetime = self.max_request_lifetime;
+        let state = self.state.clone();
         let missing: Vec<String> = [
-            (listen.is_none(), "--proxy-listen is missing: where does the reverse proxy listen?"),
-            (url.is_none(), "--upstream is missing: which datastore is behind the proxy?"),
+            (listen.is_none(), "--proxy-listen is missing: set the address of the reverse proxy"),
+            (url.is_none(), "--upstream is missing: set the datastore behind the proxy"),
             (
                 lifetime.is_none(),
-                "--max-request-lifetime is missing: for how long may the upstream still act on a \
-                 request whose connection broke? Only you can know; there is no default",
+                "--max-request-lifetime is missing: set for how long the upstream may still act on a \
+                 request whose connection broke. Only you can know; there is no default",
             ),
-            (state.is_none(), "--state is missing: in which folder are marks and intents kept?"),
+            (state.is_none(), "--state is missing: set the folder of marks and intents"),
         ]
         .into_iter()
         .filter(|(is_missing, _)| *is_missing)

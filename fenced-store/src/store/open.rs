@@ -1,4 +1,4 @@
-//! From the `--store` setting to a store that is ready.
+//! Opening of the store that `--store` names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::memory::MemoryStore;
 use super::redis::{RedisOptions, RedisStore, Shared};
 use crate::store::commit::FolderError;
 
-/// Which store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
+/// A store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
 /// `redis-cluster://host:port,host:port`.
 ///
 /// Its text hides passwords.
@@ -26,7 +26,7 @@ pub enum StoreUrl {
     Memory,
     /// One redb file in this folder.
     Embedded(PathBuf),
-    /// One Redis, version 7 or later, or the one that sentinels call the master.
+    /// One Redis, version 7 or later, or the master that sentinels name.
     Redis(RedisTarget),
     /// A Redis Cluster; the objects are in one slot of it.
     Cluster(ClusterTarget),
@@ -66,10 +66,10 @@ impl FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// With what is said beside the URL of who the guard is there.
+    /// Adds the login that other settings name.
     ///
     /// # Errors
-    /// A sentence that names the flag, where it goes with no such store.
+    /// A sentence that names the flag, if the store takes no login.
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
@@ -79,7 +79,7 @@ impl StoreUrl {
         }
     }
 
-    /// Whether it is reached over TLS.
+    /// Returns `true` for a store reached over TLS.
     pub fn is_tls(&self) -> bool {
         match self {
             Self::Memory | Self::Embedded(_) => false,
@@ -100,7 +100,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A store that cannot be used: which, why, and what to do.
+/// A store that cannot be used, with the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The data folder.
@@ -114,8 +114,8 @@ pub enum OpenError {
     Memory(String),
 }
 
-/// Opens the store of `url` and lets it prove what it guarantees. `kit` gives it tasks, and a
-/// place to say when it fails.
+/// Opens the store of `url` and probes its guarantee. `kit` gives it tasks, and a place to report
+/// failures.
 ///
 /// # Errors
 /// [`OpenError`], a sentence with the path or address and what to do.
@@ -146,16 +146,16 @@ pub async fn open(
     Ok(Opened { store, redis: None })
 }
 
-/// A store that has proved what it guarantees.
+/// A store that has proved its guarantee.
 #[derive(Debug)]
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn FenceStore>,
-    /// What a port stands before.
+    /// Backend of a Redis port.
     pub(crate) redis: Option<Behind>,
 }
 
-/// What a Redis port stands before.
+/// Backend of a Redis port.
 #[derive(Clone, Debug)]
 pub(crate) enum Behind {
     /// The same Redis as the objects; the port shares the marks with them.

@@ -24,7 +24,7 @@ use crate::key::ObjectKey;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 
-/// What the proxy's handler needs. Cheap to clone.
+/// State of the proxy's handler. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
@@ -48,8 +48,9 @@ impl Proxy {
     }
 }
 
-/// Checks, receives and forwards. From the moment the body is there, all happens in a tracked task:
-/// a client that hangs up takes a request out of the queue at most, never back from the upstream.
+/// Checks, receives and forwards a request. Once the body is received, a tracked task does the
+/// rest: a client that disconnects can take a request out of the queue, never back from the
+/// upstream.
 pub(super) async fn forward(
     State(proxy): State<Proxy>,
     request: Request,
@@ -57,7 +58,7 @@ pub(super) async fn forward(
     let (asked, method, key) = check(&proxy, &request)?;
     let query = request.uri().query().map(ToOwned::to_owned);
     let headers = request.headers().clone();
-    // The body is received before the lane is entered: who sends slowly holds up nobody.
+    // The body is received before the lane is entered: a slow sender holds up no other request.
     let upload = Upload::from_request(request, &proxy.shared).await?;
     let checked = Checked { method, key, query, headers, body: upload.body.clone() };
     let gone = CancellationToken::new();
@@ -111,26 +112,26 @@ impl Proxy {
             Err(error) => return Err(self.refuse(&asked, Err(error))),
         };
         let forwarded = self.send(request, kind).await;
-        if forwarded.is_in_doubt {
-            ticket.in_doubt();
+        if forwarded.is_unknown {
+            ticket.unanswered();
         } else {
             ticket.ended();
         }
         Ok(render(forwarded, Some(mark)))
     }
 
-    /// Observe mode: notes the token and forwards, without waiting for anything.
+    /// Records the token and forwards at once (observe mode).
     async fn watch(&self, asked: &RequestSummary, request: Checked, kind: Kind) -> Response {
         let mark = match &asked.fence {
             None => None,
             Some(fence) => {
-                let noted = self.lanes.note(fence.clone()).await;
+                let noted = self.lanes.record(fence.clone()).await;
                 self.guard().let_pass(asked, &request.key, &noted)
             }
         };
         let forwarded = self.send(request, kind).await;
-        if forwarded.is_in_doubt {
-            self.guard().counters.in_doubt.inc();
+        if forwarded.is_unknown {
+            self.guard().counters.unknown_outcomes.inc();
         }
         render(forwarded, mark)
     }
@@ -138,7 +139,7 @@ impl Proxy {
     fn refuse(
         &self,
         asked: &RequestSummary,
-        outcome: Result<crate::store::Outcome, crate::store::StoreError>,
+        outcome: Result<crate::store::FenceOutcome, crate::store::StoreError>,
     ) -> Failure {
         match self.guard().account(asked, outcome) {
             Err(failure) => failure,

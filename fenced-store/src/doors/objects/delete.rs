@@ -9,8 +9,8 @@ use super::{reply, request};
 use crate::service::Failure;
 use crate::store::Operation;
 
-/// Removes the object; its lock's mark stays. Removing what is not there is a success, so that a
-/// repeated request is.
+/// Removes the object; its lock's mark stays. Success if there is none, so that a retry is
+/// idempotent.
 pub(super) async fn delete(
     State(shared): State<HandlerState>,
     uri: Uri,

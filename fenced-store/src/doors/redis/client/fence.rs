@@ -7,7 +7,7 @@ use super::super::refusal::Refusal;
 use super::super::tokens::{self, HeldTokens};
 use super::command::OwnedCommand;
 use super::{Client, Next};
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 
 impl Client {
     pub(super) async fn fence(&mut self, command: &OwnedCommand) -> Next {
@@ -66,8 +66,8 @@ impl Client {
         }
         for fence in self.held.clone().fences() {
             let refusal = match self.hub.port.redis.seal(fence).await {
-                Ok(Outcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
-                Ok(Outcome::Collision { mark }) => {
+                Ok(FenceOutcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
+                Ok(FenceOutcome::Collision { mark }) => {
                     Refusal::Collision { fence: fence.clone(), mark }
                 }
                 Ok(_) => continue,

@@ -13,7 +13,7 @@ use super::super::refusal::Refusal;
 use super::super::resp::request::Command;
 use super::super::tokens::HeldTokens;
 use super::Client;
-use crate::store::{Outcome, StoreError};
+use crate::store::{FenceOutcome, StoreError};
 use crate::verdict::Fence;
 
 impl Client {
@@ -76,10 +76,10 @@ impl Client {
     pub(super) async fn observe_tokens(&self, tokens: &HeldTokens) -> Result<(), Refusal> {
         for fence in tokens.fences() {
             match self.hub.port.redis.seal(fence).await {
-                Ok(Outcome::Stale { mark }) => {
+                Ok(FenceOutcome::Stale { mark }) => {
                     self.observe(Code::StaleToken, Refusal::Stale { fence: fence.clone(), mark });
                 }
-                Ok(Outcome::Collision { mark }) => {
+                Ok(FenceOutcome::Collision { mark }) => {
                     let refusal = Refusal::Collision { fence: fence.clone(), mark };
                     self.observe(Code::TokenCollision, refusal);
                 }

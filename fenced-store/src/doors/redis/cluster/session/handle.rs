@@ -13,7 +13,7 @@ use super::super::Answer;
 use super::{ClusterPort, Next, State};
 use crate::rules::Protects;
 use crate::service::{Guard, RequestSummary};
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::verdict::Fence;
 
 impl State {
@@ -98,9 +98,11 @@ impl State {
         let line = refusal.not_applied();
         let rule = port.guard.fencing.rules.label(key);
         let (code, fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => (Code::StaleToken, fence, Outcome::Stale { mark }),
+            Refusal::Stale { fence, mark } => {
+                (Code::StaleToken, fence, FenceOutcome::Stale { mark })
+            }
             Refusal::Collision { fence, mark } => {
-                (Code::TokenCollision, fence, Outcome::Collision { mark })
+                (Code::TokenCollision, fence, FenceOutcome::Collision { mark })
             }
             Refusal::Unavailable(_) | Refusal::Line(_) => {
                 out.extend_from_slice(&reply);

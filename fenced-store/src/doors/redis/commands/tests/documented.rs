@@ -1,12 +1,12 @@
-//! The page of commands is as the code is.
+//! Test that the page of commands matches the code.
 
 use super::*;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/redis-commands.md");
 
-/// `FENCE_REGENERATE=1 cargo test -p fenced-store redis_commands_page` writes the page anew.
+/// `FENCE_REGENERATE=1 cargo test -p fenced-store redis_commands_page` regenerates the page.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a switch for whoever runs this test")]
+#[expect(clippy::disallowed_methods, reason = "a switch for the developer")]
 fn redis_commands_page_is_as_the_code() {
     let mut redis = Redis::start();
     let page = page::page(&redis.table());
@@ -21,14 +21,14 @@ fn redis_commands_page_is_as_the_code() {
     assert!(
         page == written,
         "the page differs, first at {differs:?}; FENCE_REGENERATE=1 cargo test -p fenced-store \
-         redis_commands_page writes it anew"
+         redis_commands_page regenerates it"
     );
 }
 
-/// A later version has more commands, and what the page says of those of 7.0 still holds.
+/// A later version has more commands, and the page still holds for those of 7.0.
 fn still_holds(page: &str) {
     let written = std::fs::read_to_string(PAGE).unwrap();
     let gone: Vec<&str> =
         written.lines().filter(|row| !page.lines().any(|made| made == *row)).collect();
-    assert!(gone.is_empty(), "this Redis is not 7.0, and what the page says is wrong: {gone:#?}");
+    assert!(gone.is_empty(), "this Redis is not 7.0, and the page is wrong about: {gone:#?}");
 }
