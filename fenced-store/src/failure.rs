@@ -73,17 +73,19 @@ impl IntoResponse for Failure {
 }
 
 /// Renders every outcome but success.
-pub fn failure(asked: &RequestSummary, outcome: Result<FenceOutcome, StoreError>) -> Failure {
+pub fn failure(summary: &RequestSummary, outcome: Result<FenceOutcome, StoreError>) -> Failure {
     match outcome {
-        Ok(FenceOutcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
-        Ok(FenceOutcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
-        Ok(FenceOutcome::StaleRepeat { mark, first }) => stale_repeat(asked, mark, &first),
-        Ok(FenceOutcome::PreconditionFailed { etag, mark }) => condition_failed(asked, etag, mark),
+        Ok(FenceOutcome::Stale { mark }) => refused(summary, mark, Code::StaleToken),
+        Ok(FenceOutcome::Collision { mark }) => refused(summary, mark, Code::TokenCollision),
+        Ok(FenceOutcome::StaleRepeat { mark, first }) => stale_repeat(summary, mark, &first),
+        Ok(FenceOutcome::PreconditionFailed { etag, mark }) => {
+            condition_failed(summary, etag, mark)
+        }
         Ok(FenceOutcome::Repeated { first: First::PreconditionFailed { etag }, mark }) => {
-            Failure { repeated: true, ..condition_failed(asked, etag, mark) }
+            Failure { repeated: true, ..condition_failed(summary, etag, mark) }
         }
         Ok(FenceOutcome::NameTaken { mark }) => {
-            let detail = format!("{}: its Idempotency-Key named another operation", asked.text);
+            let detail = format!("{}: its Idempotency-Key named another operation", summary.text);
             let reject =
                 Reject::new(Code::OpIdReused, detail).with("outcome", WireOutcome::NotApplied);
             Failure::new(reject, mark)
@@ -93,19 +95,19 @@ pub fn failure(asked: &RequestSummary, outcome: Result<FenceOutcome, StoreError>
             let reject = Reject::new(Code::Internal, "a success was reported as a failure");
             Failure::new(reject, mark)
         }
-        Err(error) => from_error(asked, &error).into(),
+        Err(error) => from_error(summary, &error).into(),
     }
 }
 
-fn refused(asked: &RequestSummary, mark: Mark, code: Code) -> Failure {
-    let presented = asked.fence.as_ref().map(|fence| fence.presented.token);
+fn refused(summary: &RequestSummary, mark: Mark, code: Code) -> Failure {
+    let presented = summary.fence.as_ref().map(|fence| fence.presented.token);
     let shown = presented.map(|token| token.to_string()).unwrap_or_default();
     let detail = match code {
         Code::TokenCollision => format!(
             "{}: token {shown} was presented by two leases; lease {} owns the mark",
-            asked.text, mark.lease
+            summary.text, mark.lease
         ),
-        _ => format!("{}: token {shown} is below the mark {}", asked.text, mark.token),
+        _ => format!("{}: token {shown} is below the mark {}", summary.text, mark.token),
     };
     let mut reject = Reject::new(code, detail)
         .with("presented", presented)
@@ -113,18 +115,18 @@ fn refused(asked: &RequestSummary, mark: Mark, code: Code) -> Failure {
         // The next grant has to exceed the mark: an acquire with this `min_token` does.
         .with("min_token", mark.token)
         .with("outcome", WireOutcome::NotApplied);
-    if let Some(fence) = &asked.fence {
+    if let Some(fence) = &summary.fence {
         reject = reject.with("lock", &fence.lock);
     }
     Failure::new(reject, Some(mark.token))
 }
 
-fn condition_failed(asked: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
+fn condition_failed(summary: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
     let current = match &etag {
         Some(etag) => format!("the object's tag is {etag}"),
         None => "there is no such object".to_owned(),
     };
-    let detail = format!("{}: the condition does not hold, {current}", asked.text);
+    let detail = format!("{}: the condition does not hold, {current}", summary.text);
     let reject = Reject::new(Code::PreconditionFailed, detail)
         .with("outcome", WireOutcome::NotApplied)
         .with("etag", etag.as_ref().map(ToString::to_string));
@@ -132,8 +134,8 @@ fn condition_failed(asked: &RequestSummary, etag: Option<ETag>, mark: Option<Tok
 }
 
 /// Renders the refusal of a stale holder's retry whose first attempt was applied.
-fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
-    let refused = refused(asked, mark, Code::StaleToken);
+fn stale_repeat(summary: &RequestSummary, mark: Mark, first: &First) -> Failure {
+    let refused = refused(summary, mark, Code::StaleToken);
     if !first.applied() {
         return Failure { repeated: true, ..refused };
     }
@@ -149,8 +151,8 @@ fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
     Failure { repeated: true, ..Failure::new(reject, mark) }
 }
 
-fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
-    let detail = format!("{}: {error}", asked.text);
+fn from_error(summary: &RequestSummary, error: &StoreError) -> Reject {
+    let detail = format!("{}: {error}", summary.text);
     let not_applied =
         |code| Reject::new(code, detail.clone()).with("outcome", WireOutcome::NotApplied);
     match error {
@@ -163,7 +165,7 @@ fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
             not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
         }
         StoreError::Unknown(_) => {
-            let named = match asked.kind {
+            let named = match summary.kind {
                 "put" | "delete" => NAMED_HINT,
                 _ => "",
             };

@@ -252,7 +252,10 @@ mod tests {
         let lax = FencingPolicy { allow_unfenced_reads: true, ..access(None) };
         assert_eq!(requires_fence(&lax, "orders/42", &[], Intent::Read), Ok(false));
         assert_eq!(requires_fence(&lax, "orders/42", &[], Intent::Write), Err(428));
-        assert_eq!(requires_fence(&lax, "orders/42", &[&token("orders/42")], Intent::Read), Ok(true));
+        assert_eq!(
+            requires_fence(&lax, "orders/42", &[&token("orders/42")], Intent::Read),
+            Ok(true)
+        );
     }
 
     #[test]
@@ -268,8 +271,16 @@ mod tests {
             ("other", &[], Err(403), Err(403)),
             ("other", &[token("other").as_str()], Err(403), Err(403)),
         ] {
-            assert_eq!(requires_fence(&access, key, values, Intent::Read), read, "{key} {values:?}");
-            assert_eq!(requires_fence(&access, key, values, Intent::Write), write, "{key} {values:?}");
+            assert_eq!(
+                requires_fence(&access, key, values, Intent::Read),
+                read,
+                "{key} {values:?}"
+            );
+            assert_eq!(
+                requires_fence(&access, key, values, Intent::Write),
+                write,
+                "{key} {values:?}"
+            );
         }
         let key = ObjectKey::new("other").unwrap();
         let lax = FencingPolicy { allow_unfenced_reads: true, ..access };
@@ -301,7 +312,8 @@ mod tests {
             keys.sign(token, lock, lease, namespace).to_string()
         };
         let strict = access(Some(keys.clone()));
-        let verified = |value: String| requires_fence(&strict, "orders/42", &[&value], Intent::Write);
+        let verified =
+            |value: String| requires_fence(&strict, "orders/42", &[&value], Intent::Write);
         assert_eq!(verified(sign(&keys)), Ok(true));
         assert_eq!(verified(sign(&forger)), Err(401));
         assert_eq!(verified(unsigned.to_string()), Err(401));
@@ -317,7 +329,10 @@ mod tests {
             (Token::MAX, Err(401)),
         ] {
             let value = format!("{number};lock=\"orders/42\";lease=\"{LEASE}\"");
-            assert_eq!(requires_fence(&access(None), "orders/42", &[&value], Intent::Write), expected);
+            assert_eq!(
+                requires_fence(&access(None), "orders/42", &[&value], Intent::Write),
+                expected
+            );
             let FencingToken { token, lock, lease, namespace, .. } = value.parse().unwrap();
             let signed = keys.sign(token, lock, lease, namespace).to_string();
             let strict = access(Some(keys.clone()));

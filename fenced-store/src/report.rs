@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_survives_whatever_the_key_is() {
+    fn the_code_survives_any_key() {
         let code = Code::StaleToken;
         assert_eq!(operation("PUT a", code), "PUT a: stale-token");
         for key in ["ä".repeat(9_999), "\\x00".repeat(9_999), format!("x{}", "😀".repeat(99))] {

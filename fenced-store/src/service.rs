@@ -110,7 +110,7 @@ impl Guard {
     /// reply.
     pub(crate) fn let_pass(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         key: &ObjectKey,
         outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
@@ -120,32 +120,32 @@ impl Guard {
             return outcome.mark();
         }
         let rule = self.fencing.rules.label(key.as_str().as_bytes());
-        self.would_refuse(asked, rule, outcome.clone());
+        self.would_refuse(summary, rule, outcome.clone());
         refused_by(outcome).map(|mark| mark.token)
     }
 
     /// Returns the mark that refuses an operation which observe mode lets pass.
     fn passed_mark(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         rule: &str,
         outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
         let mark = refused_by(outcome)?;
-        self.would_refuse(asked, rule, outcome.clone()).then_some(mark.token)
+        self.would_refuse(summary, rule, outcome.clone()).then_some(mark.token)
     }
 
     /// Counts a refusal; `true` if observe mode lets the operation pass.
     fn would_refuse(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         rule: &str,
         outcome: Result<FenceOutcome, StoreError>,
     ) -> bool {
         if self.observer.mode() == Mode::Enforce {
             return false;
         }
-        let failure = failure(asked, outcome);
+        let failure = failure(summary, outcome);
         let reject = failure.reject();
         self.observer.passes(reject.code(), rule, &reject.problem().detail)
     }
@@ -183,7 +183,7 @@ impl Guard {
     /// [`Failure`], ready to be sent.
     pub async fn apply(
         self: &Arc<Self>,
-        asked: RequestSummary,
+        summary: RequestSummary,
         operation: Operation,
         once: Option<Once>,
     ) -> Result<Applied, Failure> {
@@ -193,14 +193,14 @@ impl Guard {
         };
         let guard = Arc::clone(self);
         self.tracked(async move {
-            let fence = asked.fence.clone();
+            let fence = summary.fence.clone();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
             let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
-            let Some(mark) = guard.passed_mark(&asked, rule, &first) else {
-                return guard.account(&asked, first);
+            let Some(mark) = guard.passed_mark(&summary, rule, &first) else {
+                return guard.account(&summary, first);
             };
             let outcome = objects.apply_once(None, operation, once).await;
-            let applied = guard.account(&asked, outcome)?;
+            let applied = guard.account(&summary, outcome)?;
             Ok(Applied { mark: Some(mark), ..applied })
         })
         .await
@@ -221,7 +221,7 @@ impl Guard {
     /// [`Failure`], ready to be sent.
     pub async fn seal(
         self: &Arc<Self>,
-        asked: RequestSummary,
+        summary: RequestSummary,
         fence: Fence,
     ) -> Result<Applied, Failure> {
         let guard = Arc::clone(self);
@@ -233,10 +233,10 @@ impl Guard {
             };
             let took_ms = guard.kit.clock.monotonic_ms().saturating_sub(begun_ms);
             guard.counters.seal_seconds.observe(took_ms as f64 / 1000.0);
-            if let Some(mark) = guard.passed_mark(&asked, "seal", &outcome) {
+            if let Some(mark) = guard.passed_mark(&summary, "seal", &outcome) {
                 return Ok(Applied::now(Effect::Sealed, Some(mark)));
             }
-            guard.account(&asked, outcome)
+            guard.account(&summary, outcome)
         })
         .await
     }
@@ -257,11 +257,11 @@ impl Guard {
     /// [`Failure`] for every outcome but success.
     pub fn account(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         outcome: Result<FenceOutcome, StoreError>,
     ) -> Result<Applied, Failure> {
         let verdict = verdict(&outcome);
-        self.counters.count(asked.kind, verdict);
+        self.counters.count(summary.kind, verdict);
         let failed = match outcome {
             Ok(FenceOutcome::Applied { effect, mark }) => return Ok(Applied::now(effect, mark)),
             other => other,
@@ -271,15 +271,15 @@ impl Guard {
         {
             return Ok(applied);
         }
-        if let (Some(fence), Some(mark)) = (&asked.fence, refused_by(&failed)) {
-            self.record_refusal(asked, fence, mark, &failed);
+        if let (Some(fence), Some(mark)) = (&summary.fence, refused_by(&failed)) {
+            self.record_refusal(summary, fence, mark, &failed);
         }
-        Err(failure(asked, failed))
+        Err(failure(summary, failed))
     }
 
     fn record_refusal(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         fence: &Fence,
         mark: Mark,
         outcome: &Result<FenceOutcome, StoreError>,
@@ -287,7 +287,7 @@ impl Guard {
         let Mark { token, lease } = fence.presented;
         let is_collision = matches!(outcome, Ok(FenceOutcome::Collision { .. }));
         let code = if is_collision { Code::TokenCollision } else { Code::StaleToken };
-        let operation = asked.text.as_str();
+        let operation = summary.text.as_str();
         if is_collision {
             tracing::error!(
                 lock = %fence.lock, %token, %lease, owner_of_mark = %mark.lease, operation,
@@ -302,10 +302,10 @@ impl Guard {
         let refused = Refused {
             token,
             lease,
-            operation: asked.text.clone(),
+            operation: summary.text.clone(),
             code,
             mark: mark.token,
-            owner: asked.owner.clone(),
+            owner: summary.owner.clone(),
             at_ms: self.kit.clock.monotonic_ms(),
         };
         self.store_refusal(&fence.lock, refused);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_together_goes_one_by_one() {
+    fn a_refused_batch_is_sent_one_by_one() {
         let mut batches = Batches::default();
         (1..=4).for_each(|token| batches.push(waiting(token, "a")));
         batches.one_by_one(3);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_is_another_operation() {
+    fn every_difference_makes_another_operation() {
         let tag = |tag: &str| ETag::from_stored(tag);
         let key = || ObjectKey::new("a").unwrap();
         let all = [

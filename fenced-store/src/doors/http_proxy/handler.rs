@@ -55,7 +55,7 @@ pub(super) async fn forward(
     State(proxy): State<Proxy>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let (asked, method, key) = check(&proxy, &request)?;
+    let (summary, method, key) = check(&proxy, &request)?;
     let query = request.uri().query().map(ToOwned::to_owned);
     let headers = request.headers().clone();
     // The body is received before the lane is entered: a slow sender holds up no other request.
@@ -65,7 +65,7 @@ pub(super) async fn forward(
     let _when_the_client_leaves = gone.clone().drop_guard();
     let tasks = proxy.guard().kit.tasks.clone();
     let task = tasks.spawn(async move {
-        let response = proxy.pass(asked, checked, &gone).await;
+        let response = proxy.pass(summary, checked, &gone).await;
         drop(upload);
         response
     });
@@ -93,23 +93,23 @@ fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, Ob
 impl Proxy {
     async fn pass(
         &self,
-        asked: RequestSummary,
+        summary: RequestSummary,
         request: Checked,
         gone: &CancellationToken,
     ) -> Result<Response, Failure> {
         let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
         if self.guard().observer.mode() == Mode::Observe {
-            return Ok(self.watch(&asked, request, kind).await);
+            return Ok(self.watch(&summary, request, kind).await);
         }
-        let Some(fence) = &asked.fence else {
+        let Some(fence) = &summary.fence else {
             let forwarded = self.send(request, kind).await;
             return Ok(render(forwarded, None));
         };
         let mark = fence.presented.token;
         let ticket = match self.lanes.enter(fence, kind, gone).await {
             Ok(Entry::Admitted(ticket)) => ticket,
-            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&asked, Ok(outcome))),
-            Err(error) => return Err(self.refuse(&asked, Err(error))),
+            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&summary, Ok(outcome))),
+            Err(error) => return Err(self.refuse(&summary, Err(error))),
         };
         let forwarded = self.send(request, kind).await;
         if forwarded.is_unknown {
@@ -121,12 +121,12 @@ impl Proxy {
     }
 
     /// Records the token and forwards at once (observe mode).
-    async fn watch(&self, asked: &RequestSummary, request: Checked, kind: Kind) -> Response {
-        let mark = match &asked.fence {
+    async fn watch(&self, summary: &RequestSummary, request: Checked, kind: Kind) -> Response {
+        let mark = match &summary.fence {
             None => None,
             Some(fence) => {
                 let noted = self.lanes.record(fence.clone()).await;
-                self.guard().let_pass(asked, &request.key, &noted)
+                self.guard().let_pass(summary, &request.key, &noted)
             }
         };
         let forwarded = self.send(request, kind).await;
@@ -138,10 +138,10 @@ impl Proxy {
 
     fn refuse(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         outcome: Result<crate::store::FenceOutcome, crate::store::StoreError>,
     ) -> Failure {
-        match self.guard().account(asked, outcome) {
+        match self.guard().account(summary, outcome) {
             Err(failure) => failure,
             Ok(_) => Reject::new(Code::Internal, "a refusal was accounted as a success").into(),
         }

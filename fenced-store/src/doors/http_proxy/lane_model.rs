@@ -51,7 +51,7 @@ struct World {
     lane: Lane,
     now_ms: u64,
     next: OpId,
-    asked: BTreeMap<OpId, (Mark, Kind)>,
+    pending: BTreeMap<OpId, (Mark, Kind)>,
     persists: Vec<(Option<Mark>, Option<OpId>)>,
     disk_mark: Option<Mark>,
     disk_intents: BTreeMap<OpId, Token>,
@@ -73,7 +73,7 @@ impl World {
                 Action::Persist { mark, intent } => self.persists.push((mark, intent)),
                 Action::Go { op } => self.go(op),
                 Action::Refuse { op, why } => {
-                    self.asked.remove(&op);
+                    self.pending.remove(&op);
                     if let Why::Stale { mark } | Why::Collision { mark } = why {
                         self.show(mark.token);
                     }
@@ -86,7 +86,7 @@ impl World {
     }
 
     fn go(&mut self, op: OpId) {
-        let (presented, kind) = self.asked.remove(&op).expect("an operation goes once");
+        let (presented, kind) = self.pending.remove(&op).expect("an operation goes once");
         match kind {
             Kind::Seal => self.success(presented.token),
             Kind::Read | Kind::Write => {
@@ -121,7 +121,8 @@ impl World {
         }
         let (mark, intent) = self.persists.remove(at % self.persists.len());
         self.disk_mark = mark.or(self.disk_mark);
-        if let Some((op, (presented, _))) = intent.and_then(|op| Some((op, self.asked.get(&op)?))) {
+        if let Some((op, (presented, _))) = intent.and_then(|op| Some((op, self.pending.get(&op)?)))
+        {
             self.disk_intents.insert(op, presented.token);
         }
         Some((mark, intent))
@@ -139,7 +140,7 @@ impl World {
                 let op = self.next;
                 let presented = mark(token, lease);
                 self.next += 1;
-                self.asked.insert(op, (presented, kind));
+                self.pending.insert(op, (presented, kind));
                 let patience_until_ms = self.now_ms + patience_ms;
                 self.feed(Event::Arrive { op, presented, kind, patience_until_ms });
             }
@@ -158,7 +159,7 @@ impl World {
             }
             LaneStep::Break(at) => self.break_off(at),
             LaneStep::Abandon(at) => {
-                let op = self.asked.keys().nth(at % self.asked.len().max(1)).copied();
+                let op = self.pending.keys().nth(at % self.pending.len().max(1)).copied();
                 op.into_iter().for_each(|op| self.feed(Event::Abandoned { op }));
             }
             LaneStep::Pass(ms) => {
@@ -197,7 +198,7 @@ impl World {
             self.persist(0);
         }
         self.persists.clear();
-        self.asked.clear();
+        self.pending.clear();
         let until_ms = self.now_ms + LIFETIME_MS;
         self.flights.retain(|_, flight| flight.kind == Kind::Write);
         for flight in self.flights.values_mut() {
@@ -219,7 +220,7 @@ impl World {
             self.step(LaneStep::Pass(1));
         }
         assert!(self.lane.is_idle(), "{:?}", self.lane);
-        assert!(self.asked.is_empty(), "without reply: {:?}", self.asked);
+        assert!(self.pending.is_empty(), "without reply: {:?}", self.pending);
         assert!(self.disk_intents.is_empty(), "never removed: {:?}", self.disk_intents);
     }
 }
@@ -306,7 +307,7 @@ fn an_equal_token_may_read_in_quarantine_and_not_write() {
     world.step(arrive(Kind::Read));
     assert_eq!(world.flights.values().filter(|f| f.kind == Kind::Read).count(), 1);
     world.step(arrive(Kind::Write));
-    assert!(world.asked.is_empty() && world.persists.is_empty(), "refused at once");
+    assert!(world.pending.is_empty() && world.persists.is_empty(), "refused at once");
 }
 
 #[test]

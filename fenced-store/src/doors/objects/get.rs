@@ -22,12 +22,12 @@ pub(super) async fn get(
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let key = request::key(&uri)?;
-    let asked = request::asked(guard, &key, &headers, "get", "GET")?;
+    let summary = request::summary(guard, &key, &headers, "get", "GET")?;
     let condition = match headers.contains_key(IF_NONE_MATCH) {
         true => request::condition(&headers)?,
         false => Condition::None,
     };
-    let applied = guard.apply(asked, Operation::Get { key: key.clone() }, None).await?;
+    let applied = guard.apply(summary, Operation::Get { key: key.clone() }, None).await?;
     let Effect::Found(object) = applied.effect else {
         let detail = format!("there is no object {key}");
         let hint = "Write it with PUT, or check the key.";

@@ -32,7 +32,7 @@ pub(super) async fn put(
     let guard = &shared.guard;
     let key = request::key(request.uri())?;
     let headers = request.headers();
-    let asked = request::asked(guard, &key, headers, "put", "PUT")?;
+    let summary = request::summary(guard, &key, headers, "put", "PUT")?;
     let condition = request::condition(headers)?;
     let content_type = content_type(headers)?;
     let name = request::name(headers)?;
@@ -44,7 +44,7 @@ pub(super) async fn put(
         Some(name) => Some(once(guard, name, &operation).await?),
         None => None,
     };
-    let applied = guard.apply(asked, operation, once).await?;
+    let applied = guard.apply(summary, operation, once).await?;
     let status = match applied.effect {
         Effect::Stored { created: true } => StatusCode::CREATED,
         _ => StatusCode::NO_CONTENT,

@@ -27,7 +27,7 @@ pub(super) fn lock(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
 }
 
 /// Checks the token for an operation on `key`, and summarises the request.
-pub(super) fn asked(
+pub(super) fn summary(
     guard: &Guard,
     key: &ObjectKey,
     headers: &HeaderMap,

@@ -27,9 +27,9 @@ pub(super) async fn seal(
     let fence = guard.fencing.to_lock(&lock, &headers)?;
     let owner = request::owner(&headers)?;
     let text = format!("SEAL {lock}");
-    let asked = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
+    let summary = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
     let presented = fence.presented.token;
     // In observe mode the reply to a refused seal has the current mark.
-    let mark = guard.seal(asked, fence).await?.mark.unwrap_or(presented);
+    let mark = guard.seal(summary, fence).await?.mark.unwrap_or(presented);
     Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
 }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_a_lock_whatever_the_order() {
+    fn one_token_a_lock_in_any_order() {
         let one = HeldTokens::default().with(vec![fence("b", 1), fence("a", 2)]).unwrap();
         let two = HeldTokens::default().with(vec![fence("a", 2), fence("b", 1)]).unwrap();
         assert_eq!(one, two);

@@ -229,7 +229,7 @@ mod tests {
     /// Replies from a table, and records the commands.
     struct Scripted {
         replies: Vec<Result<Value, Failed>>,
-        asked: Vec<String>,
+        commands: Vec<String>,
         /// Number of batches.
         exchanges: usize,
     }
@@ -244,7 +244,7 @@ mod tests {
                     _ => String::new(),
                 })
                 .collect();
-            self.asked.push(words.join(" "));
+            self.commands.push(words.join(" "));
             if self.replies.is_empty() { Ok(bulk("")) } else { self.replies.remove(0) }
         }
 
@@ -264,7 +264,7 @@ mod tests {
 
     impl Scripted {
         fn new(replies: Vec<Result<Value, Failed>>) -> Self {
-            Self { replies, asked: Vec::new(), exchanges: 0 }
+            Self { replies, commands: Vec::new(), exchanges: 0 }
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
     async fn one_connection_alone_can_be_ended() {
         let mut wire = Scripted::new(vec![Ok(Value::Int(1))]);
         end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
-        assert!(wire.asked.iter().any(|text| text == "CLIENT KILL ID 7"), "{:?}", wire.asked);
+        assert!(wire.commands.iter().any(|text| text == "CLIENT KILL ID 7"), "{:?}", wire.commands);
     }
 
     fn bulk(text: &str) -> Value {
@@ -287,8 +287,8 @@ mod tests {
             let mut wire = Scripted::new(vec![Ok(info)]);
             let keys = Keys::new(&Default::default(), "guard");
             retire(&mut wire, &Scripts::new(), &keys, &[&registration]).await.unwrap();
-            let killed = wire.asked.iter().any(|text| text.contains("KILL ID 7"));
-            assert_eq!(killed, kills, "{:?}", wire.asked);
+            let killed = wire.commands.iter().any(|text| text.contains("KILL ID 7"));
+            assert_eq!(killed, kills, "{:?}", wire.commands);
         }
     }
 
@@ -304,9 +304,9 @@ mod tests {
         let all: Vec<&Registration> = registrations.iter().collect();
         let keys = Keys::new(&Default::default(), "guard");
         retire(&mut wire, &Scripts::new(), &keys, &all).await.unwrap();
-        let kills = wire.asked.iter().filter(|text| text.starts_with("CLIENT KILL ID")).count();
+        let kills = wire.commands.iter().filter(|text| text.starts_with("CLIENT KILL ID")).count();
         assert_eq!(kills, 400);
-        assert_eq!(wire.asked.iter().filter(|text| text.starts_with("EVALSHA")).count(), 40);
+        assert_eq!(wire.commands.iter().filter(|text| text.starts_with("EVALSHA")).count(), 40);
         assert!(wire.exchanges <= 3, "{} batches for 400 connections", wire.exchanges);
     }
 
@@ -316,7 +316,8 @@ mod tests {
         let replies = vec![Ok(Value::Int(1)), Ok(listed.clone()), Ok(listed), Ok(bulk(""))];
         let mut wire = Scripted::new(replies);
         end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
-        let looks = wire.asked.iter().filter(|text| text.starts_with("CLIENT LIST ID 7")).count();
+        let looks =
+            wire.commands.iter().filter(|text| text.starts_with("CLIENT LIST ID 7")).count();
         assert_eq!(looks, 3);
     }
 

@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_an_error_or_goes_on(
+    fn garbage_is_an_error_or_incomplete(
         stream in prop::collection::vec(
             prop_oneof![
                 12 => prop::sample::select(b"+-:_#,($!=*~>%|0129\r\n\r\n\r\n".to_vec()),

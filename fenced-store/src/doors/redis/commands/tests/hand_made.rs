@@ -144,7 +144,7 @@ fn what_redis_says_beats_the_list() {
 
 /// A script's user may run any command whose keys Redis' ACL finds, in any version.
 #[test]
-fn scripts_may_run_what_tells_its_keys_by_position_or_count() {
+fn scripts_may_run_commands_with_keys_by_position_or_count() {
     let good = || spec("RW", index(1), range(0, 1, 0));
     let counted = || spec("RW", index(1), keynum(0, 1, 1));
     let keyword =

@@ -163,7 +163,7 @@ fn the_limit_of_a_command_is_exact() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn the_missing_size_is_returned() {
     let mut parser = RequestParser::new(LIMITS);
     assert_eq!(parser.parse(b""), Ok(Parsed::Incomplete { at_least: 1 }));
     assert_eq!(parser.parse(b"*3\r\n"), Ok(Parsed::Incomplete { at_least: 4 + 18 }));
