@@ -7,10 +7,7 @@ use fence_protocol::{Invalid, LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
-use crate::{
-    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder,
-    Sessions, config, ids,
-};
+use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, config, ids};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -62,22 +59,6 @@ impl Client {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
         builder.build()
-    }
-
-    /// Begins to acquire the lock called `name`; nothing is sent yet. A name that is not valid is
-    /// reported by [`LockRequest::acquire`].
-    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
-        LockRequest::new(self.clone(), LockName::new(name.as_ref()))
-    }
-
-    /// The election called `name`, which is the lock of that name.
-    pub fn election(&self, name: impl AsRef<str>) -> Election {
-        Election::new(self.lock(name))
-    }
-
-    /// Begins a session, under whose one heartbeat any number of locks is held; nothing is sent yet.
-    pub fn session(&self) -> SessionBuilder {
-        SessionBuilder::new(self.clone())
     }
 
     /// What happens to the locks whose names begin with `prefix`; with an empty one also to sessions.
@@ -184,7 +165,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Which life of the owner this client is, for [takeovers](LockRequest::takeover): a text of 1 to
+    /// Which life of the owner this client is, for [takeovers](crate::LockRequest::takeover): a text of 1 to
     /// 256 bytes that every restart changes, as a boot id, the UID of a pod or the id of a container.
     /// By default a random id that is made once for the process, and is the same for all its clients.
     ///

@@ -11,7 +11,7 @@ use fence_protocol::{LeaseId, Owner, Token};
 
 pub use self::observer::{Observed, Observer};
 use self::patience::{Next, Patience};
-use crate::{Error, Lease, LockRequest, clock, ids};
+use crate::{Client, Error, Lease, LockRequest, clock, ids};
 
 /// One round of a campaign. Shorter than what a server lets one wait (5 minutes), because a candidate
 /// whose server is gone without a word notices only at its end.
@@ -25,6 +25,13 @@ const ROUND_MIN: Duration = Duration::from_secs(1);
 pub struct Election {
     request: LockRequest,
     bear: Option<Duration>,
+}
+
+impl Client {
+    /// The election called `name`, which is the lock of that name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.lock(name))
+    }
 }
 
 impl Election {

@@ -2,12 +2,12 @@
 
 use fence_protocol::{FencingToken, Invalid, Token};
 
-use crate::{Error, Lease, SessionLease};
+use crate::Error;
 
 /// Proof of a grant: what every fenced call takes, so that a write without a token does not
 /// compile.
 ///
-/// Implemented by [`Lease`], [`SessionLease`] and [`HandedToken`], and by nothing else.
+/// Implemented by [`Lease`](crate::Lease), [`SessionLease`](crate::SessionLease) and [`HandedToken`], and by nothing else.
 pub trait Fence: sealed::Sealed + Sync {
     /// The value of the `Fencing-Token` header.
     fn fencing_token(&self) -> &str;
@@ -22,39 +22,8 @@ pub trait Fence: sealed::Sealed + Sync {
     fn check(&self) -> Result<(), Error>;
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
-    impl Sealed for crate::Lease {}
-    impl Sealed for super::HandedToken {}
-    impl Sealed for crate::SessionLease {}
-}
-
-impl Fence for Lease {
-    fn fencing_token(&self) -> &str {
-        Lease::fencing_token(self)
-    }
-
-    fn token(&self) -> Token {
-        Lease::token(self)
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        Lease::check(self)
-    }
-}
-
-impl Fence for SessionLease {
-    fn fencing_token(&self) -> &str {
-        SessionLease::fencing_token(self)
-    }
-
-    fn token(&self) -> Token {
-        SessionLease::token(self)
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        SessionLease::check(self)
-    }
 }
 
 /// The token of a lease that somebody else holds and watches: a child of `fence run` gets it in
@@ -93,6 +62,8 @@ impl HandedToken {
         &self.token
     }
 }
+
+impl sealed::Sealed for HandedToken {}
 
 impl Fence for HandedToken {
     fn fencing_token(&self) -> &str {

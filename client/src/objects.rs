@@ -1,7 +1,5 @@
 //! Objects behind the guard. Every operation takes the lease that it is done under.
 
-mod change;
-
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,15 +13,13 @@ use percent_encoding::utf8_percent_encode;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
 
-use self::change::OpId;
 use crate::locks::{CALL_TIMEOUT, ENCODED};
+use crate::object_change::{OBJECT_BYTES_MAX, OpId};
 use crate::transport::{Effect, Endpoint, Failure, Reply};
-use crate::{Error, ErrorKind, Fence};
+use crate::{Error, ErrorKind, Fence, object_change};
 
 /// How long an operation on an object may take.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest object that is read into memory, in bytes.
-const OBJECT_BYTES_MAX: usize = 256 << 20;
 
 /// The guard's objects.
 ///
@@ -127,7 +123,7 @@ impl FencedStore {
         let path = object_path(key)?;
         let request = || self.fenced(Method::DELETE, lease, &path);
         let what = format!("delete {key}");
-        let reply = change::send(&self.endpoint, &what, &OpId::random(), request).await?;
+        let reply = object_change::send(&self.endpoint, &what, &OpId::random(), request).await?;
         Ok(applied(&reply))
     }
 
@@ -263,7 +259,7 @@ impl<F: Fence> PutRequest<'_, F> {
             Ok(request.headers(self.headers.clone()).body(self.body.clone()))
         };
         let what = format!("put {}", self.key);
-        let reply = change::send(&self.store.endpoint, &what, &self.op_id, request).await?;
+        let reply = object_change::send(&self.store.endpoint, &what, &self.op_id, request).await?;
         Ok(applied(&reply))
     }
 }

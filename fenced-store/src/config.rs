@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access_control::AccessFlags;
+use access_control::secret::authorization;
 use clap::Parser;
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::access::secret::authorization;
-use service_kit::flags::{
-    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
-};
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
@@ -34,25 +33,26 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Address of the API. Without TLS and access control it must be loopback.
+    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
+    /// loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
-    /// Store of objects and marks: memory:, embedded:DIR, redis://HOST:PORT,
+    /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
     /// Login of the guard at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
-    /// Namespace that tokens must belong to; the same as the lock server's.
+    /// Namespace of the tokens, the lock server's.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub namespace: Namespace,
-    /// Lock that protects a resource, first match wins: 'orders/{id}/**=orders/{id}',
-    /// 'orders:{id}:**=orders/{id},unfenced-reads', or 'public/**=@open' for no lock and @deny for
-    /// no access. Repeatable.
+    /// PATTERN=LOCK: the lock that protects a resource; repeatable, the first match wins. As in
+    /// 'orders/{id}/**=orders/{id}', 'orders:{id}:**=orders/{id},unfenced-reads', 'public/**=@open'
+    /// for no lock, and @deny to refuse.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
-    /// Protection of keys that no rule matches: fenced (the key itself is the lock), open or deny.
+    /// Keys that no rule matches: fenced, open or deny. With fenced the key itself is the lock.
     #[arg(long, value_name = "WORD", value_enum, default_value_t)]
     pub default_rule: DefaultRule,
     /// Keys that verify tokens.
@@ -61,89 +61,85 @@ pub struct Config {
     /// Rights of the callers of --listen; the other ports identify clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
-    /// Lock server of this namespace, http://HOST:PORT, that is notified of refused operations and
-    /// shows them with the lock. Repeatable; the first that replies gets the report. No operation
-    /// waits for it.
+    /// Lock server to which refusals are reported, http://HOST:PORT; repeatable. The first that
+    /// replies takes them. No operation waits for it.
     #[arg(long, value_name = "URL")]
     pub report_to: Vec<ReportUrl>,
-    /// File with the bearer token for --report-to, if the lock server has an access file; the token
-    /// needs the right "report *" there.
+    /// Bearer token for reports to a lock server with an access file. It needs the right "report *"
+    /// there.
     #[arg(long, value_name = "FILE")]
     pub report_auth_file: Option<PathBuf>,
-    /// Refuse what the fence refuses (enforce), or only count and log it (observe), to see which
-    /// clients would be refused before any is.
+    /// enforce, or observe: count, log and execute what enforce refuses.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
     pub mode: Mode,
-    /// Let reads of protected objects pass without a token. They are not compared with the mark and
-    /// do not raise it.
+    /// Reads of protected objects need no token, and raise no mark.
     #[arg(long)]
     pub allow_unfenced_reads: bool,
 
-    /// Address of the reverse proxy; with --upstream, --max-request-lifetime and --state, in place
-    /// of --store.
+    /// Address of the reverse proxy, with --upstream, --max-request-lifetime and --state; excludes
+    /// --store.
     #[arg(long, value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
-    /// Datastore behind the reverse proxy: http://HOST:PORT.
+    /// Datastore of the proxy, http://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<UpstreamUrl>,
-    /// Time for which the upstream may still act on a request after its connection broke. You have
-    /// to know it: the guarantee "bounded" is only as good as this number. No default.
+    /// Time for which the upstream may act on a request whose connection broke. You have to know
+    /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
     /// Folder of the proxy's durable marks and intents.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Time to wait for the upstream's reply before the outcome is unknown.
+    /// Time for the upstream's reply, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
-    /// Time that a request waits for lower ones to end before it gets 503.
+    /// Longest wait of a request for lower ones, then 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
 
-    /// Address of the Redis port, which serves Redis' own protocol: clients keep their driver and
-    /// send the token as password. Only with --store redis://….
+    /// Address of the Redis port, before the Redis of --store. Clients keep their driver and give
+    /// the token as the password.
     #[arg(long, value_name = "ADDR")]
     pub redis_listen: Option<SocketAddr>,
-    /// Threads of the Redis port. One is enough for one Redis.
+    /// Threads of the Redis port, 1 to 64. One is enough for what one Redis can do.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
-    /// Largest command at the Redis port, in bytes; at most 513 MiB, for an argument of 512 MiB,
-    /// the limit of Redis.
+    /// Largest command at the Redis port, at most 513 MiB. That holds an argument of the 512 MiB
+    /// that Redis takes.
     #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES)]
     pub max_command_bytes: usize,
-    /// Memory for all clients of the Redis port together, beyond 64 KiB for each, in bytes.
+    /// Buffers of all clients of the Redis port, beyond 64 KiB each and direction.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub max_redis_buffer_bytes: usize,
-    /// Time after which an idle client of the Redis port that has presented a token is
-    /// disconnected; 0 for no limit. A client that waits for Redis, or subscribes, is not idle.
+    /// Idle time of a client of the Redis port with a token; 0 is no limit. A client that waits for
+    /// Redis, or subscribes, is not idle.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
     pub redis_idle_timeout: Duration,
-    /// After FENCED, close the connection at the Redis port, so that pools reconnect with the
-    /// newest token, or keep it open for a newer token.
+    /// close or keep a connection of the Redis port after FENCED. Closed, pools connect again with
+    /// the newest token; kept, it takes a newer token.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub after_fenced: AfterFenced,
-    /// File with the password of the Redis port, in one line, as Redis' requirepass: a client is
-    /// served only after it has presented the password or a fencing credential. Read again when it
-    /// changes; not with --unsigned, where any program can make a credential.
+    /// Password of the Redis port, in one line. As Redis' requirepass: a client is served nothing
+    /// until it has presented the password or a fencing credential. Read again when it changes; not
+    /// with --unsigned, where any program can make a credential.
     #[arg(long, value_name = "FILE")]
     pub redis_password_file: Option<PathBuf>,
-    /// When Redis was emptied and has lost the marks: refuse everything until the first token to
-    /// admit is known, or accept and begin anew.
+    /// After Redis lost marks: refuse until the first token to be admitted is known, or accept.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
-    /// First token to admit, if Redis has lost marks before the guard starts; same as POST
-    /// /v1/floor of a running guard. A higher floor in force stays.
+    /// First token to be admitted, after Redis lost marks. As POST /v1/floor states it to a guard
+    /// that runs. A higher floor that is in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
     /// Point at which a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
 
-    /// Largest object, and largest request that the proxy forwards, in bytes.
+    /// Largest object, and largest forwarded request.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub max_object_bytes: usize,
-    /// Memory for all request bodies being received together, and as much for all objects being
-    /// sent, in bytes. A quarter of each is reserved for those of at most 64 KiB.
+    /// Bytes of all bodies being received, and of all objects being sent. A quarter of each is kept
+    /// for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.

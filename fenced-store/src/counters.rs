@@ -53,7 +53,7 @@ impl Counters {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "fence_operations",
-            "Operations by verdict of the fence",
+            "Operations by the verdict of the fence",
             self.operations.clone(),
         );
         registry.register(
@@ -69,7 +69,7 @@ impl Counters {
         );
         registry.register(
             "fence_quarantined_lanes",
-            "Lanes in quarantine",
+            "Lanes that wait for an operation whose outcome is not known",
             self.quarantined_lanes.clone(),
         );
         registry.register(

@@ -9,8 +9,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::state::{Bond, State};
+use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
-use crate::{Client, Error, ErrorKind, LostReason, trust};
+use crate::{Client, Error, ErrorKind, Fence, LostReason, trust};
 
 /// A lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or
 /// taken over before.
@@ -130,6 +131,22 @@ impl SessionLease {
             let _ = tell.send(work_end.judge(released, &grant.lock, || ()));
         });
         told
+    }
+}
+
+impl Sealed for SessionLease {}
+
+impl Fence for SessionLease {
+    fn fencing_token(&self) -> &str {
+        SessionLease::fencing_token(self)
+    }
+
+    fn token(&self) -> Token {
+        SessionLease::token(self)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        SessionLease::check(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Gaps in the guarantee by the set-up of this Redis, a sentence each.
 
+use redis_link::{RedisTarget, info_field};
 use service_kit::health::Status;
-use service_kit::redis_link::{RedisTarget, info_field};
 
 /// Gaps of a Redis that Sentinel or a cluster selects.
 pub(super) fn target_gap(target: &RedisTarget) -> Option<String> {
