@@ -101,7 +101,7 @@ fn keys_of<'k>(
     keys.iter().map(move |key| (command.arg(key.arg), key.access))
 }
 
-/// Whether a command changes, or depends on, the state of an own connection in [`Own`].
+/// `true` if a command changes, or depends on, the state of an own connection in [`Own`].
 fn is_special(name: &[u8]) -> bool {
     let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
     names.iter().any(|special| name.eq_ignore_ascii_case(special))
@@ -233,7 +233,7 @@ impl Client {
         }
     }
 
-    /// Whether the outbox has room for the replies of more commands.
+    /// `true` if the outbox has room for the replies of more commands.
     fn may_serve(&self) -> bool {
         !self.outbox.is_full()
     }
@@ -346,19 +346,19 @@ impl Client {
         }
     }
 
-    /// Whether messages may arrive on an own connection. In RESP3 the guard does not know when that ends.
+    /// `true` if messages may arrive on an own connection. In RESP3 the guard does not know when that ends.
     fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
         own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
     }
 
-    /// Whether the client has an own connection that no other can replace.
+    /// `true` if the client has an own connection that no other can replace.
     fn is_bound(&self) -> bool {
         self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
             own.watches || own.is_tuned || self.subscribes(own, upstream)
         })
     }
 
-    /// Whether the client is read although nothing more is served now: a blocking command may block for
+    /// `true` if the client is read although nothing more is served now: a blocking command may block for
     /// ever, and only a read shows that its client has disconnected.
     fn reads_ahead(&self) -> bool {
         self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())

@@ -42,7 +42,7 @@ pub(super) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
     pub(super) in_flight: InFlight,
-    /// Whether a client without a token can do nothing but present one.
+    /// `true` if a client without a token can do nothing but present one.
     pub(super) limits_strangers: bool,
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,

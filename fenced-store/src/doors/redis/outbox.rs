@@ -122,7 +122,7 @@ impl Outbox {
         self.in_flight.add(1);
     }
 
-    /// Whether no other client of the thread expects a reply.
+    /// `true` if no other client of the thread expects a reply.
     pub(super) fn is_alone(&self) -> bool {
         self.in_flight.0.get() == self.expected()
     }
@@ -133,7 +133,7 @@ impl Outbox {
         inner.sent - inner.done
     }
 
-    /// Whether no more commands of the client are served until replies are complete and read.
+    /// `true` if no more commands of the client are served until replies are complete and read.
     pub(super) fn is_full(&self) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;
@@ -353,7 +353,7 @@ impl OutboxState {
         self.charge.set(self.out.len() + self.local_bytes + self.held.len())
     }
 
-    /// Whether a reply by the guard can be written at once.
+    /// `true` if a reply by the guard can be written at once.
     fn may_write(&self) -> bool {
         self.sent == self.done && !self.is_open
     }

@@ -34,7 +34,7 @@ pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full 
                                        (--max-redis-buffer-bytes); nothing of this command was sent. \
                                        Try again later, or send smaller commands";
 
-/// Whether the connection of a client is served further.
+/// `true` if the connection of a client is served further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Continue,
@@ -89,7 +89,7 @@ impl Identity {
         self.is_admitted = !self.has_password;
     }
 
-    /// Whether the limits of clients that have not logged in apply.
+    /// `true` if the limits of clients that have not logged in apply.
     pub(super) fn is_stranger(&self) -> bool {
         !self.is_admitted || (!self.is_known && self.limits_strangers)
     }

@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends and every command that was read has its reply.
+    /// `true` if the connection ends and every command that was read has its reply.
     pub(super) fn has_answered_all(&self) -> bool {
         self.ends && self.buf.is_empty() && self.may_serve()
     }
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Whether another client with the same tokens received `FENCED` while this one is idle. A client with
+    /// `true` if another client with the same tokens received `FENCED` while this one is idle. A client with
     /// watched keys, a transaction or a subscription must receive the error itself.
     pub(super) fn is_superseded(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_refused())

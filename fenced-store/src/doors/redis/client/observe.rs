@@ -16,7 +16,7 @@ use super::Client;
 use crate::store::{FenceOutcome, StoreError};
 
 impl Client {
-    /// Whether the guard is in observe mode, in which nothing is refused.
+    /// `true` if the guard is in observe mode, in which nothing is refused.
     pub(super) fn observes(&self) -> bool {
         self.hub.port.guard.observer.mode() == Mode::Observe
     }

@@ -240,7 +240,7 @@ impl Client {
         }
     }
 
-    /// Whether a connection that is registered under the tokens exists, or none is needed.
+    /// `true` if a connection that is registered under the tokens exists, or none is needed.
     fn has_connection(&self) -> bool {
         self.profile.tokens.is_empty()
             || self.upstream.as_ref().is_some_and(|upstream| !upstream.is_broken())

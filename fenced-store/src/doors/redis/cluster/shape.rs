@@ -11,7 +11,7 @@ use super::super::resp::request::Command;
 /// Treatment of a command's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Whether the command runs under RESP3 inside of the script.
+    /// `true` if the command runs under RESP3 inside of the script.
     pub(super) is_native: bool,
     /// Conversion of the reply.
     pub(super) convert: Convert,
