@@ -69,7 +69,7 @@ impl Counters {
         );
         registry.register(
             "fence_quarantined_lanes",
-            "Lanes that wait for an operation whose outcome is not known",
+            "Lanes in quarantine",
             self.quarantined_lanes.clone(),
         );
         registry.register(

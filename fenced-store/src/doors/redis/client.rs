@@ -259,7 +259,7 @@ impl Client {
             Handling::Shared => match plan.touches {
                 Touches::Keys => true,
                 Touches::Everything => false,
-                _ => Listing::of(command).is_none(),
+                _ => Listing::from_command(command).is_none(),
             },
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             Handling::Script => upstream.is_own() && self.is_confined_for(command),

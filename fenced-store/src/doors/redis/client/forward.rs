@@ -170,7 +170,7 @@ impl Client {
         let upstream = self.with_room().await?;
         // In a transaction the names come in the reply to EXEC, among replies of any form.
         let listing = match self.transaction {
-            None => Listing::of(command.command()),
+            None => Listing::from_command(command.command()),
             Some(_) => None,
         };
         let raw = match listing {

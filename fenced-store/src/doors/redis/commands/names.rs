@@ -29,7 +29,7 @@ pub(crate) enum Listing {
 
 impl Listing {
     /// Returns the kind of listing in the reply to `command`, if any.
-    pub(crate) fn of(command: Command<'_>) -> Option<Self> {
+    pub(crate) fn from_command(command: Command<'_>) -> Option<Self> {
         let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
         if is(0, b"keys") || is(0, b"scan") || is_of_channels(command) {
             return Some(Self::All);
