@@ -27,16 +27,16 @@ use crate::store::{self, FenceStore, Fences, OpenError};
 /// Failure to start a guard: one sentence with the value and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The proxy's state folder.
+    /// The state folder of the proxy cannot be used.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
-    /// The Redis port.
+    /// The Redis port cannot be opened.
     #[error("the Redis port cannot start: {0}")]
     RedisPort(String),
-    /// A listen address.
+    /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -144,7 +144,9 @@ fn announce(guard: &Guard) {
     let stores = guard.stores();
     let mode = stores.mode.as_str();
     for store in stores.stores {
-        let (kind, target, guarantee) = (store.kind, store.target, store.guarantee.as_str());
+        let kind = store.kind;
+        let target = store.target;
+        let guarantee = store.guarantee.as_str();
         tracing::info!(kind, target, guarantee, mode, probe = store.probe, "a store is guarded");
         for gap in store.gaps {
             tracing::info!(kind, target, "gap: {gap}");

@@ -164,7 +164,8 @@ struct Worker {
 impl Worker {
     async fn run(mut self, mut queue: mpsc::Receiver<Waiting>) {
         let stop = self.kit.tasks.shutdown_token();
-        let (mut pause, mut is_well) = (Duration::ZERO, false);
+        let mut pause = Duration::ZERO;
+        let mut is_well = false;
         loop {
             tokio::select! {
                 biased;

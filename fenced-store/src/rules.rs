@@ -50,7 +50,7 @@ use target::{Part, Target};
 pub enum Protection {
     /// Operations need a token of this lock.
     Lock {
-        /// The lock.
+        /// Lock whose token is needed.
         lock: LockName,
         /// Reads need no token.
         unfenced_reads: bool,

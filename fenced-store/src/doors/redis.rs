@@ -180,7 +180,8 @@ impl Port {
             return;
         }
         if self.ended.try_send(ended).is_err() {
-            // A registration left behind costs a line in Redis, and a needless kill when the mark is raised.
+            // A registration left behind costs a line in Redis, and a needless kill when the mark
+            // is raised.
             tracing::warn!("too many connections end at once; a registration stays in Redis");
         }
     }

@@ -213,7 +213,8 @@ impl Pattern {
 
     /// Returns at least the keys that match and begin with `lead`, each without it.
     pub(super) fn forced_under(&self, lead: &[u8]) -> Vec<Forced> {
-        let (mut rest, mut literal) = (lead, self.lead.as_slice());
+        let mut rest = lead;
+        let mut literal = self.lead.as_slice();
         for index in 0..=self.wilds.len() {
             let Some(behind) = rest.strip_prefix(literal) else {
                 let forced = literal.strip_prefix(rest).map(<[u8]>::to_vec);

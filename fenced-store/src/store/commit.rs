@@ -264,7 +264,9 @@ impl Writer {
             Ok(transaction) => transaction,
             Err(error) => return self.abandon(vec![first], &error, Poisoning::BeforeCommit),
         };
-        let (mut changed, mut bytes, mut next) = (false, 0, Some(first));
+        let mut changed = false;
+        let mut bytes = 0;
+        let mut next = Some(first);
         while let Some(mut job) = next {
             bytes += job.bytes();
             let result = job.run(&transaction);

@@ -194,7 +194,9 @@ impl Drop for Redis {
 
 #[test]
 fn redis_equals_memory() {
-    let (redis, runtime, kit) = (Redis::start(), runtime(), Kit::new("test"));
+    let redis = Redis::start();
+    let runtime = runtime();
+    let kit = Kit::new("test");
     let url: StoreUrl = redis.url.parse().unwrap();
     let next = std::cell::Cell::new(0);
     let same = |steps: Vec<StoreStep>| {

@@ -104,13 +104,13 @@ impl fmt::Display for StoreUrl {
 /// A store that cannot be used, with the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The data folder.
+    /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Redis.
+    /// Redis cannot be used.
     #[error("{0}")]
     Redis(String),
-    /// Memory, which failed its probe.
+    /// The memory store failed its probe.
     #[error("memory: {0}")]
     Memory(String),
 }
@@ -150,7 +150,7 @@ pub async fn open(
 /// A store that has proved its guarantee.
 #[derive(Debug)]
 pub struct Opened {
-    /// The store.
+    /// Store, ready for use.
     pub store: Arc<dyn FenceStore>,
     /// Backend of a Redis port.
     pub(crate) redis: Option<Behind>,

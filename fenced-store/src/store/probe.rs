@@ -90,7 +90,8 @@ async fn races(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<(), String> {
             let fence = fence(token, ids::lease_id())?;
             racers.push(kit.tasks.spawn(async move { store.seal(fence).await }));
         }
-        let (mut won, mut lost) = (0, 0);
+        let mut won = 0;
+        let mut lost = 0;
         for racer in racers {
             match word(&racer.await.map_err(text)?.map_err(text)?) {
                 "applied" => won += 1,

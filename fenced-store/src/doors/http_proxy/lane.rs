@@ -52,9 +52,9 @@ pub enum Event {
     },
     /// The content of an [`Action::Persist`] is durable.
     Persisted {
-        /// The mark.
+        /// Raised mark, if any.
         mark: Option<Mark>,
-        /// The intent.
+        /// Operation whose intent it is, if any.
         intent: Option<OpId>,
     },
     /// A forwarded operation has its reply, or was certainly never sent.
@@ -86,7 +86,7 @@ pub enum Event {
 pub enum Action {
     /// Make both durable in one step, then send [`Event::Persisted`].
     Persist {
-        /// The mark.
+        /// Raised mark, if any.
         mark: Option<Mark>,
         /// The intent to forward this write.
         intent: Option<OpId>,

@@ -249,7 +249,11 @@ fn step() -> impl Strategy<Value = LaneStep> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1024, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 1024,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn nothing_lower_takes_effect_after_anything_higher(

@@ -84,7 +84,8 @@ fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
             Code::Forbidden,
             format!(
                 "DENIED it deletes the keys of every lock, and by {rule} they belong to more locks than \
-                 a connection can hold; delete keys by name, or let an operator run it on Redis itself"
+                 a connection can hold; delete keys by name, or let an operator run it on Redis \
+                 itself"
             ),
         ),
     }

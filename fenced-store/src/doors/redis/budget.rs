@@ -196,7 +196,8 @@ mod tests {
     #[test]
     fn released_bytes_can_be_used_again() {
         let budget = Budget::new(1000, 1000);
-        let (mut one, mut two) = (charge(&budget), charge(&budget));
+        let mut one = charge(&budget);
+        let mut two = charge(&budget);
         assert!(one.set(FREE) && one.set(FREE + 900) && two.set(FREE + 100));
         assert!(one.set(FREE + 50), "a smaller size is always allowed");
         assert!(two.set(FREE + 950));
@@ -225,7 +226,8 @@ mod tests {
     #[test]
     fn a_buffer_that_grows_without_progress_is_evicted_itself() {
         let budget = Budget::new(1000, 800);
-        let (mut unread, mut other) = (charge(&budget), charge(&budget));
+        let mut unread = charge(&budget);
+        let mut other = charge(&budget);
         assert!(unread.set(FREE + 500) && other.set(FREE + 400));
         assert!(!unread.set(FREE + 601));
         assert!(!other.is_evicted());
@@ -234,7 +236,8 @@ mod tests {
     #[test]
     fn one_buffer_has_its_share_alone() {
         let budget = Budget::new(1000, 100);
-        let (mut large, mut other) = (charge(&budget), charge(&budget));
+        let mut large = charge(&budget);
+        let mut other = charge(&budget);
         assert!(other.set(FREE + 250));
         assert!(!large.set(FREE + 251));
         assert!(!other.is_evicted(), "it costs others nothing");

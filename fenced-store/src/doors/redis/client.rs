@@ -1,4 +1,5 @@
-//! A client of one Redis: reads its commands, checks their keys against its tokens, and forwards them.
+//! A client of one Redis: reads its commands, checks their keys against its tokens, and forwards
+//! them.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -58,8 +59,8 @@ pub(super) struct Client {
     identity: Identity,
     keys: Vec<KeyUse>,
     scratch: String,
-    /// Profile of its connections to Redis. They are registered under the tokens of the identity, but
-    /// in observe mode under none.
+    /// Profile of its connections to Redis. They are registered under the tokens of the identity,
+    /// but in observe mode under none.
     profile: ConnectionProfile,
     upstream: Option<Rc<Upstream>>,
     /// State of an own connection; `None` on a shared one.
@@ -71,8 +72,8 @@ pub(super) struct Client {
     /// Clients that hold the same tokens.
     group: Option<Rc<TokenGroup>>,
     transaction: Option<Transaction>,
-    /// The client watched keys on a connection that was lost, so they may have changed unseen: the next
-    /// EXEC fails, as it does in Redis after a change.
+    /// The client watched keys on a connection that was lost, so they may have changed unseen: the
+    /// next EXEC fails, as it does in Redis after a change.
     lost_watch: bool,
 }
 
@@ -107,8 +108,8 @@ fn is_special(name: &[u8]) -> bool {
     names.iter().any(|special| name.eq_ignore_ascii_case(special))
 }
 
-/// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not earlier:
-/// a pipeline that Redis receives in one piece is answered in one piece.
+/// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not
+/// earlier: a pipeline that Redis receives in one piece is answered in one piece.
 async fn kicked<T>(
     upstream: Option<Rc<Upstream>>,
     outbox: &Outbox,
@@ -165,7 +166,8 @@ impl Client {
         }
     }
 
-    /// Serves the client until it disconnects, or until `stop` and the replies to all commands sent.
+    /// Serves the client until it disconnects, or until `stop` and the replies to all commands
+    /// sent.
     pub(super) async fn serve(mut self, stop: CancellationToken) {
         while self.serve_buffered().await == Flow::Continue
             && self.wait(&stop).await == Flow::Continue
@@ -218,8 +220,8 @@ impl Client {
         next
     }
 
-    /// Replies to bytes that are no command. Bytes behind them cannot be parsed; earlier commands still
-    /// receive their replies.
+    /// Replies to bytes that are no command. Bytes behind them cannot be parsed; earlier commands
+    /// still receive their replies.
     async fn refuse_bytes(&mut self, error: &ProtocolError) -> Flow {
         self.outbox.error(&format!("ERR {error}"));
         self.settled().await;
@@ -238,8 +240,8 @@ impl Client {
         !self.outbox.is_full()
     }
 
-    /// Fast path: forwards a command that needs nothing but the connection that exists. Returns `false`
-    /// without an effect for any other command.
+    /// Fast path: forwards a command that needs nothing but the connection that exists. Returns
+    /// `false` without an effect for any other command.
     fn forward_at_once(&mut self, len: usize) -> bool {
         let Some(upstream) = &self.upstream else { return false };
         if self.refused.is_some()
@@ -346,7 +348,8 @@ impl Client {
         }
     }
 
-    /// `true` if messages may arrive on an own connection. In RESP3 the guard does not know when that ends.
+    /// `true` if messages may arrive on an own connection. In RESP3 the guard does not know when
+    /// that ends.
     fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
         own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
     }
@@ -358,8 +361,8 @@ impl Client {
         })
     }
 
-    /// `true` if the client is read although nothing more is served now: a blocking command may block for
-    /// ever, and only a read shows that its client has disconnected.
+    /// `true` if the client is read although nothing more is served now: a blocking command may
+    /// block for ever, and only a read shows that its client has disconnected.
     fn reads_ahead(&self) -> bool {
         self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
     }

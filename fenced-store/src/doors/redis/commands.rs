@@ -89,15 +89,10 @@ pub(crate) enum Handling {
     Own,
     /// EVAL, EVALSHA, FCALL and their read-only forms: an own connection, confined to the keys.
     Script,
-    /// MULTI.
     Multi,
-    /// EXEC.
     Exec,
-    /// DISCARD.
     Discard,
-    /// WATCH.
     Watch,
-    /// UNWATCH.
     Unwatch,
     /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE.
     Subscribe,
@@ -110,37 +105,21 @@ pub(crate) enum Handling {
 /// A command that the guard itself replies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
-    /// AUTH.
     Auth,
-    /// HELLO.
     Hello,
-    /// SELECT.
     Select,
-    /// QUIT.
     Quit,
-    /// RESET.
     Reset,
-    /// CLIENT SETNAME.
     ClientSetName,
-    /// CLIENT GETNAME.
     ClientGetName,
-    /// CLIENT SETINFO.
     ClientSetInfo,
-    /// CLIENT ID.
     ClientId,
-    /// CLIENT INFO.
     ClientInfo,
-    /// CLIENT LIST.
     ClientList,
-    /// CLIENT UNBLOCK.
     ClientUnblock,
-    /// CONFIG GET.
     ConfigGet,
-    /// ACL WHOAMI.
     AclWhoAmI,
-    /// MODULE LIST.
     ModuleList,
-    /// FENCE.
     Fence,
 }
 

@@ -117,7 +117,8 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
         let (_read, write) = stream.into_split();
-        let (mut out, mut expected) = (Out::default(), Vec::new());
+        let mut out = Out::default();
+        let mut expected = Vec::new();
         for round in 0..200_u32 {
             let size = if round % 3 == 0 { LARGE + round as usize } else { 100 };
             let piece = vec![round as u8; size];

@@ -1,8 +1,8 @@
 //! Replies to one client, in the order of its commands.
 //!
-//! The reply to a forwarded command is *expected*: it arrives from an upstream connection later. A reply
-//! by the guard itself waits behind the expected replies of earlier commands. A client has commands on
-//! one upstream connection at a time, so replies need no numbers.
+//! The reply to a forwarded command is *expected*: it arrives from an upstream connection later. A
+//! reply by the guard itself waits behind the expected replies of earlier commands. A client has
+//! commands on one upstream connection at a time, so replies need no numbers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -180,8 +180,8 @@ impl Outbox {
         self.end_wait(inner);
     }
 
-    /// Holds a part of the next expected reply. One that exceeds the budget is dropped: its client has
-    /// received nothing of it, and can receive an error in its place.
+    /// Holds a part of the next expected reply. One that exceeds the budget is dropped: its client
+    /// has received nothing of it, and can receive an error in its place.
     pub(super) fn hold(&self, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.end.is_some() || inner.is_held_lost {
@@ -299,8 +299,8 @@ impl Outbox {
         self.write();
     }
 
-    /// Writes what the socket takes now, for other tasks than the client's, which is woken if something
-    /// is left to write.
+    /// Writes what the socket takes now, for other tasks than the client's, which is woken if
+    /// something is left to write.
     pub(super) fn flush_and_wake(&self) {
         if !self.write() {
             self.wake.notify_one();

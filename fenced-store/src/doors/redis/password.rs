@@ -26,9 +26,10 @@ const CHECK: &str = "redis-password-file";
 const NOAUTH: &str = "NOAUTH Authentication required.";
 /// Redis' reply to HELLO from such a client.
 pub(super) const NOAUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, \
-                                       otherwise the HELLO <proto> AUTH <user> <pass> option can be used to \
-                                       authenticate the client and select the RESP protocol version at the \
-                                       same time";
+                                       otherwise the HELLO <proto> AUTH <user> <pass> option can \
+                                       be used to \
+                                       authenticate the client and select the RESP protocol \
+                                       version at the same time";
 
 /// Password in a file, which is read again when it changes. Clones share it.
 #[derive(Clone, Debug)]

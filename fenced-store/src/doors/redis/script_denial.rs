@@ -103,8 +103,8 @@ impl<'r> Denial<'r> {
                 let held = if held.is_empty() { "no token".to_owned() } else { held.join(", ") };
                 format!(
                     ", with {held}. A key that a script builds needs a rule of a held lock, or an \
-                     @open rule, that covers every name behind a text (PATTERN:**); other keys have \
-                     to be declared in KEYS. Acquire the lock of that key, or declare it"
+                     @open rule, that covers every name behind a text (PATTERN:**); other keys \
+                     have to be declared in KEYS. Acquire the lock of that key, or declare it"
                 )
             }
         };

@@ -1,4 +1,5 @@
-//! One connection to Redis that carries the commands of one client, or of many with the same tokens.
+//! One connection to Redis that carries the commands of one client, or of many with the same
+//! tokens.
 //!
 //! It was registered under its tokens before it exists here (see [`connect`]), so a command on it
 //! takes effect before a higher token is admitted, or never. Commands are sent unchanged; replies

@@ -15,7 +15,8 @@ fn globs(patterns: &KeyPatterns) -> Vec<String> {
 
 /// Matches as Redis does (stringmatchlen), as a second implementation.
 fn redis_matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut pattern, mut text) = (pattern, text);
+    let mut pattern = pattern;
+    let mut text = text;
     while let (Some(&sign), Some(&byte)) = (pattern.first(), text.first()) {
         match sign {
             b'*' => {
@@ -216,7 +217,8 @@ fn filling() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// The rules allow every key that the patterns allow in Redis, and none of these is Fencepost's own.
+    /// The rules allow every key that the patterns allow in Redis, and none of these is Fencepost's
+    /// own.
     #[test]
     fn patterns_allow_nothing_that_the_rules_refuse(
         texts in prop::collection::vec(rule(), 0..5),

@@ -39,7 +39,8 @@ fn pattern_and_key() -> impl Strategy<Value = (String, Vec<u8>)> {
     let change = (0..4u8, any::<prop::sample::Index>(), any::<u8>());
     (prop::collection::vec(segment, 1..4), prop::bool::ANY, change).prop_map(
         |(segments, open_ended, (change, at, byte))| {
-            let (mut pattern, mut key) = (String::new(), Vec::new());
+            let mut pattern = String::new();
+            let mut key = Vec::new();
             let count = segments.len();
             for (index, (before, wild, after, filling, separator)) in
                 segments.into_iter().enumerate()
@@ -155,7 +156,9 @@ proptest! {
                     DefaultRule::Open => prop_assert_eq!(word.unwrap(), "@open"),
                     DefaultRule::Deny => prop_assert_eq!(word.unwrap(), "@deny"),
                     DefaultRule::Fenced => match std::str::from_utf8(&key) {
-                        Ok(key) if LockName::new(key).is_ok() => prop_assert_eq!(word.unwrap(), key),
+                        Ok(key) if LockName::new(key).is_ok() => {
+                            prop_assert_eq!(word.unwrap(), key);
+                        }
                         _ => prop_assert!(word.is_err()),
                     },
                 }

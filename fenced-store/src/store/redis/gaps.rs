@@ -7,8 +7,8 @@ use service_kit::health::Status;
 pub(super) fn target_gap(target: &RedisTarget) -> Option<String> {
     let text = if target.is_sentinel() {
         "Sentinels select the Redis: best effort. A failover may lose the last marks and their data \
-         together, and a master that is cut off from the sentinels serves until it learns of it; an \
-         old holder's writes can then take effect until the new holder reaches the new master."
+         together, and a master that is cut off from the sentinels serves until it learns of it; \
+         an old holder's writes can then take effect until the new holder reaches the new master."
     } else if target.is_cluster() {
         "In a cluster the objects, and each slot before the Redis port, have marks of their own: the \
          port refuses an old holder in a slot once the new one has touched that slot. A failover \

@@ -167,7 +167,8 @@ pub(crate) async fn end(
 async fn await_gone(wire: &mut dyn Wire, client_ids: &[u64]) -> Result<(), Failed> {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST").arg("ID").arg(client_ids);
-    let (mut waited, mut pause) = (Duration::ZERO, FIRST_PAUSE);
+    let mut waited = Duration::ZERO;
+    let mut pause = FIRST_PAUSE;
     while !call_text(wire, &list).await?.trim().is_empty() {
         if waited >= GONE_WITHIN {
             return Err(format!("Redis still lists clients {client_ids:?} after they were killed"));

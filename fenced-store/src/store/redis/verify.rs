@@ -110,8 +110,8 @@ pub(crate) fn judge(info: &str) -> Result<(), String> {
     }
 }
 
-/// Status of this Redis' persistence. A crash loses marks and data together, but then a holder whose
-/// token was refused before may write again.
+/// Status of this Redis' persistence. A crash loses marks and data together, but then a holder
+/// whose token was refused before may write again.
 fn persistence(info: &str, fsync: Option<&str>) -> Status {
     match (info_field(info, "aof_enabled"), fsync) {
         (Some("1"), Some("always")) => Status::Ok,
@@ -132,10 +132,12 @@ fn persistence(info: &str, fsync: Option<&str>) -> Status {
 /// eviction policy, or demoted the process.
 const VERIFY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Updates readiness with the link, and verifies its Redis periodically. A Redis that fails takes the
-/// link down: operations are refused until it passes.
+/// Updates readiness with the link, and verifies its Redis periodically. A Redis that fails takes
+/// the link down: operations are refused until it passes.
 pub(super) fn follow(link: &RedisLink, kit: &Kit) {
-    let (mut states, health, link) = (link.watch(), kit.health.clone(), link.clone());
+    let mut states = link.watch();
+    let health = kit.health.clone();
+    let link = link.clone();
     let stop = kit.tasks.shutdown_token();
     kit.tasks.spawn(async move {
         loop {

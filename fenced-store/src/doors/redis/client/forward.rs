@@ -355,8 +355,9 @@ impl Client {
             && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
     }
 
-    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an unknown number
-    /// of replies. Returns `None` if the mode ended before this command, which is then like any other.
+    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an
+    /// unknown number of replies. Returns `None` if the mode ended before this command, which is
+    /// then like any other.
     async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Flow> {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);

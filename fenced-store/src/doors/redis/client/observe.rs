@@ -1,8 +1,8 @@
 //! Observe mode: what would be refused is counted and logged, and passes.
 //!
-//! Tokens raise marks, so that stale ones are recognised, but no connection is registered under them and
-//! none is ended: they fence nothing. A command's token is compared with the marks that this guard
-//! remembers, without a round trip to Redis.
+//! Tokens raise marks, so that stale ones are recognised, but no connection is registered under
+//! them and none is ended: they fence nothing. A command's token is compared with the marks that
+//! this guard remembers, without a round trip to Redis.
 
 use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;

@@ -69,8 +69,8 @@ impl Session for Client {
         planned.map_err(|refused| Refusal::Line(refused.0))
     }
 
-    /// Registers a connection under the tokens at once, so that a stale token is refused and a new one
-    /// takes over before the reply.
+    /// Registers a connection under the tokens at once, so that a stale token is refused and a new
+    /// one takes over before the reply.
     async fn hold(&mut self, tokens: HeldTokens, protocol: Protocol) -> Result<(), Refusal> {
         let is_same = tokens == self.identity.tokens && protocol == self.profile.protocol;
         if is_same && self.refused.is_none() && self.has_connection() {
@@ -210,8 +210,8 @@ impl Session for Client {
 }
 
 impl Client {
-    /// Replies to a command of the guard inside MULTI. Redis queues look-ups, so a script that returns the
-    /// reply is queued in their place. The other commands cannot be queued.
+    /// Replies to a command of the guard inside MULTI. Redis queues look-ups, so a script that
+    /// returns the reply is queued in their place. The other commands cannot be queued.
     pub(super) async fn local_in_transaction(
         &mut self,
         local: Local,

@@ -1,4 +1,5 @@
-//! Conversion of replies that passed through a script to the replies that the command would have given.
+//! Conversion of replies that passed through a script to the replies that the command would have
+//! given.
 //!
 //! Lua knows neither RESP2's two kinds of nil nor RESP3's null inside of an array (the array would
 //! end there). So a command runs under RESP2 inside of the script, where every reply survives but

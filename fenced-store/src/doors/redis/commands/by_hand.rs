@@ -44,7 +44,8 @@ const fn keys_plan(handling: Handling) -> Plan {
     plan_of(handling, Touches::Keys)
 }
 
-/// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE key\].
+/// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE
+/// key\].
 fn sort(
     stores: bool,
     name: &str,
@@ -143,7 +144,8 @@ fn streams(group: bool, command: Command<'_>, keys: &mut Vec<KeyUse>) -> Result<
 }
 
 /// GEORADIUS key longitude latitude radius unit and GEORADIUSBYMEMBER key member radius unit, with
-/// \[WITHCOORD\] \[WITHDIST\] \[WITHHASH\] \[COUNT n \[ANY\]\] \[ASC|DESC\] \[STORE key|STOREDIST key\].
+/// \[WITHCOORD\] \[WITHDIST\] \[WITHHASH\] \[COUNT n \[ANY\]\] \[ASC|DESC\] \[STORE key|STOREDIST
+/// key\].
 fn radius(
     first_option: usize,
     command: Command<'_>,
@@ -165,9 +167,12 @@ fn radius(
     Ok(keys_plan(Handling::Shared))
 }
 
-/// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\] \[NOLOOP\].
+/// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\]
+/// \[NOLOOP\].
 fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
-    let (mut broadcasts, mut prefixes, mut reaches_own) = (false, 0, false);
+    let mut broadcasts = false;
+    let mut prefixes = 0;
+    let mut reaches_own = false;
     let mut options = Options::from(command, 3);
     while let Some((at, word)) = options.next() {
         if is(word, "BCAST") {

@@ -21,7 +21,6 @@ pub(super) struct Meta {
     flags: Vec<String>,
     /// Key positions.
     pub(super) specs: Vec<Option<Spec>>,
-    /// Subcommands.
     pub(super) subcommands: Vec<Meta>,
 }
 

@@ -16,7 +16,8 @@ const DEPTH_MAX: u32 = 3;
 
 /// Error in place of a reply that is too large to be held.
 pub(crate) const TOO_LARGE: &str = "DENIED the reply lists more names than the guard may hold for one \
-                                    client (--max-redis-buffer-bytes); use SCAN, or a narrower pattern";
+                                    client (--max-redis-buffer-bytes); use SCAN, or a narrower \
+                                    pattern";
 
 /// A command whose reply lists names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,8 @@ fn copy(reply: &[u8], from: usize, depth: u32, out: &mut Vec<u8>) -> Option<usiz
     let depth = depth.checked_sub(1)?;
     let (head, mut at) = line(reply, from)?;
     let count: usize = std::str::from_utf8(head).ok()?.parse().ok()?;
-    let (mut kept, mut values) = (0, Vec::new());
+    let mut kept = 0;
+    let mut values = Vec::new();
     for _ in 0..count {
         let begin = values.len();
         let next = copy(reply, at, depth, &mut values)?;

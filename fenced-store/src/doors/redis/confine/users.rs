@@ -105,7 +105,8 @@ impl AclUsers {
 /// Removes the users of guards that ended without doing so: those of this namespace that no
 /// connection uses.
 pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace: &str) {
-    let (mut users, mut clients) = (redis::cmd("ACL"), redis::cmd("CLIENT"));
+    let mut users = redis::cmd("ACL");
+    let mut clients = redis::cmd("CLIENT");
     users.arg("USERS");
     clients.arg("LIST");
     // A guard without the right to list users has made none.

@@ -43,7 +43,9 @@ pub(crate) fn requests(stream: &[u8]) {
 fn commands(stream: &[u8], piece: usize, limits: RequestLimits) -> Commands {
     let mut parser = RequestParser::new(limits);
     let mut found = Commands::default();
-    let (mut start, mut end, mut promised) = (0, 0, 0);
+    let mut start = 0;
+    let mut end = 0;
+    let mut promised = 0;
     while end < stream.len() {
         end = if piece == 0 { stream.len() } else { (end + piece).min(stream.len()) };
         while start < end {

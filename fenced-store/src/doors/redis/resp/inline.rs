@@ -120,7 +120,8 @@ mod tests {
     use super::*;
 
     fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
-        let (mut text, mut ranges) = (Vec::new(), Vec::new());
+        let mut text = Vec::new();
+        let mut ranges = Vec::new();
         split(line, 8, &mut text, &mut ranges)?;
         Ok(ranges.into_iter().map(|range| text[range].to_vec()).collect())
     }

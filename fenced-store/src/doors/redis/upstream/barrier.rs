@@ -74,7 +74,8 @@ impl Barrier {
 
     /// Returns the replies outside of the subscriber mode, and in it.
     fn replies(&self) -> [BytesMut; 2] {
-        let (mut plain, mut subscribed) = (BytesMut::new(), BytesMut::new());
+        let mut plain = BytesMut::new();
+        let mut subscribed = BytesMut::new();
         encode::bulk(&mut plain, self.word.as_bytes());
         encode::request(&mut subscribed, ["pong", &self.word]);
         [plain, subscribed]

@@ -297,7 +297,8 @@ impl RawWire {
     }
 
     async fn reply(&mut self) -> Result<Value, Failed> {
-        let (mut scanner, mut scanned) = (ReplyScanner::new(), 0);
+        let mut scanner = ReplyScanner::new();
+        let mut scanned = 0;
         loop {
             let scan = scanner.scan(&self.buf[scanned..]);
             let scan = scan.map_err(|error| self.broken(&error.to_string()))?;

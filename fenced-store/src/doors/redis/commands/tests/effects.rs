@@ -28,7 +28,8 @@ fn nothing_happens_to_keys_that_were_not_found() {
     let mut events = listener.as_pubsub();
     events.psubscribe("__keyspace@*__:*").unwrap();
     events.subscribe("mark").unwrap();
-    let (mut changed, mut vain) = (0, Vec::new());
+    let mut changed = 0;
+    let mut vain = Vec::new();
     for line in SAMPLES.lines() {
         redis.line("FLUSHALL").unwrap();
         FIXTURES.lines().for_each(|line| drop(redis.line(line).unwrap()));

@@ -115,7 +115,8 @@ pub(super) fn variants(line: &str) -> Vec<Vec<String>> {
 fn no_order_of_words_hides_a_key_from_the_guard() {
     let mut redis = Redis::start();
     let table = redis.table();
-    let (mut passed, mut refused) = (0, 0);
+    let mut passed = 0;
+    let mut refused = 0;
     for line in SAMPLES.lines() {
         let (planned, _) = plan_line(&table, line).unwrap();
         if matches!(planned.handling, Handling::Script | Handling::Watch) {

@@ -6,8 +6,9 @@ use super::*;
 /// Commands refused in every mode: they change the mode of a connection, or reach the guard's own
 /// keys, users or connections.
 const REFUSED: &str = "\
-    swapdb monitor acl debug failover module replconf shutdown psync replicaof slaveof sync client|capa \
-    asking cluster readonly readwrite script|debug client|kill client|pause client|unpause \
+    swapdb monitor acl debug failover module replconf shutdown psync replicaof slaveof sync \
+    client|capa asking cluster readonly readwrite script|debug client|kill client|pause \
+    client|unpause \
     client|no-evict client|import-source client|reply";
 
 /// Forms of these that pass, since they have entries of their own.

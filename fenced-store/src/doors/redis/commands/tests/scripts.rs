@@ -96,7 +96,8 @@ fn no_order_of_words_reaches_another_key_from_a_script() {
         let eval = ["EVAL", "return redis.pcall(unpack(ARGV))", "0"];
         real::run(script, &[&eval, line].concat())
     };
-    let (mut ran, mut tried) = (0, 0);
+    let mut ran = 0;
+    let mut tried = 0;
     for line in SAMPLES.lines() {
         let (plan, keys) = plan_line(&table, line).unwrap();
         if !plan.in_scripts || plan.handling == Handling::Script {

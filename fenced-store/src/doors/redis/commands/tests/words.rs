@@ -63,7 +63,8 @@ fn refusals_are_redis_own_words() {
     let table = redis.table();
     // Redis parses the options only if the key exists.
     redis.line("GEOADD g 1 1 m").unwrap();
-    let (is_7_0, mut different) = (redis.is_7_0(), Vec::new());
+    let is_7_0 = redis.is_7_0();
+    let mut different = Vec::new();
     for line in REFUSED.lines() {
         let theirs = redis.line(line).expect_err(line);
         let ours = plan_line(&table, line).expect_err(line);

@@ -84,7 +84,8 @@ fn unknown(command: Command<'_>) -> Vec<u8> {
 /// stopped.
 fn understood(stream: &[u8]) -> (Vec<u8>, Option<ProtocolError>) {
     let mut parser = RequestParser::new(LIMITS);
-    let (mut answers, mut rest) = (Vec::new(), stream);
+    let mut answers = Vec::new();
+    let mut rest = stream;
     loop {
         let len = match parser.parse(rest) {
             Ok(Parsed::Incomplete { .. }) => return (answers, None),
