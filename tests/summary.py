@@ -35,9 +35,10 @@ def main() -> None:
                 failures.append(f"{binary}: {found[1]}")
             if binary == "integration":
                 module = found[1].split("::")[0]
-                modules.setdefault(module, [now, now, 0])
-                modules[module][1] = now
-                modules[module][2] += 1
+                key = (len(binaries), module)
+                modules.setdefault(key, [now, now, 0])
+                modules[key][1] = now
+                modules[key][2] += 1
         elif found := TOTAL.match(line):
             passed += int(found[1])
             failed += int(found[2])
@@ -69,7 +70,7 @@ def report(phases, end, binaries, modules) -> None:
         print(f"{seconds:8.1f}  {name} ({count} tests)")
     if modules:
         print("by module of the integration tests, from its first result to its last:")
-        for name, (first, last, count) in sorted(modules.items(), key=lambda row: row[1][0] - row[1][1]):
+        for (_, name), (first, last, count) in sorted(modules.items(), key=lambda row: row[1][0] - row[1][1]):
             print(f"{last - first:8.1f}  {name} ({count} tests)")
 
 

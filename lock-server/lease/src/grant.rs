@@ -1,4 +1,4 @@
-//! A grant as its holder sees it.
+//! A grant from its holder's point of view.
 
 use fence_protocol::{LeaseId, Owner, Token};
 
@@ -7,22 +7,22 @@ use crate::Mode;
 /// A live lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
-    /// The id of the grant.
+    /// Id of the lease, chosen by the client.
     pub lease_id: LeaseId,
-    /// Its token.
+    /// Fencing token.
     pub token: Token,
-    /// Who holds it.
+    /// Owner named in the request.
     pub owner: Owner,
-    /// What remains, in milliseconds.
+    /// Remaining time to live, in milliseconds.
     pub remaining_ms: u64,
-    /// How long the acquire waited, in milliseconds.
+    /// Time that the acquire waited, in milliseconds.
     pub waited_ms: u64,
-    /// How it shares the lock.
+    /// Mode in which the lease shares the lock.
     pub mode: Mode,
 }
 
 impl Grant {
-    /// The grant `ms` milliseconds after its time was measured.
+    /// Returns the grant as it is `ms` milliseconds after its time was measured.
     pub fn later(self, ms: u64) -> Self {
         Self { remaining_ms: self.remaining_ms.saturating_sub(ms), ..self }
     }

@@ -1,21 +1,21 @@
-//! The bounds of a namespace.
+//! Bounds of a namespace.
 
-/// The bounds that a store keeps.
+/// Bounds that a store enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many may wait for one lock.
+    /// Most waiters of one lock.
     pub waiters_per_lock: usize,
-    /// How many shared leases may live on one lock at the same time.
+    /// Most live shared leases of one lock.
     pub shared_per_lock: usize,
-    /// How many may wait in all, in this process.
+    /// Most waiters of this process.
     pub waiters: usize,
-    /// How many locks may be held or remembered (memory and embedded).
+    /// Most locks held or remembered (memory and embedded).
     pub locks: usize,
-    /// How many sessions may live or be remembered.
+    /// Most sessions live or remembered.
     pub sessions: usize,
-    /// How many leases and waiting requests a session may have.
+    /// Most leases and waiting requests of one session.
     pub session_leases: usize,
-    /// For how long ended lease ids are remembered after a lock became idle, in milliseconds.
+    /// Time for which ended lease ids are remembered after a lock became idle, in milliseconds.
     pub ended_retention_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Every lock of a namespace, and the transitions between their states.
+//! All locks of a namespace, and the transitions between their states.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,80 +8,81 @@ use fence_protocol::{LeaseId, LockName, Token};
 use self::events::Reports;
 use self::groups::Group;
 use self::sessions::Sessions;
-use self::sharing::Sharing;
-pub use self::sharing::{Bond, Bonds, Related, lift};
+use self::shared::Sharing;
+pub use self::shared::{Bond, Bonds, Related, lift};
 use super::record::{GroupId, Record, Waiter};
 use super::tokens;
 use crate::{Grant, Limits, StoreError};
 
 mod answers;
-mod confirming;
+mod confirmations;
+mod departures;
 mod endings;
 mod events;
-mod granting;
+mod grants;
 mod groups;
-mod leaving;
-mod passing;
-mod pausing;
-mod reading;
-mod renewing;
+mod handover;
+mod pauses;
+mod queries;
+mod renewals;
 mod sessions;
-mod settling;
-mod sharing;
+mod settlement;
+mod shared;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-/// The answer to an acquire.
+/// Reply to an acquire.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply<T = Grant> {
-    /// Now.
+    /// An immediate result.
     Done(Result<T, StoreError>),
-    /// Later, as a [`Delivery`].
+    /// The result follows as a [`Delivery`].
     Queued,
 }
 
-/// An answer to somebody who waited.
+/// Reply to a waiter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
     /// The lock, or the first of several.
     pub lock: LockName,
-    /// The id that the waiter's acquire had.
+    /// Lease id of the waiter's acquire.
     pub lease_id: LeaseId,
-    /// What became of it.
+    /// The grant, or the refusal.
     pub result: Result<Grant, StoreError>,
-    /// The grants of the other locks, where there were several.
+    /// Grants of the other locks of a request for several.
     pub others: Vec<(LockName, Grant)>,
-    /// The server that the waiter is connected to; 0 where there is only one.
+    /// Server that the waiter is connected to; 0 if there is only one.
     pub server: u32,
 }
 
 impl Delivery {
-    /// Every lock that the request asked for and got.
+    /// Returns the locks that the request was granted.
     pub fn locks(&self) -> Vec<LockName> {
         let others = self.others.iter().map(|(lock, _)| lock.clone());
         std::iter::once(self.lock.clone()).chain(others).collect()
     }
 }
 
-/// Why somebody looks at a lock again.
+/// Reason for a timed check of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Alarm {
-    /// A lease may have expired, a lock-delay may be over, or the record may have become idle.
+    /// A lease expires, a lock-delay ends, or the record becomes idle.
     Record,
-    /// The waiter gives up.
+    /// The waiter times out.
     Waiter(LeaseId),
 }
 
-/// The locks of a namespace and the counter that their tokens come from.
+/// Locks of a namespace and the counter that their tokens come from.
 ///
-/// Invariants: `counter` is at least the highest token ever granted; the front of a queue is not
-/// admitted by what is live, or is a part of a group that is not admitted elsewhere (checked in debug
-/// builds after every step), so that nobody overtakes the queue and nobody waits for nothing.
+/// Invariants: `counter` is at least the highest token ever granted. After every transition
+/// (checked in debug builds) the front of a queue is not admitted by the live leases, or is a part
+/// of a group that is not admitted elsewhere: no request overtakes the queue, and no waiter is left
+/// waiting for a free lock.
 #[derive(Debug)]
 pub struct Machine {
     counter: u64,
-    /// Boxed, because a record moves whenever its lock changes, and the tree moves its neighbours then.
+    /// Boxed: a record moves whenever its lock changes, and the tree would move its neighbours too.
     records: BTreeMap<LockName, Box<Record>>,
     alarms: BTreeSet<(u64, LockName, Alarm)>,
     waiters: usize,
@@ -91,15 +92,15 @@ pub struct Machine {
     sessions: Sessions,
     groups: BTreeMap<GroupId, Group>,
     last_group: GroupId,
-    /// The locks whose first waiter may be served, until the step is over.
+    /// Locks whose first waiter may be served before the transition ends.
     passing: Vec<LockName>,
-    /// Where several servers share the namespace; see [`Machine::shared`].
+    /// Present if several servers share the namespace; see [`Machine::shared`].
     sharing: Option<Sharing>,
     reports: Reports,
 }
 
 impl Machine {
-    /// An empty namespace whose next token is above `counter`.
+    /// Creates an empty namespace whose next token is above `counter`.
     pub fn new(counter: u64, limits: Limits) -> Self {
         Self {
             counter,
@@ -118,14 +119,14 @@ impl Machine {
         }
     }
 
-    /// Takes a record over from a journal at `now_ms`, after the sessions.
+    /// Restores a record from a journal at `now_ms`. Sessions must be restored first.
     pub fn restore(&mut self, now_ms: u64, lock: LockName, mut record: Record) {
         self.counter = self.counter.max(record.highest_token());
         let bound: Vec<_> =
             record.holders.iter().filter_map(|h| Some((h.session?, h.lease_id))).collect();
         for (id, lease_id) in bound {
             if self.is_of_several() {
-                // A session that is not loaded may live: it is read before anything is decided.
+                // A session that is not loaded may live: it is read before any decision.
                 self.sessions.hold(id, &lock, lease_id);
             } else if self.sessions.get(id).is_some_and(|session| session.lives(now_ms).is_ok()) {
                 self.sessions.hold(id, &lock, lease_id);
@@ -139,17 +140,17 @@ impl Machine {
         self.put_back(lock, Box::new(record));
     }
 
-    /// The next token will be above `counter`; never lowers.
+    /// Raises the counter, so that the next token is above `counter`; never lowers it.
     pub fn raise_counter(&mut self, counter: u64) {
         self.counter = self.counter.max(counter);
     }
 
-    /// The highest token issued so far.
+    /// Returns the highest token issued so far.
     pub fn counter(&self) -> u64 {
         self.counter
     }
 
-    /// A token that no lease has. It is above every token issued before.
+    /// Issues a token that no lease has, above every token issued before.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`].
@@ -159,8 +160,9 @@ impl Machine {
         Ok(token)
     }
 
-    /// Lets pass what is due by now: leases, lock-delays, waiters' patience, sessions, idle records.
-    /// Every other step begins with it; where nothing is due it costs next to nothing.
+    /// Applies everything that is due: expired leases, lock-delays, waiters that time out,
+    /// sessions, idle records. Every other transition begins with it; if nothing is due, it costs
+    /// next to nothing.
     pub fn tick(&mut self, now_ms: u64) {
         self.resume(now_ms);
         self.tick_sessions(now_ms);
@@ -169,24 +171,24 @@ impl Machine {
             let Some((_, lock, alarm)) = self.alarms.pop_first() else { return };
             match alarm {
                 Alarm::Record => self.settle(now_ms, lock),
-                Alarm::Waiter(lease_id) => self.give_up(now_ms, &lock, lease_id),
+                Alarm::Waiter(lease_id) => self.time_out(now_ms, &lock, lease_id),
             }
             self.pass_on(now_ms);
         }
     }
 
-    /// When [`tick`](Self::tick) has something to do next.
+    /// Returns the time of the next change by [`tick`](Self::tick).
     pub fn next_alarm_ms(&self) -> Option<u64> {
         let lock = self.alarms.first().map(|(at_ms, _, _)| *at_ms);
         [lock, self.sessions.next_alarm_ms(), self.paused_until_ms()].into_iter().flatten().min()
     }
 
-    /// The answers for waiters that came up since the last call.
+    /// Takes the replies to waiters since the last call.
     pub fn take_deliveries(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
     }
 
-    /// The locks whose stored part changed since the last call; `None` means forget it.
+    /// Takes the locks whose stored part changed since the last call; `None` means delete it.
     pub fn take_changes(&mut self) -> Vec<(LockName, Option<&Record>)> {
         std::mem::take(&mut self.dirty)
             .into_iter()
@@ -197,12 +199,12 @@ impl Machine {
             .collect()
     }
 
-    /// What is known of a lock.
+    /// Returns the record of a lock.
     pub fn record(&self, lock: &LockName) -> Option<&Record> {
         self.records.get(lock).map(Box::as_ref)
     }
 
-    /// Whether there is something to make durable or to deliver.
+    /// Returns whether there are changes to make durable or replies to deliver.
     pub fn has_news(&self) -> bool {
         !self.dirty.is_empty() || !self.deliveries.is_empty() || self.sessions.is_dirty()
     }
@@ -215,7 +217,7 @@ impl Machine {
             self.waiters -= 1;
         }
         if let Some(id) = waiter.request.session {
-            self.sessions.wait_no_more(id, lock, waiter.request.lease_id);
+            self.sessions.remove_waiter(id, lock, waiter.request.lease_id);
             let with_session = self.sessions.has_ended(id);
             let bond = with_session.then_some(Bond::Ended);
             self.note_bond(id, lock, waiter.request.lease_id, bond);
@@ -223,8 +225,13 @@ impl Machine {
     }
 
     fn deliver(&mut self, lock: &LockName, waiter: &Waiter, result: Result<Grant, StoreError>) {
-        let (lock, lease_id, others) = (lock.clone(), waiter.request.lease_id, Vec::new());
-        self.deliveries.push(Delivery { lock, lease_id, result, others, server: waiter.server });
+        self.deliveries.push(Delivery {
+            lock: lock.clone(),
+            lease_id: waiter.request.lease_id,
+            result,
+            others: Vec::new(),
+            server: waiter.server,
+        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is known of one lock.
+//! State of one lock.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,63 +10,65 @@ use crate::{Acquire, Kind, Limits, Mode, StoreError};
 mod holders;
 mod reply;
 mod stored;
-mod waiting;
+mod stored_waiter;
 
 pub use holders::{Closed, Holder, Holders};
 pub use stored::{Reading, StoredClosed, StoredEnded, StoredHolder, StoredRecord};
-pub use waiting::{StoredWaiter, place_name, place_of};
+pub use stored_waiter::{StoredWaiter, place_name, place_of};
 
-/// For how long the waiter of another server outlives its patience here: that server is the one that
-/// answers it.
+/// Time for which a waiter of another server outlives its time-out here, in milliseconds: that
+/// server replies to it.
 const FOREIGN_PATIENCE_MS: u64 = 2_000;
 
-/// How many ended leases a lock remembers.
+/// Number of ended leases that a lock remembers.
 pub(super) const ENDED_KEPT: usize = 8;
 
-/// One lock: the live leases, who waits, and what ended lately.
+/// One lock: its live leases, waiters, and the leases that ended lately.
 ///
-/// Invariant: an exclusive lease or closed place is alone; permits are of one size, and beside no
+/// Invariant: an exclusive lease or lock-delay is alone; permits are of one size, and beside no
 /// other mode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The live leases. One may be past its time until somebody settles the record.
+    /// Live leases. One may be past its expiry until the record is settled.
     pub holders: Holders,
-    /// Places that nobody gets for a while.
+    /// Lock-delays in progress.
     pub closed: Vec<Closed>,
-    /// First come, first served.
+    /// Waiters in arrival order.
     pub queue: VecDeque<Waiter>,
-    /// Newest first, at most eight.
+    /// Ended leases, newest first, at most eight.
     pub ended: VecDeque<Ended>,
 }
 
-/// A request that waits in several queues: the server that took it, and a count.
+/// Id of a request that waits in several queues: the number of the server that took it, and a
+/// count.
 pub type GroupId = u64;
 
-/// Somebody in the queue.
+/// An entry in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiter {
-    /// What it asked for.
+    /// The request.
     pub request: Acquire,
     /// The request for several locks that this is a part of.
     pub group: Option<GroupId>,
-    /// Its place: above that of everybody before it in the queue.
+    /// Queue position: higher than that of every entry before it.
     pub place: u64,
-    /// The server that it is connected to.
+    /// Server that it is connected to.
     pub server: u32,
-    /// Since when it waits.
+    /// Begin of the wait.
     pub since_ms: u64,
-    /// When it gives up.
+    /// Time-out.
     pub until_ms: u64,
 }
 
 impl Waiter {
-    /// The moment at which `server` checks whether it has timed out.
+    /// Returns the time at which `server` checks whether it has timed out.
     pub fn patience_ms(&self, server: u32) -> u64 {
         let is_own = self.server == server;
         self.until_ms.saturating_add(if is_own { 0 } else { FOREIGN_PATIENCE_MS })
     }
 
-    /// Its client has asked again at another server. Returns whether that is news.
+    /// Moves the waiter to the server that its client has retried at. Returns whether that is a
+    /// change.
     pub fn move_to(&mut self, server: u32, now_ms: u64) -> bool {
         if self.server == server {
             return false;
@@ -79,33 +81,34 @@ impl Waiter {
 /// A lease that ended, or an id that was released before its acquire came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// The grant.
+    /// Id of the lease.
     pub lease_id: LeaseId,
     /// Its token, if it ever had one.
     pub token: Option<Token>,
-    /// Who held it.
+    /// Owner that held it.
     pub owner: Option<Owner>,
-    /// Which life of the owner held it.
+    /// Incarnation of the owner.
     pub incarnation: Option<Owner>,
-    /// How it ended.
+    /// Reason for its end.
     pub reason: EndReason,
-    /// What the operator who revoked it said.
+    /// Reason that the revoking operator gave.
     pub why: Option<Owner>,
-    /// For how long it was held.
+    /// Time for which it was held, in milliseconds.
     pub held_ms: u64,
-    /// When it ended.
+    /// Time of its end.
     pub at_ms: u64,
 }
 
 impl Ended {
-    /// What whoever asks with its id is told.
+    /// Returns the refusal of a request with its id.
     pub fn lost(&self) -> StoreError {
         StoreError::Lost { reason: self.reason, why: self.why.clone() }
     }
 }
 
 impl Record {
-    /// Whether a lease of this mode fits beside what is live and closed. The queue is not asked.
+    /// Returns whether a lease of this mode is compatible with the live leases and lock-delays,
+    /// regardless of the queue.
     pub fn admits(&self, mode: Mode, limits: &Limits) -> bool {
         let taken = self.holders.len() + self.closed.len();
         match mode {
@@ -115,55 +118,55 @@ impl Record {
         }
     }
 
-    /// Whether a request of this mode would be granted at once.
+    /// Returns whether a request of this mode would be granted at once.
     pub fn is_open_to(&self, mode: Mode, limits: &Limits) -> bool {
         self.queue.is_empty() && self.admits(mode, limits)
     }
 
-    /// How the live leases and closed places share the lock: all of them alike.
+    /// Returns the mode that all live leases and lock-delays share.
     fn mode(&self) -> Option<Mode> {
         let held = self.holders.first().map(|holder| holder.mode);
         held.or_else(|| self.closed.first().map(|closed| closed.mode))
     }
 
-    /// As what the lock is in use.
+    /// Returns the kind that the lock is in use as.
     pub fn kind(&self) -> Option<Kind> {
         let mode = self.mode().or_else(|| self.queue.front().map(|waiter| waiter.request.mode));
         mode.map(Mode::kind)
     }
 
-    /// The live lease, where it is exclusive.
+    /// Returns the live lease, if it is exclusive.
     pub fn exclusive(&self) -> Option<&Holder> {
         self.holders.first().filter(|holder| holder.mode == Mode::Exclusive)
     }
 
-    /// Whether nothing but ended ids is left.
+    /// Returns whether nothing but ended ids is left.
     pub fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.closed.is_empty() && self.queue.is_empty()
     }
 
-    /// How the lease with this id ended, if that is remembered.
+    /// Returns the end of the lease with this id, if it is remembered.
     pub fn ended(&self, lease_id: LeaseId) -> Option<&Ended> {
         self.ended.iter().find(|ended| ended.lease_id == lease_id)
     }
 
-    /// The place in the queue.
+    /// Returns the index in the queue.
     pub fn position(&self, lease_id: LeaseId) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.request.lease_id == lease_id)
     }
 
-    /// The lease ids in the queue.
+    /// Returns the lease ids in the queue.
     pub fn waiting_ids(&self) -> BTreeSet<LeaseId> {
         self.queue.iter().map(|waiter| waiter.request.lease_id).collect()
     }
 
-    /// The place behind everybody in the queue.
+    /// Returns a queue position behind all entries.
     pub fn next_place(&self) -> u64 {
         self.queue.back().map_or(1, |last| last.place.saturating_add(1))
     }
 
-    /// Ends a live lease and remembers how. Where it ended without its holder's word, its place stays
-    /// closed for its lock-delay.
+    /// Ends a live lease and remembers its end. If it ended without a release, its lock-delay
+    /// begins.
     pub fn end(
         &mut self,
         lease_id: LeaseId,
@@ -189,20 +192,20 @@ impl Record {
         Some(ended)
     }
 
-    /// Remembers an ended id; the oldest makes room.
+    /// Remembers an ended id, and forgets the oldest beyond the limit.
     pub fn remember(&mut self, ended: Ended) {
         self.ended.push_front(ended);
         self.ended.truncate(ENDED_KEPT);
     }
 
-    /// Until when ended ids are remembered; `None` where there are none.
+    /// Returns the time until which ended ids are remembered; `None` without any.
     pub fn idle_until_ms(&self, retention_ms: u64) -> Option<u64> {
-        // Not in the order of their ends: where servers share a clock, a lease ended when its time was
-        // over, and not when that was noticed.
+        // They are not ordered by their ends: with a shared clock, a lease ends at its expiry, not
+        // when a server notices it.
         self.ended.iter().map(|ended| ended.at_ms + retention_ms).max()
     }
 
-    /// The highest token that the record mentions: the counter is never below it.
+    /// Returns the highest token that the record mentions: the counter is never below it.
     pub fn highest_token(&self) -> u64 {
         let held = self.holders.iter().map(|holder| holder.token);
         let closed = self.closed.iter().map(|closed| closed.token);
@@ -211,22 +214,22 @@ impl Record {
     }
 }
 
-/// When something changes by itself.
+/// Changes by time.
 impl Record {
-    /// When the next lease ends that no session keeps, or the next closed place opens.
+    /// Returns the next end of a lease that is not bound to a session, or of a lock-delay.
     pub fn next_ms(&self) -> Option<u64> {
         let unbound = self.holders.iter().filter(|holder| holder.session.is_none());
         let leases = unbound.map(|holder| holder.expires_at_ms);
         leases.chain(self.closed.iter().map(|closed| closed.until_ms)).min()
     }
 
-    /// A lease that no session keeps, and whose time has passed, and when it did: the oldest.
+    /// Returns the oldest expired lease that is not bound to a session, and its expiry.
     pub fn due(&self, now_ms: u64) -> Option<(LeaseId, u64)> {
         let due = |holder: &&Holder| holder.session.is_none() && holder.expires_at_ms <= now_ms;
         self.holders.iter().find(due).map(|holder| (holder.lease_id, holder.expires_at_ms))
     }
 
-    /// Whether the first waiter has a place at this lock.
+    /// Returns whether the first waiter is admitted.
     pub fn may_pass_on(&self, limits: &Limits) -> bool {
         self.queue.front().is_some_and(|front| self.admits(front.request.mode, limits))
     }

@@ -1,4 +1,4 @@
-//! Why a request was not carried out.
+//! Refusals.
 
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::wire::session::SessionEndReason;
@@ -6,23 +6,23 @@ use fence_protocol::{LockName, Owner, SessionId, Token};
 
 use crate::Kind;
 
-/// Why a store did not do as it was asked.
+/// Reason why a store did not carry out a request.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StoreError {
     /// Another lease is live, and the caller did not want to wait (any longer).
     #[error("held by {} with token {}", holder.owner, holder.token)]
     Held {
-        /// Who has it.
+        /// The holder that ends first.
         holder: HolderInfo,
-        /// How many wait, without the caller.
+        /// Number of waiters, without the caller.
         queue_length: usize,
     },
     /// The live lease is not one that the caller may take over; nothing was changed.
     #[error("held by {} with token {}, and not taken over: {}", holder.owner, holder.token, why.as_str())]
     TakeoverRefused {
-        /// Who has it.
+        /// The holder.
         holder: HolderInfo,
-        /// Why not.
+        /// The reason.
         why: NoTakeover,
     },
     /// A session does not allow it; nothing was changed.
@@ -31,9 +31,9 @@ pub enum StoreError {
     /// The lease has ended, or its id was ended before it was ever granted.
     #[error("the lease has ended: {}", reason.as_str())]
     Lost {
-        /// How it ended.
+        /// Reason for its end.
         reason: EndReason,
-        /// What the operator who revoked it said.
+        /// Reason that the revoking operator gave.
         why: Option<Owner>,
     },
     /// The lock is in use as another kind; nothing was changed.
@@ -42,73 +42,73 @@ pub enum StoreError {
     /// One lock of several refused; nothing was changed at any of them.
     #[error("lock {lock}: {refusal}")]
     Part {
-        /// Which.
+        /// The lock that refused.
         lock: LockName,
-        /// Why.
+        /// Its refusal.
         refusal: Box<StoreError>,
     },
     /// No lease is live.
-    #[error("nobody holds the lock")]
+    #[error("the lock is not held")]
     NotHeld,
     /// The lease id is in use by another owner.
     #[error("the lease id belongs to a request of {owner}")]
     IdConflict {
-        /// Who uses it.
+        /// Owner that uses it.
         owner: Owner,
     },
     /// A bound of the store is reached.
     #[error("{what}: the limit is {limit}")]
     Limit {
-        /// What is bounded.
+        /// The bounded quantity.
         what: &'static str,
         /// The bound.
         limit: u64,
     },
-    /// The namespace has no token left, or the wished minimum is out of reach.
+    /// The namespace has no token left, or the requested minimum is out of reach.
     #[error("tokens are exhausted: the next one would be above {}", Token::MAX)]
     Exhausted,
-    /// The store cannot do this, now or later; nothing was changed.
+    /// The store does not support this; nothing was changed.
     #[error("the {store} store does not offer {what}")]
     NotOffered {
-        /// The store's name.
+        /// Name of the store.
         store: &'static str,
-        /// What it cannot do, in the words of the docs.
+        /// The unsupported feature, in the words of the docs.
         what: &'static str,
     },
-    /// No lock is granted now, because leases may live that the store does not know of any more;
-    /// nothing was changed.
+    /// No lock is granted now, because leases may live that the store has lost; nothing was
+    /// changed.
     #[error(
         "no lock is granted for another {left_ms} ms: the store may have lost leases, or its clock \
              cut them short, and their holders may still believe"
     )]
     Paused {
-        /// For how much longer, in milliseconds.
+        /// Rest of the pause, in milliseconds.
         left_ms: u64,
     },
-    /// Nothing was done; the store cannot be used now.
+    /// Nothing was done; the store is unavailable.
     #[error("{0}")]
     Unavailable(String),
-    /// The operation may or may not have been done.
+    /// Unknown outcome: the operation may or may not have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// Why a lock was not taken over.
+/// Reason why a lock was not taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTakeover {
     /// The lease belongs to another owner.
     OtherOwner,
-    /// The holder has not said which life of its owner it is.
+    /// The holder has not named its incarnation.
     NoIncarnation,
     /// The caller's incarnation was itself taken over: it is the earlier one.
     WasTakenOver,
 }
 
 impl NoTakeover {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::OtherOwner, Self::NoIncarnation, Self::WasTakenOver];
 
-    /// The word on the wire.
+    /// Returns the word on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OtherOwner => "other-owner",
@@ -118,20 +118,20 @@ impl NoTakeover {
     }
 }
 
-/// What a session does not allow.
+/// A refusal because of a session.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("session {session_id}: {why}")]
 pub struct SessionRefusal {
     /// The session.
     pub session_id: SessionId,
-    /// Why.
+    /// The reason.
     pub why: NoSession,
 }
 
-/// Why a session does not serve.
+/// Reason why a session is not usable.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoSession {
-    /// Nothing is known of it: it never was, or it ended longer ago than is remembered.
+    /// Unknown: it never existed, or its retention has passed.
     #[error("it is not known")]
     Unknown,
     /// It has ended.
@@ -140,9 +140,9 @@ pub enum NoSession {
     /// It is blocked.
     #[error("it is blocked ({reason}) and ends in {ends_in_ms} ms")]
     Blocked {
-        /// Why.
+        /// Reason that the operator gave.
         reason: Owner,
-        /// When it ends, in milliseconds from now.
+        /// Time until it ends, in milliseconds.
         ends_in_ms: u64,
     },
     /// It belongs to another owner.
@@ -154,8 +154,8 @@ pub enum NoSession {
 }
 
 impl NoSession {
-    /// As the refusal of a store.
-    pub fn of(self, session_id: SessionId) -> StoreError {
+    /// Returns the refusal for a session.
+    pub fn refusal(self, session_id: SessionId) -> StoreError {
         StoreError::Session(SessionRefusal { session_id, why: self })
     }
 }

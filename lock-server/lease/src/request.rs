@@ -1,43 +1,43 @@
-//! What is asked for.
+//! Requests.
 
 use std::fmt;
 
 use fence_protocol::wire::lock::LeaseMode;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
-/// What an acquire asks for.
+/// An acquire request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquire {
     /// The lock.
     pub lock: LockName,
-    /// The id of the grant.
+    /// Id of the lease, chosen by the client.
     pub lease_id: LeaseId,
-    /// Who asks.
+    /// Owner of the request.
     pub owner: Owner,
-    /// How long the lease lives.
+    /// Time to live of the lease.
     pub ttl: Ttl,
-    /// How long to wait in the queue, in milliseconds; 0 does not wait.
+    /// Longest wait in the queue, in milliseconds; 0 does not wait.
     pub wait_ms: u64,
-    /// What people who look at the lock should see: a JSON text.
+    /// Metadata that a view of the lock shows: a JSON text.
     pub metadata: Option<String>,
-    /// The grant's token must exceed this one.
+    /// Bound that the grant's token must exceed.
     pub min_token: Option<Token>,
-    /// The session that the lease lives as long as; `ttl` says nothing then.
+    /// Session that the lease is bound to; `ttl` is ignored then.
     pub session: Option<SessionId>,
-    /// Which life of the owner asks.
+    /// Incarnation of the owner.
     pub incarnation: Option<Owner>,
-    /// Whom the lock may be taken from at once.
+    /// Leases that the request may take over at once.
     pub takeover: Takeover,
-    /// How the lease shares the lock.
+    /// Mode in which the lease shares the lock.
     pub mode: Mode,
-    /// For how long the lock stays closed after this lease ended without its holder's word (it
-    /// expired, or its session ended), in milliseconds; 0 for not at all. For datastores without a
-    /// guard: what the holder had under way has so long to land.
+    /// Lock-delay after an end without a release (the lease expired, or its session ended), in
+    /// milliseconds; 0 for none. For datastores without a guard: writes that the holder had under
+    /// way have this time to land.
     pub lock_delay_ms: u64,
 }
 
 impl Acquire {
-    /// Asks for the whole lock, without waiting, and for nothing more.
+    /// Creates a request for an exclusive lease, without waiting or other options.
     pub fn new(lock: LockName, lease_id: LeaseId, owner: Owner, ttl: Ttl) -> Self {
         Self {
             lock,
@@ -56,85 +56,85 @@ impl Acquire {
     }
 }
 
-/// How leases share a lock.
+/// Mode in which leases share a lock.
 ///
-/// A lock is of one kind at a time, from the first lease or waiter to the last: it is taken
-/// exclusively and shared, or it is a semaphore of one size. Idle, it is of no kind.
+/// A lock has one kind at a time, from the first lease or waiter to the last: it takes exclusive
+/// and shared leases, or it is a semaphore of one size. An idle lock has no kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// No other lease beside it.
+    /// Without another lease beside it.
     #[default]
     Exclusive,
     /// Beside other shared leases.
     Shared,
-    /// One of so many permits.
+    /// One of `size` permits.
     Permit {
-        /// How many there are in all: 1 to [`PERMITS_MAX`](fence_protocol::wire::lock::PERMITS_MAX).
+        /// Number of permits: 1 to [`PERMITS_MAX`](fence_protocol::wire::lock::PERMITS_MAX).
         size: u32,
     },
 }
 
-/// What a revocation ends, and why.
+/// A revocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoke {
-    /// Only this lease; `None` for all of them.
+    /// The only lease to end; `None` for all of them.
     pub lease: Option<LeaseId>,
-    /// What the reply to its holder says.
+    /// Reason that the reply to its holder states.
     pub reason: Option<Owner>,
 }
 
-/// From whom an acquire may take a lock at once.
+/// Leases that an acquire may take over at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Takeover {
-    /// From no lease.
+    /// No lease.
     #[default]
     Never,
-    /// From an earlier incarnation of the same owner.
+    /// A lease of an earlier incarnation of the same owner.
     EarlierSelf,
-    /// From this lease of the same owner.
+    /// This lease of the same owner.
     Of(LeaseId),
 }
 
-/// A session to begin.
+/// A request for a new session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSession {
-    /// Its id.
+    /// Id of the session, chosen by the client.
     pub session_id: SessionId,
-    /// Who.
+    /// Owner of the session.
     pub owner: Owner,
-    /// How long it lives without a heartbeat.
+    /// Time to live without a heartbeat.
     pub ttl: Ttl,
     /// A JSON text for people.
     pub metadata: Option<String>,
-    /// Whose it is by the access file; the store keeps it, and judges no request by it.
+    /// Principal of the access file; the store keeps it, and decides nothing by it.
     pub principal: Option<String>,
 }
 
-/// Which page of the held locks.
+/// A page of the held locks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListQuery {
-    /// Only names that begin with this.
+    /// Prefix of the names.
     pub prefix: String,
-    /// Only names after this one.
+    /// Name that the page begins after.
     pub after: Option<LockName>,
-    /// At most so many.
+    /// Most names.
     pub limit: usize,
 }
 
-/// What a lock is while it is held or waited for.
+/// Kind of a lock while it is held or waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Exclusive and shared leases.
     Lock,
-    /// Permits.
+    /// Permits of a semaphore.
     Semaphore {
-        /// How many.
+        /// Number of permits.
         size: u32,
     },
 }
 
 impl Mode {
-    /// The word of the API.
+    /// Returns the word of the API.
     pub fn wire(self) -> LeaseMode {
         match self {
             Self::Exclusive => LeaseMode::Exclusive,
@@ -143,7 +143,7 @@ impl Mode {
         }
     }
 
-    /// The kind of lock that such a lease makes of it.
+    /// Returns the kind of lock for this mode.
     pub fn kind(self) -> Kind {
         match self {
             Self::Exclusive | Self::Shared => Kind::Lock,

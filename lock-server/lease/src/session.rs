@@ -1,4 +1,4 @@
-//! What is known of one session.
+//! State of one session.
 
 use std::collections::BTreeSet;
 
@@ -9,47 +9,47 @@ use serde::{Deserialize, Serialize};
 use crate::record::Reading;
 use crate::{NewSession, NoSession};
 
-/// How many leases a reply lists.
+/// Most leases that a reply lists.
 const LEASES_SHOWN: usize = 100;
 
 /// A session, live or remembered as ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
-    /// Who.
+    /// Owner of the session.
     pub owner: Owner,
-    /// The time to live that a heartbeat restores.
+    /// Time to live that a heartbeat restores.
     pub ttl: Ttl,
     /// A JSON text for people.
     pub metadata: Option<String>,
-    /// Whose it is by the access file.
+    /// Principal of the access file.
     pub principal: Option<String>,
-    /// When it began.
+    /// Time of its begin.
     pub created_at_ms: u64,
-    /// How often it was renewed.
+    /// Number of heartbeats.
     pub heartbeats: u64,
-    /// Why heartbeats are refused.
+    /// Reason why heartbeats are refused.
     pub blocked: Option<Owner>,
-    /// Until when it lives, or how and when it ended.
-    pub state: State,
-    /// The leases that live as long as it does.
+    /// Expiry, or end.
+    pub state: SessionState,
+    /// Leases bound to it.
     pub held: BTreeSet<(LockName, LeaseId)>,
-    /// The requests that wait in its name.
+    /// Waiting requests bound to it.
     pub waits: BTreeSet<(LockName, LeaseId)>,
-    /// No lease and no waiting request names it any more. Before that, one that ended is not forgotten.
+    /// No lease and no waiting request names it any more. An ended session is not forgotten before.
     pub is_cleared: bool,
 }
 
-/// Whether a session lives.
+/// Life of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Until then, unless it is renewed.
+pub enum SessionState {
+    /// Live until this time, unless it is renewed.
     Until(u64),
-    /// It ended so, at that time.
+    /// Ended for this reason at this time.
     Ended(SessionEndReason, u64),
 }
 
 impl Session {
-    /// A session that begins now.
+    /// Begins a session at `now_ms`.
     pub fn begin(new: NewSession, now_ms: u64) -> Self {
         Self {
             owner: new.owner,
@@ -59,29 +59,30 @@ impl Session {
             created_at_ms: now_ms,
             heartbeats: 0,
             blocked: None,
-            state: State::Until(now_ms + new.ttl.ms()),
+            state: SessionState::Until(now_ms + new.ttl.ms()),
             held: BTreeSet::new(),
             waits: BTreeSet::new(),
             is_cleared: false,
         }
     }
 
-    /// Until when it lives.
+    /// Returns the time until which it lives.
     ///
     /// # Errors
-    /// How it ended. One whose time has passed has ended, whether or not anybody noticed.
+    /// The reason for its end. One whose time has passed has ended, even before the machine settles
+    /// it.
     pub fn lives(&self, now_ms: u64) -> Result<u64, NoSession> {
         match self.state {
-            State::Until(at_ms) if at_ms > now_ms => Ok(at_ms),
-            State::Until(_) => Err(NoSession::Ended(self.natural_end())),
-            State::Ended(reason, _) => Err(NoSession::Ended(reason)),
+            SessionState::Until(at_ms) if at_ms > now_ms => Ok(at_ms),
+            SessionState::Until(_) => Err(NoSession::Ended(self.natural_end())),
+            SessionState::Ended(reason, _) => Err(NoSession::Ended(reason)),
         }
     }
 
-    /// Until when it lives and takes new leases and heartbeats.
+    /// Returns the time until which it lives and takes new leases and heartbeats.
     ///
     /// # Errors
-    /// How it ended, or that it is blocked.
+    /// The reason for its end, or that it is blocked.
     pub fn serves(&self, now_ms: u64) -> Result<u64, NoSession> {
         let at_ms = self.lives(now_ms)?;
         match &self.blocked {
@@ -92,7 +93,7 @@ impl Session {
         }
     }
 
-    /// Whether it has ended without its owner's word.
+    /// Returns whether it has ended without a request of its owner.
     pub fn has_expired(&self, now_ms: u64) -> bool {
         match self.lives(now_ms) {
             Err(NoSession::Ended(reason)) => reason != SessionEndReason::Ended,
@@ -100,31 +101,31 @@ impl Session {
         }
     }
 
-    /// How it ends when its time passes.
+    /// Returns the reason for its end when its time passes.
     pub fn natural_end(&self) -> SessionEndReason {
         if self.blocked.is_some() { SessionEndReason::Blocked } else { SessionEndReason::Expired }
     }
 
-    /// When it ends or is forgotten.
+    /// Returns the time at which it ends or is forgotten.
     pub fn alarm_ms(&self, retention_ms: u64) -> u64 {
         match self.state {
-            State::Until(at_ms) => at_ms,
-            State::Ended(_, at_ms) if self.is_cleared => at_ms + retention_ms,
-            State::Ended(..) => u64::MAX,
+            SessionState::Until(at_ms) => at_ms,
+            SessionState::Ended(_, at_ms) if self.is_cleared => at_ms + retention_ms,
+            SessionState::Ended(..) => u64::MAX,
         }
     }
 
-    /// Whether it has ended and is named by leases that are to be ended with it.
+    /// Returns whether it has ended and leases that name it have still to be ended.
     pub fn is_to_be_cleared(&self) -> bool {
-        matches!(self.state, State::Ended(..)) && !self.is_cleared
+        matches!(self.state, SessionState::Ended(..)) && !self.is_cleared
     }
 
-    /// How many leases and waiting requests are bound to it.
+    /// Returns the number of leases and waiting requests that are bound to it.
     pub fn bonds(&self) -> usize {
         self.held.len() + self.waits.len()
     }
 
-    /// What its client and others are told of it; the leases only where they are asked for.
+    /// Returns the reply that shows it; with its leases if `with_leases`.
     pub fn reply(&self, session_id: SessionId, now_ms: u64, with_leases: bool) -> SessionReply {
         let until_ms = self.lives(now_ms).unwrap_or(now_ms);
         let shown = if with_leases { LEASES_SHOWN } else { 0 };
@@ -149,7 +150,7 @@ impl Session {
     }
 }
 
-/// A session as an engine keeps it: without its leases, which say themselves whose they are.
+/// Stored form of a session: without its leases, which name the session themselves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredSession {
     #[serde(rename = "o")]
@@ -170,17 +171,17 @@ pub struct StoredSession {
     created_at_ms: u64,
     #[serde(rename = "r", default)]
     heartbeats: u64,
-    /// Until when it lives, or when it ended.
+    /// Expiry, or time of the end.
     #[serde(rename = "u", default)]
     until_ms: u64,
 }
 
 impl Session {
-    /// The session as an engine keeps it.
+    /// Encodes the session.
     pub fn to_stored(&self) -> StoredSession {
         let (ended, until_ms) = match self.state {
-            State::Until(until_ms) => (None, until_ms),
-            State::Ended(reason, at_ms) => (Some(reason), at_ms),
+            SessionState::Until(until_ms) => (None, until_ms),
+            SessionState::Ended(reason, at_ms) => (Some(reason), at_ms),
         };
         StoredSession {
             owner: self.owner.clone(),
@@ -196,7 +197,7 @@ impl Session {
         }
     }
 
-    /// A session as it is read, without its leases.
+    /// Decodes a session, without its leases.
     pub fn from_stored(stored: StoredSession, reading: Reading) -> Self {
         Self {
             owner: stored.owner,
@@ -207,12 +208,12 @@ impl Session {
             heartbeats: stored.heartbeats,
             blocked: stored.blocked,
             state: match stored.ended {
-                None => State::Until(reading.end(stored.until_ms, stored.ttl_ms.ms())),
-                Some(reason) => State::Ended(reason, reading.past(stored.until_ms)),
+                None => SessionState::Until(reading.end(stored.until_ms, stored.ttl_ms.ms())),
+                Some(reason) => SessionState::Ended(reason, reading.past(stored.until_ms)),
             },
             held: BTreeSet::new(),
             waits: BTreeSet::new(),
-            // Where there is one server, it ends everything in one step.
+            // A single server ends everything in one transition.
             is_cleared: stored.is_cleared || matches!(reading, Reading::Restart { .. }),
         }
     }

@@ -1,4 +1,4 @@
-//! Who may take a lock over from whom: only an owner from itself.
+//! Takeover rules: an owner takes a lock over only from itself.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner};
@@ -6,24 +6,24 @@ use fence_protocol::{LeaseId, Owner};
 use super::record::{Holder, Record};
 use crate::{Acquire, Mode, NoTakeover, Takeover};
 
-/// What an acquire may do to the live lease, which has another id than it asks for.
+/// Effect of an acquire on the live lease of another id.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict<'a> {
-    /// Nothing: it is granted, waits or is refused like any other.
+    /// None: it is granted, waits or is refused like any other.
     Ordinary,
-    /// End this lease and be granted in the same step, before everybody who waits.
+    /// It ends this lease and is granted in the same transition, before all waiters.
     Supersede(LeaseId),
-    /// It asked for what is not its own.
+    /// It is refused: the lease is not its own.
     Refuse(&'a Holder, NoTakeover),
 }
 
-/// Judges an acquire against the record.
+/// Decides on the takeover of an acquire.
 ///
-/// Incarnations have no order: that one of them was taken over is what tells the earlier from the
+/// Incarnations have no order: that one of them was taken over distinguishes the earlier from the
 /// later. So two processes that run under one name by mistake do not take the lock from each other
-/// in turns, and a request of a dead process that arrives late does not take it from the living.
+/// in turns, and a late request of a dead process does not take it from a live one.
 pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> {
-    // What is shared, or closed by a lock-delay, passes on as it does for everybody.
+    // A shared lock, or one in a lock-delay, is granted in the usual order.
     let holder = record.exclusive().filter(|_| request.mode == Mode::Exclusive);
     let Some(holder) = holder else { return Verdict::Ordinary };
     let same_owner = holder.owner == request.owner;
@@ -41,13 +41,13 @@ pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> 
         Takeover::EarlierSelf if holder.incarnation.is_none() || request.incarnation.is_none() => {
             unless_it_waits(holder, request, NoTakeover::NoIncarnation)
         }
-        // One life of a process has two requests under way: the second waits for the first.
+        // One incarnation has two requests under way: the second waits for the first.
         Takeover::EarlierSelf if holder.incarnation == request.incarnation => Verdict::Ordinary,
         Takeover::EarlierSelf => Verdict::Supersede(holder.lease_id),
     }
 }
 
-/// Whoever is willing to wait gets in line instead.
+/// Queues a request that is willing to wait instead of refusing it.
 fn unless_it_waits<'a>(holder: &'a Holder, request: &Acquire, why: NoTakeover) -> Verdict<'a> {
     if request.wait_ms > 0 { Verdict::Ordinary } else { Verdict::Refuse(holder, why) }
 }

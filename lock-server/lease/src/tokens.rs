@@ -1,37 +1,38 @@
-//! Where tokens may come from when the counter's memory is in doubt.
+//! Token sources when the counter may have lost its memory.
 
 use fence_protocol::Token;
 pub use fence_protocol::token::{EPOCH_2025_MS, TOKENS_PER_MS, clock_floor};
 
-/// How far above the clock floor a client may ask the counter to be lifted: one hour of clock.
+/// Distance above the clock floor to which a client may lift the counter: one hour of clock.
 pub const LIFT_SLACK: u64 = 3_600_000 * TOKENS_PER_MS;
 
-/// The highest mark of a guard that the counter is lifted to. It leaves a million million tokens; no
-/// lock server whose clock is right issues more before the year 2056, so that a higher one was
-/// forged, and lifting the counter to it would use up the tokens of the namespace.
+/// Highest mark of a guard that the counter is lifted to. It leaves 10^12 tokens; no lock server
+/// with a correct clock issues more before the year 2056, so a higher mark is forged, and lifting
+/// the counter to it would use up the tokens of the namespace.
 pub const CREDIBLE_MARK_MAX: u64 = Token::MAX - 1_000_000_000_000;
 
-/// Where a counter begins whose memory may have been lost: above every token that can have been
-/// issued, also where a client had lifted the counter as far as [`min_token_ceiling`] lets it.
+/// Returns the first value of a counter whose memory may be lost: above every token that can have
+/// been issued, even if a client had lifted the counter as far as [`min_token_ceiling`] allows.
 pub fn restart_floor(wall_ms: u64) -> u64 {
     clock_floor(wall_ms).saturating_add(LIFT_SLACK)
 }
 
-/// Where a counter goes on that is known to have lost its memory, because a guard has seen `mark`.
-/// What was issued and never reached a guard may be above that mark.
+/// Returns the next value of a counter that has lost its memory, as a guard has seen `mark`. Tokens
+/// that were issued and never reached a guard may be above that mark.
 pub fn after_loss(mark: u64, wall_ms: u64) -> u64 {
     restart_floor(wall_ms).max(mark)
 }
 
-/// The highest `min_token` that a client may ask for.
+/// Returns the highest `min_token` that a client may request.
 ///
 /// A guard's mark can be above the counter when the counter lost its memory, and then it is at most
-/// about the clock floor. Without this bound one request could use up every token that is left.
+/// about the clock floor. Without this bound one request could use up all remaining tokens.
 pub fn min_token_ceiling(counter: u64, wall_ms: u64) -> u64 {
     counter.max(clock_floor(wall_ms)).saturating_add(LIFT_SLACK).min(Token::MAX - 1)
 }
 
-/// The next token after `counter` that also exceeds `min_token`; none when tokens are used up.
+/// Returns the next token after `counter` that also exceeds `min_token`; `None` when tokens are
+/// exhausted.
 pub fn next(counter: u64, min_token: Option<Token>) -> Option<Token> {
     Token::new(counter.max(min_token.map_or(0, Token::get)) + 1).ok()
 }
@@ -48,8 +49,8 @@ mod tests {
         assert_eq!(clock_floor(EPOCH_2025_MS + 2), 2_000);
     }
 
-    /// A client lifts the counter as far as it may, tokens are issued at the full rate, and then the
-    /// memory is lost: the new beginning is above all of them, at every later moment.
+    /// A client lifts the counter as far as allowed, tokens are issued at the full rate, and then
+    /// the memory is lost: the new first value is above all of them, at every later time.
     #[test]
     fn a_lifted_counter_is_below_the_next_beginning() {
         let lifted_at_ms = EPOCH_2025_MS + 1_000_000;
@@ -61,7 +62,7 @@ mod tests {
         }
     }
 
-    /// Above the mark that was seen, and above what was issued and never seen.
+    /// Above the mark that was seen, and above the tokens that were issued and never seen.
     #[test]
     fn after_a_loss_both_witnesses_count() {
         let wall_ms = EPOCH_2025_MS + 5;

@@ -63,7 +63,7 @@ pub(super) async fn start(
     origin: ServerId,
     kit: &Kit,
 ) -> Result<(), String> {
-    let prefix = key_prefix.of(namespace);
+    let prefix = key_prefix.for_namespace(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
     let keys = ["events", "events:last", "lineage"].map(|name| format!("{prefix}{name}"));
     let (options, unverified) = (LinkOptions::default(), Arc::new(Unverified));

@@ -59,42 +59,42 @@ use super::{
     StoreError, report_waiting,
 };
 
-/// How many requests may wait to be decided; more are refused, not queued.
+/// Most requests that may wait for a decision; more are refused, not queued.
 const INBOX: usize = 16_384;
-/// The readiness check of a driver that may have to stop.
+/// Name of the readiness check of a driver that may have to stop.
 const CHECK: &str = "journal";
 
-/// Serves locks and sessions over an engine. Cheap to clone; clones are the same.
+/// A lock and session service over an engine. Cheap to clone; clones share their state.
 #[derive(Clone)]
 pub struct Driver {
-    inner: Arc<Inner>,
+    inner: Arc<DriverInner>,
 }
 
-struct Inner {
+struct DriverInner {
     store: Arc<dyn RecordStore>,
     kit: Kit,
     limits: Limits,
     server: Server,
-    state: Mutex<State>,
-    /// Something is due earlier than the background thinks.
+    state: Mutex<DriverState>,
+    /// Wakes the background when a time-out is earlier than it expects.
     sooner: Arc<Notify>,
     reports: OnceLock<Arc<dyn Report>>,
     /// The first current-thread runtime that a request came on.
     local: OnceLock<Handle>,
 }
 
-/// This server.
+/// This server's identity among the servers of the namespace.
 struct Server {
     id: ServerId,
-    /// For how long it counts as alive once it has fallen silent.
+    /// Time for which it counts as alive without a beat.
     liveness: Duration,
 }
 
-struct State {
+struct DriverState {
     core: Core,
-    /// The counter that the store knows of, where this server is alone.
+    /// Counter that the store has committed, if this server is alone.
     committed: u64,
-    /// When the background looks next.
+    /// Time of the next wake-up of the background.
     wakes_at_ms: u64,
     /// Sessions whose leases are being ended.
     clearing: BTreeSet<SessionId>,
@@ -109,15 +109,17 @@ impl fmt::Debug for Driver {
 type Commit = Pin<Box<dyn Future<Output = Result<Committed, StoreError>> + Send>>;
 
 impl Driver {
-    /// Serves a namespace of which this process is the only server; `machine` has all that there is.
+    /// Serves a namespace of which this process is the only server; `machine` holds all of its
+    /// records.
     pub fn alone(store: Arc<dyn RecordStore>, machine: Machine, limits: Limits, kit: &Kit) -> Self {
         kit.health.set(CHECK, Status::Ok);
         let alone = Server { id: ServerId::default(), liveness: Duration::ZERO };
         Self::start(store, machine, alone, limits, kit)
     }
 
-    /// Serves a namespace that it may share with other servers, which count this one as alive until it
-    /// has been silent for `liveness`. It takes no request before it [lives](Self::live) there.
+    /// Serves a namespace that other servers may share, which count this one as alive until it has
+    /// been silent for `liveness`. It must not take a request before [`live`](Self::live) has
+    /// succeeded.
     pub fn shared(
         store: Arc<dyn RecordStore>,
         server: ServerId,
@@ -125,16 +127,16 @@ impl Driver {
         limits: Limits,
         kit: &Kit,
     ) -> Self {
-        // The engine bounds records; what is loaded here is no record of its own.
+        // The engine bounds the records; a loaded copy does not count.
         let limits = Limits { locks: usize::MAX, sessions: usize::MAX, ..limits };
         let machine = Machine::shared(0, limits, server.0);
         Self::start(store, machine, Server { id: server, liveness }, limits, kit)
     }
 
-    /// Tells the store that this server lives, and learns which others do.
+    /// Records in the store that this server lives, and reads which others do.
     ///
     /// # Errors
-    /// [`StoreError`], after which others may take this server for dead.
+    /// [`StoreError`], after which others may consider this server dead.
     pub async fn live(&self) -> Result<(), StoreError> {
         self.inner.beat().await
     }
@@ -148,10 +150,15 @@ impl Driver {
     ) -> Self {
         let committed = machine.counter();
         let core = Core::new(machine, server.id, &*store, &limits);
-        let state =
-            Mutex::new(State { core, committed, wakes_at_ms: u64::MAX, clearing: BTreeSet::new() });
-        let (kit, sooner) = (kit.clone(), Arc::default());
-        let inner = Inner {
+        let state = Mutex::new(DriverState {
+            core,
+            committed,
+            wakes_at_ms: u64::MAX,
+            clearing: BTreeSet::new(),
+        });
+        let kit = kit.clone();
+        let sooner = Arc::default();
+        let inner = DriverInner {
             store,
             kit,
             limits,
@@ -177,8 +184,8 @@ impl Driver {
         reply.await.unwrap_or_else(|_| Err(unanswered()))
     }
 
-    /// As [`call`](Self::call), for what says how long something lives: the time of the commit is
-    /// subtracted by `late`.
+    /// Like [`call`](Self::call), for a result with a time to live: `late` subtracts the time of
+    /// the commit.
     async fn timed<T: Tokens>(
         &self,
         keys: Vec<Key>,
@@ -190,8 +197,12 @@ impl Driver {
         Ok(late(value, self.inner.since_ms(sent_ms)))
     }
 
-    /// Asks for locks, and withdraws the request where the caller leaves before its answer.
-    async fn ask(&self, parts: Vec<Acquire>, is_several: bool) -> Result<Vec<Grant>, StoreError> {
+    /// Acquires locks, and withdraws the request if the caller leaves before the reply.
+    async fn acquire_parts(
+        &self,
+        parts: Vec<Acquire>,
+        is_several: bool,
+    ) -> Result<Vec<Grant>, StoreError> {
         let Some(first) = parts.first() else { return Ok(Vec::new()) };
         let withdrawn = (first.wait_ms > 0).then(|| (first.lock.clone(), first.lease_id));
         let waits = if first.wait_ms > 0 { parts.clone() } else { Vec::new() };
@@ -206,9 +217,9 @@ impl Driver {
     }
 }
 
-impl Inner {
-    /// A request that panicked may have left half of a change: nothing is decided on that.
-    fn state(&self) -> MutexGuard<'_, State> {
+impl DriverInner {
+    /// A request that panicked may have left half of a change: the driver stops.
+    fn state(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = PoisonError::into_inner(poisoned);
             if state.core.failed.is_none() {
@@ -218,8 +229,8 @@ impl Inner {
         })
     }
 
-    /// Serves nothing any more: requests under way end as unknown, later ones as unavailable.
-    fn stop(&self, state: &mut State, reason: String) {
+    /// Stops the service: requests under way end as unknown, later ones as unavailable.
+    fn stop(&self, state: &mut DriverState, reason: String) {
         tracing::error!(reason, "the lease store failed; nothing is served until a restart");
         let text = format!("the lease store failed: {reason}; restart this server");
         self.kit.health.set(CHECK, Status::Failing(text));
@@ -227,7 +238,7 @@ impl Inner {
         self.sooner.notify_one();
     }
 
-    /// The commit takes its time, and the lease's runs meanwhile.
+    /// Returns the time since `at_ms`: a lease runs while its commit does.
     fn since_ms(&self, at_ms: u64) -> u64 {
         self.kit.clock.monotonic_ms().saturating_sub(at_ms)
     }
@@ -256,14 +267,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Decides what waits and what is due, unless enough batches are under way.
+    /// Decides the waiting requests and everything due, unless enough batches are under way.
     fn lead(self: &Arc<Self>) {
         let flight = self.take_off(&mut self.state());
         self.fly(flight);
     }
 
-    /// Commits until nothing is left. A commit that is not ready at once is awaited in a task of its
-    /// own, on the thread that has sent it; where requests come on current-thread runtimes, on one of those.
+    /// Commits until no batch is left. A commit that is not ready at once is awaited in its own
+    /// task, on the thread that sent it; if requests come on current-thread runtimes, on one of
+    /// those.
     fn fly(self: &Arc<Self>, mut next: Option<Flight>) {
         if next.is_some()
             && let Some(local) = self.local.get()
@@ -275,7 +287,9 @@ impl Inner {
         }
         while let Some(mut flight) = next {
             let batch = std::mem::take(&mut flight.batch);
-            let (counter, tokens, in_pause) = (batch.counter, batch.tokens, batch.in_pause);
+            let counter = batch.counter;
+            let tokens = batch.tokens;
+            let in_pause = batch.in_pause;
             let store = self.store.clone();
             let mut commit: Commit = Box::pin(async move { store.commit(batch).await });
             flight.batch = Batch { counter, tokens, in_pause, ..Batch::default() };
@@ -292,10 +306,11 @@ impl Inner {
         }
     }
 
-    /// The next batch that the store has to commit; none where it has to wait for one that is under way.
-    /// Batches that change nothing, where this server is alone, are settled on the way.
-    fn take_off(&self, state: &mut State) -> Option<Flight> {
-        let (in_flight, waiting) = (&state.core.in_flight, state.core.pending.len());
+    /// Returns the next batch for the store; `None` if it has to wait for one that is under way.
+    /// Without other servers, batches without changes are settled at once.
+    fn take_off(&self, state: &mut DriverState) -> Option<Flight> {
+        let in_flight = &state.core.in_flight;
+        let waiting = state.core.pending.len();
         let is_free = match in_flight.count() {
             0 => true,
             1 if in_flight.drains() => false,
@@ -306,7 +321,8 @@ impl Inner {
             return None;
         }
         loop {
-            let (now_ms, at_ms) = (self.store.now_ms(), self.kit.clock.monotonic_ms());
+            let now_ms = self.store.now_ms();
+            let at_ms = self.kit.clock.monotonic_ms();
             state.core.machine.raise_counter(self.store.counter());
             let flight = match state.core.failed {
                 None => state.core.decide(now_ms, at_ms),
@@ -340,7 +356,7 @@ impl Inner {
     }
 
     /// Reports what was committed, in the order of the commits.
-    fn report(&self, state: &mut State) {
+    fn report(&self, state: &mut DriverState) {
         let events = std::mem::take(&mut state.core.reported);
         if let Some(reports) = self.reports.get().filter(|_| !events.is_empty()) {
             reports.report(events);
@@ -371,7 +387,7 @@ impl Inner {
 
     fn settle(
         &self,
-        state: &mut State,
+        state: &mut DriverState,
         flight: Flight,
         result: Result<Committed, StoreError>,
         now_ms: u64,
@@ -404,17 +420,17 @@ impl Inner {
             let confirmed = inner.store.confirm(lineage.as_deref()).await;
             inner.state().core.machine.confirm(confirmed.token);
             for op in grants.into_iter().filter_map(|grant| grant.settle(&confirmed)) {
-                // Where too many requests wait, its callers read the dropped reply as unknown.
+                // If too many requests wait, its callers read the dropped reply as unknown.
                 let _ = inner.submit(op);
             }
         });
     }
 
-    /// Takes back what a caller asked for that has left.
+    /// Withdraws the request of a caller that has disconnected.
     fn withdraw(self: &Arc<Self>, lock: &LockName, lease_id: LeaseId) {
         let withdraw = self.state().core.waiters.leave(lock, lease_id);
         if let Some(withdraw) = withdraw {
-            // Where too many requests wait, the waiter stays until its grant finds no caller.
+            // If too many requests wait, the waiter stays until its grant finds no caller.
             let _ = self.submit(Box::new(withdraw));
         }
     }
@@ -424,16 +440,16 @@ fn is_local(runtime: &Handle) -> bool {
     runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
-/// A request whose answer was dropped may have been carried out.
+/// Returns the error of a request whose reply was dropped: it may have been carried out.
 fn unanswered() -> StoreError {
     StoreError::Unknown("the store stopped before it answered".to_owned())
 }
 
 /// A caller that waits for locks; it withdraws its request when it leaves before the answer.
 struct Caller<'a> {
-    inner: &'a Arc<Inner>,
+    inner: &'a Arc<DriverInner>,
     reply: oneshot::Receiver<Answered>,
-    /// The request's key; `None` where there is nothing to withdraw.
+    /// Key of the request; `None` if there is nothing to withdraw.
     withdrawn: Option<(LockName, LeaseId)>,
     locks: Vec<LockName>,
 }

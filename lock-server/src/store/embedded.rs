@@ -180,8 +180,9 @@ mod tests {
     use super::*;
     use crate::store::{Acquire, LockStore};
 
-    fn ask(lock: &str, lease_id: LeaseId) -> Acquire {
-        let (lock, owner) = (LockName::new(lock).unwrap(), Owner::new("me").unwrap());
+    fn request(lock: &str, lease_id: LeaseId) -> Acquire {
+        let lock = LockName::new(lock).unwrap();
+        let owner = Owner::new("me").unwrap();
         Acquire::new(lock, lease_id, owner, Ttl::DEFAULT)
     }
 
@@ -207,7 +208,7 @@ mod tests {
             let served = serve(folder.path(), 40);
             let driver = &served.0;
             let lease_id = service_kit::ids::lease_id();
-            let request = ask("a", lease_id);
+            let request = request("a", lease_id);
             let granted = driver.acquire(request.clone()).await.unwrap().token.get();
             assert!(granted > last, "{granted} after {last}");
             driver.release(&request.lock, lease_id).await.unwrap();
@@ -226,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn a_lease_outlives_the_process() {
         let folder = tempfile::tempdir().unwrap();
-        let request = ask("a", service_kit::ids::lease_id());
+        let request = request("a", service_kit::ids::lease_id());
         let served = serve(folder.path(), 0);
         let granted = served.0.acquire(request.clone()).await.unwrap();
         end(served).await;

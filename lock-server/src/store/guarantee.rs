@@ -1,4 +1,4 @@
-//! What an engine is good for, in a line: the start-up log, `/readyz?verbose` and `fence doctor` say
+//! Guarantee of an engine, in a line: the start-up log, `/readyz?verbose` and `fence doctor` show
 //! the row of docs/reference/guarantees.md that applies.
 
 use std::fmt;
@@ -10,11 +10,11 @@ use super::StoreUrl;
 pub struct Guarantee {
     /// The engine, as the page's headings name it.
     pub engine: &'static str,
-    /// When tokens rise (L1).
+    /// Condition under which tokens rise (L1).
     pub tokens: &'static str,
-    /// When a lock has one live lease (L2), and what is forgotten.
+    /// Condition under which a lock has one live lease (L2), and what may be lost.
     pub leases: &'static str,
-    /// What may fail before nothing is granted any more.
+    /// Failures after which locks are still granted.
     pub availability: &'static str,
 }
 

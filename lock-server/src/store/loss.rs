@@ -1,5 +1,4 @@
-//! What a store does about leases that it may have lost, or that a jump of its clock may have cut
-//! short.
+//! Reaction to leases that may have been lost, or cut short by a jump of the clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +7,10 @@ use std::time::Duration;
 /// The value of `--after-loss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterLoss {
-    /// Nobody is granted a lock for as long as a lost lease may live.
+    /// No lock is granted for as long as a lost lease may live.
     #[default]
     Wait,
-    /// Locks are granted at once; whoever held one may believe so still.
+    /// Locks are granted at once; a former holder may still consider its lease live.
     Grant,
 }
 
@@ -36,15 +35,15 @@ impl fmt::Display for AfterLoss {
     }
 }
 
-/// What becomes of grants when leases may have been lost or cut short.
+/// Options for grants after leases may have been lost or cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossOptions {
     /// After a loss of memory.
     pub after_loss: AfterLoss,
-    /// By how much the store's clock may move against this server's monotonic clock before that counts
+    /// Limit above which a move of the store's clock against this server's monotonic clock counts
     /// as a jump.
     pub clock_jump_limit: Duration,
-    /// Whether grants pause when the clock jumped forward.
+    /// Pause grants when the clock jumped forward.
     pub clock_pause: bool,
 }
 

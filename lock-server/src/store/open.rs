@@ -1,4 +1,4 @@
-//! Which store a URL means.
+//! Selection of the store that a URL names.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -70,10 +70,10 @@ impl FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// With what is said beside the URL of who this server is there.
+    /// Adds the login options that are given beside the URL.
     ///
     /// # Errors
-    /// A sentence that names the flag, where it goes with no such store.
+    /// A sentence that names the flag, if it does not apply to the store.
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
@@ -87,21 +87,20 @@ impl StoreUrl {
     }
 }
 
-/// Asks guards again, now and then, for as long as one has not been heard, and lifts the counter where
-/// it turns out to be below a mark.
+/// Retries in the background while a guard has not replied, and raises the counter above every mark.
 fn follow_guards(guards: Guards, store: &Arc<dyn LockStore>, kit: &Kit) {
     if guards.is_empty() {
         return;
     }
     let stop = kit.tasks.shutdown_token();
-    // The store must be able to end while this waits.
+    // The store must be able to shut down while this waits.
     let store = Arc::downgrade(store);
     kit.tasks.spawn(async move {
-        stop.run_until_cancelled(ask_guards_again(guards, store)).await;
+        stop.run_until_cancelled(retry_guards(guards, store)).await;
     });
 }
 
-async fn ask_guards_again(guards: Guards, store: Weak<dyn LockStore>) {
+async fn retry_guards(guards: Guards, store: Weak<dyn LockStore>) {
     loop {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let Some(store) = store.upgrade() else { return };
@@ -111,35 +110,35 @@ async fn ask_guards_again(guards: Guards, store: Weak<dyn LockStore>) {
         if let Some(mark) = guards.ask().await.highest
             && let Err(error) = store.lift(mark).await
         {
-            tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
+            tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
             guards.set_incomplete();
         }
     }
 }
 
-/// What every store is told.
+/// Options of every store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Tenant.
     pub namespace: Namespace,
-    /// What goes before the keys, in Redis.
+    /// Prefix of the keys, in Redis.
     pub key_prefix: KeyPrefix,
-    /// Who this server is to a store behind a network; the URL of a Redis has it by then, see
-    /// [`StoreUrl::with_login`].
+    /// Login of this server at a store behind a network; the URL of a Redis already contains it,
+    /// see [`StoreUrl::with_login`].
     pub login: StoreLogin,
     /// Bounds.
     pub limits: Limits,
-    /// The guards that are asked for their highest mark.
+    /// Guards whose highest mark is read.
     pub guards: Vec<GuardUrl>,
-    /// What tells the guards who asks.
+    /// Authorization header for the guards.
     pub guard_auth: Option<HeaderValue>,
     /// Connection behaviour, for stores behind a network.
     pub link: LinkOptions,
-    /// For how long a silent server still counts as alive, for stores that servers share.
+    /// Time for which a silent server still counts as alive, for stores that servers share.
     pub liveness: std::time::Duration,
-    /// What becomes of grants when leases may have been lost, for stores that may lose some.
+    /// Grants after leases may have been lost, for stores that may lose some.
     pub loss: LossOptions,
-    /// Which replicas must have a grant before its caller is told, for Redis.
+    /// Replicas that must have a grant before it is acknowledged, for Redis.
     pub replicas: ReplicaOptions,
 }
 
@@ -254,14 +253,15 @@ async fn shared(
     options: &StoreOptions,
     kit: &Kit,
 ) -> Result<Arc<dyn LockStore>, OpenError> {
-    let (server, liveness) = (ServerId::random(), options.liveness);
+    let server = ServerId::random();
+    let liveness = options.liveness;
     let driver = Driver::shared(records, server, liveness, options.limits, kit);
     driver.live().await.map_err(|error| OpenError(error.to_string()))?;
     Ok(Arc::new(driver))
 }
 
-/// Where the counter of an embedded store begins. An empty folder may be new, or its content may be
-/// lost; where a guard has seen a token it is the latter.
+/// Returns the first counter of an embedded store. An empty folder may be new, or its content may
+/// be lost; if a guard has seen a token, it is the latter.
 async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
     if guards.is_empty() || !is_new {
         return Ok(0);
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_told_apart() {
+    fn urls_select_their_store() {
         assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
         assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));

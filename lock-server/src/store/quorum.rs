@@ -57,14 +57,14 @@ use crate::store::quorum::rules::{BUCKETS, Members, majority};
 pub use self::init::init_fresh;
 pub use self::url::QuorumUrl;
 
-/// What the store is called in errors and logs.
+/// Name of the store in errors and logs.
 const NAME: &str = "redis-quorum";
-/// How long the nodes may take to come into one view, when they turn out not to be.
+/// Time in which the nodes must agree on one view, if they are found in several.
 const VIEW_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a start waits for a majority beyond the time of a connection.
+/// Time for which a start waits for a majority, beyond the time-out of a connection.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How the store talks to its nodes.
+/// Options of the connections to the nodes.
 #[derive(Clone, Debug)]
 pub struct QuorumOptions {
     /// Tenant.
@@ -80,17 +80,17 @@ pub struct QuorumOptions {
 /// The `redis-quorum:` store. Cheap to clone.
 #[derive(Clone)]
 pub struct QuorumStore {
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
 }
 
-struct Inner {
+struct QuorumInner {
     nodes: Vec<Arc<Node>>,
     scripts: Arc<Scripts>,
     membership: Arc<Membership>,
     queues: Queues,
     counters: Counters,
     options: QuorumOptions,
-    /// What a guard has seen: every token proposed here is above it.
+    /// Highest token that a guard has seen: every token proposed here is above it.
     floor: AtomicU64,
     renewals: ending::Renewals,
     clock: Arc<dyn Clock>,
@@ -152,14 +152,16 @@ impl QuorumStore {
                 runs: runs.clone(),
                 membership: membership.clone(),
             };
-            let (target, verifier) = (target.clone(), Arc::new(verifier));
+            let target = target.clone();
+            let verifier = Arc::new(verifier);
             let link = RedisLink::start_lazily(target, options.link, verifier, &kit.tasks);
             let calls = Calls::new(index, link.clone(), scripts.clone(), kit.tasks.clone());
             Arc::new(Node { index, link, calls: Arc::new(calls), notes })
         };
         let nodes: Vec<Arc<Node>> = targets.iter().enumerate().map(node).collect();
         runs.follow(nodes.iter().map(|node| node.link.watch()).collect());
-        let (clock, tasks) = (kit.clock.clone(), kit.tasks.clone());
+        let clock = kit.clock.clone();
+        let tasks = kit.tasks.clone();
         let driver = Driver {
             membership: membership.clone(),
             nodes: nodes.clone(),
@@ -169,9 +171,10 @@ impl QuorumStore {
             is_fresh,
         };
         tasks.spawn(driver.run(tasks.shutdown_token()));
-        let (queues, floor) = (Queues::default(), AtomicU64::new(0));
+        let queues = Queues::default();
+        let floor = AtomicU64::new(0);
         let renewals = ending::Renewals::new();
-        let inner = Inner {
+        let inner = QuorumInner {
             nodes,
             scripts,
             membership,
@@ -188,11 +191,14 @@ impl QuorumStore {
         store
     }
 
-    /// What goes on beside the requests.
+    /// Starts the background work.
     fn listen(&self) {
-        let (tasks, stop) = (&self.inner.tasks, self.inner.tasks.shutdown_token());
+        let tasks = &self.inner.tasks;
+        let stop = self.inner.tasks.shutdown_token();
         for node in &self.inner.nodes {
-            let (store, node, stop) = (self.clone(), node.clone(), stop.clone());
+            let store = self.clone();
+            let node = node.clone();
+            let stop = stop.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled(wake::listen(store, node)).await;
             });

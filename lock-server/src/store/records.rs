@@ -75,7 +75,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// No record.
     pub fn absent(key: Key) -> Self {
-        let (value, items) = (Vec::new(), Vec::new());
+        let value = Vec::new();
+        let items = Vec::new();
         Self { key, version: Version::ABSENT, base: 0, value, items, shift_ms: 0 }
     }
 }

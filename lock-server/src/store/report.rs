@@ -1,4 +1,4 @@
-//! Reports of what happened to locks, for people who watch. No decision depends on them.
+//! Reports of lock events for observers. No decision depends on them.
 
 use std::fmt;
 use std::future::Future;
@@ -10,20 +10,20 @@ use fence_protocol::wire::event::{Event, EventKind};
 use super::Acquire;
 use super::records::ServerId;
 
-/// A request that has waited for so long is reported as queued.
+/// Waiting time after which a request is reported as queued.
 const QUEUED_AFTER: Duration = Duration::from_millis(100);
 
-/// What takes the events of a store. It never waits.
+/// Receiver of the events of a store. It never blocks.
 pub trait Report: fmt::Debug + Send + Sync + 'static {
-    /// Takes events, in the order in which they happened.
+    /// Receives events, in order.
     fn report(&self, events: Vec<Event>);
 
-    /// The locks that a server has granted, as far as that is remembered, and whose leases have not
-    /// ended: once that server is dead, another one has to look at the end of their time.
+    /// Returns the locks that a server has granted, as far as remembered, and whose leases have not
+    /// ended: once that server is dead, another one has to watch their expiry.
     fn granted_by(&self, server: ServerId) -> Vec<LockName>;
 }
 
-/// The event of a request in a queue.
+/// Creates the event of a queued request.
 fn queued(request: &Acquire) -> Event {
     let mut event = Event::new(EventKind::Queued).lock(&request.lock).lease(request.lease_id);
     (event.owner, event.session_id) = (Some(request.owner.clone()), request.session);
@@ -31,8 +31,8 @@ fn queued(request: &Acquire) -> Event {
     event
 }
 
-/// Awaits the answer to requests that may have to wait in queues. Where that takes long they are
-/// reported as queued, and as left where they end without a grant or this future is dropped.
+/// Awaits the reply to requests that may wait in queues. After `QUEUED_AFTER` they are reported
+/// as queued, and as left if they end without a grant or this future is dropped.
 pub(crate) async fn report_waiting<T, E>(
     reports: &dyn Report,
     parts: &[Acquire],

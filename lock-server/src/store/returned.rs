@@ -1,4 +1,4 @@
-//! Leases that no client knows of, or may use, are returned.
+//! Return of leases that no client knows of, or may use.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use service_kit::Kit;
 
 use super::{LockStore, StoreError};
 
-/// Before the second try; doubled for each further one.
+/// Pause before the first retry; doubled for each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Releases a lease, again and again while the store cannot be used, for at most `lives_ms`: the time after
-/// which the lease has ended by itself. Once shutdown begins, one try is the last.
+/// Releases a lease, with retries while the store is unavailable, for at most `lives_ms`: after
+/// that the lease has expired. Once shutdown begins, the next attempt is the last.
 ///
 /// A release that overtakes its acquire leaves the id there, so that the acquire is refused.
 pub(crate) async fn return_lease(
@@ -40,7 +40,7 @@ pub(crate) async fn return_lease(
     }
 }
 
-/// Whether a release shows for certain that no lease has the id.
+/// Returns whether a release proves that no lease has the id.
 pub(crate) fn is_ended<T>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Ok(_) | Err(StoreError::Lost { .. }))
 }

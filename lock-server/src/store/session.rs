@@ -8,28 +8,28 @@ use fence_protocol::{Owner, SessionId};
 
 use super::{NewSession, StoreError};
 
-/// The sessions of a store.
+/// Sessions of a store.
 ///
 /// # Contract
-/// - The session's expiry is the only truth about how long its leases live: a heartbeat writes the
-///   session alone, however many leases are bound to it.
-/// - When a session ends, all its leases end in that one step: nobody sees one that lives on. Those
-///   who wait for their locks are granted, and its own waiting requests are refused.
-/// - Nobody can shorten a session that has a live holder, except that holder: blocking refuses
-///   heartbeats and new leases, and lets the time pass.
+/// - The session's expiry alone decides how long its leases live: a heartbeat writes the session
+///   alone, however many leases are bound to it.
+/// - When a session ends, all its leases end in the same transition. The waiters for their locks
+///   are granted, and its own waiting requests are refused.
+/// - Only its live holder can shorten a session: blocking refuses heartbeats and new leases, and
+///   lets the time pass.
 #[async_trait]
 pub trait SessionStore: Send + Sync + fmt::Debug + 'static {
-    /// Begins a session; the same id of the same owner again gets the same session.
+    /// Begins a session. Idempotent: a retry with the same id and owner gets the same session.
     ///
     /// # Errors
     /// [`StoreError::Session`] for an id that has ended or is another owner's,
     /// [`StoreError::Limit`].
     async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError>;
 
-    /// Gives a session its time to live again, and with it each of its leases.
+    /// Restores the time to live of a session, and so of its leases.
     ///
     /// # Errors
-    /// [`StoreError::Session`] where it has ended, is blocked, or is not known.
+    /// [`StoreError::Session`] if it has ended, is blocked, or is unknown.
     async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError>;
 
     /// Ends a session and everything that is bound to it.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Token};
-use lock_server::store::quorum::rules::view::{Addressee, Look, Meta, State, View};
+use lock_server::store::quorum::rules::view::{Addressee, Look, Meta, NodeState, View};
 use lock_server::store::quorum::rules::{
     Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, TopUp, Vote, bucket_of,
 };
@@ -41,7 +41,7 @@ impl Node {
         let meta = meta.ok_or(Refusal::NoMember)?;
         if (&meta.view.cluster, meta.view.n) != (&to.view.cluster, to.view.n) {
             return Err(Refusal::Other { cluster: meta.view.cluster.clone(), n: meta.view.n });
-        } else if meta.state != State::Ready {
+        } else if meta.state != NodeState::Ready {
             return Err(Refusal::NotReady);
         } else if meta.view != *to.view {
             return Err(other_view(meta));

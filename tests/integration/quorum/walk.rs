@@ -6,7 +6,7 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 use proptest::prelude::*;
 
 use lock_server::store::quorum::rules::tally::{Decision, Heard, Round};
-use lock_server::store::quorum::rules::view::{State, View};
+use lock_server::store::quorum::rules::view::{NodeState, View};
 use lock_server::store::quorum::rules::{
     Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority,
 };
@@ -55,7 +55,7 @@ fn ready_nodes(n: usize) -> Vec<Node> {
         node.doubt("run", None, &id(at));
         node.init(&view, &id(at), "run", 0);
         node.ready(0, &view, &id(at));
-        assert_eq!(node.look(0).meta.map(|meta| meta.state), Some(State::Ready));
+        assert_eq!(node.look(0).meta.map(|meta| meta.state), Some(NodeState::Ready));
     }
     nodes
 }

@@ -61,18 +61,9 @@ fn comparable(words: &[&str], reply: &Resp) -> Resp {
     }
 }
 
-/// Login, tokens, names and protocol.
-async fn identity_is_the_same(one: &Port, cluster: &Port) {
-    let (grant, other) = (Grant::new(10, "1"), Grant::new(11, "2"));
-    let (key, other_key) = (grant.key("a"), other.key("a"));
-    let mut clients = Clients::connect(one, cluster).await;
-    let bad_name = ["HELLO", "3", "AUTH", "fence", &grant.credential, "SETNAME", "bad name"];
-    clients.same(&bad_name).await.expect_error("ERR");
-    // Nothing of it took effect: no token, no name, the protocol of before.
-    assert_eq!(clients.same(&["FENCE", "SHOW"]).await.items(), []);
-    assert_eq!(clients.same(&["CLIENT", "GETNAME"]).await, Resp::Null);
-    assert!(matches!(clients.same(&["HELLO"]).await, Resp::Array(_)));
-    clients.same(&["SET", &key, "1"]).await.expect_error("NOTOKEN");
+/// Refusals; none of them changes the tokens that are held.
+async fn refusals_are_the_same(clients: &mut Clients, grant: &Grant, other_key: &str) {
+    let key = grant.key("a");
     for words in [
         &["AUTH"][..],
         &["AUTH", "nonsense"],
@@ -100,7 +91,7 @@ async fn identity_is_the_same(one: &Port, cluster: &Port) {
         &["FENCE", &grant.credential, "FENCE", "SHOW"],
         &["FENCE", &grant.credential, "AUTH", &grant.credential],
         &["FENCE", &grant.credential, "NONSENSE"],
-        &["FENCE", &grant.credential, "SET", &other_key, "1"],
+        &["FENCE", &grant.credential, "SET", other_key, "1"],
         &["SELECT", "nonsense"],
         &["NONSENSE", "a"],
         &["GET"],
@@ -110,6 +101,21 @@ async fn identity_is_the_same(one: &Port, cluster: &Port) {
         assert!(clients.same(words).await.error().is_some(), "{words:?}");
         assert_eq!(clients.same(&["FENCE", "SHOW"]).await.items(), [], "{words:?}");
     }
+}
+
+/// Login, tokens, names and protocol.
+async fn identity_is_the_same(one: &Port, cluster: &Port) {
+    let (grant, other) = (Grant::new(10, "1"), Grant::new(11, "2"));
+    let (key, other_key) = (grant.key("a"), other.key("a"));
+    let mut clients = Clients::connect(one, cluster).await;
+    let bad_name = ["HELLO", "3", "AUTH", "fence", &grant.credential, "SETNAME", "bad name"];
+    clients.same(&bad_name).await.expect_error("ERR");
+    // Nothing of it took effect: no token, no name, the protocol of before.
+    assert_eq!(clients.same(&["FENCE", "SHOW"]).await.items(), []);
+    assert_eq!(clients.same(&["CLIENT", "GETNAME"]).await, Resp::Null);
+    assert!(matches!(clients.same(&["HELLO"]).await, Resp::Array(_)));
+    clients.same(&["SET", &key, "1"]).await.expect_error("NOTOKEN");
+    refusals_are_the_same(&mut clients, &grant, &other_key).await;
     for words in [
         &["FENCE", &grant.credential, "SET", &key, "1"][..],
         &["FENCE", "SHOW"],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fence_protocol::Namespace;
 use lock_server::store::redis::KeyPrefix;
-use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldest_version};
+use lock_server::store::redis::judge::{ClockWatch, Finding, Version, oldest_version, probe};
 use lock_server::store::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
@@ -80,7 +80,7 @@ impl Login {
     }
 
     fn prefix(&self) -> String {
-        self.redis_key_prefix.clone().unwrap_or_default().of(&self.redis_namespace)
+        self.redis_key_prefix.clone().unwrap_or_default().for_namespace(&self.redis_namespace)
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn check(target: RedisTarget, login: &Login) -> Vec<Check> {
 
 async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
     let target = target.in_slot_of(prefix.as_bytes());
-    let needs = Needs::of(&target, prefix);
+    let needs = Needs::new(&target, prefix);
     let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), tasks).await?;
     all(&link, &needs).await
 }
@@ -109,7 +109,7 @@ async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Ve
 async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     let mut checks = vec![version(link).await?];
     checks.extend(cluster(link).await?);
-    let findings = look(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
+    let findings = probe(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
     if findings.is_empty() {
         checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }

@@ -1,4 +1,4 @@
-//! What is answered without a grant: how a known id stands, and who is in the way.
+//! Replies without a grant: the outcome of a known id, and the holder that a refusal names.
 
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{LeaseId, LockName};
@@ -8,12 +8,12 @@ use super::sessions::Sessions;
 use crate::record::{Closed, Holder, Record};
 use crate::{Acquire, Grant, StoreError};
 
-/// Over how many requests that wait for each other a refusal looks for the lease at the end. Behind
-/// more of them a refusal names nobody.
+/// Most requests waiting for each other that a refusal follows to find the lease at the end. A
+/// longer chain is refused without a holder.
 const HOPS_MAX: usize = 1_000;
 
 impl Machine {
-    /// A live lease as others see it.
+    /// Returns a live lease as other clients see it.
     pub(super) fn info(&self, now_ms: u64, holder: &Holder) -> HolderInfo {
         let mut info = holder.info(now_ms);
         if let Some(until_ms) = self.sessions.until_ms(now_ms, holder) {
@@ -22,11 +22,11 @@ impl Machine {
         info
     }
 
-    /// The refusal of a request that a record has no place for, and that is not in its queue.
+    /// Returns the refusal of a request that a record does not admit and that is not in its queue.
     ///
-    /// It names the lease, or the closed place, that goes first. Where a lock is kept by nobody but a
-    /// request for several that waits elsewhere, it names the lease that this one waits for: whoever
-    /// asks cannot have the lock before that one ends.
+    /// It names the lease, or the lock-delay, that ends first. If only a request for several locks
+    /// that waits elsewhere keeps the lock, it names the lease that this request waits for: the
+    /// caller cannot have the lock before that one ends.
     pub(super) fn held(&self, now_ms: u64, record: &Record) -> StoreError {
         let queue_length = record.queue.len();
         let mut at = record;
@@ -41,7 +41,7 @@ impl Machine {
         if let Some(left_ms) = self.pause_left_ms(now_ms) {
             return StoreError::Paused { left_ms };
         }
-        let text = "the lock is kept for a request that waits for other locks; repeat it";
+        let text = "the lock is reserved for a request that waits for other locks; retry";
         StoreError::Unavailable(text.to_owned())
     }
 
@@ -51,7 +51,7 @@ impl Machine {
         live.chain(closed).min_by_key(|info| info.expires_in_ms)
     }
 
-    /// Why a lease that is not live is not, where nothing may be known of the lock.
+    /// Returns why a lease is not live, also for a lock without a record.
     pub(super) fn gone_from(&self, lock: &LockName, lease_id: LeaseId) -> StoreError {
         match self.records.get(lock) {
             Some(record) => gone(record, lease_id),
@@ -60,7 +60,8 @@ impl Machine {
     }
 }
 
-/// The answer to an id that has been granted before: the same grant, or how it ended.
+/// Returns the reply to an id that has been granted before: the same grant, or its end. This makes
+/// a retry idempotent.
 pub(super) fn known_answer(
     sessions: &Sessions,
     now_ms: u64,
@@ -79,7 +80,7 @@ pub(super) fn known_answer(
     Some(Ok(holder.grant(now_ms, 0)))
 }
 
-/// Why a lease that is not live is not.
+/// Returns why a lease is not live.
 pub(super) fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
     match record.ended(lease_id) {
         Some(ended) => ended.lost(),

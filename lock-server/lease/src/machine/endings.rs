@@ -1,4 +1,4 @@
-//! How leases end.
+//! Transitions that end leases.
 
 use fence_protocol::wire::lock::{EndReason, EndedReply};
 use fence_protocol::{LeaseId, LockName, Owner};
@@ -9,10 +9,10 @@ use crate::record::{Ended, Record};
 use crate::{Revoke, StoreError};
 
 impl Machine {
-    /// Ends a lease, or remembers an id that is not known as ended.
+    /// Ends a lease, or remembers an unknown id as ended.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] where the lease was not live.
+    /// [`StoreError::Lost`] if the lease was not live.
     pub fn release(
         &mut self,
         now_ms: u64,
@@ -32,7 +32,8 @@ impl Machine {
         ended.ok_or(lost)
     }
 
-    /// Ends a live lease or all of them, the oldest first, and then every lock-delay.
+    /// Ends one live lease or all of them, the oldest first; without a lease id, every lock-delay
+    /// too.
     ///
     /// # Errors
     /// [`StoreError::NotHeld`], [`StoreError::Lost`].
@@ -80,12 +81,12 @@ impl Machine {
         Ok(ended)
     }
 
-    /// An id that does not hold the lock will never be granted from now on.
+    /// Ensures that an id that does not hold the lock is never granted.
     fn disown(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
         let mut owner = None;
         if let Some(left) = self.leave(lock, lease_id) {
             let reason = EndReason::Released;
-            self.tell(lock, &left, StoreError::Lost { reason, why: None });
+            self.refuse_waiter(lock, &left, StoreError::Lost { reason, why: None });
             owner = Some(left.waiter.request.owner);
         }
         let mut record = self.take_out(lock).unwrap_or_default();
@@ -105,7 +106,7 @@ impl Machine {
         self.put_back(lock.clone(), record);
     }
 
-    /// Ends a live lease, without handing the lock on; `None` where it is not live.
+    /// Ends a live lease without serving the queue; `None` if it is not live.
     pub(super) fn close(
         &mut self,
         now_ms: u64,
@@ -117,7 +118,7 @@ impl Machine {
     ) -> Option<EndedReply> {
         let holder = record.holders.get(lease_id)?;
         if let Some(id) = holder.session {
-            self.sessions.let_go(id, lock, lease_id);
+            self.sessions.unbind(id, lock, lease_id);
             let with_session = reason == EndReason::SessionEnded;
             self.note_bond(id, lock, lease_id, with_session.then_some(Bond::Ended));
         }

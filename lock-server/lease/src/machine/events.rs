@@ -1,4 +1,4 @@
-//! What a step did, for people who watch: a report that no rule reads.
+//! Events for observers: a report of each transition. No rule reads it.
 
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LockName, SessionId};
@@ -6,7 +6,8 @@ use fence_protocol::{LockName, SessionId};
 use super::{Machine, Related};
 use crate::record::{Ended, Holder};
 
-/// Events since the last call of [`Machine::take_events`], each with the record whose change it reports.
+/// Events since the last call of [`Machine::take_events`], each with the record whose change it
+/// reports.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     is_on: bool,
@@ -14,18 +15,18 @@ pub(super) struct Reports {
 }
 
 impl Machine {
-    /// Collects events from now on.
+    /// Starts to collect events.
     pub fn report_events(&mut self) {
         self.reports.is_on = true;
     }
 
-    /// The events since the last call, in order, each with the record whose change it reports. A token
-    /// among them may still have to be [lifted](super::lift).
+    /// Takes the events since the last call, in order, each with the record whose change it
+    /// reports. A token among them may still have to be [lifted](super::lift).
     pub fn take_events(&mut self) -> Vec<(Related, Event)> {
         std::mem::take(&mut self.reports.events)
     }
 
-    /// What was decided of a record does not count.
+    /// Drops the events of decisions on a record that were discarded.
     pub(super) fn forget_events(&mut self, record: &Related) {
         self.reports.events.retain(|(about, _)| about != record);
     }
@@ -42,7 +43,6 @@ impl Machine {
         self.reports.events.push((Related::Lock(lock.clone()), event));
     }
 
-    /// Reports the end of a lease.
     pub(super) fn report_end(&mut self, lock: &LockName, ended: &Ended) {
         if !self.reports.is_on {
             return;
@@ -57,15 +57,15 @@ impl Machine {
         self.reports.events.push((Related::Lock(lock.clone()), event));
     }
 
-    /// The end of a lease was reported, and then the grant that took its place: they change places, so that
-    /// who watches the holder never sees none.
+    /// Swaps the last two events, the end of a lease and the grant that replaced it, so that an
+    /// observer never sees the lock without a holder.
     pub(super) fn report_end_last(&mut self) {
         if let [.., ended, granted] = &mut self.reports.events[..] {
             std::mem::swap(ended, granted);
         }
     }
 
-    /// Reports what became of a session.
+    /// Reports a change of a session.
     pub(super) fn report_session(&mut self, kind: EventKind, id: SessionId) {
         let Some(session) = self.sessions.get(id).filter(|_| self.reports.is_on) else { return };
         let mut event = Event::new(kind);

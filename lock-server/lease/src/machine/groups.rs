@@ -1,10 +1,10 @@
-//! Several locks in one step, or none of them.
+//! Several locks in one transition, or none of them.
 //!
-//! A request that cannot have all of its locks takes its place in all of their queues at once, the
-//! free ones too, and is granted in the step in which it is at the front of every queue and admitted
-//! by every lock. All places of a request are taken in one step, so any two requests stand in the
-//! same order wherever they meet: the oldest request that waits is behind nobody, and is granted when
-//! those who hold its locks are done. No circle of waiting can form.
+//! A request that cannot have all of its locks enters all of their queues at once, the free ones
+//! too, and is granted in the transition in which it is at the front of every queue and admitted by
+//! every lock. All entries of a request are made in one transition, so any two requests stand in
+//! the same order in every queue that they share: the oldest waiting request is behind no other,
+//! and is granted when the holders of its locks are done. No deadlock can form.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndReason, LOCKS_PER_ACQUIRE_MAX};
 
 use super::answers::known_answer;
-use super::granting::Way;
-use super::leaving::Left;
+use super::departures::Left;
+use super::grants::GrantRoute;
 use super::{Alarm, Delivery, Machine, Reply, limit};
 use crate::record::{GroupId, Record, Waiter};
 use crate::tokens;
@@ -27,7 +27,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The lock under which its answer is delivered.
+    /// Returns the lock under which the reply is delivered.
     pub(super) fn first_lock(&self) -> &LockName {
         &self.parts[0].0
     }
@@ -77,7 +77,7 @@ impl Machine {
             }
             None if paused_ms.is_some() => self.enqueue_all(now_ms, parts, wishes),
             None => {
-                let grants = self.grant_all(now_ms, parts, Way::AT_ONCE)?;
+                let grants = self.grant_all(now_ms, parts, GrantRoute::AT_ONCE)?;
                 Ok(Reply::Done(Ok(grants.into_iter().map(|(_, grant)| grant).collect())))
             }
             Some(lock) if wait_ms == 0 => {
@@ -89,16 +89,17 @@ impl Machine {
         }
     }
 
-    /// The grants of an id that holds all of the locks; `None` where it holds none of them.
+    /// Returns the grants of an id that holds all of the locks; `None` if it holds none of them.
     ///
-    /// An id that holds some of them held all of them once, and one has ended so long ago that
-    /// nobody remembers it: granting that one anew would be a second grant for one id.
+    /// An id that holds only some of them once held all, and one lease ended so long ago that it is
+    /// not remembered: granting that lock anew would be a second grant for one id.
     fn held_already(
         &mut self,
         now_ms: u64,
         parts: &[Acquire],
     ) -> Result<Option<Vec<Grant>>, StoreError> {
-        let (mut held, mut missing) = (0, None);
+        let mut held = 0;
+        let mut missing = None;
         for wish in parts {
             let record = self.records.get(&wish.lock);
             if let Some(ended) = record.and_then(|record| record.ended(wish.lease_id)) {
@@ -130,7 +131,7 @@ impl Machine {
         parts.iter().filter_map(grant).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
-    /// The group that waits under this id, where it is the same request.
+    /// Returns the group that waits under this id, if it is the same request.
     fn waits_already(&mut self, parts: &[Acquire]) -> Result<Option<GroupId>, StoreError> {
         let waiter = parts.iter().find_map(|wish| {
             let record = self.records.get(&wish.lock)?;
@@ -146,7 +147,8 @@ impl Machine {
                 Ok(Some(group))
             }
             Some(_) => {
-                // The engine has dropped the record of one of its locks: it asks as if it were new.
+                // The engine has dropped the record of one of its locks: treat the retry as a new
+                // request.
                 drop(self.leave(&wish.lock, wish.lease_id));
                 Ok(None)
             }
@@ -157,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// Whether a group has a place in the queue of a lock.
+    /// Returns whether a group has an entry in the queue of a lock.
     fn stands_at(&self, lock: &LockName, id: GroupId) -> bool {
         let record = self.records.get(lock);
         record.is_some_and(|record| record.queue.iter().any(|waiter| waiter.group == Some(id)))
@@ -208,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// The first lock that a request would have to wait for.
+    /// Returns the first lock that a request would have to wait for.
     pub(super) fn first_taken(&self, wishes: &[(LockName, Mode)]) -> Option<LockName> {
         let open = |lock: &LockName, mode: Mode| {
             self.records.get(lock).is_none_or(|record| record.is_open_to(mode, &self.limits))
@@ -216,12 +218,12 @@ impl Machine {
         wishes.iter().find(|(lock, mode)| !open(lock, *mode)).map(|(lock, _)| lock.clone())
     }
 
-    /// A token for each lock, rising in the order of the request, or nothing at all.
+    /// Issues a token for each lock, rising in the order of the request, or changes nothing.
     fn grant_all(
         &mut self,
         now_ms: u64,
         parts: Vec<Acquire>,
-        way: Way,
+        route: GrantRoute,
     ) -> Result<Vec<(LockName, Grant)>, StoreError> {
         let mut counter = self.counter;
         for wish in &parts {
@@ -232,7 +234,7 @@ impl Machine {
         for wish in parts {
             let lock = wish.lock.clone();
             let mut record = self.take_out(&lock).unwrap_or_default();
-            let granted = self.grant(now_ms, &lock, &mut record, wish, way);
+            let granted = self.grant(now_ms, &lock, &mut record, wish, route);
             self.put_back(lock.clone(), record);
             grants.push((lock, granted?));
         }
@@ -252,7 +254,8 @@ impl Machine {
         if let Some((lock, _)) = wishes.iter().find(|(lock, _)| full(lock)) {
             return Err(part(lock, limit("waiters of this lock", most)));
         }
-        let (first, lease_id) = (parts[0].lock.clone(), parts[0].lease_id);
+        let first = parts[0].lock.clone();
+        let lease_id = parts[0].lease_id;
         if self.waiters + parts.len() > self.limits.waiters {
             return Err(part(&first, limit("waiters of this server", self.limits.waiters)));
         }
@@ -264,16 +267,17 @@ impl Machine {
         for request in parts {
             let lock = request.lock.clone();
             let mut record = self.take_out(&lock).unwrap_or_default();
-            let (place, server) = (record.next_place(), self.server());
+            let place = record.next_place();
+            let server = self.server();
             let waiter = Waiter { request, group, place, server, since_ms: now_ms, until_ms };
-            self.stand(&mut record, waiter);
+            self.push_waiter(&mut record, waiter);
             self.put_back(lock, record);
         }
         Ok(Reply::Queued)
     }
 
-    /// The first lock that a group waits for: it is not the first there, or not admitted. `None`
-    /// where it can be served, as far as is known.
+    /// Returns the first lock that a group waits for: the group is not first there, or not
+    /// admitted. `None` if it can be served, as far as is known.
     pub(super) fn waits_for(&self, id: GroupId) -> Option<&LockName> {
         let waits = |lock: &LockName, mode: Mode| {
             self.records.get(lock).is_some_and(|record| {
@@ -285,19 +289,20 @@ impl Machine {
         parts.iter().find(|(lock, mode)| waits(lock, *mode)).map(|(lock, _)| lock)
     }
 
-    /// The record of the first lock that a group waits for.
+    /// Returns the record of the first lock that a group waits for.
     pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
         self.records.get(self.waits_for(id)?).map(Box::as_ref)
     }
 
-    /// Whether nothing is in the way of a group. Of several servers, one may not have loaded each of its
-    /// locks: then its place there is not known.
+    /// Returns whether a group can be granted. A server that shares the namespace may not have
+    /// loaded each of its locks: then the group's position there is unknown, and the result is
+    /// `false`.
     pub(super) fn can_be_served(&self, id: GroupId) -> bool {
         let parts = self.groups.get(&id).map_or(&[][..], |group| &group.parts);
         parts.iter().all(|(lock, _)| self.knows(lock)) && self.waits_for(id).is_none()
     }
 
-    /// Takes a group out of every queue that it still stands in.
+    /// Removes a group from every queue that it is still in.
     pub(super) fn disband(&mut self, id: GroupId) -> Option<Group> {
         let group = self.groups.remove(&id)?;
         self.note_together(&group.parts);
@@ -311,26 +316,26 @@ impl Machine {
         Some(group)
     }
 
-    /// Grants a group all of its locks where nothing is in its way any more.
+    /// Grants a group all of its locks if it can be served.
     pub(super) fn serve_group(&mut self, now_ms: u64, id: GroupId) {
         if !self.can_be_served(id) {
             return;
         }
         let Some(group) = self.groups.remove(&id) else { return };
         self.note_together(&group.parts);
-        // Whoever stands behind it is looked at when its own grants are made.
+        // The waiters behind it are checked when its own grants are made.
         let places = group.parts.iter().filter_map(|(lock, _)| self.leave_place(lock, 0));
         let waiters: Vec<Waiter> = places.collect();
         let Some(first) = waiters.first().cloned() else { return };
         let lock = group.first_lock().clone();
         if let Err(refusal) = self.check_session(now_ms, &first.request, waiters.len()) {
-            self.tell(&lock, &Left { waiter: first, group: Some(group) }, refusal);
+            self.refuse_waiter(&lock, &Left { waiter: first, group: Some(group) }, refusal);
             return;
         }
         let waited_ms = now_ms.saturating_sub(first.since_ms);
         let requests = waiters.into_iter().map(|waiter| waiter.request).collect();
-        let way = Way::Handed { waited_ms, server: first.server };
-        let granted = self.grant_all(now_ms, requests, way);
+        let route = GrantRoute::FromQueue { waited_ms, server: first.server };
+        let granted = self.grant_all(now_ms, requests, route);
         let (result, others) = match granted {
             Ok(mut grants) => (Ok(grants.remove(0).1), grants),
             Err(refusal) => (Err(refusal), Vec::new()),
@@ -340,12 +345,12 @@ impl Machine {
     }
 }
 
-/// One lock of several refuses.
+/// Wraps the refusal of one lock of several.
 fn part(lock: &LockName, refusal: StoreError) -> StoreError {
     StoreError::Part { lock: lock.clone(), refusal: Box::new(refusal) }
 }
 
-/// A lock that is asked for twice would wait for itself.
+/// Refuses too many locks, and a lock that is named twice: it would wait for itself.
 fn check_shape(parts: &[Acquire]) -> Result<(), StoreError> {
     if parts.len() > LOCKS_PER_ACQUIRE_MAX {
         return Err(limit("locks in one request", LOCKS_PER_ACQUIRE_MAX));

@@ -1,4 +1,4 @@
-//! Sessions begin, are renewed and end; leases are bound to them.
+//! Transitions of sessions (begin, renewal, end), and the leases bound to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId};
 
 use super::{Machine, Related, limit};
 use crate::record::Holder;
-use crate::session::{Session, State};
+use crate::session::{Session, SessionState};
 use crate::{Acquire, NewSession, NoSession, StoreError};
 
-/// How many leases end in the step that ends their session, where servers share them: each is a record of
-/// the commit.
+/// Leases that end in the transition that ends their session, if servers share them: each is a
+/// record of the commit.
 const SHARED_STEP: usize = 32;
 
 /// The sessions of a namespace.
@@ -59,18 +59,18 @@ impl Sessions {
         }
     }
 
-    pub(super) fn let_go(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+    pub(super) fn unbind(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
             session.held.remove(&(lock.clone(), lease_id));
         }
     }
 
-    /// Until when a bound lease lives; `None` for one that is not bound.
+    /// Returns the time until which a bound lease lives; `None` for one that is not bound.
     pub(super) fn until_ms(&self, now_ms: u64, holder: &Holder) -> Option<u64> {
         self.get(holder.session?)?.lives(now_ms).ok()
     }
 
-    /// A bound lease lives until its session says.
+    /// Copies the expiry of a bound lease from its session.
     pub(super) fn refresh(&self, now_ms: u64, holder: &mut Holder) {
         if let Some(until_ms) = self.until_ms(now_ms, holder) {
             holder.expires_at_ms = until_ms;
@@ -83,7 +83,7 @@ impl Sessions {
         }
     }
 
-    /// Replaces what was read of a session; what is known of its leases and waiters here stays.
+    /// Replaces what was read of a session, and keeps what is known of its leases and waiters here.
     pub(super) fn load(&mut self, id: SessionId, session: Option<Session>, retention_ms: u64) {
         let before = self.take(id, retention_ms);
         self.dirty.remove(&id);
@@ -94,29 +94,30 @@ impl Sessions {
         self.put(id, session, retention_ms);
     }
 
-    /// When a live session ends unless it is renewed.
+    /// Returns the time at which a live session ends unless it is renewed.
     pub(super) fn ends_at_ms(&self, id: SessionId) -> Option<u64> {
         match self.all.get(&id)?.state {
-            State::Until(at_ms) => Some(at_ms),
-            State::Ended(..) => None,
+            SessionState::Until(at_ms) => Some(at_ms),
+            SessionState::Ended(..) => None,
         }
     }
 
-    /// When a session ended that does not live; what is not known has ended now.
+    /// Returns the time at which a session ended; `now_ms` for an unknown one, `None` for a live
+    /// one.
     pub(super) fn ended_at_ms(&self, now_ms: u64, id: SessionId) -> Option<u64> {
         match self.get(id).map(|session| session.state) {
             None => Some(now_ms),
-            Some(State::Until(at_ms)) => (at_ms <= now_ms).then_some(at_ms),
-            Some(State::Ended(_, at_ms)) => Some(at_ms.min(now_ms)),
+            Some(SessionState::Until(at_ms)) => (at_ms <= now_ms).then_some(at_ms),
+            Some(SessionState::Ended(_, at_ms)) => Some(at_ms.min(now_ms)),
         }
     }
 
-    /// Whether it is known to have ended.
+    /// Returns whether the session is known to have ended.
     pub(super) fn has_ended(&self, id: SessionId) -> bool {
-        self.get(id).is_some_and(|session| matches!(session.state, State::Ended(..)))
+        self.get(id).is_some_and(|session| matches!(session.state, SessionState::Ended(..)))
     }
 
-    pub(super) fn wait_no_more(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
+    pub(super) fn remove_waiter(&mut self, id: SessionId, lock: &LockName, lease_id: LeaseId) {
         if let Some(session) = self.all.get_mut(&id) {
             session.waits.remove(&(lock.clone(), lease_id));
         }
@@ -124,23 +125,24 @@ impl Sessions {
 }
 
 impl Machine {
-    /// Takes a session over from a journal; sessions come before locks.
+    /// Restores a session from a journal; sessions come before locks.
     pub fn restore_session(&mut self, id: SessionId, session: Session) {
         self.sessions.put(id, session, self.limits.ended_retention_ms);
     }
 
-    /// The sessions whose stored part changed since the last call; `None` means forget it.
+    /// Takes the sessions whose stored part changed since the last call; `None` means delete it.
     pub fn take_session_changes(&mut self) -> Vec<(SessionId, Option<&Session>)> {
         let dirty = std::mem::take(&mut self.sessions.dirty);
         dirty.into_iter().map(|id| (id, self.sessions.all.get(&id))).collect()
     }
 
-    /// What is known of a session.
+    /// Returns a session, if it is known.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(id)
     }
 
-    /// Nothing names an ended session any more: it is remembered for a while, and then forgotten.
+    /// Marks an ended session that no record names any more: it is remembered for the retention
+    /// time, and then forgotten.
     pub fn session_cleared(&mut self, id: SessionId) {
         let retention_ms = self.limits.ended_retention_ms;
         if !self.sessions.get(id).is_some_and(Session::is_to_be_cleared) {
@@ -153,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// Begins a session; the same id of the same owner again gets the same session.
+    /// Begins a session. Idempotent: a retry with the same id and owner gets the same session.
     ///
     /// # Errors
     /// [`StoreError::Session`], [`StoreError::Limit`].
@@ -165,9 +167,9 @@ impl Machine {
         let id = new.session_id;
         self.tick(now_ms);
         if let Some(session) = self.sessions.get(id) {
-            session.lives(now_ms).map_err(|why| why.of(id))?;
+            session.lives(now_ms).map_err(|why| why.refusal(id))?;
             if session.owner != new.owner {
-                return Err(NoSession::OtherOwner(session.owner.clone()).of(id));
+                return Err(NoSession::OtherOwner(session.owner.clone()).refusal(id));
             }
             return Ok(session.reply(id, now_ms, false));
         }
@@ -182,19 +184,20 @@ impl Machine {
         Ok(reply)
     }
 
-    /// Gives the session, and so its leases, its time again. Costs the same for any number of them.
+    /// Restores the time to live of the session, and so of its leases, at a cost that does not
+    /// depend on their number.
     ///
     /// # Errors
     /// [`StoreError::Session`].
     pub fn heartbeat(&mut self, now_ms: u64, id: SessionId) -> Result<SessionReply, StoreError> {
-        self.known_session(now_ms, id)?.serves(now_ms).map_err(|why| why.of(id))?;
+        self.known_session(now_ms, id)?.serves(now_ms).map_err(|why| why.refusal(id))?;
         let retention_ms = self.limits.ended_retention_ms;
         let mut session =
-            self.sessions.take(id, retention_ms).ok_or_else(|| NoSession::Unknown.of(id))?;
-        session.state = State::Until(now_ms + session.ttl.ms());
+            self.sessions.take(id, retention_ms).ok_or_else(|| NoSession::Unknown.refusal(id))?;
+        session.state = SessionState::Until(now_ms + session.ttl.ms());
         session.heartbeats += 1;
         let reply = session.reply(id, now_ms, false);
-        // A restart gives a session its full time again: a heartbeat is no news to the journal.
+        // A restart gives a session its full time again: a heartbeat is not written to the journal.
         self.sessions.put(id, session, retention_ms);
         if self.is_shared() {
             self.sessions.dirty.insert(id);
@@ -202,7 +205,7 @@ impl Machine {
         Ok(reply)
     }
 
-    /// Ends the session and what is bound to it.
+    /// Ends the session and the leases bound to it.
     ///
     /// # Errors
     /// [`StoreError::Session`].
@@ -211,7 +214,7 @@ impl Machine {
         now_ms: u64,
         id: SessionId,
     ) -> Result<SessionEndedReply, StoreError> {
-        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
+        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.refusal(id))?;
         let reason = SessionEndReason::Ended;
         self.report_session(EventKind::SessionClosed, id);
         let lease_count = self.close_session(now_ms, id, reason);
@@ -219,7 +222,7 @@ impl Machine {
         Ok(SessionEndedReply { session_id: id, reason, lease_count })
     }
 
-    /// Refuses heartbeats and new leases; what is held lives until the session's time has passed.
+    /// Refuses heartbeats and new leases; live leases last until the session's time has passed.
     ///
     /// # Errors
     /// [`StoreError::Session`].
@@ -229,8 +232,9 @@ impl Machine {
         id: SessionId,
         reason: Owner,
     ) -> Result<SessionReply, StoreError> {
-        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.of(id))?;
-        let session = self.sessions.all.get_mut(&id).ok_or_else(|| NoSession::Unknown.of(id))?;
+        self.known_session(now_ms, id)?.lives(now_ms).map_err(|why| why.refusal(id))?;
+        let session =
+            self.sessions.all.get_mut(&id).ok_or_else(|| NoSession::Unknown.refusal(id))?;
         session.blocked.get_or_insert(reason);
         self.sessions.dirty.insert(id);
         self.report_session(EventKind::SessionBlocked, id);
@@ -239,17 +243,17 @@ impl Machine {
         self.show_session(now_ms, id)
     }
 
-    /// One session with its leases.
+    /// Returns one session with its leases.
     ///
     /// # Errors
     /// [`StoreError::Session`].
     pub fn show_session(&mut self, now_ms: u64, id: SessionId) -> Result<SessionReply, StoreError> {
         let session = self.known_session(now_ms, id)?;
-        session.lives(now_ms).map_err(|why| why.of(id))?;
+        session.lives(now_ms).map_err(|why| why.refusal(id))?;
         Ok(session.reply(id, now_ms, true))
     }
 
-    /// A page of live sessions.
+    /// Returns a page of live sessions.
     pub fn list_sessions(
         &mut self,
         now_ms: u64,
@@ -272,14 +276,13 @@ impl Machine {
 
     fn known_session(&mut self, now_ms: u64, id: SessionId) -> Result<&Session, StoreError> {
         self.tick(now_ms);
-        self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))
+        self.sessions.get(id).ok_or_else(|| NoSession::Unknown.refusal(id))
     }
 
-    /// Whether the session of a request may be given so many more leases, which are not bound to it
+    /// Checks that the session of a request may get `places` more leases, which are not bound to it
     /// yet.
     ///
-    /// It settles nothing: a lock that is handed over would otherwise end sessions one inside the
-    /// other.
+    /// It changes nothing: otherwise a hand-over would end sessions recursively.
     pub(super) fn check_session(
         &self,
         now_ms: u64,
@@ -288,10 +291,10 @@ impl Machine {
     ) -> Result<(), StoreError> {
         let Some(id) = request.session else { return Ok(()) };
         let most = self.limits.session_leases;
-        let session = self.sessions.get(id).ok_or_else(|| NoSession::Unknown.of(id))?;
-        session.serves(now_ms).map_err(|why| why.of(id))?;
+        let session = self.sessions.get(id).ok_or_else(|| NoSession::Unknown.refusal(id))?;
+        session.serves(now_ms).map_err(|why| why.refusal(id))?;
         if session.owner != request.owner {
-            return Err(NoSession::OtherOwner(session.owner.clone()).of(id));
+            return Err(NoSession::OtherOwner(session.owner.clone()).refusal(id));
         }
         if session.bonds() + places > most
             && !session.waits.contains(&(request.lock.clone(), request.lease_id))
@@ -301,21 +304,21 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets a session end whose time has passed, and forgets one that ended long ago.
+    /// Ends a session whose time has passed, and forgets one whose retention has passed.
     fn settle_session(&mut self, now_ms: u64, id: SessionId) {
         let retention_ms = self.limits.ended_retention_ms;
         let Some(session) = self.sessions.get(id) else { return };
         if session.alarm_ms(retention_ms) > now_ms {
             return;
         }
-        if let State::Until(at_ms) = session.state {
+        if let SessionState::Until(at_ms) = session.state {
             let reason = session.natural_end();
             let ended_at_ms = if self.is_shared() { at_ms } else { now_ms };
             self.close_session(ended_at_ms, id, reason);
         } else {
             self.sessions.take(id, retention_ms);
             if self.is_shared() {
-                // What servers share is forgotten by the engine itself.
+                // The engine itself deletes records that servers share.
                 self.note_forgotten(Related::Session(id));
             } else {
                 self.sessions.dirty.insert(id);
@@ -337,13 +340,13 @@ impl Machine {
         let retention_ms = self.limits.ended_retention_ms;
         let Some(mut session) = self.sessions.take(id, retention_ms) else { return 0 };
         let bonds = session.bonds();
-        session.state = State::Ended(reason, now_ms);
+        session.state = SessionState::Ended(reason, now_ms);
         session.is_cleared = !self.is_shared();
         let mut held = std::mem::take(&mut session.held);
         if self.is_shared()
             && let Some(rest) = held.iter().nth(SHARED_STEP).cloned()
         {
-            // These end in steps of their own: with the session they have ended already.
+            // These end in transitions of their own: with the session they have ended already.
             session.held = held.split_off(&rest);
         }
         self.sessions.put(id, session, retention_ms);
@@ -351,22 +354,22 @@ impl Machine {
         self.refuse_waiters(now_ms, id);
         for (lock, lease_id) in held {
             let Some(mut record) = self.take_out(&lock) else { continue };
-            // Nobody asked: the ended lease is in the record.
+            // No caller waits for this reply: the record shows the end of the lease.
             let _ = self.close(now_ms, &lock, &mut record, lease_id, EndReason::SessionEnded, None);
             self.put_back(lock, record);
         }
         bonds
     }
 
-    /// Takes the requests of a session out of their queues, and tells them why.
+    /// Removes the requests of a session from their queues with a refusal.
     pub(super) fn refuse_waiters(&mut self, now_ms: u64, id: SessionId) {
         let Some(session) = self.sessions.all.get_mut(&id) else { return };
         let Err(why) = session.serves(now_ms) else { return };
         let waits = std::mem::take(&mut session.waits);
         for (lock, lease_id) in waits {
-            // One of a group leaves with the first of them.
+            // The parts of a group leave with the first of them.
             if let Some(left) = self.leave(&lock, lease_id) {
-                self.tell(&lock, &left, why.clone().of(id));
+                self.refuse_waiter(&lock, &left, why.clone().refusal(id));
             }
         }
     }

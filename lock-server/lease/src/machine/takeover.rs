@@ -1,16 +1,16 @@
-//! One lease takes the place of another of the same owner.
+//! Takeover: a lease replaces another of the same owner.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 
 use super::Machine;
-use super::granting::Way;
+use super::grants::GrantRoute;
 use crate::record::Record;
 use crate::tokens;
 use crate::{Acquire, Grant, StoreError};
 
 impl Machine {
-    /// Ends the live lease and grants the request in one step; those who wait go on waiting.
+    /// Ends the live lease and grants the request in one transition; the waiters keep waiting.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`], after which nothing has changed.
@@ -27,10 +27,10 @@ impl Machine {
         let lease_id = request.lease_id;
         let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
         let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));
-        let result = self.grant(now_ms, lock, record, request, Way::Answered { waited_ms });
+        let result = self.grant(now_ms, lock, record, request, GrantRoute::InReply { waited_ms });
         self.report_end_last();
         if let Some(waiter) = waiter {
-            // An earlier call with this id waits still: it has the grant too.
+            // An earlier call with this id still waits: it gets the grant too.
             self.forget_waiter(lock, &waiter);
             self.deliver(lock, &waiter, result.clone());
         }

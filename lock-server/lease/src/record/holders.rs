@@ -1,52 +1,52 @@
-//! Who has a lock: live leases, and places that stay closed after a lease.
+//! Live leases of a lock, and lock-delays.
 
 use fence_protocol::wire::lock::HolderInfo;
 use fence_protocol::{LeaseId, Owner, SessionId, Token, Ttl};
 
 use crate::{Grant, Mode};
 
-/// The live leases of a lock in the order of their grants.
+/// Live leases of a lock in the order of their grants.
 ///
-/// Nearly every lock has one at most, which is why the first has its place without an allocation.
+/// Nearly every lock has one at most: the first is stored without an allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holders {
     first: Option<Holder>,
-    /// Empty where there is no first.
+    /// Empty if there is no first.
     others: Vec<Holder>,
 }
 
 impl Holders {
-    /// Whether nobody holds the lock.
+    /// Returns whether no lease is live.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// How many leases are live.
+    /// Returns the number of live leases.
     pub fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.others.len()
     }
 
-    /// The lease that was granted first.
+    /// Returns the oldest lease.
     pub fn first(&self) -> Option<&Holder> {
         self.first.as_ref()
     }
 
-    /// The oldest first.
+    /// Iterates over the leases, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.first.iter().chain(&self.others)
     }
 
-    /// The oldest first.
+    /// Iterates over the leases, the oldest first.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
         self.first.iter_mut().chain(&mut self.others)
     }
 
-    /// The lease with this id.
+    /// Returns the lease with this id.
     pub fn get(&self, lease_id: LeaseId) -> Option<&Holder> {
         self.iter().find(|holder| holder.lease_id == lease_id)
     }
 
-    /// The lease with this id.
+    /// Returns the lease with this id.
     pub fn get_mut(&mut self, lease_id: LeaseId) -> Option<&mut Holder> {
         self.iter_mut().find(|holder| holder.lease_id == lease_id)
     }
@@ -59,7 +59,7 @@ impl Holders {
         }
     }
 
-    /// Takes a lease out.
+    /// Removes a lease.
     pub fn take(&mut self, lease_id: LeaseId) -> Option<Holder> {
         if self.first.as_ref()?.lease_id == lease_id {
             let second = (!self.others.is_empty()).then(|| self.others.remove(0));
@@ -77,49 +77,50 @@ impl FromIterator<Holder> for Holders {
     }
 }
 
-/// A lease.
+/// A live lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
-    /// The grant.
+    /// Id of the lease.
     pub lease_id: LeaseId,
-    /// Its token.
+    /// Fencing token.
     pub token: Token,
-    /// Who.
+    /// Owner named in the request.
     pub owner: Owner,
-    /// How it shares the lock.
+    /// Mode in which it shares the lock.
     pub mode: Mode,
-    /// The time to live that a renewal restores.
+    /// Time to live that a renewal restores.
     pub ttl: Ttl,
-    /// The session that it lives as long as. `expires_at_ms` is then only what was last read of it.
+    /// Session that it is bound to. `expires_at_ms` is then only the value last read from the
+    /// session.
     pub session: Option<SessionId>,
-    /// Which life of the owner.
+    /// Incarnation of the owner.
     pub incarnation: Option<Owner>,
     /// A JSON text for people.
     pub metadata: Option<String>,
-    /// For how long its place stays closed when it ends without its holder's word.
+    /// Lock-delay after an end without a release, in milliseconds.
     pub lock_delay_ms: u64,
-    /// When it was granted.
+    /// Time of the grant.
     pub granted_at_ms: u64,
-    /// When it ends unless it is renewed.
+    /// Expiry, unless it is renewed.
     pub expires_at_ms: u64,
-    /// How often it was renewed.
+    /// Number of renewals.
     pub renewals: u64,
     /// Server that delivers the grant, until a retry or a renewal has shown that it was received.
     /// Only this server may roll it back.
     pub deliverer: Option<u32>,
-    /// That server has not read yet that another one made the grant. If it dies before, no client knows
-    /// of the grant.
+    /// The deliverer has not read yet that another server made the grant. If it dies before, no
+    /// client knows of the grant.
     pub is_unread: bool,
 }
 
 impl Holder {
-    /// Its client has the grant.
+    /// Records that the client has received the grant.
     pub fn confirm(&mut self) {
         self.deliverer = None;
         self.is_unread = false;
     }
 
-    /// The lease as its holder sees it.
+    /// Returns the lease as its holder sees it.
     pub fn grant(&self, now_ms: u64, waited_ms: u64) -> Grant {
         Grant {
             lease_id: self.lease_id,
@@ -131,7 +132,7 @@ impl Holder {
         }
     }
 
-    /// The lease as others see it.
+    /// Returns the lease as other clients see it.
     pub fn info(&self, now_ms: u64) -> HolderInfo {
         HolderInfo {
             owner: self.owner.clone(),
@@ -142,26 +143,25 @@ impl Holder {
     }
 }
 
-/// A place that nobody has and nobody gets: the lock-delay after a lease that ended without its
-/// holder's word.
+/// A lock-delay: the place of a lease that ended without a release, and that no request gets yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Closed {
-    /// Who had it.
+    /// Owner of the lease.
     pub owner: Owner,
-    /// With which token.
+    /// Token of the lease.
     pub token: Token,
-    /// How the lease shared the lock.
+    /// Mode of the lease.
     pub mode: Mode,
-    /// How long the delay is in all.
+    /// Length of the delay, in milliseconds.
     pub delay_ms: u64,
-    /// When the lease was granted.
+    /// Time of the grant.
     pub granted_at_ms: u64,
-    /// When the place opens.
+    /// End of the delay.
     pub until_ms: u64,
 }
 
 impl Closed {
-    /// The place after a lease that ends now; none where it has no delay.
+    /// Returns the lock-delay after a lease that ends at `now_ms`; `None` if it has none.
     pub fn after(holder: &Holder, now_ms: u64) -> Option<Self> {
         (holder.lock_delay_ms > 0).then(|| Self {
             owner: holder.owner.clone(),
@@ -173,7 +173,7 @@ impl Closed {
         })
     }
 
-    /// What those who may not have the lock are told.
+    /// Returns what a refusal shows.
     pub fn info(&self, now_ms: u64) -> HolderInfo {
         HolderInfo {
             owner: self.owner.clone(),

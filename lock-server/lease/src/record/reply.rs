@@ -1,4 +1,4 @@
-//! What people are told of a lock.
+//! Replies that show a lock.
 
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedLease, HolderReply, LockReply, LockState, WaiterReply};
@@ -6,13 +6,13 @@ use fence_protocol::wire::lock::{EndedLease, HolderReply, LockReply, LockState, 
 use super::{Ended, Holder, Record, Waiter};
 use crate::Kind;
 
-/// How many waiters a reply lists.
+/// Most waiters that a reply lists.
 const WAITERS_SHOWN: usize = 100;
-/// How many leases beside the first a reply lists.
+/// Most leases beside the first that a reply lists.
 const HOLDERS_SHOWN: usize = 100;
 
 impl Record {
-    /// The reply to `GET /v1/locks/{lock}`.
+    /// Returns the reply to `GET /v1/locks/{lock}`.
     pub fn reply(&self, lock: &LockName, now_ms: u64) -> LockReply {
         let mut holders = self.holders.iter().map(|holder| holder.reply(now_ms));
         let rest_ms = |until_ms: u64| until_ms.saturating_sub(now_ms);

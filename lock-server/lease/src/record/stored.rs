@@ -1,8 +1,8 @@
-//! Records as engines keep them.
+//! Stored form of records.
 //!
-//! The text is JSON with short names. Moments are those of the clock that the servers share. A token
-//! that the write itself takes is stored as its distance from the counter before it, as a negative
-//! number: the counter is known only at the commit, and the engine keeps it beside the text.
+//! The text is JSON with short names. Times are those of the clock that the servers share. A token
+//! that the write itself issues is stored as its distance from the counter before it, as a negative
+//! number: the counter is known only at the commit, and the engine stores it beside the text.
 
 use std::collections::VecDeque;
 
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 use super::{Closed, Ended, Holder, Record};
 use crate::Mode;
 
-/// How stored moments and tokens are read.
+/// Interpretation of stored times and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// After a restart of the only server, at this moment of its new clock. The moments of the old
-    /// clock say nothing, so leases and lock-delays get their full time again, and retention starts
+    /// After a restart of the only server, at `now_ms` of its new clock. Times of the old clock
+    /// have no meaning, so leases and lock-delays get their full time again, and retention starts
     /// again.
     Restart {
-        /// Now.
+        /// Current time.
         now_ms: u64,
     },
-    /// As it was written.
+    /// As written.
     Shared {
-        /// The counter before the tokens of the write.
+        /// Counter before the tokens of the write.
         base: u64,
-        /// What is added to each moment.
+        /// Offset added to each time.
         shift_ms: i64,
     },
 }
@@ -52,7 +52,7 @@ impl Reading {
         }
     }
 
-    /// The end of something that lasts `whole_ms`.
+    /// Returns the end of a period that lasts `whole_ms`.
     pub(crate) fn end(self, stored_ms: u64, whole_ms: u64) -> u64 {
         match self {
             Self::Restart { now_ms } => now_ms.saturating_add(whole_ms),
@@ -60,20 +60,20 @@ impl Reading {
         }
     }
 
-    /// A moment that lies in the past.
+    /// Returns a time in the past.
     pub(crate) fn past(self, stored_ms: u64) -> u64 {
         self.moment(stored_ms)
     }
 }
 
-/// A token, or how far it is above the counter before its write.
+/// A token, or its distance above the counter before its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct StoredToken(i64);
 
 impl StoredToken {
-    /// A token above `counter` is one that the write takes.
-    fn of(token: Token, counter: u64) -> Self {
+    /// Encodes a token: one above `counter` is issued by the write.
+    fn encode(token: Token, counter: u64) -> Self {
         let distance = token.get().saturating_sub(counter);
         let number = i64::try_from(if distance > 0 { distance } else { token.get() });
         let number = number.unwrap_or(i64::MAX);
@@ -208,10 +208,10 @@ pub(super) fn is_zero(number: &u64) -> bool {
 }
 
 impl Record {
-    /// The record without its queue, as an engine keeps it. Tokens above `counter` are those that the
-    /// write takes.
+    /// Returns the record without its queue, as an engine stores it. Tokens above `counter` are
+    /// issued by the write.
     pub fn to_stored(&self, counter: u64) -> StoredRecord {
-        let token = |token: Token| StoredToken::of(token, counter);
+        let token = |token: Token| StoredToken::encode(token, counter);
         let holder = |holder: &Holder| StoredHolder {
             lease_id: holder.lease_id,
             token: token(holder.token),
@@ -253,7 +253,7 @@ impl Record {
         }
     }
 
-    /// A record as it is read, without its queue; `None` where it holds a token that none is.
+    /// Decodes a record, without its queue; `None` if it holds an invalid token.
     pub fn from_stored(stored: StoredRecord, reading: Reading) -> Option<Self> {
         let holder = |stored: StoredHolder| {
             Some(Holder {
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(record.ended[0].at_ms, 100);
     }
 
-    /// A value that was changed by hand.
+    /// A value that was edited by hand.
     #[test]
     fn what_is_no_token_is_no_record_and_an_endless_delay_no_overflow() {
         for token in ["0", "-9223372036854775808", "9223372036854775807"] {

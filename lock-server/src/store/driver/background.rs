@@ -1,4 +1,4 @@
-//! What happens without a request: time passes, and other servers write.
+//! Work without a request: time-outs, and changes by other servers.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use tokio::sync::mpsc;
 
 use super::core::EndedBy;
 use super::op::{Withdraw, look_at};
-use super::{Driver, Inner};
+use super::{Driver, DriverInner};
 use crate::store::StoreError;
 use crate::store::records::{Key, ServerId, Wakeup};
 
-/// How long to rest when nothing is due.
+/// Rest when nothing is due, in milliseconds.
 const IDLE_MS: u64 = 3_600_000;
-/// How often records that requests wait for are read again, in case a message was lost.
+/// Interval at which records that requests wait for are read again, in case a message was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How often a server says that it lives, while it counts as alive.
+/// Number of beats in the time for which a server counts as alive.
 const BEATS: u32 = 3;
-/// How long it is silent at most.
+/// Longest interval between two beats.
 const BEAT_MAX: Duration = Duration::from_secs(1);
-/// How long a request waits beyond its patience before it is answered without the store.
+/// Time after its time-out at which a request gets a reply without the store, in milliseconds.
 const OVERDUE_MS: u64 = 1_000;
 
-/// Runs until shutdown, or until the driver is gone.
-pub(super) fn start(inner: &Arc<Inner>) {
+/// Runs until shutdown, or until the driver is dropped.
+pub(super) fn start(inner: &Arc<DriverInner>) {
     spawn(inner, alarms);
     if inner.store.is_alone() {
         return;
@@ -35,29 +35,30 @@ pub(super) fn start(inner: &Arc<Inner>) {
     spawn(inner, look_again);
 }
 
-fn spawn<F>(inner: &Arc<Inner>, task: impl FnOnce(Weak<Inner>) -> F)
+fn spawn<F>(inner: &Arc<DriverInner>, task: impl FnOnce(Weak<DriverInner>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (stop, work) = (inner.kit.tasks.shutdown_token(), task(Arc::downgrade(inner)));
+    let stop = inner.kit.tasks.shutdown_token();
+    let work = task(Arc::downgrade(inner));
     inner.kit.tasks.spawn(async move {
         stop.run_until_cancelled(work).await;
     });
 }
 
-/// Lets the rules look when something is due: leases, time-outs, sessions.
-async fn alarms(weak: Weak<Inner>) {
+/// Applies the rules when something is due: leases, time-outs, sessions.
+async fn alarms(weak: Weak<DriverInner>) {
     let Some(sooner) = weak.upgrade().map(|inner| inner.sooner.clone()) else { return };
     loop {
         let Some(inner) = weak.upgrade() else { return };
         let rest_ms = {
             let state = &mut *inner.state();
             if state.core.failed.is_some() {
-                // What is due stays due.
+                // A failed driver makes no more changes.
                 return;
             }
             let now_ms = inner.store.now_ms();
-            // What is due while a batch is under way is decided when that lands.
+            // Changes that are due while a batch is under way are decided when it ends.
             let next_ms =
                 state.core.machine.next_alarm_ms().filter(|_| state.core.in_flight.is_empty());
             state.wakes_at_ms = next_ms.unwrap_or(u64::MAX);
@@ -66,7 +67,7 @@ async fn alarms(weak: Weak<Inner>) {
         if rest_ms == 0 {
             inner.lead();
         }
-        // The driver must be able to go while this waits.
+        // The driver must be droppable while this waits.
         drop(inner);
         tokio::select! {
             biased;
@@ -76,8 +77,8 @@ async fn alarms(weak: Weak<Inner>) {
     }
 }
 
-/// Reads what other servers say that they have changed.
-async fn listen(weak: Weak<Inner>, mut wakeups: mpsc::UnboundedReceiver<Wakeup>) {
+/// Reads the records that other servers have changed.
+async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::UnboundedReceiver<Wakeup>) {
     while let Some(wakeup) = wakeups.recv().await {
         let Some(inner) = weak.upgrade() else { return };
         match wakeup {
@@ -87,15 +88,15 @@ async fn listen(weak: Weak<Inner>, mut wakeups: mpsc::UnboundedReceiver<Wakeup>)
     }
 }
 
-async fn beat(weak: Weak<Inner>) {
+async fn beat(weak: Weak<DriverInner>) {
     if let Some(inner) = weak.upgrade() {
-        // Servers may have died while none lived to see it.
+        // Servers may have died while no other lived to notice.
         inner.watch_sessions();
     }
     loop {
         let Some(inner) = weak.upgrade() else { return };
         if let Err(error) = inner.beat().await {
-            tracing::debug!(%error, "the store does not know that this server lives");
+            tracing::debug!(%error, "the beat of this server failed");
         }
         let rest = (inner.server.liveness / BEATS).min(BEAT_MAX);
         drop(inner);
@@ -103,7 +104,7 @@ async fn beat(weak: Weak<Inner>) {
     }
 }
 
-async fn look_again(weak: Weak<Inner>) {
+async fn look_again(weak: Weak<DriverInner>) {
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
         let Some(inner) = weak.upgrade() else { return };
@@ -113,8 +114,8 @@ async fn look_again(weak: Weak<Inner>) {
     }
 }
 
-impl Inner {
-    /// A record may have changed: it is read, where it matters here.
+impl DriverInner {
+    /// Reads a record that may have changed, if it matters here.
     fn look_at(self: &Arc<Self>, key: Key) {
         let matters = {
             let core = &self.state().core;
@@ -128,7 +129,7 @@ impl Inner {
         }
     }
 
-    /// The leases of a server that died are followed here, so that their end is reported.
+    /// Watches the leases of a server that died, so that their end is reported.
     fn look_after(self: &Arc<Self>, dead: ServerId) {
         let locks = self.reports.get().map(|reports| reports.granted_by(dead));
         for lock in locks.into_iter().flatten() {
@@ -143,7 +144,7 @@ impl Inner {
         }
     }
 
-    /// Withdraws requests that may have a place in a queue, unless a retry waits there.
+    /// Withdraws requests that may have an entry in a queue, unless a retry waits there.
     pub(super) fn withdraw_abandoned(self: &Arc<Self>) {
         let abandoned = {
             let core = &mut self.state().core;
@@ -158,18 +159,18 @@ impl Inner {
         }
     }
 
-    /// Answers requests whose patience is over and which the store could not answer.
+    /// Replies to requests that have timed out and to which the store gave no result.
     fn give_up_overdue(&self) {
         let now_ms = self.store.now_ms().saturating_sub(OVERDUE_MS);
         let overdue = self.state().core.waiters.take_overdue(now_ms);
         for waiting in overdue {
-            let text = "the store did not say in time who holds the lock; repeat the request";
+            let text = "the store did not reply in time; retry the request";
             waiting.refuse(StoreError::Unknown(text.to_owned()));
         }
     }
 
-    /// Tells the store that this server lives. Where another one has died, its waiters are passed over
-    /// and what it watched is watched here.
+    /// Records in the store that this server lives. If another one has died, its waiters are
+    /// skipped and its leases are watched here.
     pub(super) async fn beat(self: &Arc<Self>) -> Result<(), StoreError> {
         let at_ms = self.store.now_ms();
         let liveness_ms = u64::try_from(self.server.liveness.as_millis()).unwrap_or(u64::MAX);
@@ -186,8 +187,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads every session, so that the end of each is noticed here: the server that would have noticed
-    /// it may have died.
+    /// Reads every session, so that its end is noticed here: the server that would have noticed it
+    /// may have died.
     fn watch_sessions(self: &Arc<Self>) {
         let driver = Driver { inner: self.clone() };
         let stop = self.kit.tasks.shutdown_token();
@@ -199,7 +200,7 @@ impl Inner {
         });
     }
 
-    /// Ends what is bound to a session that has ended, and then lets the session be forgotten.
+    /// Ends the leases of a session that has ended, and then lets the session be forgotten.
     pub(super) fn clear_ended(self: &Arc<Self>, id: SessionId, by: EndedBy) {
         if !self.state().clearing.insert(id) {
             return;
@@ -218,7 +219,7 @@ impl Inner {
     }
 }
 
-async fn clear(weak: Weak<Inner>, id: SessionId) {
+async fn clear(weak: Weak<DriverInner>, id: SessionId) {
     while let Some(inner) = weak.upgrade() {
         let driver = Driver { inner: inner.clone() };
         match driver.clear_session(id).await {

@@ -1,4 +1,5 @@
-//! What the driver knows, and its steps: decide what waits, settle what was committed.
+//! Loaded state of the driver, and its transitions: it decides waiting requests and settles
+//! commits.
 
 mod in_flight;
 mod uncommitted;
@@ -20,60 +21,60 @@ use crate::store::records::{
 };
 use crate::store::{Limits, StoreError};
 
-/// How many requests are decided for one commit at most.
+/// Most requests that are decided for one commit.
 const BATCH: usize = 1_024;
-/// For how long the version of a record is known after nothing of the record matters any more. The
-/// engine has forgotten the record by then.
+/// Time for which the version of a dropped record is kept, in milliseconds. The engine has deleted
+/// the record by then.
 const OUTDATED_MS: u64 = 10_000;
-/// How much longer than it matters a record with leases is kept: an engine may measure that by a clock
-/// that jumps.
+/// Margin for which a record with leases is kept beyond its use: an engine may measure that by a
+/// clock that jumps.
 const CLOCK_MARGIN_MS: u64 = 60_000;
-/// After so many lost races in a row a request is refused.
+/// Lost races in a row after which a request is refused.
 const RACES_MAX: u32 = 200;
 
 /// The server that has noticed the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndedBy {
-    /// It clears the session away.
+    /// This server clears the session.
     This,
-    /// It does, unless it has died.
+    /// The other server clears it, unless it has died.
     Another,
 }
 
-/// What this server knows.
+/// Loaded state of this server.
 pub(super) struct Core {
     pub(super) machine: Machine,
     pub(super) waiters: Waiters,
     pub(super) pending: VecDeque<Box<dyn Op>>,
     pub(super) in_flight: InFlight,
-    /// The versions of what is loaded. Empty where this server is alone.
+    /// Versions of the loaded records. Empty if this server is alone.
     versions: HashMap<Key, Version>,
     server: ServerId,
     is_alone: bool,
     is_volatile: bool,
-    /// How many records a group reads at most, as far as requests can be put off.
+    /// Most records that a group reads, as far as requests can be postponed.
     reads_max: usize,
     writes: u32,
-    /// The counter that the engine had at least.
+    /// Lower bound of the engine's counter.
     counter_seen: u64,
     retention_ms: u64,
     /// Events that were committed and not reported yet.
     pub(super) reported: Vec<Event>,
-    /// Versions of records of which nothing matters any more, until when they are kept.
+    /// Versions of dropped records, and the time until which they are kept.
     outdated: VecDeque<(u64, Key, Version)>,
-    /// Sessions that have ended, while records name them: see [`Driver::clear_session`].
+    /// Sessions that have ended while records still name them: see [`Driver::clear_session`].
     ///
     /// [`Driver::clear_session`]: super::Driver::clear_session
     pub(super) ended_sessions: BTreeMap<SessionId, EndedBy>,
-    /// Requests whose place may be in a queue while no caller waits there.
+    /// Requests that may have a queue entry while no caller waits there.
     pub(super) abandoned: Vec<(Vec<LockName>, LeaseId)>,
     /// Grants that have to be confirmed.
     pub(super) pending_grants: Vec<PendingGrant>,
-    /// So many requests are decided one by one: one of them is too large for the engine.
+    /// Number of requests to decide one by one: one of them is too large for the engine.
     one_by_one: usize,
     /// The engine lets no lease begin.
     is_paused: bool,
-    /// Nothing is served any more, and why.
+    /// Reason why the driver has stopped.
     pub(super) failed: Option<String>,
 }
 
@@ -84,25 +85,25 @@ pub(super) struct Flight {
     groups: Vec<Decisions>,
 }
 
-/// What one group of the batch decides.
+/// Decisions of one group of the batch.
 #[derive(Default)]
 pub(super) struct Decisions {
     pub(super) ops: Vec<Box<dyn Op>>,
     deliveries: Vec<Delivery>,
     events: Vec<Event>,
-    /// The versions once it is committed.
+    /// Versions of its records once it is committed.
     written: Vec<(Key, Version)>,
-    /// Everything that it was decided on.
+    /// Records that it was decided on.
     keys: Vec<Key>,
 }
 
 impl Flight {
-    /// What its groups decide.
+    /// Returns its groups.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Decisions> {
         self.groups.iter()
     }
 
-    /// How many requests it answers.
+    /// Returns the number of its requests.
     fn requests(&self) -> usize {
         self.groups.iter().map(|decisions| decisions.ops.len()).sum()
     }
@@ -147,8 +148,8 @@ impl Core {
         Version(u64::from(self.server.0) << 32 | u64::from(self.writes))
     }
 
-    /// Decides what waits and what is due; `None` where there is nothing, or where it has to wait for
-    /// the batches that are under way.
+    /// Decides waiting requests and everything due; `None` if there is nothing, or if it has to
+    /// wait for the batches that are under way.
     pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Flight> {
         let counter = self.machine.counter();
         let due: Vec<Vec<Key>> = match self.is_alone {
@@ -185,7 +186,7 @@ impl Core {
         }
         let ops: Vec<Box<dyn Op>> = self.pending.drain(..count).collect();
         for (lock, lease_id) in ops.iter().filter_map(|op| op.asked()) {
-            // Its caller has asked again: what it is granted is not to be withdrawn.
+            // Its caller has retried: the grant must not be withdrawn.
             self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(&lock));
         }
         let mut ops = VecDeque::from(self.without_void(ops));
@@ -197,7 +198,8 @@ impl Core {
                     continue;
                 }
             }
-            // Before anything is settled: what is settled is written together with what it was settled by.
+            // Before the settlement: a settled record is written together with the records that
+            // settled it.
             if self.reads_max < usize::MAX
                 && draft.size_with(&self.closure(op.keys(), None)) > self.reads_max
             {
@@ -214,7 +216,8 @@ impl Core {
         if overlaps && draft.is_empty() {
             return None;
         }
-        let (lift, confirms) = (Lift { counter, by: 0, late_ms: 0 }, self.machine.confirms());
+        let lift = Lift { counter, by: 0, late_ms: 0 };
+        let confirms = self.machine.confirms();
         let decided = Decided { at_ms, now_ms, lift, confirms };
         Some(if self.is_volatile {
             self.settled_at_once(draft, decided)
@@ -223,8 +226,8 @@ impl Core {
         })
     }
 
-    /// Whether a batch may be decided while others are under way: what is due has no record in common
-    /// with them, and nothing else is due or left over.
+    /// Returns whether a batch may be decided while others are under way: due records are not in
+    /// those, and nothing else is due or left over.
     fn may_overlap(&self, now_ms: u64, due: &[Vec<Key>]) -> bool {
         let has_leftovers = self.one_by_one > 0 || self.machine.has_news();
         !has_leftovers
@@ -233,18 +236,19 @@ impl Core {
             && !due.iter().any(|keys| self.in_flight.touches(keys))
     }
 
-    /// The batch is sent.
+    /// Records that the batch was sent.
     pub(super) fn begin(&mut self, flight: &Flight) {
         self.in_flight.begin(flight);
     }
 
-    /// The outcome of the batch is there, or it is known that there is none.
+    /// Records that the batch has ended, with a result or without.
     pub(super) fn end(&mut self, flight: &Flight) {
         let held_back = self.in_flight.end(flight);
         held_back.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
-    /// Drops withdrawals of requests that a caller has repeated meanwhile: it waits at their place.
+    /// Drops withdrawals of requests that a caller has retried meanwhile: the retry waits at their
+    /// position.
     fn without_void(&self, ops: Vec<Box<dyn Op>>) -> Vec<Box<dyn Op>> {
         if ops.iter().all(|op| op.withdrawn().is_none()) {
             return ops;
@@ -261,7 +265,7 @@ impl Core {
         valid
     }
 
-    /// Forgets versions of records that the machine has forgotten, some time after.
+    /// Drops the versions of dropped records after `OUTDATED_MS`.
     fn forget_outdated(&mut self, now_ms: u64) {
         for related in self.machine.take_forgotten() {
             let key = key_of(related);
@@ -292,13 +296,14 @@ impl Core {
         }
     }
 
-    /// The records to know for some of them: with the sessions of their leases and waiters, and the
-    /// other locks of the groups in their queues. With a time, each lock is settled on the way.
+    /// Returns the records to know for `keys`: with the sessions of their leases and waiters, and
+    /// the other locks of the groups in their queues. With a time, each lock is settled too.
     fn closure(&mut self, keys: Vec<Key>, settle_at_ms: Option<u64>) -> Vec<Key> {
         if self.is_alone {
             return Vec::new();
         }
-        let (mut known, mut open) = (Vec::with_capacity(keys.len()), keys);
+        let mut known = Vec::with_capacity(keys.len());
+        let mut open = keys;
         while let Some(key) = open.pop() {
             if known.contains(&key) {
                 continue;
@@ -322,7 +327,7 @@ impl Core {
         keys.iter().map(until_ms).min().unwrap_or(u64::MAX)
     }
 
-    /// What the store is asked to commit.
+    /// Draws up the batch for the store.
     fn draw_up(&mut self, mut draft: Draft, decided: Decided) -> Flight {
         let counter = decided.lift.counter;
         let tokens = self.machine.counter() - counter;
@@ -355,7 +360,8 @@ impl Core {
         }
         for (id, bonds) in self.machine.take_bonds() {
             let key = Key::Session(id);
-            // A lease ends with its session: where that lives on through another server, it does too.
+            // A lease ends with its session: if the session lives on through another server, the
+            // lease does too.
             let locks = bonds.keys().map(|(lock, _)| Key::Lock(lock.clone()));
             let together = std::iter::once(key.clone()).chain(locks).collect();
             draft.extend(together, u64::MAX);
@@ -370,7 +376,7 @@ impl Core {
         Flight { batch, decided, groups: decisions }
     }
 
-    /// The longest that a lease of a lock may live from now on, with its lock-delay.
+    /// Returns the longest time for which a lease of a lock may live, with its lock-delay.
     fn longest_ms(&self, lock: &LockName, now_ms: u64) -> u64 {
         let holders =
             self.machine.record(lock).into_iter().flat_map(|record| record.holders.iter());
@@ -383,7 +389,7 @@ impl Core {
     fn write_of_lock(&mut self, lock: &LockName, decided: Decided) -> Write {
         let key = Key::Lock(lock.clone());
         let version = self.next_version();
-        // Where this server is alone, the tokens of a batch are those that were decided on.
+        // If this server is alone, the tokens of a batch are those that were decided on.
         let counter = if self.is_alone { u64::MAX } else { decided.lift.counter };
         let change = match self.machine.record(lock) {
             None => Change::Remove,
@@ -402,7 +408,8 @@ impl Core {
     }
 
     fn write_of_session(&mut self, id: SessionId, decided: Decided) -> Write {
-        let (key, version) = (Key::Session(id), self.next_version());
+        let key = Key::Session(id);
+        let version = self.next_version();
         let change = match self.machine.session(id) {
             None => Change::Remove,
             Some(session) => {
@@ -417,7 +424,7 @@ impl Core {
         Write { key, change, items: Vec::new() }
     }
 
-    /// Deals the deliveries and the events out to the groups whose records made them.
+    /// Assigns the deliveries and the events to the groups whose records made them.
     fn groups_of(
         &mut self,
         draft: Draft,
@@ -448,7 +455,7 @@ impl Core {
         (groups, decisions)
     }
 
-    /// The batch is committed, as far as the store says.
+    /// Settles a batch by the result of its commit.
     pub(super) fn settle(&mut self, flight: Flight, committed: Committed, now_ms: u64, at_ms: u64) {
         let Flight { batch, mut decided, groups } = flight;
         decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
@@ -493,14 +500,15 @@ impl Core {
             }
         }
         for withdraw in withdrawn {
-            // A caller that left may have asked again in this batch: it waits at the place of both.
+            // A caller that left may have retried in this batch: it waits at the position of both.
             if withdraw.withdrawn().is_none_or(|key| !self.waiters.has(&key)) {
                 self.pending.push_back(Box::new(withdraw));
             }
         }
         for delivery in deliveries {
             // It is received, or withdrawn at once.
-            let (lock, lease_id) = (&delivery.lock, delivery.lease_id);
+            let lock = &delivery.lock;
+            let lease_id = delivery.lease_id;
             self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(lock));
             let remainder = self.waiters.deliver(delivery, decided);
             self.take_on(remainder);
@@ -510,13 +518,14 @@ impl Core {
         }
     }
 
-    /// What waits here and has no place in the queue asks again: the engine may have dropped the record,
-    /// and this server written it anew.
+    /// Retries requests that wait here and have no queue entry: the engine may have dropped the
+    /// record, and this server has written it anew.
     fn ask_again(&mut self, lock: &LockName) {
         if self.is_alone || !self.waiters.wait_for(lock) {
             return;
         }
-        let (ids, record) = (self.waiters.ids(lock), self.machine.record(lock));
+        let ids = self.waiters.ids(lock);
+        let record = self.machine.record(lock);
         let queue = record.into_iter().flat_map(|record| &record.queue);
         if queue.filter(|waiter| waiter.server == self.server.0).count() >= ids.len() {
             return;
@@ -556,7 +565,7 @@ fn lock_of(key: &Key) -> Option<LockName> {
     }
 }
 
-/// For how long a record matters; not known while sessions or waiters decide.
+/// Returns the time for which a record matters; `None` while sessions or waiters decide.
 fn lives_ms(record: &Record, now_ms: u64, retention_ms: u64) -> Option<u64> {
     let is_open = record.holders.iter().any(|holder| holder.session.is_some());
     let waits = record.queue.iter().map(|waiter| waiter.until_ms);

@@ -7,7 +7,7 @@ use super::core::Decisions;
 use super::op::Op;
 use crate::store::records::{Change, Group, ItemName, Key, Version, Write};
 
-/// Groups in the making.
+/// Groups under construction.
 pub(super) struct Draft {
     is_alone: bool,
     parts: Vec<Part>,
@@ -24,7 +24,7 @@ struct Part {
 }
 
 impl Draft {
-    /// Where the server is alone, everything is one group.
+    /// Creates a draft; if the server is alone, everything is one group.
     pub(super) fn new(is_alone: bool) -> Self {
         Self { is_alone, parts: Vec::new(), place_of: HashMap::new() }
     }
@@ -33,13 +33,13 @@ impl Draft {
         self.parts.is_empty()
     }
 
-    /// Adds a request that was decided on these records, until one of them says something else.
+    /// Adds a request that was decided on these records as of before `before_ms`.
     pub(super) fn add(&mut self, keys: Vec<Key>, before_ms: u64, op: Box<dyn Op>) {
         let place = self.extend(keys, before_ms);
         self.parts[place].ops.push(op);
     }
 
-    /// How many records a group would have with these; 0 where they would begin one.
+    /// Returns the number of records of a group with these; 0 if they would begin one.
     pub(super) fn size_with(&self, keys: &[Key]) -> usize {
         let mut places: Vec<usize> =
             keys.iter().filter_map(|key| self.place_of.get(key).copied()).collect();
@@ -52,7 +52,7 @@ impl Draft {
         new + places.into_iter().map(|place| self.parts[place].keys.len()).sum::<usize>()
     }
 
-    /// Whether a record belongs to a group.
+    /// Returns whether a record belongs to a group.
     pub(super) fn has(&self, key: &Key) -> bool {
         self.is_alone && !self.parts.is_empty() || self.place_of.contains_key(key)
     }
@@ -115,13 +115,14 @@ impl Draft {
         part.writes.entry(key.clone()).or_insert_with(empty).items.extend(items);
     }
 
-    /// The groups as the store gets them, what they decide, and which key is in which.
+    /// Returns the groups for the store, their decisions, and the group of each key.
     pub(super) fn into_groups(
         self,
         version: impl Fn(&Key) -> Version,
         now_ms: u64,
     ) -> (Vec<Group>, Vec<Decisions>, HashMap<Key, usize>) {
-        let (mut groups, mut decisions) = (Vec::new(), Vec::new());
+        let mut groups = Vec::new();
+        let mut decisions = Vec::new();
         let mut places = HashMap::new();
         for part in self.parts {
             if part.keys.is_empty() && part.ops.is_empty() && part.writes.is_empty() {

@@ -1,6 +1,6 @@
-//! One request to the rules: what it needs to know, how it is decided, and its answer.
+//! A request to the rules: its records, its decision, its reply.
 //!
-//! A request is decided as often as its commit loses a race, and answered once.
+//! A request is decided again whenever its commit loses a race, and gets one reply.
 
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
@@ -13,18 +13,18 @@ use super::waiters::{Answered, Waiters, Waiting};
 use crate::store::records::Key;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// By how much the tokens and the time of a batch lie above those that were decided on.
+/// Distance of the tokens and the time of a batch from those that were decided on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lift {
-    /// The counter that the batch was decided on.
+    /// Counter that the batch was decided on.
     pub(super) counter: u64,
     pub(super) by: u64,
-    /// By how much the engine's clock was ahead of the time that was decided with, beyond the time that
+    /// Time by which the engine's clock was ahead of the time of the decision, beyond the time that
     /// passed until the reply, in milliseconds: leases have that much less left.
     pub(super) late_ms: u64,
 }
 
-/// When a batch was decided, by this server's clock and by the store's, and its tokens.
+/// Time of a decision, by this server's clock and by the store's, and its tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decided {
     pub(super) at_ms: u64,
@@ -35,7 +35,7 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    /// Highest of the tokens that this batch takes, where it has to be confirmed.
+    /// Returns the highest token that this batch issues, if it has to be confirmed.
     pub(super) fn to_confirm(self, grants: &[Grant]) -> Option<Token> {
         let tokens = grants.iter().map(|grant| grant.token).filter(|_| self.confirms);
         let taken = tokens.filter(|token| token.get() > self.lift.counter);
@@ -43,11 +43,11 @@ impl Decided {
     }
 }
 
-/// What remains to be done for a request that was committed.
+/// Work that remains for a committed request.
 pub(super) enum Remainder {
     /// Nothing: its callers have their reply.
     Nothing,
-    /// It is to be withdrawn, because no caller waits for its reply any more.
+    /// It must be withdrawn, because no caller waits for its reply.
     Withdraw(Withdraw),
     /// The engine has to confirm its grant.
     Confirm(PendingGrant),
@@ -61,50 +61,51 @@ impl From<Option<Withdraw>> for Remainder {
 
 /// A request.
 pub(super) trait Op: Send {
-    /// The records that it is about.
+    /// Returns the records that it concerns.
     fn keys(&self) -> Vec<Key>;
 
-    /// Decides it. What it decided before is replaced.
+    /// Decides it, in place of an earlier decision.
     fn run(&mut self, machine: &mut Machine, now_ms: u64);
 
-    /// Answers it: what was decided last is committed.
+    /// Replies with the last decision, which is committed.
     fn finish(self: Box<Self>, decided: Decided, waiters: &mut Waiters) -> Remainder;
 
-    /// Answers it: it was not carried out, or that is not known.
+    /// Replies that it was not carried out, or that the outcome is unknown.
     fn fail(self: Box<Self>, error: StoreError);
 
-    /// Whether it stood in a queue before it was decided.
+    /// Returns whether it was in a queue before it was decided.
     fn has_waited(&self) -> bool {
         false
     }
 
-    /// It was not decided, and goes on waiting.
+    /// Returns it as a waiter that was not decided.
     fn into_waiting(self: Box<Self>) -> Option<Waiting> {
         None
     }
 
-    /// The place that it may have in queues after this error, while no caller waits there any more.
+    /// Returns the entry that it may have in queues after this error, while no caller waits there.
     fn abandons(&self, _: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {
         None
     }
 
-    /// How often its commit has lost a race, this time included.
+    /// Counts a lost race, and returns the number so far.
     fn lost(&mut self) -> u32;
 
-    /// The first lock and the lease of a request that may wait.
+    /// Returns the first lock and the lease of a request that may wait.
     fn asked(&self) -> Option<(LockName, LeaseId)> {
         None
     }
 
-    /// The first lock and the lease of a request that is withdrawn because its callers have left.
+    /// Returns the first lock and the lease of a request that is withdrawn because its callers have
+    /// left.
     fn withdrawn(&self) -> Option<(LockName, LeaseId)> {
         None
     }
 }
 
-/// An answer with tokens in it.
+/// A reply with tokens in it.
 pub(super) trait Tokens: Send + 'static {
-    /// Replaces tokens that were decided on by those that were taken.
+    /// Replaces decided tokens by issued ones.
     fn lift(&mut self, lift: Lift);
 }
 
@@ -161,7 +162,7 @@ impl<T: Tokens> Tokens for Vec<T> {
     }
 }
 
-/// Answers that name no token, or only such as were committed before.
+/// Replies that name no token, or only committed ones.
 macro_rules! without_new_tokens {
     ($($answer:ty),*) => {
         $(impl Tokens for $answer {
@@ -171,7 +172,7 @@ macro_rules! without_new_tokens {
 }
 without_new_tokens!((), LockReply, LockPage, SessionEndedReply, SessionPage);
 
-/// Decides nothing, on what is known of a record: where that has changed, it is read.
+/// Creates a request that decides nothing: if the record has changed, it is read.
 pub(super) fn look_at(key: Key) -> Box<dyn Op> {
     Call::boxed(vec![key], |_, _| Ok(())).0
 }
@@ -179,7 +180,7 @@ pub(super) fn look_at(key: Key) -> Box<dyn Op> {
 /// The reply to a [`Call`].
 pub(super) type CallReply<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-/// A request whose answer is one value.
+/// A request whose reply is one value.
 pub(super) struct Call<T, W> {
     keys: Vec<Key>,
     work: W,
@@ -200,7 +201,7 @@ where
         Self::of_lease(keys, None, work)
     }
 
-    /// A request whose answer names a lease.
+    /// Creates a request whose reply names a lease.
     pub(super) fn of_lease(
         keys: Vec<Key>,
         lease: Option<(LockName, LeaseId)>,
@@ -237,7 +238,7 @@ where
         }
         if let Some(mut result) = self.result.take() {
             result.lift(decided.lift);
-            // A caller that left learns the result by repeating.
+            // A caller that left gets the result by a retry.
             drop(self.answer.send(result));
         }
         Remainder::Nothing
@@ -267,8 +268,8 @@ impl Asking {
         Box::new(Self { waiting, reply: None, unconfirmed: None, lost: 0 })
     }
 
-    /// The grants that another server made for it while it waited. A retry would be known to have
-    /// received them, and could not be withdrawn any more.
+    /// Returns the grants that another server made for it while it waited. A retry would count as
+    /// proof of receipt, after which they could not be withdrawn.
     fn delivered(&self, machine: &mut Machine, now_ms: u64) -> Option<Reply<Vec<Grant>>> {
         let lease_id = self.waiting.parts.first()?.lease_id;
         let grants = machine.delivered(now_ms, &self.waiting.locks(), lease_id)?;
@@ -297,7 +298,7 @@ impl Op for Asking {
         }
         let patience_ms = self.waiting.until_ms.saturating_sub(now_ms);
         let asked = |part: &Acquire| Acquire {
-            // Asked again after a while: its patience is what is left of it.
+            // After a while its time-out is only what remains of it.
             wait_ms: part.wait_ms.min(patience_ms),
             ..part.clone()
         };
@@ -321,13 +322,14 @@ impl Op for Asking {
             (None, Some(token)) => return Remainder::Confirm(PendingGrant::retry(token, self)),
             (None, None) => return Remainder::Nothing,
         };
-        let (waiting, mut unconfirmed) = (self.waiting, self.unconfirmed);
+        let waiting = self.waiting;
+        let mut unconfirmed = self.unconfirmed;
         if let Ok(grants) = &mut result {
             unconfirmed = unconfirmed.max(decided.to_confirm(grants));
             waiting.add_waited(grants, decided.now_ms);
         }
         result.lift(decided.lift);
-        // Shared: the answer to a request that never waited is not withdrawn.
+        // Shared: the reply to a request that never waited is not withdrawn.
         let answered = Answered { at_ms: decided.at_ms, result, is_shared: !waiting.waited };
         waiting.settle(answered, unconfirmed)
     }
@@ -360,8 +362,8 @@ impl Op for Asking {
     }
 }
 
-/// A request whose caller is gone, or whose grant was not confirmed: it leaves its queues, and what was
-/// granted to it is rolled back.
+/// A request whose caller has left, or whose grant was not confirmed: it leaves its queues, and its
+/// grants are rolled back.
 pub(super) struct Withdraw {
     locks: Vec<LockName>,
     lease_id: LeaseId,
@@ -370,7 +372,7 @@ pub(super) struct Withdraw {
     lost: u32,
 }
 
-/// A grant that was not confirmed, and whose callers wait for the outcome of its roll back.
+/// A grant that was not confirmed, and whose callers wait for the outcome of its roll-back.
 struct Unacknowledged {
     waiting: Waiting,
     shortfall: String,
@@ -381,7 +383,7 @@ impl Withdraw {
         Self { locks, lease_id, unacknowledged: None, is_rolled_back: false, lost: 0 }
     }
 
-    /// Rolls a grant back that was not confirmed; its callers get the outcome.
+    /// Rolls back a grant that was not confirmed; its callers get the outcome.
     pub(super) fn unconfirmed(waiting: Waiting, shortfall: String) -> Option<Self> {
         let lease_id = waiting.parts.first()?.lease_id;
         let withdraw = Self::new(waiting.locks(), lease_id);
@@ -396,7 +398,8 @@ impl Op for Withdraw {
     }
 
     fn run(&mut self, machine: &mut Machine, now_ms: u64) {
-        let (locks, lease_id) = (&self.locks, self.lease_id);
+        let locks = &self.locks;
+        let lease_id = self.lease_id;
         match &self.unacknowledged {
             None => machine.withdraw_all(now_ms, locks, lease_id),
             Some(_) => self.is_rolled_back = machine.roll_back(now_ms, locks, lease_id),

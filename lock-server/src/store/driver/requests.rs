@@ -5,12 +5,12 @@ use super::*;
 #[async_trait]
 impl LockStore for Driver {
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
-        let grants = self.ask(vec![request], false).await?;
+        let grants = self.acquire_parts(vec![request], false).await?;
         grants.into_iter().next().ok_or_else(unanswered)
     }
 
     async fn acquire_all(&self, parts: Vec<Acquire>) -> Result<Vec<Grant>, StoreError> {
-        self.ask(parts, true).await
+        self.acquire_parts(parts, true).await
     }
 
     async fn renew(
@@ -19,7 +19,8 @@ impl LockStore for Driver {
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
+        let keys = of_lock(lock);
+        let lock = lock.clone();
         let named = Some((lock.clone(), lease));
         let work = move |machine: &mut Machine, now_ms| machine.renew(now_ms, &lock, lease, ttl);
         let sent_ms = self.inner.kit.clock.monotonic_ms();
@@ -30,12 +31,14 @@ impl LockStore for Driver {
     }
 
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
+        let keys = of_lock(lock);
+        let lock = lock.clone();
         self.call(keys, move |machine, now_ms| machine.release(now_ms, &lock, lease)).await
     }
 
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {
-        let (keys, lock) = (of_lock(lock), lock.clone());
+        let keys = of_lock(lock);
+        let lock = lock.clone();
         self.call(keys, move |machine, now_ms| machine.revoke(now_ms, &lock, &revoke)).await
     }
 

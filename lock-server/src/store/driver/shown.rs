@@ -1,5 +1,5 @@
-//! Reads that decide nothing, where servers share the records: what is read is loaded into a machine
-//! of its own, which says what it means.
+//! Reads of shared records: the records are loaded into a separate machine, which interprets them
+//! and decides nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use fence_protocol::{LockName, SessionId};
 use lease::Machine;
 
 use super::core::EndedBy;
-use super::{Driver, Inner, later, stored};
+use super::{Driver, DriverInner, later, stored};
 use crate::store::records::Key;
 use crate::store::{ListQuery, StoreError};
 
-/// How many leases of a session are ended, and how many sessions are read, in one step.
+/// Number of leases of a session that are ended, or of sessions that are read, at once.
 const PART: usize = 256;
-/// How many bonds of a session are read to show it: more than the leases that a reply lists.
+/// Bonds of a session that are read to show it: more than the leases that a reply lists.
 const BONDS_READ: usize = 1_000;
 
-/// Keeps the leases of a session from being cleared before they are counted.
+/// Prevents that the leases of a session are cleared before they are counted.
 struct Clearing<'a> {
-    inner: &'a Arc<Inner>,
+    inner: &'a Arc<DriverInner>,
     id: SessionId,
     is_due: bool,
 }
@@ -36,7 +36,7 @@ impl Drop for Clearing<'_> {
 }
 
 impl Driver {
-    /// A machine with these locks and the sessions of their leases.
+    /// Returns a machine with these locks and the sessions of their leases.
     async fn loaded(&self, locks: &[LockName]) -> Result<(Machine, u64), StoreError> {
         let inner = &self.inner;
         let keys: Vec<Key> = locks.iter().cloned().map(Key::Lock).collect();
@@ -97,12 +97,13 @@ impl Driver {
         Ok((machine, now_ms))
     }
 
-    /// How many leases and waiting requests are bound to a session, through any server.
+    /// Returns the number of leases and waiting requests that are bound to a session through any
+    /// server.
     async fn bond_count(&self, id: SessionId) -> Result<usize, StoreError> {
         self.inner.store.item_count(&Key::Session(id)).await
     }
 
-    /// A reply on a session, with the count of all that is bound to it.
+    /// Sets the count of everything bound to the session of a reply.
     pub(super) async fn counted(
         &self,
         mut reply: SessionReply,
@@ -114,8 +115,8 @@ impl Driver {
         Ok(later(reply, self.inner.since_ms(sent_ms)))
     }
 
-    /// As [`counted`](Self::counted), for what is done already: where the count fails, the reply has what this
-    /// server knows of.
+    /// Like [`counted`](Self::counted), after a committed change: if the count fails, the reply has
+    /// the count that this server knows.
     pub(super) async fn done(&self, reply: SessionReply) -> SessionReply {
         let sent_ms = self.inner.kit.clock.monotonic_ms();
         match self.counted(reply.clone()).await {
@@ -155,8 +156,8 @@ impl Driver {
         }
     }
 
-    /// Ends a session: its state is the truth about its leases. What they leave in the records is
-    /// cleared behind the reply, in parts.
+    /// Ends a session, which ends its leases at once. Their records are cleared after the reply, in
+    /// parts.
     pub(super) async fn end_shared(&self, id: SessionId) -> Result<SessionEndedReply, StoreError> {
         let is_first = self.inner.state().clearing.insert(id);
         let mut clearing = is_first.then(|| Clearing { inner: &self.inner, id, is_due: false });
@@ -165,7 +166,7 @@ impl Driver {
         if let Some(clearing) = &mut clearing {
             clearing.is_due = true;
         }
-        // It is done, whether or not its leases can be counted.
+        // The session has ended, even if its leases cannot be counted.
         ended.lease_count = self.bond_count(id).await.unwrap_or(ended.lease_count);
         Ok(ended)
     }
@@ -203,7 +204,7 @@ impl Driver {
                 let machine = &self.inner.state().core.machine;
                 ids.iter().copied().filter(|id| machine.session(*id).is_none()).collect()
             };
-            // Decided on "absent": the commit brings what there is.
+            // Decided on "absent": the commit loads the record.
             let read =
                 unknown.into_iter().map(|id| self.call(vec![Key::Session(id)], |_, _| Ok(())));
             futures_util::future::try_join_all(read).await?;

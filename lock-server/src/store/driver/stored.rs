@@ -17,7 +17,7 @@ use crate::store::records::{ItemName, Key, Snapshot, Version};
 pub(super) type Groups = Vec<(u64, Vec<(LockName, Mode)>)>;
 
 fn bytes(stored: &impl Serialize) -> Vec<u8> {
-    // Maps with keys that are no texts, and writers that fail, are the only causes.
+    // The only causes of an error are map keys that are no texts, and writers that fail.
     serde_json::to_vec(stored).unwrap_or_default()
 }
 
@@ -39,20 +39,20 @@ pub(super) fn session(session: &Session) -> Vec<u8> {
 /// The value of a bond that is a waiting request; that of a lease is empty.
 const WAITS: &[u8] = b"w";
 
-/// What became of the bonds of a session.
+/// Encodes the changes to the bonds of a session.
 pub(super) fn bonds(bonds: Bonds) -> Vec<(ItemName, Option<Vec<u8>>)> {
     let value = |bond| match bond {
         None => Some(None),
         Some(Bond::Held) => Some(Some(Vec::new())),
         Some(Bond::Waits) => Some(Some(WAITS.to_vec())),
-        // What ended with its session is counted, and goes with the session.
+        // A bond that ended with its session is counted, and deleted with the session.
         Some(Bond::Ended) => None,
     };
     let bonds = bonds.into_iter();
     bonds.filter_map(|((lock, id), bond)| Some((format!("{lock} {id}"), value(bond)?))).collect()
 }
 
-/// A bond.
+/// Decodes a bond.
 pub(super) fn read_bond(name: &str, value: &[u8]) -> Option<(LockName, LeaseId, Bond)> {
     let (lock, lease_id) = name.rsplit_once(' ')?;
     let bond = if value == WAITS { Bond::Waits } else { Bond::Held };
@@ -78,7 +78,7 @@ fn reading(snapshot: &Snapshot) -> Reading {
     Reading::Shared { base: snapshot.base, shift_ms: snapshot.shift_ms }
 }
 
-/// A record with its queue and the groups in it; `None` where there is none.
+/// Decodes a record with its queue and the groups in it; `None` if it is absent.
 pub(super) fn read_record(snapshot: &Snapshot) -> Result<Option<(Record, Groups)>, StoreError> {
     let Snapshot { key, version, .. } = snapshot;
     let Key::Lock(lock) = key else { return Ok(None) };
@@ -89,7 +89,8 @@ pub(super) fn read_record(snapshot: &Snapshot) -> Result<Option<(Record, Groups)
     let reading = reading(snapshot);
     let record = Record::from_stored(stored, reading);
     let mut record = record.ok_or_else(|| damaged(key, "a token that is none"))?;
-    let (mut queue, mut groups) = (VecDeque::new(), Vec::new());
+    let mut queue = VecDeque::new();
+    let mut groups = Vec::new();
     for (name, value) in &snapshot.items {
         let place = place_of(name).ok_or_else(|| damaged(key, "a place that is none"))?;
         let stored: StoredWaiter = read(key, value)?;
@@ -101,7 +102,7 @@ pub(super) fn read_record(snapshot: &Snapshot) -> Result<Option<(Record, Groups)
     Ok(Some((record, groups)))
 }
 
-/// A session; `None` where there is none.
+/// Decodes a session; `None` if it is absent.
 pub(super) fn read_session(snapshot: &Snapshot) -> Result<Option<Session>, StoreError> {
     if snapshot.version == Version::ABSENT {
         return Ok(None);

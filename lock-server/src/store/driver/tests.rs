@@ -1,4 +1,4 @@
-//! The driver step by step, alone and beside another one over the same records.
+//! Unit tests of the driver, alone and beside another one over the same records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, S
 
 const LIVENESS: Duration = Duration::from_secs(3);
 
-/// A task of its own.
+/// Spawns a task.
 fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     Tasks::new().spawn(work)
 }
@@ -29,7 +29,7 @@ fn lock(name: &str) -> LockName {
     LockName::new(name).unwrap()
 }
 
-fn ask(name: &str, wait_ms: u64) -> Acquire {
+fn request(name: &str, wait_ms: u64) -> Acquire {
     let owner = Owner::new("me").unwrap();
     Acquire {
         wait_ms,
@@ -67,13 +67,13 @@ async fn holder(driver: &Driver, name: &str) -> Option<LeaseId> {
     driver.show(&lock(name)).await.unwrap().holder.map(|holder| holder.lease_id)
 }
 
-/// A caller that leaves while it waits has left every queue; a grant that it does not receive any
-/// more is rolled back.
+/// A caller that leaves while it waits has left every queue; a grant that it cannot receive is
+/// rolled back.
 #[tokio::test]
 async fn a_caller_that_leaves_holds_nothing() {
     for driver in two().into_iter().take(1).chain([in_memory()]) {
-        let held = driver.acquire(ask("a", 0)).await.unwrap();
-        let parts = [ask("b", 60_000), ask("a", 60_000)];
+        let held = driver.acquire(request("a", 0)).await.unwrap();
+        let parts = [request("b", 60_000), request("a", 60_000)];
         let second = Acquire { lease_id: parts[0].lease_id, ..parts[1].clone() };
         let waiter = driver.clone();
         let waiting =
@@ -85,7 +85,7 @@ async fn a_caller_that_leaves_holds_nothing() {
         until_queued(&driver, "a", 0).await;
         assert_eq!(holder(&driver, "a").await, Some(held.lease_id));
         driver.release(&lock("a"), held.lease_id).await.unwrap();
-        driver.acquire(ask("b", 0)).await.unwrap();
+        driver.acquire(request("b", 0)).await.unwrap();
     }
 }
 
@@ -94,10 +94,11 @@ async fn a_caller_that_leaves_holds_nothing() {
 #[tokio::test]
 async fn servers_share_one_queue() {
     let drivers = two();
-    let mut last = drivers[0].acquire(ask("a", 0)).await.unwrap();
+    let mut last = drivers[0].acquire(request("a", 0)).await.unwrap();
     let mut waiting = Vec::new();
     for n in 0..6 {
-        let (driver, request) = (drivers[n % 2].clone(), ask("a", 60_000));
+        let driver = drivers[n % 2].clone();
+        let request = request("a", 60_000);
         let id = request.lease_id;
         waiting.push((id, spawn(async move { driver.acquire(request).await })));
         until_queued(&drivers[(n + 1) % 2], "a", n + 1).await;
@@ -113,16 +114,16 @@ async fn servers_share_one_queue() {
     }
 }
 
-/// A server that does not know how far the other one has counted: every reply names the token that was
-/// taken, and not the one that was expected.
+/// A server whose counter is behind the other's: every reply names the issued token, not the
+/// expected one.
 #[tokio::test]
 async fn every_reply_names_the_token_that_was_taken() {
     let [one, two] = two();
-    one.acquire(ask("first", 0)).await.unwrap();
+    one.acquire(request("first", 0)).await.unwrap();
     for name in ["a", "b", "c"] {
-        two.acquire(ask(name, 0)).await.unwrap();
+        two.acquire(request(name, 0)).await.unwrap();
     }
-    let request = ask("late", 0);
+    let request = request("late", 0);
     let granted = one.acquire(request.clone()).await.unwrap();
     assert_eq!(granted.token.get(), 5);
     for driver in [&one, &two] {
@@ -138,11 +139,11 @@ async fn every_reply_names_the_token_that_was_taken() {
 #[tokio::test]
 async fn every_refusal_names_the_token_that_was_taken() {
     let [one, two] = two();
-    one.acquire(ask("first", 0)).await.unwrap();
+    one.acquire(request("first", 0)).await.unwrap();
     for name in ["a", "b", "c"] {
-        two.acquire(ask(name, 0)).await.unwrap();
+        two.acquire(request(name, 0)).await.unwrap();
     }
-    let asked = (0..8).map(|_| one.acquire(ask("late", 0)));
+    let asked = (0..8).map(|_| one.acquire(request("late", 0)));
     let replies = futures_util::future::join_all(asked).await;
     let (granted, refused): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_ok);
     assert_eq!((granted.len(), refused.len()), (1, 7));
@@ -153,7 +154,7 @@ async fn every_refusal_names_the_token_that_was_taken() {
     }
 }
 
-/// Two servers over the same records and a clock that stands still.
+/// Two servers over the same records and a manual clock.
 fn two_at(clock: &Arc<ManualClock>) -> [Driver; 2] {
     let kit = Kit::new("lock-server").with_clock(clock.clone());
     let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
@@ -162,60 +163,62 @@ fn two_at(clock: &Arc<ManualClock>) -> [Driver; 2] {
 
 async fn session(driver: &Driver) -> SessionId {
     let session_id = service_kit::ids::session_id();
-    let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::DEFAULT);
+    let owner = Owner::new("me").unwrap();
+    let ttl = Ttl::DEFAULT;
     let new = NewSession { session_id, owner, ttl, metadata: None, principal: None };
     driver.create_session(new).await.unwrap().session_id
 }
 
-/// A server that has not read a session does not take it for one that has ended.
+/// A server that has not read a session does not treat it as ended.
 #[tokio::test]
 async fn a_lease_lives_as_its_session_which_another_server_began() {
     let [one, two] = two();
-    let other = two.acquire(Acquire { mode: Mode::Shared, ..ask("a", 0) }).await.unwrap();
+    let other = two.acquire(Acquire { mode: Mode::Shared, ..request("a", 0) }).await.unwrap();
     let session = Some(session(&one).await);
-    let bound = Acquire { session, mode: Mode::Shared, ..ask("a", 0) };
+    let bound = Acquire { session, mode: Mode::Shared, ..request("a", 0) };
     let bound = one.acquire(bound).await.unwrap();
-    // On what it knew of the lock, and on what it reads of it then.
+    // By its loaded record, and by the record that it reads then.
     two.release(&lock("a"), other.lease_id).await.unwrap();
     assert_eq!(holder(&two, "a").await, Some(bound.lease_id));
-    let refused = two.acquire(ask("a", 0)).await;
+    let refused = two.acquire(request("a", 0)).await;
     assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
 }
 
-/// A session is renewed through one server, and the other one, which granted its lease, takes it for
-/// over: the lease does not end without the session.
+/// A session is renewed through one server, and the other one, which granted its lease, considers
+/// it expired: the lease does not end without the session.
 #[tokio::test]
 async fn a_lease_does_not_end_before_its_session() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let [one, two] = two_at(&clock);
     let id = session(&one).await;
-    let bound = one.acquire(Acquire { session: Some(id), ..ask("a", 0) }).await.unwrap();
+    let bound = one.acquire(Acquire { session: Some(id), ..request("a", 0) }).await.unwrap();
     clock.advance(Ttl::DEFAULT.ms() - 1);
     two.heartbeat(id).await.unwrap();
     clock.advance(2);
-    // Whatever this server does next, it first ends what it takes for over.
-    one.acquire(ask("other", 0)).await.unwrap();
+    // Before any decision this server first ends what it considers expired.
+    one.acquire(request("other", 0)).await.unwrap();
     assert_eq!(holder(&two, "a").await, Some(bound.lease_id));
     assert_eq!(one.renew(&lock("a"), bound.lease_id, None).await.unwrap().token, bound.token);
 }
 
-/// A group is handed its locks because a lease expired. What another server has changed at one of them
+/// A group is granted its locks because a lease expired. A change by another server at one of them
 /// refuses all of it, and it is decided again.
 #[tokio::test]
 async fn a_group_is_handed_all_of_its_locks_or_none() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let [one, two] = two_at(&clock);
-    one.acquire(ask("a", 0)).await.unwrap();
-    let first = ask("a", 10 * Ttl::DEFAULT.ms());
+    one.acquire(request("a", 0)).await.unwrap();
+    let first = request("a", 10 * Ttl::DEFAULT.ms());
     let second = Acquire { lock: lock("b"), ..first.clone() };
-    let (driver, lease_id) = (one.clone(), first.lease_id);
+    let driver = one.clone();
+    let lease_id = first.lease_id;
     let group = spawn(async move { driver.acquire_all(vec![first, second]).await });
     until_queued(&two, "b", 1).await;
     let driver = two.clone();
-    let behind = spawn(async move { driver.acquire(ask("b", 20 * Ttl::DEFAULT.ms())).await });
+    let behind = spawn(async move { driver.acquire(request("b", 20 * Ttl::DEFAULT.ms())).await });
     until_queued(&two, "b", 2).await;
     clock.advance(Ttl::DEFAULT.ms() + 1);
-    one.acquire(ask("other", 0)).await.unwrap();
+    one.acquire(request("other", 0)).await.unwrap();
     let grants = tokio::time::timeout(Duration::from_secs(20), group).await.unwrap();
     assert_eq!(grants.unwrap().unwrap().len(), 2);
     for name in ["a", "b"] {
@@ -230,11 +233,12 @@ async fn a_contended_lock_has_one_holder() {
     let drivers = two();
     let held = Arc::new(AtomicBool::new(false));
     let callers = (0..16).map(|n| {
-        let (driver, held) = (drivers[n % 2].clone(), held.clone());
+        let driver = drivers[n % 2].clone();
+        let held = held.clone();
         spawn(async move {
             let mut tokens = Vec::new();
             for _ in 0..20 {
-                let grant = driver.acquire(ask("a", 60_000)).await.unwrap();
+                let grant = driver.acquire(request("a", 60_000)).await.unwrap();
                 assert!(!held.swap(true, Ordering::SeqCst), "two holders");
                 tokens.push(grant.token.get());
                 tokio::task::yield_now().await;
@@ -286,15 +290,15 @@ impl RecordStore for Disk {
     }
 }
 
-/// L4: nothing is answered before it is durable, and after a failed commit nothing is served.
+/// L4: no reply before the commit is durable, and after a failed commit the driver stops.
 #[tokio::test]
-async fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
+async fn a_commit_that_fails_grants_nothing_and_ends_the_service() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let kit = Kit::new("lock-server").with_clock(clock.clone());
     let driver = alone(Arc::new(Disk { clock, is_full: true }), &kit);
-    let outcome = driver.acquire(ask("a", 0)).await;
+    let outcome = driver.acquire(request("a", 0)).await;
     assert!(matches!(outcome, Err(StoreError::Unknown(_))), "{outcome:?}");
-    let outcome = driver.acquire(ask("a", 0)).await;
+    let outcome = driver.acquire(request("a", 0)).await;
     assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
     assert!(!kit.health.is_ready());
     assert!(kit.health.report(false).text().contains("no space left on device"));
@@ -305,14 +309,14 @@ async fn a_commit_that_fails_answers_nobody_and_ends_the_service() {
 async fn after_a_panic_nothing_is_decided() {
     let kit = Kit::new("lock-server");
     let driver = alone(Arc::new(MemoryRecords::alone(kit.clock.clone())), &kit);
-    driver.acquire(ask("a", 0)).await.unwrap();
+    driver.acquire(request("a", 0)).await.unwrap();
     let broken = driver.clone();
     let panicking = spawn(async move {
         let work = |_: &mut Machine, _| -> Result<(), StoreError> { panic!("on purpose") };
         broken.call(Vec::new(), work).await
     });
     assert!(panicking.await.unwrap_err().is_panic());
-    let outcome = driver.acquire(ask("a", 0)).await;
+    let outcome = driver.acquire(request("a", 0)).await;
     assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
     assert!(!kit.health.is_ready());
 }
@@ -323,7 +327,7 @@ async fn a_driver_whose_journal_failed_rests() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let kit = Kit::new("lock-server").with_clock(clock.clone());
     let driver = alone(Arc::new(Disk { clock: clock.clone(), is_full: true }), &kit);
-    driver.acquire(ask("a", 0)).await.unwrap_err();
+    driver.acquire(request("a", 0)).await.unwrap_err();
     clock.advance(2 * Ttl::DEFAULT.ms());
     let rest = async {
         while kit.tasks.running() > 0 {
@@ -333,18 +337,19 @@ async fn a_driver_whose_journal_failed_rests() {
     tokio::time::timeout(Duration::from_secs(20), rest).await.expect("nothing looks any more");
 }
 
-/// What is promised of a lease's time is what remains after the commit.
+/// The time to live in a reply is what remains after the commit.
 #[tokio::test]
 async fn the_time_of_a_commit_is_not_promised() {
     let clock = Arc::new(ManualClock::new(0, 0));
     let kit = Kit::new("lock-server").with_clock(clock.clone());
     let driver = alone(Arc::new(Disk { clock, is_full: false }), &kit);
-    let (request, most) = (ask("a", 0), Ttl::DEFAULT.ms() - 300);
+    let request = request("a", 0);
+    let most = Ttl::DEFAULT.ms() - 300;
     let granted = driver.acquire(request.clone()).await.unwrap();
     assert_eq!(granted.remaining_ms, most);
     let renewed = driver.renew(&request.lock, request.lease_id, None).await.unwrap();
     assert!(renewed.remaining_ms <= Ttl::DEFAULT.ms(), "{renewed:?}");
-    let several = driver.acquire_all(vec![ask("b", 0)]).await.unwrap();
+    let several = driver.acquire_all(vec![self::request("b", 0)]).await.unwrap();
     assert_eq!(several[0].remaining_ms, most);
 }
 
@@ -381,20 +386,21 @@ impl RecordStore for Flaky {
     }
 }
 
-/// A request whose outcome was not known may have left a place in the queue. Once its caller has asked
-/// again, and was granted the lock, that is not withdrawn any more.
+/// A request with an unknown outcome may have left a queue entry. Once a retry was granted the
+/// lock, that entry is not withdrawn.
 #[tokio::test]
 async fn a_grant_to_a_retry_is_not_withdrawn() {
     let kit = Kit::new("lock-server");
     let records = MemoryRecords::new(kit.clock.clone(), 0);
     let flaky = Arc::new(Flaky { records, is_cut: AtomicBool::new(false) });
     let driver = Driver::shared(flaky.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
-    let first = driver.acquire(ask("a", 0)).await.unwrap();
-    let request = ask("a", 60_000);
+    let first = driver.acquire(request("a", 0)).await.unwrap();
+    let request = request("a", 60_000);
     flaky.is_cut.store(true, Ordering::SeqCst);
     let unknown = driver.acquire(request.clone()).await;
     assert!(matches!(unknown, Err(StoreError::Unknown(_))), "{unknown:?}");
-    let (retrying, retry) = (driver.clone(), request.clone());
+    let retrying = driver.clone();
+    let retry = request.clone();
     let retry = spawn(async move { retrying.acquire(retry).await });
     until_queued(&driver, "a", 1).await;
     driver.release(&lock("a"), first.lease_id).await.unwrap();

@@ -1,7 +1,7 @@
-//! The requests of this server that wait: who gets which answer.
+//! Waiting requests of this server, and the callers of each.
 //!
-//! Their order is in the queues of the records; this module has the other end of each place, the
-//! callers. A repeat of a lease id waits at the place of the first request, and both get the answer.
+//! The queues of the records define their order; this module has the callers of each queue entry. A
+//! retry with the same lease id waits at the entry of the first request, and both get the reply.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,28 @@ use super::pending::PendingGrant;
 use crate::store::records::Key;
 use crate::store::{Acquire, Grant, StoreError, Takeover};
 
-/// The answer to an acquire.
+/// Reply to an acquire.
 #[derive(Debug)]
 pub(super) struct Answered {
-    /// When the time that remains was measured, by this server's clock.
+    /// Time at which the remaining time was measured, by this server's clock.
     pub(super) at_ms: u64,
     pub(super) result: Result<Vec<Grant>, StoreError>,
-    /// Another request got the same answer, or may have.
+    /// Another request got the same reply, or may have.
     pub(super) is_shared: bool,
 }
 
-/// An acquire with those who asked.
+/// An acquire with its callers.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// At least one; several have one lease id.
     pub(super) parts: Vec<Acquire>,
-    /// Whether it was asked as an acquire of several locks.
+    /// Requested as an acquire of several locks.
     pub(super) is_several: bool,
-    /// Whether it has stood in a queue.
+    /// It was in a queue.
     pub(super) waited: bool,
-    /// When it was asked, by the store's time.
+    /// Time of the request, by the store's clock.
     pub(super) since_ms: u64,
-    /// When its patience ends, by the store's time.
+    /// Time-out, by the store's clock.
     pub(super) until_ms: u64,
     answers: Vec<oneshot::Sender<Answered>>,
 }
@@ -60,7 +60,7 @@ impl Waiting {
         self.parts.iter().map(|part| part.lock.clone()).collect()
     }
 
-    /// A grant that was found in the record does not know how long its request waited.
+    /// Sets the waiting time of a grant that was found in the record.
     pub(super) fn add_waited(&self, grants: &mut [Grant], now_ms: u64) {
         if self.waited {
             let waited_ms = now_ms.saturating_sub(self.since_ms);
@@ -68,11 +68,12 @@ impl Waiting {
         }
     }
 
-    /// Replies to every caller. Returns what is to be withdrawn: a grant that no caller received.
+    /// Replies to every caller. Returns the withdrawal of a grant that no caller received.
     pub(super) fn answer(self, answered: Answered) -> Option<Withdraw> {
         let Answered { at_ms, result, is_shared } = answered;
         let is_shared = is_shared || self.answers.len() > 1;
-        let (locks, lease_id) = (self.locks(), self.parts.first()?.lease_id);
+        let locks = self.locks();
+        let lease_id = self.parts.first()?.lease_id;
         let mut is_received = false;
         for answer in self.answers {
             let answered = Answered { at_ms, result: result.clone(), is_shared };
@@ -82,7 +83,7 @@ impl Waiting {
         is_lost.then(|| Withdraw::new(locks, lease_id))
     }
 
-    /// Asks for its lock again, at its place: the grant would be delivered.
+    /// Retries the acquire at its queue entry: the grant would be delivered.
     pub(super) fn retry(&self, now_ms: u64) -> Option<Box<dyn Op>> {
         let wait_ms = self.until_ms.saturating_sub(now_ms);
         let request = Acquire { wait_ms, ..self.parts.first()?.clone() };
@@ -95,7 +96,7 @@ impl Waiting {
         Some(Call::boxed(keys, work).0)
     }
 
-    /// Replies that the request was not carried out, or that this is not known.
+    /// Replies that the request was not carried out, or that the outcome is unknown.
     pub(super) fn refuse(self, error: StoreError) {
         drop(self.answer(Answered { at_ms: 0, result: Err(error), is_shared: true }));
     }
@@ -123,7 +124,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// A request stands in its queues. It is returned to be withdrawn where its caller has left.
+    /// Adds a request that is in its queues. Returns its withdrawal if its caller has left.
     pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Withdraw> {
         let key = waiting.key()?;
         waiting.waited = true;
@@ -140,7 +141,7 @@ impl Waiters {
         self.leave(&key.0, key.1)
     }
 
-    /// A caller may have left: the request is to be withdrawn where no caller waits for it any more.
+    /// Removes callers that have left. Returns the withdrawal of a request without callers.
     pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Withdraw> {
         let waiting = self.all.get_mut(&(lock.clone(), lease_id))?;
         waiting.answers.retain(|answer| !answer.is_closed());
@@ -165,7 +166,7 @@ impl Waiters {
         Some(waiting)
     }
 
-    /// Answers those who waited for what the rules deliver.
+    /// Replies to the waiters of a delivery.
     pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Remainder {
         let locks = delivery.locks();
         let others = delivery.others.into_iter().map(|(_, grant)| grant);
@@ -187,41 +188,41 @@ impl Waiters {
         }
     }
 
-    /// Whether a request waits under an id.
+    /// Returns whether a request waits under an id.
     pub(super) fn has(&self, key: &(LockName, LeaseId)) -> bool {
         self.all.contains_key(key)
     }
 
-    /// Whether a request of this server waits for the lock.
+    /// Returns whether a request of this server waits for the lock.
     pub(super) fn wait_for(&self, lock: &LockName) -> bool {
         self.by_lock.contains_key(lock)
     }
 
-    /// The locks that requests of this server wait for.
+    /// Returns the locks that requests of this server wait for.
     pub(super) fn locks(&self) -> impl Iterator<Item = &LockName> {
         self.by_lock.keys()
     }
 
-    /// The lease ids that wait for a lock.
+    /// Returns the lease ids that wait for a lock.
     pub(super) fn ids(&self, lock: &LockName) -> Vec<LeaseId> {
         self.by_lock.get(lock).into_iter().flatten().map(|(_, lease_id)| *lease_id).collect()
     }
 
-    /// Takes out the request that waits for a lock under an id, to ask again.
+    /// Removes the request that waits for a lock under an id, for a retry.
     pub(super) fn take(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
         let keys = self.by_lock.get(lock)?;
         let key = keys.iter().find(|(_, id)| *id == lease_id)?.clone();
         self.remove(&key.0, key.1)
     }
 
-    /// Takes out the requests whose patience was over at `now_ms`, and which got no reply.
+    /// Removes the requests that timed out before `now_ms` without a reply.
     pub(super) fn take_overdue(&mut self, now_ms: u64) -> Vec<Waiting> {
         let overdue = self.all.iter().filter(|(_, waiting)| waiting.until_ms < now_ms);
         let keys: Vec<_> = overdue.map(|(key, _)| key.clone()).collect();
         keys.into_iter().filter_map(|(lock, lease_id)| self.remove(&lock, lease_id)).collect()
     }
 
-    /// The requests for one lock that may take it over from a live lease.
+    /// Returns the requests for one lock that may take it over from a live lease.
     pub(super) fn takeovers(&self) -> impl Iterator<Item = &Waiting> {
         self.all.values().filter(|waiting| {
             let takes_over = |part: &Acquire| part.takeover != Takeover::Never;

@@ -23,7 +23,7 @@ pub(super) const END: u64 = u64::MAX;
 
 const MAGIC: [u8; 8] = *b"FENCELOG";
 const REMOVED: u32 = u32::MAX;
-/// Where the frame's CRC is.
+/// Offset of the frame's CRC.
 const CRC_AT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

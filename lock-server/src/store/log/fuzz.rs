@@ -64,7 +64,7 @@ impl Disk for OneFile {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(vec![names::of(Kind::Segment, 1)])
+        Ok(vec![names::file_name(Kind::Segment, 1)])
     }
 
     fn open(&self, _name: &str) -> io::Result<Box<dyn DiskFile>> {

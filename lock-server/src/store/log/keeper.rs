@@ -21,7 +21,7 @@ use super::segment::{Segment, random_salt};
 const RETRY: Duration = Duration::from_secs(1);
 /// Payload of one frame of a snapshot, roughly.
 const FRAME_PAYLOAD: usize = 256 << 10;
-/// How much of a snapshot is written before it is synced: a large sync would delay those of the writer.
+/// Bytes of a snapshot between two syncs: a large sync would delay those of the writer.
 const SYNC_BYTES: u64 = 2 << 20;
 
 /// The newest snapshot; number 0 stands for none.
@@ -44,7 +44,7 @@ pub(super) struct ClosedSegment {
     pub(super) next_sequence: u64,
 }
 
-/// What writer and keeper pass to each other.
+/// State that writer and keeper share.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     desk: Mutex<Desk>,
@@ -198,7 +198,7 @@ impl Keeper {
             let read =
                 reader::replay_segment(disk, segment.index, last.next_sequence, &mut entries)?;
             if (read.end, read.next_sequence) != (segment.end, segment.next_sequence) {
-                let path = disk.path(&names::of(Kind::Segment, segment.index));
+                let path = disk.path(&names::file_name(Kind::Segment, segment.index));
                 return Err(reader::damaged(&path, read.end, "the end of the segment is damaged"));
             }
             last =
@@ -223,7 +223,11 @@ impl Keeper {
     fn replaced(&self) -> Vec<String> {
         let snapshot = (self.snapshot.index > 0).then_some((Kind::Snapshot, self.snapshot.index));
         let segments = self.closed.iter().map(|segment| (Kind::Segment, segment.index));
-        snapshot.into_iter().chain(segments).map(|(kind, index)| names::of(kind, index)).collect()
+        snapshot
+            .into_iter()
+            .chain(segments)
+            .map(|(kind, index)| names::file_name(kind, index))
+            .collect()
     }
 }
 
@@ -239,7 +243,8 @@ fn write_snapshot(
     let unfinished = names::unfinished(Kind::Snapshot, header.index);
     let file = disk.create(&unfinished)?;
     file.write_at(&header.encode(), 0)?;
-    let (mut end, mut synced) = (as_u64(HEADER_BYTES), 0);
+    let mut end = as_u64(HEADER_BYTES);
+    let mut synced = 0;
     let mut write = |frame: &mut Vec<u8>, sequence: u64| -> std::io::Result<()> {
         format::seal_frame(frame, header.salt, sequence);
         file.write_at(frame, end)?;
@@ -266,7 +271,7 @@ fn write_snapshot(
     frame.extend_from_slice(&last.encode());
     write(&mut frame, END)?;
     file.sync_data()?;
-    disk.rename(&unfinished, &names::of(Kind::Snapshot, header.index))?;
+    disk.rename(&unfinished, &names::file_name(Kind::Snapshot, header.index))?;
     disk.sync_folder()?;
     Ok(end)
 }

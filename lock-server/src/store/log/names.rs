@@ -6,7 +6,7 @@ use super::format::Kind;
 const UNFINISHED: &str = ".tmp";
 
 /// Name of a file; numbers have as many digits as any, so that names sort as they do.
-pub(super) fn of(kind: Kind, index: u64) -> String {
+pub(super) fn file_name(kind: Kind, index: u64) -> String {
     match kind {
         Kind::Segment => format!("segment-{index:020}.log"),
         Kind::Snapshot => format!("snapshot-{index:020}.log"),
@@ -15,7 +15,7 @@ pub(super) fn of(kind: Kind, index: u64) -> String {
 
 /// Name of the file until it is complete.
 pub(super) fn unfinished(kind: Kind, index: u64) -> String {
-    of(kind, index) + UNFINISHED
+    file_name(kind, index) + UNFINISHED
 }
 
 /// Kind and number of a complete file; `None` for other names.
@@ -26,7 +26,7 @@ pub(super) fn parse(name: &str) -> Option<(Kind, u64)> {
         (Kind::Snapshot, name.strip_prefix("snapshot-")?)
     };
     let index = rest.strip_suffix(".log")?.parse().ok()?;
-    (of(kind, index) == name).then_some((kind, index))
+    (file_name(kind, index) == name).then_some((kind, index))
 }
 
 /// Whether a crash left this file before it was complete.

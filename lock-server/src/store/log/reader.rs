@@ -40,11 +40,13 @@ struct Frame<'r> {
 impl FrameReader {
     /// Opens the file and reads its header.
     fn open(disk: &dyn Disk, kind: Kind, index: u64) -> Result<Self, FolderError> {
-        let name = names::of(kind, index);
+        let name = names::file_name(kind, index);
         let path = disk.path(&name);
         let file = disk.open(&name).map_err(|error| FolderError::of_io(&path, &error))?;
         let len = file.len().map_err(|error| FolderError::of_io(&path, &error))?;
-        let (buffer, buffer_at, used) = (Vec::new(), 0, 0);
+        let buffer = Vec::new();
+        let buffer_at = 0;
+        let used = 0;
         let mut reader = Self { path, file, salt: 0, len, buffer, buffer_at, used };
         reader.fill(HEADER_BYTES)?;
         let header = Header::parse(&reader.buffer).map_err(|fault| match fault {
@@ -196,7 +198,9 @@ pub(super) fn replay_segment(
         Some((at, len)) => Some((at, reader.read(at, len)?)),
         None => None,
     };
-    let (file, salt, torn_bytes) = (reader.file, reader.salt, rest.len());
+    let file = reader.file;
+    let salt = reader.salt;
+    let torn_bytes = rest.len();
     Ok(Replayed { file, salt, last_frame, end, torn_bytes, next_sequence })
 }
 

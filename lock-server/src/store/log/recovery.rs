@@ -58,7 +58,7 @@ pub(super) fn recover(disk: &dyn Disk, options: &LogOptions) -> Result<Recovered
         let segment = reader::replay_segment(disk, index, next_sequence, &mut entries)?;
         next_sequence = segment.next_sequence;
         if segment.last_frame.is_none() && last.is_some() {
-            unused.push(names::of(Kind::Segment, index));
+            unused.push(names::file_name(Kind::Segment, index));
             continue;
         }
         if let Some(name) = unused.first() {
@@ -119,7 +119,7 @@ fn find(disk: &dyn Disk) -> Result<Found, FolderError> {
     match missing.filter(|_| !is_new) {
         None => Ok(found),
         Some(index) => Err(FolderError::new(
-            &disk.path(&names::of(Kind::Segment, index)),
+            &disk.path(&names::file_name(Kind::Segment, index)),
             "the file is missing; nothing was changed; restore the folder from a backup",
         )),
     }
@@ -133,7 +133,7 @@ fn reopen(
     options: &LogOptions,
 ) -> Result<Segment, FolderError> {
     let Replayed { file, salt, last_frame, end, torn_bytes, next_sequence } = segment;
-    let path = disk.path(&names::of(Kind::Segment, index));
+    let path = disk.path(&names::file_name(Kind::Segment, index));
     let io_error = |error| FolderError::of_io(&path, &error);
     if torn_bytes > 0 {
         tracing::warn!(

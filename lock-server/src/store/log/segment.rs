@@ -40,7 +40,7 @@ impl Segment {
         let end = as_u64(HEADER_BYTES);
         preallocate(&*file, end, len)?;
         file.sync_data()?;
-        disk.rename(&unfinished, &names::of(Kind::Segment, index))?;
+        disk.rename(&unfinished, &names::file_name(Kind::Segment, index))?;
         disk.sync_folder()?;
         Ok(Self { file, index, salt, end })
     }

@@ -34,7 +34,7 @@ struct Group {
     frame: Vec<u8>,
     tickets: Vec<Sender>,
     is_closed: bool,
-    /// Why nothing is written any more.
+    /// Reason why the writer has stopped.
     poisoned: Option<Arc<str>>,
 }
 
@@ -42,7 +42,8 @@ impl Queue {
     pub(super) fn new(bytes_max: usize) -> Self {
         // The length of a payload has 32 bits.
         let bytes_max = bytes_max.min(usize::try_from(i32::MAX).unwrap_or(usize::MAX));
-        let (frame, tickets) = (vec![0; FRAME_BYTES], Vec::new());
+        let frame = vec![0; FRAME_BYTES];
+        let tickets = Vec::new();
         let group = Mutex::new(Group { frame, tickets, is_closed: false, poisoned: None });
         Self { group, filled: Condvar::new(), bytes_max }
     }
@@ -133,7 +134,7 @@ impl Writer {
         Self { queue, exchange, active, segment_bytes, next_sequence }
     }
 
-    /// Writes until the queue is closed and empty, or a write ends in doubt.
+    /// Writes until the queue is closed and empty, or the outcome of a write is unknown.
     pub(super) fn run(mut self) {
         let mut frame = vec![0; FRAME_BYTES];
         let mut tickets = Vec::new();

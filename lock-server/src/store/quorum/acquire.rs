@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fence_protocol::{LockName, Token};
 
-use super::queue::{Entered, Next, Outcome, Seat, Told};
-use super::shown::Standing;
+use super::queue::{Entered, NextProposal, ProposalOutcome, QueueReply, Seat};
+use super::shown::LockStanding;
 use super::{QuorumStore, random_below, refused};
 use crate::store::{Acquire, Grant, StoreError};
 
@@ -48,7 +48,7 @@ impl QuorumStore {
                     told = seat.told() => return told,
                     answer = self.answer_at_once(&request) => match answer {
                         Some(answer) => return seat.answered_with(answer),
-                        // It is told what the nodes say next, so they are asked now.
+                        // The next replies of the nodes decide for it, so the queue is woken.
                         None if request.wait_ms == 0 => self.queues().wake(&request.lock),
                         None => {}
                     },
@@ -70,48 +70,50 @@ impl QuorumStore {
         seat.last_word().await
     }
 
-    /// What is known of a request that came behind others, where that answers it already.
-    async fn answer_at_once(&self, request: &Acquire) -> Option<Told> {
+    /// Returns the reply to a request behind others, if the state of the nodes decides it already.
+    async fn answer_at_once(&self, request: &Acquire) -> Option<QueueReply> {
         match self.standing(request).await {
-            Ok(Standing::Mine(token)) => self.confirmed(request, token).await,
-            Ok(Standing::Ended { reason, why }) => Some(Err(StoreError::Lost { reason, why })),
-            Ok(Standing::Held { holder, queue_length }) if request.wait_ms == 0 => {
+            Ok(LockStanding::Mine(token)) => self.confirmed(request, token).await,
+            Ok(LockStanding::Ended { reason, why }) => Some(Err(StoreError::Lost { reason, why })),
+            Ok(LockStanding::Held { holder, queue_length }) if request.wait_ms == 0 => {
                 Some(Err(StoreError::Held { holder, queue_length }))
             }
             // Whoever is first in the queue is about to learn the same.
-            Ok(Standing::Held { .. } | Standing::Free) | Err(_) => None,
+            Ok(LockStanding::Held { .. } | LockStanding::Free) | Err(_) => None,
         }
     }
 
     /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back at
     /// this moment. A vote for the same token makes them stay, or shows that they are gone.
-    async fn confirmed(&self, request: &Acquire, token: Token) -> Option<Told> {
-        let (store, own) = (self.clone(), request.clone());
+    async fn confirmed(&self, request: &Acquire, token: Token) -> Option<QueueReply> {
+        let store = self.clone();
+        let own = request.clone();
         let voting = self.inner.tasks.spawn(async move { store.confirm(&own, token).await });
         match voting.await {
-            Ok(Outcome::Granted(granted)) => Some(Ok(granted)),
-            Ok(Outcome::Refused(refusal)) => Some(Err(refusal)),
+            Ok(ProposalOutcome::Granted(granted)) => Some(Ok(granted)),
+            Ok(ProposalOutcome::Refused(refusal)) => Some(Err(refusal)),
             _ => None,
         }
     }
 
-    /// Asks for whoever is first in the queue of a lock, one after the other, until nobody is.
+    /// Proposes for the first request of a lock's queue, one after the other, until the queue is
+    /// empty.
     async fn drive(self, lock: LockName) {
         while let Some((request, wake)) = self.queues().head(&lock) {
-            // What woke this up so far is seen by the proposal.
+            // The proposal sees the cause of every wake-up so far.
             drain(&wake);
             let outcome = self.propose(&request).await;
             let now_ms = self.now_ms();
             let poll_ms = self.queues().poll_ms(self.inner.nodes.len());
             match self.queues().tell(&lock, request.lease_id, outcome, now_ms, poll_ms) {
-                Next::Ask => {}
-                Next::TakeBack(delivery) => {
+                NextProposal::Ask => {}
+                NextProposal::TakeBack(delivery) => {
                     if let Some(most) = delivery.take_back() {
                         // It ends without a word where too few nodes have answered.
                         let _ = most.await;
                     }
                 }
-                Next::Wait(ms) => {
+                NextProposal::Wait(ms) => {
                     let _listening = self.queues().await_ends();
                     let ms = ms.saturating_add(random_below(SPREAD_MS));
                     tokio::select! {
@@ -131,7 +133,7 @@ async fn give_way() {
     }
 }
 
-/// Forgets that somebody was woken.
+/// Clears pending wake-ups.
 fn drain(wake: &tokio::sync::Notify) {
     let notified = wake.notified();
     tokio::pin!(notified);

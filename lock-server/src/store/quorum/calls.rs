@@ -14,11 +14,11 @@ use super::replies::read_batch;
 use super::scripts::Scripts;
 use crate::store::quorum::rules::Operation;
 
-/// How many operations one call has at most: a node that takes 30 ms a call must keep up with the others,
-/// and its Redis serves no one else during the script, some 2 ms.
+/// Most operations of one call: a node that takes 30 ms a call must keep up with the others, and
+/// its Redis serves no other client during the script, some 2 ms.
 const OPERATIONS_MAX: usize = 256;
-/// How many operations wait for a node at most. One that is slower than the others for long has no say in
-/// what comes beyond, as if it could not be reached.
+/// Most operations that wait for a node. One that stays slower than the others does not vote on
+/// later ones, as if it were unreachable.
 const WAITING_MAX: usize = 8_192;
 
 /// Receives the reply to one operation.
@@ -39,7 +39,7 @@ type Batch = (Arc<Current>, Vec<(Arc<Operation>, OnReply)>);
 #[derive(Default)]
 struct CallQueue {
     waiting: VecDeque<Submitted>,
-    /// Whether a task sends what waits.
+    /// A task is sending the waiting operations.
     is_sending: bool,
 }
 
@@ -73,7 +73,8 @@ impl Calls {
         operation: &Arc<Operation>,
         on_reply: OnReply,
     ) {
-        let (current, operation) = (current.clone(), operation.clone());
+        let current = current.clone();
+        let operation = operation.clone();
         let mut queue = self.queue();
         if queue.waiting.len() >= WAITING_MAX {
             drop(queue);

@@ -1,4 +1,4 @@
-//! What is counted of a quorum.
+//! Metrics of a quorum.
 
 use prometheus_client::metrics::counter::Counter;
 use service_kit::Kit;

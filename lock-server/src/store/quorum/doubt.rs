@@ -1,4 +1,4 @@
-//! What a question that takes several rounds may have done so far.
+//! Possible effects of a request that takes several rounds.
 
 use crate::store::StoreError;
 use crate::store::quorum::rules::NodeReply;
@@ -23,13 +23,13 @@ impl Doubt {
         self.is_open |= !left_nothing(round, self.changes);
     }
 
-    /// What a caller is told where nothing was decided: that nothing was done, as long as nobody can
+    /// Returns the error of a request without a decision: nothing was done, as long as no node can
     /// have done anything.
     pub(super) fn error(&self, text: String) -> StoreError {
         if self.is_open { StoreError::Unknown(text) } else { StoreError::Unavailable(text) }
     }
 
-    /// What a caller is told where a further round could not begin.
+    /// Returns the error of a request whose next round could not begin.
     pub(super) fn failed(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Unavailable(text) => self.error(text),
@@ -38,7 +38,7 @@ impl Doubt {
     }
 }
 
-/// Whether no node can have done anything in this round.
+/// Returns whether no node can have done anything in this round.
 fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
     round.heard().iter().all(|heard| match heard {
         Heard::NotAsked => true,
@@ -47,7 +47,7 @@ fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
     })
 }
 
-/// Whether the node did anything about a vote, a renewal, a drop or a counter.
+/// Returns whether the node changed a vote, a renewal, a drop or a counter.
 pub(super) fn changes(reply: &NodeReply) -> bool {
     !matches!(
         reply,
@@ -82,7 +82,8 @@ mod tests {
     }
 
     fn ended_now() -> Heard {
-        let (token, owner) = (Token::new(7).unwrap(), Owner::new("me").unwrap());
+        let token = Token::new(7).unwrap();
+        let owner = Owner::new("me").unwrap();
         Heard::Replied(NodeReply::EndedNow { token, owner })
     }
 
@@ -106,7 +107,8 @@ mod tests {
     #[test]
     fn what_a_round_did_is_not_undone_by_the_next() {
         let away = [Heard::NotAsked, Heard::NotAsked, Heard::NotAsked];
-        let (moved, none) = ([ended_now(), newer(), newer()], [newer(), newer(), newer()]);
+        let moved = [ended_now(), newer(), newer()];
+        let none = [newer(), newer(), newer()];
         let unknown = after(changes_for_good, &[moved.clone(), away.clone()]);
         assert!(matches!(unknown, StoreError::Unknown(_)), "{unknown:?}");
         let rounds: Vec<_> = std::iter::repeat_n(moved, 8).collect();

@@ -13,7 +13,7 @@ use crate::store::quorum::rules::tally::{EndDecision, RaiseDecision, RenewDecisi
 use crate::store::quorum::rules::{End, Operation, Renew, TopUp, bucket_of};
 use crate::store::{Grant, Mode, Revoke, StoreError};
 
-/// How often something is asked anew because the nodes are in another view, or above a token.
+/// Retries because the nodes are in another view, or above a token.
 const ROUNDS_MAX: u32 = 8;
 
 /// The renewals of this lock server, in their order; see [`Renew::order`].
@@ -82,7 +82,8 @@ impl QuorumStore {
                         retention_ms: renew.retention_ms,
                     };
                     self.top_up_later(topup, asked);
-                    let (waited_ms, mode) = (0, Mode::Exclusive);
+                    let waited_ms = 0;
+                    let mode = Mode::Exclusive;
                     return Ok(Grant {
                         lease_id: lease,
                         token,
@@ -155,7 +156,7 @@ impl QuorumStore {
         lease: LeaseId,
     ) -> Result<EndedReply, StoreError> {
         let ended = self.end(lock, lease, EndReason::Released, None).await;
-        // What waits under this id is told only when the nodes remember that it has ended.
+        // The waiter of this id is refused only when the nodes remember that it has ended.
         let released = StoreError::Lost { reason: EndReason::Released, why: None };
         match &ended {
             Ok(_) | Err(StoreError::Lost { .. }) => self.queues().expel(lock, lease, &released),
@@ -181,8 +182,8 @@ impl QuorumStore {
         }
     }
 
-    /// Uses a token up at a majority: whoever asks for a lease from now on gets one above it. A request
-    /// that nodes have voted for before, and a repeat of it, may still be granted what it asked for.
+    /// Uses a token up at a majority: later requests get one above it. A request that nodes have
+    /// voted for before, and its retry, may still be granted its token.
     pub(super) async fn mint_token(&self, lock: &LockName) -> Result<Token, StoreError> {
         let bucket = bucket_of(lock);
         let mut token = Self::token_above(self.known_p(lock), None)?;
@@ -213,7 +214,7 @@ impl QuorumStore {
 
     /// Lifts every counter above a mark, at a majority.
     pub(super) async fn lift_counters(&self, mark: Token) -> Result<(), StoreError> {
-        // What this server proposes is above it from now on, whatever the nodes answer.
+        // Later proposals of this server are above it, whatever the nodes reply.
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
         let mut doubt = Doubt::new(changes);
         for _ in 0..ROUNDS_MAX {

@@ -14,12 +14,12 @@ use super::round::{reasons_text, say};
 use crate::store::quorum::rules::{Addressee, majority};
 use crate::store::{ListQuery, StoreError};
 
-/// How many keys a node looks at in one step of a scan.
+/// Keys that a node examines in one step of a scan.
 const SCAN: usize = 500;
-/// How many names are looked at for one page: where most of them are of locks that are free by now, the
-/// page is a short one, and the next goes on behind it.
+/// Names that are examined for one page: if most of their locks are free by now, the page is short,
+/// and the next continues behind it.
 const EXAMINED_MAX: usize = 1_000;
-/// How many of them at the same time.
+/// Names that are examined concurrently.
 const AT_ONCE: usize = 64;
 /// After this a page is as long as it is: a node that hangs holds up every look.
 const PAGE_TIME: Duration = Duration::from_secs(2);
@@ -36,7 +36,8 @@ impl QuorumStore {
         let mut left = names.len();
         let look = async |lock: LockName| (self.look(&lock).await, lock);
         let mut looks = stream::iter(names).map(look).buffered(AT_ONCE.min(query.limit.max(1)));
-        let (mut locks, mut last) = (Vec::new(), None);
+        let mut locks = Vec::new();
+        let mut last = None;
         while let Some((view, lock)) = looks.next().await {
             left -= 1;
             // A record may be of a lock that is free by now.
@@ -63,7 +64,8 @@ impl QuorumStore {
         let mut scans: FuturesUnordered<_> =
             nodes.map(|(node, to)| self.names_of(node, to, query)).collect();
         let mut reasons = self.absent(&current);
-        let (mut names, mut answered) = (BTreeSet::new(), 0);
+        let mut names = BTreeSet::new();
+        let mut answered = 0;
         // Whoever is slower than a majority is not waited for.
         while answered < majority(self.inner.nodes.len()) {
             match scans.next().await {
@@ -120,7 +122,8 @@ mod tests {
     #[test]
     fn the_prefix_goes_to_the_nodes() {
         let scripts = Scripts::new(Keys::new(&KeyPrefix::default(), &Namespace::default()));
-        let (view, node) = (View::default(), "n".parse().unwrap());
+        let view = View::default();
+        let node = "n".parse().unwrap();
         let to = Addressee { view: &view, node: &node };
         let sent = scripts.names(to, "jobs/", 0, 5).get_packed_command();
         let sent = String::from_utf8(sent).unwrap();

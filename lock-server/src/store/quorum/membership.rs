@@ -1,4 +1,4 @@
-//! Keeps the nodes one quorum: looks at them, does what [`plan`](super::plan) says, tells how they are.
+//! Membership: probes the nodes, carries out the [`plan`](super::plan), and reports their state.
 
 mod attempts;
 mod drive;
@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use super::counters::Counters;
 use super::nodes::Node;
-use super::plan::{Plan, Standing};
+use super::plan::{NodeStanding, Plan};
 use crate::store::quorum::rules::view::View;
 use crate::store::quorum::rules::{Addressee, Members, NodeId, majority};
 
@@ -33,7 +33,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// Whether a node is to be asked.
+    /// Returns whether a node may be sent requests.
     pub(super) fn has(&self, node: &Node) -> bool {
         self.addressee(node.index).is_some()
     }
@@ -50,13 +50,13 @@ pub(super) fn of_node(node: &str, reason: &str) -> String {
     if reason.contains(node) { reason.to_owned() } else { format!("{node}: {reason}") }
 }
 
-/// What this server knows of the quorum.
+/// Membership as this server knows it.
 #[derive(Debug)]
 pub(super) struct Membership {
     current: RwLock<Option<Arc<Current>>>,
     details: Mutex<Details>,
     kick: Notify,
-    /// Counts the views that nodes told of between the looks.
+    /// Number of views that nodes reported between the probes.
     learned: AtomicU64,
     /// Counts the looks that came to an end.
     looks: watch::Sender<u64>,
@@ -72,7 +72,7 @@ struct Details {
     ids: Vec<Option<NodeId>>,
     /// Why a node cannot be asked.
     reasons: Vec<Option<String>>,
-    /// What was found of its settings.
+    /// Findings on their settings.
     findings: Vec<Option<String>>,
     problem: Option<String>,
     /// That its URL leads to the node of another one, where it does; one a node.
@@ -127,7 +127,7 @@ impl Membership {
         let _ = tokio::time::timeout(patience, looks.changed()).await;
     }
 
-    /// A node told of a newer view.
+    /// Records a newer view that a node reported.
     pub(super) fn learn(&self, number: u64, members: Members) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &mut *current
@@ -155,7 +155,7 @@ impl Membership {
         (other != index).then_some(other)
     }
 
-    /// Whether the URL of a node leads to that of another one, and what is to be said of it.
+    /// Records that the URL of a node leads to another node, with the text to report.
     pub(super) fn twice(&self, node: usize, text: Option<String>) {
         if let Some(known) = self.details().twice.get_mut(node) {
             *known = text;
@@ -177,7 +177,7 @@ impl Membership {
         self.details().began = Some(cluster.to_owned());
     }
 
-    /// Whether the quorum is the one that this server began.
+    /// Returns whether the quorum is the one that this server began.
     pub(super) fn has_begun(&self) -> bool {
         let details = self.details();
         details.began.is_some() && details.began == details.cluster
@@ -188,7 +188,7 @@ impl Membership {
         self.looks.subscribe()
     }
 
-    /// What the settings of a node are like.
+    /// Records the finding on the settings of a node.
     fn found(&self, node: usize, finding: Option<String>) {
         if let Some(known) = self.details().findings.get_mut(node) {
             *known = finding;
@@ -213,7 +213,7 @@ impl Membership {
         details.longest_ttl_ms = details.longest_ttl_ms.max(ttl_ms);
     }
 
-    /// How long a node that refused the last step is left alone.
+    /// Returns the pause of a node that refused the last step.
     fn pause(&self, node: usize, now_ms: u64) -> Option<Duration> {
         self.details().attempts.pause(node, now_ms)
     }
@@ -230,7 +230,7 @@ impl Membership {
         of_node(self.names.get(node).map_or("", String::as_str), &reason)
     }
 
-    /// How many nodes vote, and what keeps the others from it.
+    /// Returns the number of nodes that vote, and why the others do not.
     pub(super) fn summary(&self) -> (usize, String) {
         let voting = self.current().map_or(0, |c| c.votes.iter().flatten().count());
         let details = self.details();
@@ -257,18 +257,18 @@ impl Membership {
         }
         let mut votes = Vec::new();
         for (at, standing) in plan.standings.iter().enumerate() {
-            let votes_now = *standing == Some(Standing::Votes);
+            let votes_now = *standing == Some(NodeStanding::Votes);
             let is_member = |id: &&NodeId| {
                 votes_now && plan.view.as_ref().is_some_and(|view| view.members.contains(id))
             };
             votes.push(ids[at].as_ref().filter(is_member).cloned());
-            if matches!(standing, Some(Standing::Votes | Standing::Joins(_))) {
+            if matches!(standing, Some(NodeStanding::Votes | NodeStanding::Joins(_))) {
                 details.attempts.done(at);
             }
             details.reasons[at] = match standing {
-                Some(Standing::Votes) => None,
-                Some(Standing::Joins(ms)) => Some(lines::joins(*ms)),
-                Some(Standing::Not(why)) => Some(lines::is_not(why, details.attempts.why(at))),
+                Some(NodeStanding::Votes) => None,
+                Some(NodeStanding::Joins(ms)) => Some(lines::joins(*ms)),
+                Some(NodeStanding::Not(why)) => Some(lines::is_not(why, details.attempts.why(at))),
                 None => silent[at].clone().or_else(|| Some("it does not answer".to_owned())),
             };
         }
@@ -278,8 +278,8 @@ impl Membership {
         }
         drop(details);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // After a loss of all memory the numbers may begin anew, so what is found counts, unless a
-        // node told of something newer while this look was under way.
+        // After a loss of all memory the numbers may begin anew, so the findings count, unless a
+        // node reported a newer view during this probe.
         let has_learned = self.learned.load(Ordering::Relaxed) != learned;
         let is_older = |view: &View| {
             current.as_ref().is_some_and(|known| {
@@ -287,7 +287,7 @@ impl Membership {
             })
         };
         match &plan.view {
-            // A node told of a newer view meanwhile; the next look finds it too.
+            // A node reported a newer view meanwhile; the next probe finds it too.
             Some(found) if is_older(found) => {}
             Some(view) => {
                 let found = Current { view: view.clone(), votes };
@@ -324,7 +324,8 @@ impl Membership {
             self.health.set(name, status);
         }
         let (voting, reasons) = self.summary();
-        let (n, needed) = (self.names.len(), majority(self.names.len()));
+        let n = self.names.len();
+        let needed = majority(self.names.len());
         let status = if voting >= needed {
             Status::Ok
         } else {

@@ -1,4 +1,4 @@
-//! The nodes: asked all at the same time, and nobody waits for the slow ones.
+//! The nodes: all are sent a request at the same time, and no request waits for the slow ones.
 
 use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,8 @@ use crate::store::quorum::rules::Operation;
 const BUDGET_MIN: Duration = Duration::from_millis(50);
 const BUDGET_MAX: Duration = Duration::from_secs(1);
 
-/// How long a node has to answer what concerns a lease of this length: a quarter of it, so that
-/// enough of the lease is left when a majority answers late.
+/// Returns the time-out of a node for a lease of this length: a quarter of it, so that enough of
+/// the lease is left when a majority replies late.
 pub(super) fn budget(ttl: Option<Ttl>) -> Duration {
     let quarter = ttl.map_or(BUDGET_MAX, |ttl| Duration::from_millis(ttl.ms() / 4));
     quarter.clamp(BUDGET_MIN, BUDGET_MAX)
@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub(super) notes: Arc<Notes>,
 }
 
-/// What this server has seen of a node, whichever connection it was.
+/// State of a node as this server has seen it, on any connection.
 #[derive(Debug)]
 pub(super) struct Notes {
     /// The highest token that the node said to have accepted, bucket by bucket.
@@ -48,7 +48,7 @@ pub(super) struct Notes {
 #[derive(Clone, Debug, Default)]
 struct Process {
     run_id: Option<String>,
-    /// Whether the process that is there, or the one before it, may have lost votes.
+    /// The current process, or the one before it, may have lost votes.
     lax: bool,
 }
 
@@ -71,7 +71,7 @@ impl Notes {
         self.process().lax = true;
     }
 
-    /// Whether the process that was verified last may have lost votes.
+    /// Returns whether the process that was verified last may have lost votes.
     pub(super) fn was_lax(&self) -> bool {
         self.process().lax
     }
@@ -182,7 +182,8 @@ pub(super) fn ask<T: Send + 'static>(
     let mut from = Vec::with_capacity(nodes.len());
     for node in nodes.iter().filter(|node| current.has(node) && asked(node)) {
         let (answer, reply) = oneshot::channel();
-        let (own, read) = (node.clone(), read.clone());
+        let own = node.clone();
+        let read = read.clone();
         let on_reply = move |value: Result<Value, Silence>| {
             let _ = answer.send(value.and_then(|value| read(&own, value)));
         };

@@ -10,13 +10,13 @@ mod returning;
 
 use std::collections::BTreeMap;
 
-use crate::store::quorum::rules::view::{Look, Meta, State, View};
+use crate::store::quorum::rules::view::{Look, Meta, NodeState, View};
 use crate::store::quorum::rules::{Members, NodeId, majority};
 
-/// What is known of one node.
+/// Report of one node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
-    /// What it says now, and the run id of its process; none where it does not answer.
+pub(super) struct NodeReport {
+    /// State that it reports, and the run id of its process; `None` if it does not reply.
     pub(super) found: Option<(Look, String)>,
     /// The id that it had when it last answered.
     pub(super) last_id: Option<NodeId>,
@@ -44,7 +44,7 @@ pub(super) enum Action {
 
 /// What a node is to this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum NodeStanding {
     /// It votes.
     Votes,
     /// It has rejoined, and votes in so many milliseconds.
@@ -60,13 +60,13 @@ pub(super) struct Plan {
     /// The view in force, where nodes vote in one.
     pub(super) view: Option<View>,
     /// One a node.
-    pub(super) standings: Vec<Option<Standing>>,
+    pub(super) standings: Vec<Option<NodeStanding>>,
     /// What keeps a majority from being restored, for people.
     pub(super) problem: Option<String>,
 }
 
 /// Decides from what every node says. `cluster` is the quorum that this server knows.
-pub(super) fn plan(nodes: &[Known], cluster: Option<&str>) -> Plan {
+pub(super) fn plan(nodes: &[NodeReport], cluster: Option<&str>) -> Plan {
     let known = cluster;
     let mut plan = Plan { standings: vec![None; nodes.len()], ..Plan::default() };
     let Some(cluster) = choose(nodes, cluster) else {
@@ -83,7 +83,7 @@ pub(super) fn plan(nodes: &[Known], cluster: Option<&str>) -> Plan {
 }
 
 /// The quorum that most nodes belong to; the known one where no majority says so.
-fn choose(nodes: &[Known], known: Option<&str>) -> Option<String> {
+fn choose(nodes: &[NodeReport], known: Option<&str>) -> Option<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for (look, _) in nodes.iter().filter_map(|node| node.found.as_ref()) {
         if let Some(meta) = &look.meta
@@ -103,10 +103,10 @@ fn choose(nodes: &[Known], known: Option<&str>) -> Option<String> {
 }
 
 /// No node knows a quorum.
-fn begin(nodes: &[Known], plan: &mut Plan) {
+fn begin(nodes: &[NodeReport], plan: &mut Plan) {
     let found: Vec<_> = nodes.iter().filter_map(|node| node.found.as_ref()).collect();
     for (at, node) in nodes.iter().enumerate() {
-        plan.standings[at] = node.found.as_ref().map(|_| Standing::Not("it is new".to_owned()));
+        plan.standings[at] = node.found.as_ref().map(|_| NodeStanding::Not("it is new".to_owned()));
     }
     if found.len() < nodes.len() {
         plan.problem = Some(format!(
@@ -126,14 +126,15 @@ fn begin(nodes: &[Known], plan: &mut Plan) {
     if plan.actions.is_empty() {
         let ids: Vec<NodeId> = ids.into_iter().flatten().collect();
         let Some((node, id)) = ids.iter().enumerate().min_by_key(|(_, id)| *id) else { return };
-        let (id, members) = (id.clone(), ids.iter().cloned().collect());
+        let id = id.clone();
+        let members = ids.iter().cloned().collect();
         plan.actions.push(Action::Begin { node, id, members });
     }
 }
 
 /// The nodes that belong to one quorum, or could.
 struct Group<'a> {
-    nodes: &'a [Known],
+    nodes: &'a [NodeReport],
     cluster: &'a str,
     n: usize,
     ready: Vec<usize>,
@@ -155,7 +156,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(nodes: &'a [Known], cluster: &'a str, plan: &mut Plan) -> Self {
+    fn new(nodes: &'a [NodeReport], cluster: &'a str, plan: &mut Plan) -> Self {
         let mut group = Self {
             nodes,
             cluster,
@@ -179,25 +180,25 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn place(&mut self, at: usize, node: &Known) -> Option<Standing> {
+    fn place(&mut self, at: usize, node: &NodeReport) -> Option<NodeStanding> {
         let Some((look, _)) = &node.found else {
             self.silent.push(at);
             return None;
         };
         let Some(meta) = &look.meta else {
             self.blank.push(at);
-            return Some(Standing::Not("it is new, or has lost its memory".to_owned()));
+            return Some(NodeStanding::Not("it is new, or has lost its memory".to_owned()));
         };
         let theirs = &meta.view;
         if !theirs.cluster.is_empty() && theirs.cluster != self.cluster {
-            return Some(Standing::Not(format!(
+            return Some(NodeStanding::Not(format!(
                 "it belongs to another quorum ({}, not {}): correct --store, or, to use it here, \
                  delete its keys of this namespace",
                 theirs.cluster, self.cluster
             )));
         }
         if !theirs.cluster.is_empty() && theirs.n != self.n {
-            return Some(Standing::Not(format!(
+            return Some(NodeStanding::Not(format!(
                 "it belongs to a quorum of {} nodes, and --store names {}",
                 theirs.n, self.n
             )));
@@ -205,21 +206,23 @@ impl<'a> Group<'a> {
         self.highest = self.highest.max(theirs.view);
         self.witnesses += usize::from(!theirs.cluster.is_empty());
         Some(match meta.state {
-            State::Ready => {
+            NodeState::Ready => {
                 self.ready.push(at);
-                Standing::Votes
+                NodeStanding::Votes
             }
-            State::New => {
+            NodeState::New => {
                 self.new.push(at);
-                Standing::Not("its quorum has not begun yet".to_owned())
+                NodeStanding::Not("its quorum has not begun yet".to_owned())
             }
-            State::Joining => {
+            NodeState::Joining => {
                 self.joining.push(at);
-                Standing::Joins(meta.ready_at_ms.saturating_sub(look.now_ms))
+                NodeStanding::Joins(meta.ready_at_ms.saturating_sub(look.now_ms))
             }
-            State::Doubt => {
+            NodeState::Doubt => {
                 self.doubtful.push((at, meta.node.clone()));
-                Standing::Not("it may have forgotten votes, and has not rejoined yet".to_owned())
+                NodeStanding::Not(
+                    "it may have forgotten votes, and has not rejoined yet".to_owned(),
+                )
             }
         })
     }
@@ -258,7 +261,7 @@ impl<'a> Group<'a> {
             list.retain(|at| !replaced.contains(at));
         }
         for at in replaced {
-            plan.standings[at] = Some(Standing::Not(format!(
+            plan.standings[at] = Some(NodeStanding::Not(format!(
                 "another node has taken its place in view {}: correct --store; or, to use it again \
                  as a new node, delete its keys of this namespace",
                 self.view
@@ -311,7 +314,7 @@ impl<'a> Group<'a> {
             if meta.view.view < self.view {
                 plan.actions.push(Action::Advance { node: at, view: self.view() });
             }
-            if meta.state != State::Ready {
+            if meta.state != NodeState::Ready {
                 let id = meta.node.clone();
                 plan.actions.push(Action::Ready { node: at, view: self.view(), id });
             }

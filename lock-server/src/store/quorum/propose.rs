@@ -12,8 +12,8 @@ use service_kit::ids;
 use self::ballot::Ballot;
 pub(super) use self::ballot::Votes;
 use super::nodes::budget;
-use super::queue::{Delivery, Granted, Holder, Outcome};
-use super::round::Asked;
+use super::queue::{Delivery, Granted, Holder, ProposalOutcome};
+use super::round::RoundResult;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::store::quorum::rules::tally::{Decision, Round};
 use crate::store::quorum::rules::{NodeReply, Operation, TopUp, Vote, bucket_of};
@@ -41,25 +41,25 @@ struct Proposal<'a> {
 }
 
 /// What a round says about the next.
-enum Step {
-    Done(Outcome),
+enum ProposalStep {
+    Done(ProposalOutcome),
     Again,
 }
 
 impl QuorumStore {
     /// Proposes a grant. It runs in a task of its own, so that no vote is left to itself.
-    pub(super) async fn propose(&self, request: &Acquire) -> Outcome {
+    pub(super) async fn propose(&self, request: &Acquire) -> ProposalOutcome {
         let token = match self.first_token(request).await {
             Ok(token) => token,
-            Err(StoreError::Exhausted) => return Outcome::Refused(StoreError::Exhausted),
-            Err(error) => return Outcome::Failed(error),
+            Err(StoreError::Exhausted) => return ProposalOutcome::Refused(StoreError::Exhausted),
+            Err(error) => return ProposalOutcome::Failed(error),
         };
         Proposal::new(self, request, token, false).run().await
     }
 
     /// Has a token confirmed that nodes hold the lease with already. Where they do not any more it is
     /// not granted: nobody who waits is overtaken. It runs in a task of its own, as a proposal.
-    pub(super) async fn confirm(&self, request: &Acquire, token: Token) -> Outcome {
+    pub(super) async fn confirm(&self, request: &Acquire, token: Token) -> ProposalOutcome {
         Proposal::new(self, request, token, true).run().await
     }
 
@@ -99,14 +99,14 @@ impl<'a> Proposal<'a> {
         Self { store, request, ballot, is_exact, rounds: 0, splits: 0, began_ms: 0 }
     }
 
-    async fn run(mut self) -> Outcome {
+    async fn run(mut self) -> ProposalOutcome {
         loop {
             match self.round().await {
-                Step::Done(outcome) => return outcome,
-                Step::Again if self.rounds < ROUNDS_MAX => {
+                ProposalStep::Done(outcome) => return outcome,
+                ProposalStep::Again if self.rounds < ROUNDS_MAX => {
                     self.store.inner.counters.extra_rounds.inc();
                 }
-                Step::Again => {
+                ProposalStep::Again => {
                     self.drop_votes();
                     return self.split();
                 }
@@ -114,7 +114,7 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    async fn round(&mut self) -> Step {
+    async fn round(&mut self) -> ProposalStep {
         self.rounds += 1;
         self.began_ms = self.store.now_ms();
         let vote = &self.ballot.vote;
@@ -135,14 +135,14 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    async fn decided(&mut self, decision: Decision, asked: Asked<Decision>) -> Step {
+    async fn decided(&mut self, decision: Decision, asked: RoundResult<Decision>) -> ProposalStep {
         match decision {
             Decision::Granted { token, remaining_ms } => self.granted(token, remaining_ms, asked),
             Decision::Held { holder } => {
                 self.drop_votes();
                 let lease = who(&asked, holder.token);
                 let holder = Holder::heard(lease, holder, self.store.now_ms());
-                Step::Done(Outcome::Held(holder))
+                ProposalStep::Done(ProposalOutcome::Held(holder))
             }
             Decision::Conflict { owner } => self.refused(StoreError::IdConflict { owner }),
             Decision::Ended { reason, why } => self.refused(StoreError::Lost { reason, why }),
@@ -150,29 +150,34 @@ impl<'a> Proposal<'a> {
                 if self.is_exact =>
             {
                 self.drop_votes();
-                Step::Done(self.split())
+                ProposalStep::Done(self.split())
             }
             Decision::GoAbove { above, dead } => self.go_above(above, dead),
             Decision::Help { token, dead } => {
                 (self.ballot.vote.token, self.ballot.vote.dead) = (token, dead);
-                Step::Again
+                ProposalStep::Again
             }
             Decision::Split { .. } => self.begin_again().await,
             Decision::NewView { view, members } => {
                 self.store.adopt_view(view, members);
                 self.store.inner.membership.settled(VIEW_PATIENCE).await;
-                Step::Again
+                ProposalStep::Again
             }
             Decision::TooFew | Decision::Undecided => self.too_few(&asked),
         }
     }
 
-    fn granted(&mut self, token: Token, remaining_ms: u64, asked: Asked<Decision>) -> Step {
+    fn granted(
+        &mut self,
+        token: Token,
+        remaining_ms: u64,
+        asked: RoundResult<Decision>,
+    ) -> ProposalStep {
         let spent_ms = self.store.now_ms().saturating_sub(self.began_ms);
         let remaining_ms = remaining_ms.saturating_sub(spent_ms);
         if remaining_ms == 0 {
             self.drop_votes();
-            return Step::Done(Outcome::Late(format!(
+            return ProposalStep::Done(ProposalOutcome::Late(format!(
                 "the nodes took {spent_ms} ms to grant a lease of {} ms: nothing is left of it; \
                  ask for a longer one",
                 self.request.ttl.ms()
@@ -190,7 +195,7 @@ impl<'a> Proposal<'a> {
             mode: self.request.mode,
         };
         let delivery = Arc::new(Delivery::new(self.store.clone(), votes));
-        Step::Done(Outcome::Granted(Granted { grant, delivery }))
+        ProposalStep::Done(ProposalOutcome::Granted(Granted { grant, delivery }))
     }
 
     fn topup(&self, token: Token, remaining_ms: u64) -> TopUp {
@@ -209,57 +214,60 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    fn refused(&mut self, refusal: StoreError) -> Step {
+    fn refused(&mut self, refusal: StoreError) -> ProposalStep {
         self.drop_votes();
-        Step::Done(Outcome::Refused(refusal))
+        ProposalStep::Done(ProposalOutcome::Refused(refusal))
     }
 
-    fn go_above(&mut self, above: u64, dead: Vec<Token>) -> Step {
+    fn go_above(&mut self, above: u64, dead: Vec<Token>) -> ProposalStep {
         let known = above.max(self.store.known_p(&self.ballot.vote.lock));
         // Two proposers that were told the same number must not propose the same one for ever.
         let jitter = random_below(1 << self.rounds.min(10)) * u64::from(self.rounds > 1);
         match QuorumStore::token_above(known.saturating_add(jitter), self.request.min_token) {
             Ok(token) => {
                 (self.ballot.vote.token, self.ballot.vote.dead) = (token, dead);
-                Step::Again
+                ProposalStep::Again
             }
             Err(error) => self.refused(error),
         }
     }
 
     /// Nobody has a majority: the votes are taken back, and others get a chance before the next try.
-    async fn begin_again(&mut self) -> Step {
+    async fn begin_again(&mut self) -> ProposalStep {
         self.drop_votes();
         self.store.inner.counters.split_votes.inc();
         self.splits += 1;
         if self.splits > SPLITS_MAX {
-            return Step::Done(self.split());
+            return ProposalStep::Done(self.split());
         }
         tokio::time::sleep(Duration::from_millis(self.backoff_ms())).await;
         let known = self.store.known_p(&self.ballot.vote.lock);
         match QuorumStore::token_above(known, self.request.min_token) {
             Ok(token) => {
                 self.ballot.vote.token = token;
-                Step::Again
+                ProposalStep::Again
             }
             Err(error) => self.refused(error),
         }
     }
 
     /// What is told where nobody gets a majority; the votes have been taken back.
-    fn split(&self) -> Outcome {
-        Outcome::Split { in_doubt: self.ballot.leaves_doubt(), backoff_ms: self.backoff_ms() }
+    fn split(&self) -> ProposalOutcome {
+        ProposalOutcome::Split {
+            in_doubt: self.ballot.leaves_doubt(),
+            backoff_ms: self.backoff_ms(),
+        }
     }
 
-    fn too_few(&mut self, asked: &Asked<Decision>) -> Step {
+    fn too_few(&mut self, asked: &RoundResult<Decision>) -> ProposalStep {
         self.failed(StoreError::Unavailable(asked.text("take part")))
     }
 
     /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, nobody can
     /// say that nothing was done.
-    fn failed(&mut self, error: StoreError) -> Step {
+    fn failed(&mut self, error: StoreError) -> ProposalStep {
         self.drop_votes();
-        Step::Done(Outcome::Failed(match error {
+        ProposalStep::Done(ProposalOutcome::Failed(match error {
             StoreError::Unavailable(text) if self.ballot.leaves_doubt() => {
                 StoreError::Unknown(text)
             }
@@ -280,7 +288,7 @@ impl<'a> Proposal<'a> {
 }
 
 /// Whose token it is, among the leases that nodes told of; an id that nobody has, where none did.
-fn who(asked: &Asked<Decision>, token: Token) -> LeaseId {
+fn who(asked: &RoundResult<Decision>, token: Token) -> LeaseId {
     let lease = asked.round.replies().find_map(|(_, reply)| match reply {
         NodeReply::Held { lease, holder, .. } if holder.token == token => Some(*lease),
         _ => None,

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, oneshot, watch};
 pub(super) use self::delivery::{Delivery, Granted};
 pub(super) use self::holder::Holder;
 pub(super) use self::seat::Seat;
-pub(super) use self::telling::{Next, Outcome};
+pub(super) use self::telling::{NextProposal, ProposalOutcome};
 use super::QuorumStore;
 use crate::store::{Acquire, Limits, StoreError};
 
@@ -38,12 +38,12 @@ const ENDED_MAX: usize = 64;
 /// A lock and the id of a grant of it.
 pub(super) type Key = (LockName, LeaseId);
 /// What a caller is told.
-pub(super) type Told = Result<Granted, StoreError>;
+pub(super) type QueueReply = Result<Granted, StoreError>;
 
 /// The queues of this server.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    state: Mutex<State>,
+    state: Mutex<QueuesState>,
     /// At how many nodes this server hears of ends.
     hearing: AtomicUsize,
     /// How many queues wait for an end.
@@ -51,7 +51,7 @@ pub(super) struct Queues {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueuesState {
     locks: HashMap<LockName, Queue>,
     /// How many listeners are patient.
     waiting: usize,
@@ -91,7 +91,7 @@ struct Entry {
 struct Listener {
     number: u64,
     patient: bool,
-    answer: oneshot::Sender<Told>,
+    answer: oneshot::Sender<QueueReply>,
 }
 
 /// How a request came in.
@@ -155,7 +155,7 @@ impl Queue {
 }
 
 impl Queues {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueuesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,7 +5,7 @@ use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{Invalid, LockName, Owner};
 use redis_link::{LinkError, text_fields};
 
-use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, State, View};
+use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, NodeState, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
 
 /// What a node said cannot be read: it is another version, or no node.
@@ -214,7 +214,7 @@ fn meta(fields: &[&str]) -> Result<Meta, Invalid> {
             members: members.parse()?,
         },
         node: node.parse()?,
-        state: State::from_word(state)?,
+        state: NodeState::from_word(state)?,
         run_id: (*run_id).to_owned(),
         floor: number(floor)?,
         ready_at_ms: number(ready_at)?,

@@ -15,7 +15,7 @@ use crate::store::quorum::rules::{NodeReply, Operation, Refusal, bucket_of};
 
 /// A question that has its answer, and the answers that may still come.
 #[derive(Debug)]
-pub(super) struct Asked<D> {
+pub(super) struct RoundResult<D> {
     pub(super) round: Round,
     /// The view in which it was asked.
     pub(super) current: Arc<Current>,
@@ -26,7 +26,7 @@ pub(super) struct Asked<D> {
     pub(super) reasons: Vec<String>,
 }
 
-impl<D> Asked<D> {
+impl<D> RoundResult<D> {
     /// Why nothing was decided: what too few nodes did.
     pub(super) fn text(&self, what: &str) -> String {
         reasons_text(what, &self.reasons)
@@ -43,7 +43,7 @@ impl QuorumStore {
         patience: Duration,
         operation: Operation,
         decide: impl Fn(&Round) -> Option<D>,
-    ) -> Result<Asked<D>, StoreError> {
+    ) -> Result<RoundResult<D>, StoreError> {
         let inner = &*self.inner;
         let current = self.current()?;
         let mut round = Round::new(current.view.view, inner.nodes.len());
@@ -66,7 +66,7 @@ impl QuorumStore {
         let mut late = ask(&inner.nodes, &current, patience, operation, |_| true, read);
         loop {
             if let Some(decision) = decide(&round) {
-                return Ok(Asked { round, current, decision: Some(decision), late, reasons });
+                return Ok(RoundResult { round, current, decision: Some(decision), late, reasons });
             }
             match late.next().await {
                 Some((node, Ok(reply))) => {
@@ -89,7 +89,7 @@ impl QuorumStore {
             }
         }
         round.close();
-        Ok(Asked { decision: decide(&round), round, current, late, reasons })
+        Ok(RoundResult { decision: decide(&round), round, current, late, reasons })
     }
 
     /// Why nodes are not asked at all.

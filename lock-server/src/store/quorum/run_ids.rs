@@ -112,7 +112,8 @@ mod tests {
     /// The addresses of two nodes change places, and no process ends.
     #[test]
     fn a_connection_that_is_lost_is_in_nobodys_way() {
-        let (runs, links) = (Runs::new(2), [watch::channel(up()), watch::channel(up())]);
+        let runs = Runs::new(2);
+        let links = [watch::channel(up()), watch::channel(up())];
         runs.follow(links.iter().map(|(_, link)| link.clone()).collect());
         runs.note(0, "a").unwrap().keep();
         runs.note(1, "b").unwrap().keep();

@@ -72,7 +72,7 @@ pub struct Rejoin {
 impl Keys {
     /// The keys of a namespace; `key_prefix` stands before all of them and may be empty.
     pub fn new(key_prefix: &KeyPrefix, namespace: &Namespace) -> Self {
-        let prefix = format!("{}q:", key_prefix.of(namespace));
+        let prefix = format!("{}q:", key_prefix.for_namespace(namespace));
         Self { meta: format!("{prefix}meta"), wake: format!("{prefix}wake"), prefix }
     }
 

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a request is before it has asked for a vote.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum LockStanding {
     /// It has the lock with this token, if a vote confirms it: what nodes hold may be taken back.
     Mine(Token),
     /// Its id has ended.
@@ -113,16 +113,16 @@ impl View {
         Some((ended.reason, ended.why.clone()))
     }
 
-    fn standing(&self, request: &Acquire, queue_length: usize) -> Standing {
+    fn standing(&self, request: &Acquire, queue_length: usize) -> LockStanding {
         if let Some((reason, why)) = self.ended(request.lease_id) {
-            return Standing::Ended { reason, why };
+            return LockStanding::Ended { reason, why };
         }
         if let Some(token) = self.token_at_most(request.lease_id) {
-            return Standing::Mine(token);
+            return LockStanding::Mine(token);
         }
         match self.live() {
-            Some(live) => Standing::Held { holder: live.info, queue_length },
-            None => Standing::Free,
+            Some(live) => LockStanding::Held { holder: live.info, queue_length },
+            None => LockStanding::Free,
         }
     }
 
@@ -202,7 +202,7 @@ impl QuorumStore {
     }
 
     /// What a request is that has others before it in its queue.
-    pub(super) async fn standing(&self, request: &Acquire) -> Result<Standing, StoreError> {
+    pub(super) async fn standing(&self, request: &Acquire) -> Result<LockStanding, StoreError> {
         let view = self.look(&request.lock).await?;
         let (length, queue) = self.queues().shown(&request.lock, self.now_ms());
         let is_in_it = queue.iter().any(|waiter| waiter.lease_id == request.lease_id);
@@ -283,8 +283,8 @@ mod tests {
         let (l, m) = two();
         let seen = view(3, &[Some((l, 5)), Some((m, 6))]);
         assert_eq!(seen.live(), None);
-        assert_eq!(seen.standing(&request(l), 0), Standing::Free);
-        assert_eq!(seen.standing(&request(m), 0), Standing::Free);
+        assert_eq!(seen.standing(&request(l), 0), LockStanding::Free);
+        assert_eq!(seen.standing(&request(m), 0), LockStanding::Free);
         assert!(matches!(seen.surely_live(), Err(StoreError::Unavailable(_))));
         assert_eq!(view(3, &[Some((l, 5)), None]).live(), None);
     }
@@ -294,7 +294,7 @@ mod tests {
         let (l, _) = two();
         let seen = view(3, &[Some((l, 2)), Some((l, 3)), None]);
         assert_eq!(seen.live(), None);
-        assert_eq!(seen.standing(&request(l), 0), Standing::Free);
+        assert_eq!(seen.standing(&request(l), 0), LockStanding::Free);
         assert_eq!(seen.surely_live(), Ok(None));
     }
 
@@ -303,8 +303,8 @@ mod tests {
         let (l, m) = two();
         let seen = view(3, &[Some((l, 2)), Some((m, 3)), Some((m, 3))]);
         assert_eq!(seen.live().map(|live| live.lease), Some(m));
-        assert_eq!(seen.standing(&request(m), 0), Standing::Mine(Token::new(3).unwrap()));
-        let Standing::Held { holder, queue_length: 4 } = seen.standing(&request(l), 4) else {
+        assert_eq!(seen.standing(&request(m), 0), LockStanding::Mine(Token::new(3).unwrap()));
+        let LockStanding::Held { holder, queue_length: 4 } = seen.standing(&request(l), 4) else {
             panic!("it is held");
         };
         assert_eq!(holder.token.get(), 3);

@@ -13,7 +13,7 @@ use super::replies::{read_look, read_member};
 use super::run_ids::{Runs, Verifying};
 use super::scripts::Scripts;
 use crate::store::quorum::rules::NodeId;
-use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, State};
+use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, NodeState};
 use crate::store::redis::identity::{check_master, field};
 
 /// Verifies one node.
@@ -59,7 +59,8 @@ impl NodeVerifier {
         let run_id = identity(&info)?;
         let noted = self.runs.note(self.index, &run_id).map_err(|other| {
             // In the order of the list, whichever was met first.
-            let (first, second) = (other.min(self.index) + 1, other.max(self.index) + 1);
+            let first = other.min(self.index) + 1;
+            let second = other.max(self.index) + 1;
             format!(
                 "nodes {first} and {second} of the quorum are the same Redis (run id {run_id}): \
                  each node has one vote; name another one"
@@ -95,7 +96,7 @@ impl NodeVerifier {
                 meta.format
             ));
         }
-        if matches!(meta.state, State::Doubt) && meta.run_id == run_id {
+        if matches!(meta.state, NodeState::Doubt) && meta.run_id == run_id {
             return Ok(());
         }
         let reason = if fell(look, meta, before) {

@@ -73,7 +73,8 @@ async fn hear_all(
     let lost = || Err("the subscription was lost".to_owned());
     let mut ticker = tokio::time::interval(PING_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut is_quiet, mut unheard) = (false, 0);
+    let mut is_quiet = false;
+    let mut unheard = 0;
     let mut idle_ticks = 0;
     loop {
         tokio::select! {
@@ -110,7 +111,8 @@ fn ping(channel: &str) -> ::redis::Cmd {
 /// Every first asks again, because messages may have been missed or a node is back: a few at a time, so
 /// that nodes are not asked for all locks at the same moment.
 pub(super) fn everybody(store: &QuorumStore) {
-    let (wakes, stop) = (store.queues().wakes(), store.inner.tasks.shutdown_token());
+    let wakes = store.queues().wakes();
+    let stop = store.inner.tasks.shutdown_token();
     store.inner.tasks.spawn(async move {
         let work = async {
             for few in wakes.chunks(AT_ONCE) {

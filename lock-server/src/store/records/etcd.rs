@@ -60,21 +60,21 @@ use crate::store::{ListQuery, StoreError};
 
 /// The store's name.
 const NAME: &str = "etcd";
-/// How many records are read in one call.
+/// Most records that are read in one call.
 const READ_MAX: usize = 100;
-/// How many keys a page of a list has at least.
+/// Least number of keys of a page of a list.
 const PAGE: usize = 100;
 /// For how long the key of a server's last commit outlives it, in seconds.
 const PEN_LIVES_S: u64 = 86_400;
 
-/// How etcd is reached.
+/// Options of the connection to etcd.
 #[derive(Clone, Debug)]
 pub struct EtcdRecordsOptions {
     /// Tenant.
     pub namespace: Namespace,
-    /// How long to wait for a connection.
+    /// Time-out of a connection.
     pub connect_timeout: Duration,
-    /// How long one member may take to answer before the outcome is unknown.
+    /// Time-out of one member's reply, after which the outcome is unknown.
     pub reply_timeout: Duration,
     /// User, password and certificates.
     pub login: StoreLogin,
@@ -89,10 +89,10 @@ impl EtcdRecordsOptions {
 /// Records in etcd. Cheap to clone.
 #[derive(Clone)]
 pub struct EtcdRecords {
-    inner: Arc<Inner>,
+    inner: Arc<EtcdInner>,
 }
 
-struct Inner {
+struct EtcdInner {
     client: EtcdClient,
     keys: Keys,
     lineage: Lineage,
@@ -145,7 +145,7 @@ impl EtcdRecords {
         if let Err(error) = lineage.verify(&client, Occasion::Start).await {
             return Err(background::with_leader(&client, error.to_string()).await);
         }
-        let inner = Inner {
+        let inner = EtcdInner {
             client,
             keys,
             lineage,
@@ -181,7 +181,7 @@ pub async fn init_fresh(
     lineage::init_fresh(&client, &Keys::new(&options.namespace), guards).await
 }
 
-impl Inner {
+impl EtcdInner {
     fn now_ms(&self) -> u64 {
         self.clock.monotonic_ms()
     }
@@ -193,8 +193,8 @@ impl Inner {
         Ok(id)
     }
 
-    /// Whether an etcd lease is there; it gets its time again. Every member is asked at once: one that
-    /// hangs takes longer to be passed over than the lease may have.
+    /// Returns whether an etcd lease exists, and renews it. Every member is queried at once:
+    /// skipping one that hangs takes longer than the lease may have.
     async fn is_kept(&self, lease: u64) -> Result<bool, StoreError> {
         self.client.lease_keepalive_at_all(lease).await.map_err(store_error)
     }
@@ -206,7 +206,8 @@ impl Inner {
         keys: &[Key],
         revision: u64,
     ) -> Result<(Vec<Vec<KeyValue>>, u64), StoreError> {
-        let (mut found, mut counter) = (Vec::with_capacity(keys.len()), 0);
+        let mut found = Vec::with_capacity(keys.len());
+        let mut counter = 0;
         let mut rest = keys;
         loop {
             let (some, later) = rest.split_at(rest.len().min(READ_MAX));
@@ -299,7 +300,7 @@ impl Inner {
             let size = PAGE.max((limit + 1 - found.len().min(limit)).min(1_000));
             let page = self.client.page(&range, size, true).await.map_err(store_error)?;
             for kv in &page.kvs {
-                // What no lock server has written is passed over.
+                // A key that no lock server has written is skipped.
                 let Some(key) = self.keys.subject(&kv.name()) else { continue };
                 if self.keys.record(&key) != kv.name() {
                     continue;

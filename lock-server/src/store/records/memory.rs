@@ -22,11 +22,11 @@ use crate::store::{ListQuery, StoreError};
 pub struct MemoryRecords {
     clock: Arc<dyn Clock>,
     is_alone: bool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct MemoryState {
     counter: u64,
     records: BTreeMap<Key, Record>,
     /// When which record may be forgotten.
@@ -52,7 +52,7 @@ impl Default for Version {
 impl MemoryRecords {
     /// No records; the first token is above `counter`.
     pub fn new(clock: Arc<dyn Clock>, counter: u64) -> Self {
-        let state = State { counter, ..State::default() };
+        let state = MemoryState { counter, ..MemoryState::default() };
         Self { clock, is_alone: false, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -68,14 +68,14 @@ impl MemoryRecords {
         Self { clock: self.clock.clone(), is_alone: self.is_alone, state }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.forget_due(self.clock.monotonic_ms());
         state
     }
 }
 
-impl State {
+impl MemoryState {
     fn forget_due(&mut self, now_ms: u64) {
         while self.due.first().is_some_and(|(at_ms, _)| *at_ms <= now_ms) {
             let Some((_, key)) = self.due.pop_first() else { return };
@@ -89,7 +89,9 @@ impl State {
             Key::Lock(_) => record.items.clone().into_iter().collect(),
             Key::Session(_) => Vec::new(),
         };
-        let (version, base, value) = (record.version, record.base, record.value.clone());
+        let version = record.version;
+        let base = record.base;
+        let value = record.value.clone();
         Snapshot { key: key.clone(), version, base, value, items, shift_ms: 0 }
     }
 

@@ -35,7 +35,7 @@ use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use self::clock::Jumps;
-use self::codec::{Commit, Known};
+use self::codec::{Commit, ServerKnowledge};
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
@@ -49,35 +49,35 @@ use crate::store::redis::refusals::store_error;
 use crate::store::redis::{KeyPrefix, watch};
 use crate::store::{ListQuery, LossOptions, StoreError};
 
-/// How many records are read in one call.
+/// Most records that are read in one call.
 const READ_MAX: usize = 1_000;
 
 /// How often the clock of Redis is looked at for one script. More than once where the script is long on
 /// its way, and longer from time to time.
 const LOOKS: u32 = 4;
 
-/// How the records are reached.
+/// Options of the records in Redis.
 #[derive(Clone, Debug)]
 pub struct RedisRecordsOptions {
     /// Tenant.
     pub namespace: Namespace,
-    /// What goes before the keys.
+    /// Prefix of the keys.
     pub key_prefix: KeyPrefix,
     /// Connection behaviour.
     pub link: LinkOptions,
-    /// What becomes of grants when leases may have been lost, or cut short.
+    /// Grants after leases may have been lost, or cut short.
     pub loss: LossOptions,
-    /// Which replicas must have a grant.
+    /// Replicas that must have a grant.
     pub replicas: ReplicaOptions,
 }
 
 /// Records in Redis. Cheap to clone.
 #[derive(Clone)]
 pub struct RedisRecords {
-    inner: Arc<Inner>,
+    inner: Arc<RedisInner>,
 }
 
-struct Inner {
+struct RedisInner {
     links: LocalLinks,
     link_options: LinkOptions,
     scripts: Arc<Scripts>,
@@ -143,21 +143,25 @@ impl RedisRecords {
     ) -> Result<Self, String> {
         let keys = Keys::of(&options.key_prefix, &options.namespace);
         let target = target.in_slot_of(keys.prefix().as_bytes());
-        let (scripts, counter_seen) = (Arc::new(Scripts::new()), Arc::new(AtomicU64::new(0)));
+        let scripts = Arc::new(Scripts::new());
+        let counter_seen = Arc::new(AtomicU64::new(0));
         let time =
             Arc::new(StoreTime::new(kit.clock.clone(), millis(options.loss.clock_jump_limit)));
-        let (known, loss) = ((&counter_seen, &time), (options.loss.after_loss, guards));
+        let known = (&counter_seen, &time);
+        let loss = (options.loss.after_loss, guards);
         let waited = options.replicas;
         let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, waited.count, kit);
         let lineage = Arc::new(lineage);
-        let (to, verifier) = (target.clone(), lineage.clone());
+        let to = target.clone();
+        let verifier = lineage.clone();
         let link = RedisLink::start(to, options.link, verifier.clone(), &kit.tasks).await?;
         let links = (&link, options.link);
         let replicas = Replicas::start(&target, &keys, waited, links, verifier, kit).await?;
-        let (clock, health) = (kit.clock.clone(), kit.health.clone());
+        let clock = kit.clock.clone();
+        let health = kit.health.clone();
         let stop = kit.tasks.shutdown_token();
         kit.tasks.spawn(watch::watch(link.clone(), clock, health, stop));
-        let inner = Inner {
+        let inner = RedisInner {
             links: LocalLinks::new(link, &kit.tasks),
             link_options: options.link,
             scripts,
@@ -187,10 +191,13 @@ impl RedisRecords {
         &self,
         command: impl Fn(&str, u64) -> Cmd + Send + Sync,
     ) -> Result<Ran, LinkError> {
-        let (mut was_verified, mut looked, mut slow_ms) = (false, 0, 0);
+        let mut was_verified = false;
+        let mut looked = 0;
+        let mut slow_ms = 0;
         loop {
             let link = self.inner.links.here();
-            let (generation, looks) = (link.generation(), self.inner.time.looks());
+            let generation = link.generation();
+            let looks = self.inner.time.looks();
             let lineage = self.lineage().ok_or_else(|| {
                 LinkError::Down("the lineage of Redis is not verified yet".to_owned())
             })?;
@@ -227,7 +234,8 @@ impl RedisRecords {
     }
 
     async fn read_some(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        let (inner, sent_ms) = (&*self.inner, self.inner.time.monotonic_ms());
+        let inner = &*self.inner;
+        let sent_ms = self.inner.time.monotonic_ms();
         let records: Vec<String> = keys.iter().map(|key| inner.keys.record(key)).collect();
         let Keys { lineage, token, absent, clock_ahead, .. } = &inner.keys;
         let fixed = [lineage, token, absent, clock_ahead];
@@ -249,13 +257,14 @@ impl RedisRecords {
     }
 
     async fn commit_batch(&self, batch: &Batch, told_ms: u64) -> Result<Committed, StoreError> {
-        let (inner, commit) = (&*self.inner, Commit::new(batch)?);
+        let inner = &*self.inner;
+        let commit = Commit::new(batch)?;
         let sent_ms = inner.time.monotonic_ms();
         // A lineage that lost it has to begin anew, so the verification has to know it too.
         self.saw(batch.counter.saturating_sub(batch.ahead));
         let reply = self.run(|lineage, latest_ms| {
             let earliest_ms = inner.time.earliest_ms();
-            let known = Known { seen: self.seen(), told_ms, latest_ms, earliest_ms };
+            let known = ServerKnowledge { seen: self.seen(), told_ms, latest_ms, earliest_ms };
             commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
         let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
@@ -335,7 +344,8 @@ impl RecordStore for RedisRecords {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
-        let (keys, record) = (&self.inner.keys, self.inner.keys.record(key));
+        let keys = &self.inner.keys;
+        let record = self.inner.keys.record(key);
         // Behind every item of that name, and before the next name.
         let from = after.map_or_else(|| "-".to_owned(), |after| format!("[{after}\u{1}"));
         let reply = self.look(|lineage| {
@@ -406,7 +416,8 @@ impl RecordStore for RedisRecords {
             reason = "wake-ups of one server, which reads them at once"
         )]
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (listener, stop) = (self.clone(), self.inner.tasks.shutdown_token());
+        let listener = self.clone();
+        let stop = self.inner.tasks.shutdown_token();
         self.inner.tasks.spawn(async move {
             stop.run_until_cancelled(listener.listen(server, sender)).await;
         });

@@ -1,7 +1,8 @@
-//! Is this Redis configured so that it keeps what it acknowledged?
+//! Verdict on the configuration of a Redis: whether it keeps what it acknowledged.
 //!
-//! Pure judgement ([`judge`]) apart from the questions that feed it ([`look`]). The lock server asks
-//! at start and while it runs, because settings can be changed under it; `fence doctor` asks too.
+//! The verdict ([`judge`]) is pure, apart from the queries that feed it ([`probe`]). The lock
+//! server probes at start and while it runs, because settings can be changed meanwhile; `fence
+//! doctor` probes too.
 
 use std::fmt;
 
@@ -10,9 +11,11 @@ use redis_link::{LinkError, RedisLink, info_field, text_fields};
 use service_kit::clock::Clock;
 use service_kit::health::Status;
 
-/// How far the clock of Redis may move against ours between two looks before it is reported, ms.
+/// Move of the clock of Redis against ours between two probes above which it is reported, in
+/// milliseconds.
 const CLOCK_STEP_MS: u64 = 500;
-/// How far the clock of Redis may be from this machine's wall clock before it is reported, ms.
+/// Distance of the clock of Redis from this machine's wall clock above which it is reported, in
+/// milliseconds.
 const CLOCK_OFFSET_MS: u64 = 60_000;
 
 /// A version of Redis.
@@ -42,7 +45,7 @@ pub fn oldest_version() -> Version {
     Version(7, 0, 0)
 }
 
-/// What was read of a Redis. A setting that may not be read is `None`.
+/// Facts read of a Redis. A setting that may not be read is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// `redis_version`.
@@ -59,18 +62,19 @@ pub struct Facts {
     pub maxmemory: Option<String>,
     /// The clock of Redis minus this machine's wall clock, ms.
     pub clock_offset_ms: Option<i64>,
-    /// How far the clock of Redis moved against our monotonic clock since the last look, ms.
+    /// Move of the clock of Redis against our monotonic clock since the last probe, in
+    /// milliseconds.
     pub clock_step_ms: Option<i64>,
 }
 
-/// Something that an operator should know.
+/// A finding for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether it breaks a guarantee outright.
+    /// Breaks a guarantee.
     pub severe: bool,
-    /// What it is about.
+    /// The setting concerned.
     pub about: &'static str,
-    /// What is so, what it means, what to do.
+    /// The fact, its consequence, and what to do.
     pub text: String,
 }
 
@@ -165,14 +169,14 @@ pub fn status(findings: &[Finding]) -> Status {
     }
 }
 
-/// Remembers how far apart the clocks were at the last look.
+/// Difference of the clocks at the last probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClockWatch {
     last_ms: Option<i64>,
 }
 
 impl ClockWatch {
-    /// How far the difference between the two clocks has moved, ms.
+    /// Returns the move of the difference between the two clocks, in milliseconds.
     pub fn step(&mut self, redis_ms: u64, monotonic_ms: u64) -> Option<i64> {
         let difference = signed(redis_ms) - signed(monotonic_ms);
         let step = self.last_ms.map(|last| difference - last);
@@ -185,7 +189,7 @@ impl ClockWatch {
 ///
 /// # Errors
 /// A sentence where Redis does not answer.
-pub async fn look(
+pub async fn probe(
     link: &RedisLink,
     clock: &dyn Clock,
     clocks: &mut ClockWatch,
@@ -230,7 +234,7 @@ fn text(reply: Result<Value, LinkError>) -> Result<Option<String>, String> {
     Ok(value.and_then(|value| text_fields(Value::Array(vec![value]))?.pop()))
 }
 
-/// A refusal (an ACL without the command) is an answer too: nothing can be read.
+/// Treats a refusal (an ACL without the command) as a reply: nothing can be read.
 fn unless_refused(reply: Result<Value, LinkError>) -> Result<Option<Value>, String> {
     match reply {
         Ok(value) => Ok(Some(value)),

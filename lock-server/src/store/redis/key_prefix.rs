@@ -18,7 +18,7 @@ pub struct KeyPrefix(String);
 
 impl KeyPrefix {
     /// The prefix of every key of a namespace; the braces keep them in one hash slot.
-    pub fn of(&self, namespace: &Namespace) -> String {
+    pub fn for_namespace(&self, namespace: &Namespace) -> String {
         format!("{}{{fence:{namespace}}}:", self.0)
     }
 
@@ -61,9 +61,9 @@ mod tests {
     fn it_goes_before_the_namespace_and_leaves_the_slot() {
         let namespace = Namespace::default();
         let slot = |key: &str| redis_link::slot_of(key.as_bytes());
-        let plain = KeyPrefix::default().of(&namespace);
+        let plain = KeyPrefix::default().for_namespace(&namespace);
         assert_eq!(plain, "{fence:default}:");
-        let prefixed = "app1:".parse::<KeyPrefix>().unwrap().of(&namespace);
+        let prefixed = "app1:".parse::<KeyPrefix>().unwrap().for_namespace(&namespace);
         assert_eq!(prefixed, "app1:{fence:default}:");
         assert_eq!(slot(&plain), slot(&prefixed));
     }

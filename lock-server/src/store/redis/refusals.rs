@@ -1,4 +1,4 @@
-//! What a call that failed means for the operation that it carried.
+//! Meaning of a failed call for the operation that it carried.
 
 use redis_link::LinkError;
 
@@ -44,18 +44,18 @@ pub(crate) fn elsewhere(code: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn of(code: &str, message: &str) -> StoreError {
+    fn refusal(code: &str, message: &str) -> StoreError {
         store_error(LinkError::Server { code: code.to_owned(), message: message.to_owned() })
     }
 
     #[test]
     fn what_came_before_the_script_changed_nothing() {
         for code in ["TRYAGAIN", "ASK", "MOVED", "CLUSTERDOWN", "READONLY"] {
-            let StoreError::Unavailable(reason) = of(code, "7 a:1") else { panic!("{code}") };
+            let StoreError::Unavailable(reason) = refusal(code, "7 a:1") else { panic!("{code}") };
             assert!(reason.contains("nothing was done") && reason.contains(code), "{reason}");
         }
         for code in ["OOM", "LOADING", "MISCONF", "NOREPLICAS", "NOAUTH", "NOPERM"] {
-            assert!(matches!(of(code, "no"), StoreError::Unavailable(_)), "{code}");
+            assert!(matches!(refusal(code, "no"), StoreError::Unavailable(_)), "{code}");
         }
     }
 
@@ -63,7 +63,7 @@ mod tests {
     fn what_came_out_of_a_script_is_unknown() {
         let half = "Script attempted to access a non local key in a cluster node";
         for (code, message) in [("ERR", half), ("WRONGTYPE", "Operation against a key")] {
-            assert!(matches!(of(code, message), StoreError::Unknown(_)), "{message}");
+            assert!(matches!(refusal(code, message), StoreError::Unknown(_)), "{message}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Does the user that this server is in Redis have the rights that it needs?
+//! Verification of the rights of this server's user in Redis.
 //!
-//! Redis is asked before anything else is done on a connection, by a script that runs nothing of what
-//! it asks for: a right that is missing is found at start, and not in the middle of a script that has
-//! written already.
+//! A script verifies them on each new connection before any other command, and runs none of the
+//! commands that it verifies: a missing right is found at start, and not in the middle of a script
+//! that has written already.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError, RedisResult, Value};
@@ -37,7 +37,7 @@ const KEYED: [&str; 22] = [
     "zremrangebyscore",
 ];
 
-/// What one server needs of one Redis.
+/// Rights that one server needs in one Redis.
 #[derive(Clone, Debug)]
 pub struct Needs {
     user: String,
@@ -47,7 +47,7 @@ pub struct Needs {
 
 impl Needs {
     /// For the namespace whose keys begin with `prefix`.
-    pub fn of(target: &RedisTarget, prefix: &str) -> Self {
+    pub fn new(target: &RedisTarget, prefix: &str) -> Self {
         let user = target.credentials().0.unwrap_or("default").to_owned();
         let more = [
             (target.is_sentinel(), "role"),
@@ -78,10 +78,11 @@ impl Needs {
         command
     }
 
-    /// Asks.
+    /// Verifies the rights.
     ///
     /// # Errors
-    /// A sentence that names what is missing and how to give it, or why nobody can tell.
+    /// A sentence that names the missing rights and how to grant them, or why they cannot be
+    /// verified.
     pub(in crate::store) async fn check(
         &self,
         connection: &mut MultiplexedConnection,
@@ -126,7 +127,8 @@ impl Needs {
                 rights.push(right);
             }
         }
-        let (user, rights) = (&self.user, rights.join(" "));
+        let user = &self.user;
+        let rights = rights.join(" ");
         Err(format!(
             "the Redis user \"{user}\" lacks rights that lock-server needs: {rights}; run ACL \
              SETUSER {user} {rights}"
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_with_what_to_do() {
         let target = "redis://locks:x@a/2".parse().unwrap();
-        let needs = Needs::of(&target, "{fence:default}:");
+        let needs = Needs::new(&target, "{fence:default}:");
         assert_eq!(needs.judge(&[]), Ok(()));
         let missing = ["+incr", "+publish", "&c*", "+incr"].map(str::to_owned);
         let error = needs.judge(&missing).unwrap_err();

@@ -26,7 +26,7 @@ pub(in crate::store) async fn watch(
         let state = states.borrow_and_update().clone();
         let status = match state {
             LinkState::Down(reason) => Status::Failing(reason),
-            LinkState::Up(_) => match judge::look(&link, &*clock, &mut clocks).await {
+            LinkState::Up(_) => match judge::probe(&link, &*clock, &mut clocks).await {
                 Ok(findings) => judge::status(&findings),
                 Err(reason) => Status::Failing(reason),
             },

@@ -1,7 +1,9 @@
 //! How a node comes into a quorum, into newer views, and back.
 
 use super::Node;
-use lock_server::store::quorum::rules::view::{Accepted, FORMAT, MemberReply, Meta, State, View};
+use lock_server::store::quorum::rules::view::{
+    Accepted, FORMAT, MemberReply, Meta, NodeState, View,
+};
 use lock_server::store::quorum::rules::{NodeId, Refusal};
 
 pub(super) fn other_view(meta: &Meta) -> Refusal {
@@ -24,7 +26,7 @@ fn same_quorum(meta: &Meta, view: &View) -> Result<(), Refusal> {
 }
 
 /// Into a newer view, or why not.
-fn move_to(meta: &mut Meta, view: &View, may: &[State]) -> Option<MemberReply> {
+fn move_to(meta: &mut Meta, view: &View, may: &[NodeState]) -> Option<MemberReply> {
     if let Err(refusal) = same_quorum(meta, view) {
         return Some(MemberReply::Refused(refusal));
     } else if !may.contains(&meta.state) {
@@ -50,10 +52,10 @@ impl Node {
         floor: u64,
     ) -> MemberReply {
         let Some(meta) = &mut self.meta else { return MemberReply::Known };
-        let in_doubt = meta.state == State::Doubt;
+        let in_doubt = meta.state == NodeState::Doubt;
         if in_doubt && meta.view.cluster.is_empty() && meta.node == *node && meta.run_id == run_id {
             meta.view.clone_from(view);
-            meta.state = State::New;
+            meta.state = NodeState::New;
             meta.floor = floor;
             return MemberReply::Done;
         }
@@ -71,7 +73,7 @@ impl Node {
         fresh: &NodeId,
     ) -> MemberReply {
         if let Some(meta) = &self.meta
-            && meta.state == State::Doubt
+            && meta.state == NodeState::Doubt
             && meta.run_id == run_id
         {
             return MemberReply::Doubted(meta.node.clone());
@@ -84,13 +86,13 @@ impl Node {
             format: FORMAT,
             view: View::default(),
             node: fresh.clone(),
-            state: State::Doubt,
+            state: NodeState::Doubt,
             run_id: String::new(),
             floor: 0,
             ready_at_ms: 0,
             covered_ms: 0,
         });
-        meta.state = State::Doubt;
+        meta.state = NodeState::Doubt;
         run_id.clone_into(&mut meta.run_id);
         meta.node = fresh.clone();
         MemberReply::Doubted(fresh.clone())
@@ -114,7 +116,7 @@ impl Node {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
-        if let Some(refusal) = move_to(meta, view, &[State::Ready]) {
+        if let Some(refusal) = move_to(meta, view, &[NodeState::Ready]) {
             return refusal;
         }
         MemberReply::Bumped(Accepted {
@@ -129,7 +131,7 @@ impl Node {
         let Some(meta) = &mut self.meta else {
             return MemberReply::Refused(Refusal::NoMember);
         };
-        let may = [State::Ready, State::Joining, State::New];
+        let may = [NodeState::Ready, NodeState::Joining, NodeState::New];
         move_to(meta, view, &may).unwrap_or(MemberReply::Done)
     }
 
@@ -151,7 +153,7 @@ impl Node {
         }
         if meta.node != *node {
             return stranger(meta);
-        } else if meta.state != State::Doubt {
+        } else if meta.state != NodeState::Doubt {
             return match meta.view == *view {
                 true => MemberReply::Done,
                 false => MemberReply::Refused(other_view(meta)),
@@ -162,7 +164,7 @@ impl Node {
             return MemberReply::Refused(other_view(meta));
         }
         meta.view.clone_from(view);
-        meta.state = State::Joining;
+        meta.state = NodeState::Joining;
         meta.floor = meta.floor.max(accepted.floor);
         meta.ready_at_ms = meta.covered_ms.max(now_ms + accepted.wait_ms);
         for (bucket, p) in &accepted.p {
@@ -186,14 +188,14 @@ impl Node {
             return MemberReply::Refused(refusal);
         } else if meta.node != *node {
             return stranger(meta);
-        } else if meta.state == State::Doubt {
+        } else if meta.state == NodeState::Doubt {
             return MemberReply::Refused(Refusal::NotReady);
         } else if meta.view != *view {
             return MemberReply::Refused(other_view(meta));
-        } else if meta.state != State::Ready && now_ms < meta.ready_at_ms {
+        } else if meta.state != NodeState::Ready && now_ms < meta.ready_at_ms {
             return MemberReply::Wait(meta.ready_at_ms - now_ms);
         }
-        meta.state = State::Ready;
+        meta.state = NodeState::Ready;
         MemberReply::Done
     }
 }

@@ -1,4 +1,4 @@
-//! A lock stays closed after a lease that ended without its holder's word.
+//! Lock-delay: a lock stays closed after a lease that ended without a release.
 
 use fence_protocol::SessionId;
 use fence_protocol::wire::lock::LockState;
@@ -15,8 +15,8 @@ fn delayed(request: Acquire, lock_delay_ms: u64) -> Acquire {
 #[test]
 fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
     let mut machine = machine();
-    let first = granted(machine.acquire(0, delayed(ask("a", 1, 0), 40)));
-    assert_eq!(machine.acquire(1, ask("a", 2, 500)), Reply::Queued);
+    let first = granted(machine.acquire(0, delayed(request("a", 1, 0), 40)));
+    assert_eq!(machine.acquire(1, request("a", 2, 500)), Reply::Queued);
     machine.tick(100);
     let shown = machine.show(110, &lock("a"));
     assert_eq!((shown.state, shown.delayed_ms), (LockState::Delayed, Some(30)));
@@ -24,7 +24,7 @@ fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
     assert_eq!(shown.history[0].reason, EndReason::Expired, "remembered as always");
     let gone = machine.renew(110, &lock("a"), id(1), None).unwrap_err();
     assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None });
-    let held = refused(machine.acquire(110, ask("a", 3, 0)));
+    let held = refused(machine.acquire(110, request("a", 3, 0)));
     assert!(matches!(
         &held,
         StoreError::Held { holder, queue_length: 1 }
@@ -41,29 +41,29 @@ fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
 }
 
 #[test]
-fn only_an_end_without_the_holders_word_is_followed_by_a_delay() {
-    for end in ["released", "revoked", "superseded", "taken back"] {
+fn only_an_end_without_a_release_is_followed_by_a_delay() {
+    for end in ["released", "revoked", "superseded", "rolled back"] {
         let mut machine = machine();
-        if end == "taken back" {
-            granted(machine.acquire(0, ask("a", 9, 0)));
-            assert_eq!(machine.acquire(0, delayed(ask("a", 1, 50), 40)), Reply::Queued);
+        if end == "rolled back" {
+            granted(machine.acquire(0, request("a", 9, 0)));
+            assert_eq!(machine.acquire(0, delayed(request("a", 1, 50), 40)), Reply::Queued);
             machine.release(0, &lock("a"), id(9)).unwrap();
         } else {
-            granted(machine.acquire(0, delayed(ask("a", 1, 0), 40)));
+            granted(machine.acquire(0, delayed(request("a", 1, 0), 40)));
         }
         match end {
             "released" => drop(machine.release(1, &lock("a"), id(1)).unwrap()),
             "revoked" => drop(machine.revoke(1, &lock("a"), &Revoke::default()).unwrap()),
-            "taken back" => machine.withdraw(1, &lock("a"), id(1)),
+            "rolled back" => machine.withdraw(1, &lock("a"), id(1)),
             _ => {
                 let owner = Owner::new("worker-1").unwrap();
                 let takeover = Takeover::Of(id(1));
-                granted(machine.acquire(1, Acquire { owner, takeover, ..ask("a", 2, 0) }));
+                granted(machine.acquire(1, Acquire { owner, takeover, ..request("a", 2, 0) }));
                 machine.release(1, &lock("a"), id(2)).unwrap();
             }
         }
         assert_eq!(machine.show(1, &lock("a")).state, LockState::Free, "{end}");
-        granted(machine.acquire(1, ask("a", 3, 0)));
+        granted(machine.acquire(1, request("a", 3, 0)));
     }
 }
 
@@ -71,18 +71,19 @@ fn only_an_end_without_the_holders_word_is_followed_by_a_delay() {
 fn the_leases_of_an_ended_session_leave_their_locks_closed() {
     let mut machine = machine();
     let session_id = SessionId::new(uuid_of(900)).unwrap();
-    let (owner, ttl) = (Owner::new("worker").unwrap(), Ttl::from_ms(100).unwrap());
+    let owner = Owner::new("worker").unwrap();
+    let ttl = Ttl::from_ms(100).unwrap();
     let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None, principal: None };
     machine.create_session(0, new).unwrap();
-    let bound = Acquire { owner, session: Some(session_id), ..ask("a", 1, 0) };
+    let bound = Acquire { owner, session: Some(session_id), ..request("a", 1, 0) };
     granted(machine.acquire(0, delayed(bound, 40)));
     machine.end_session(10, session_id).unwrap();
     assert_eq!(machine.show(10, &lock("a")).delayed_ms, Some(40));
     machine.tick(50);
-    granted(machine.acquire(50, ask("a", 2, 0)));
+    granted(machine.acquire(50, request("a", 2, 0)));
 }
 
-/// A permit that is closed counts, and keeps the kind; the others are handed out.
+/// A permit in lock-delay counts, and keeps the kind; the others are granted.
 #[test]
 fn a_closed_permit_counts_as_one() {
     let mut machine = machine();
@@ -95,29 +96,29 @@ fn a_closed_permit_counts_as_one() {
     let held = refused(machine.acquire(100, permit("a", 3, 2, 0)));
     assert!(matches!(&held, StoreError::Held { holder, .. } if holder.expires_in_ms == 40));
     machine.release(110, &lock("a"), id(2)).unwrap();
-    let other = refused(machine.acquire(110, ask("a", 4, 0)));
+    let other = refused(machine.acquire(110, request("a", 4, 0)));
     assert_eq!(other, StoreError::OtherKind(Kind::Semaphore { size: 2 }));
 }
 
 #[test]
 fn a_revocation_opens_what_is_closed() {
     let mut machine = machine();
-    granted(machine.acquire(0, delayed(ask("a", 1, 0), 40)));
+    granted(machine.acquire(0, delayed(request("a", 1, 0), 40)));
     machine.tick(100);
     let one = Revoke { lease: Some(id(1)), reason: None };
     let lost = machine.revoke(101, &lock("a"), &one).unwrap_err();
     assert_eq!(lost, StoreError::Lost { reason: EndReason::Expired, why: None });
-    assert_eq!(machine.acquire(102, ask("a", 2, 50)), Reply::Queued);
+    assert_eq!(machine.acquire(102, request("a", 2, 50)), Reply::Queued);
     let opened = machine.revoke(103, &lock("a"), &Revoke::default());
     assert_eq!(opened, Ok(Vec::new()), "nothing was live, and something was closed");
     assert_eq!(machine.take_deliveries()[0].lease_id, id(2));
 }
 
-/// Nobody knows how long the process was away.
+/// The length of the outage is unknown.
 #[test]
 fn a_restart_gives_a_delay_its_full_time_again() {
     let mut before = machine();
-    granted(before.acquire(0, delayed(ask("a", 1, 0), 40)));
+    granted(before.acquire(0, delayed(request("a", 1, 0), 40)));
     before.tick(100);
     before.tick(130);
     let stored = before.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
@@ -130,5 +131,5 @@ fn a_restart_gives_a_delay_its_full_time_again() {
     assert_eq!(after.counter(), before.counter());
     assert_eq!(after.show(1_001, &lock("a")).delayed_ms, Some(39));
     after.tick(1_040);
-    granted(after.acquire(1_040, ask("a", 2, 0)));
+    granted(after.acquire(1_040, request("a", 2, 0)));
 }

@@ -1,4 +1,4 @@
-//! Several locks in one step, step by step.
+//! Several locks in one request.
 
 use fence_protocol::SessionId;
 use fence_protocol::wire::lock::LockState;
@@ -8,7 +8,7 @@ use super::*;
 use crate::{Kind, Mode, NewSession, NoSession, SessionRefusal};
 
 fn all(names: &[&str], number: u128, wait_ms: u64) -> Vec<Acquire> {
-    names.iter().map(|name| ask(name, number, wait_ms)).collect()
+    names.iter().map(|name| request(name, number, wait_ms)).collect()
 }
 
 fn granted_all(reply: Reply<Vec<Grant>>) -> Vec<u64> {
@@ -18,7 +18,7 @@ fn granted_all(reply: Reply<Vec<Grant>>) -> Vec<u64> {
     }
 }
 
-/// Which lock refused, and why.
+/// Returns the lock that refused, and its refusal.
 fn refused_part(reply: Reply<Vec<Grant>>) -> (LockName, StoreError) {
     match reply {
         Reply::Done(Err(StoreError::Part { lock, refusal })) => (lock, *refusal),
@@ -51,7 +51,7 @@ fn all_are_granted_in_one_step_with_rising_tokens() {
 #[test]
 fn one_lock_that_is_taken_refuses_all() {
     let mut machine = machine();
-    granted(machine.acquire(0, ask("b", 1, 0)));
+    granted(machine.acquire(0, request("b", 1, 0)));
     granted(machine.acquire(0, permit("s", 2, 3, 0)));
     let (on, why) = refused_part(machine.acquire_all(0, all(&["a", "b"], 3, 0)));
     assert_eq!(on, lock("b"));
@@ -66,7 +66,7 @@ fn one_lock_that_is_taken_refuses_all() {
     assert_eq!(machine.show(0, &lock("a")), Record::default().reply(&lock("a"), 0));
 }
 
-/// A lock that is asked for twice, and too many of them, are refused whole.
+/// A lock that is named twice, and too many of them, are refused whole.
 #[test]
 fn a_request_is_well_formed() {
     let mut machine = machine();
@@ -80,22 +80,23 @@ fn a_request_is_well_formed() {
     assert!(machine.records.is_empty());
 }
 
-/// It holds nothing while it waits, has its place everywhere, and gets all in the step of the last.
+/// A group holds nothing while it waits, has an entry in every queue, and gets all in the
+/// transition of the last.
 #[test]
 fn a_group_that_waits_has_a_place_in_every_queue() {
     let mut machine = machine();
-    granted(machine.acquire(0, ask("b", 1, 0)));
-    granted(machine.acquire(0, ask("c", 2, 0)));
+    granted(machine.acquire(0, request("b", 1, 0)));
+    granted(machine.acquire(0, request("c", 2, 0)));
     assert_eq!(machine.acquire_all(1, all(&["a", "b", "c"], 3, 500)), Reply::Queued);
     assert_eq!(queues(&machine, &["a", "b", "c"]), [1, 1, 1]);
     let shown = machine.show(1, &lock("a"));
     assert_eq!((shown.state, shown.queue_length), (LockState::Free, 1), "kept by its order alone");
-    let held = refused(machine.acquire(2, ask("a", 4, 0)));
+    let held = refused(machine.acquire(2, request("a", 4, 0)));
     assert!(
         matches!(&held, StoreError::Held { holder, queue_length: 1 } if holder.token.get() == 1),
         "for the lease that it waits for: {held:?}"
     );
-    assert_eq!(machine.acquire(2, ask("a", 4, 500)), Reply::Queued);
+    assert_eq!(machine.acquire(2, request("a", 4, 500)), Reply::Queued);
     machine.release(3, &lock("b"), id(1)).unwrap();
     assert_eq!(machine.take_deliveries(), []);
     machine.release(4, &lock("c"), id(2)).unwrap();
@@ -108,12 +109,12 @@ fn a_group_that_waits_has_a_place_in_every_queue() {
     assert_eq!(machine.take_deliveries()[0].lease_id, id(4), "each lease is its own from then on");
 }
 
-/// The dining philosophers: each wants two of three, all in one moment, and all eat.
+/// The dining philosophers: each requests two of three at the same time, and each gets both.
 #[test]
 fn groups_that_overlap_do_not_wait_in_a_circle() {
     let mut machine = machine();
     for (number, name) in [(1, "a"), (2, "b"), (3, "c")] {
-        granted(machine.acquire(0, ask(name, number, 0)));
+        granted(machine.acquire(0, request(name, number, 0)));
     }
     let wishes = [["a", "b"], ["b", "c"], ["c", "a"]];
     for (number, wish) in (4..).zip(wishes) {
@@ -132,15 +133,17 @@ fn groups_that_overlap_do_not_wait_in_a_circle() {
     assert_eq!((machine.waiters, machine.groups.len()), (0, 0));
 }
 
-/// However it leaves, it leaves every queue, and those behind it are served.
+/// However a group leaves, it leaves every queue, and the waiters behind it are served.
 #[test]
 fn a_group_leaves_every_queue_at_once() {
     for leaves in ["patience", "withdrawn", "released"] {
         let mut machine = machine();
-        granted(machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..ask("b", 1, 0) }));
+        granted(
+            machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..request("b", 1, 0) }),
+        );
         assert_eq!(machine.acquire_all(1, all(&["a", "b", "c"], 2, 50)), Reply::Queued);
-        assert_eq!(machine.acquire(2, ask("a", 3, 500)), Reply::Queued);
-        assert_eq!(machine.acquire(2, ask("c", 4, 500)), Reply::Queued);
+        assert_eq!(machine.acquire(2, request("a", 3, 500)), Reply::Queued);
+        assert_eq!(machine.acquire(2, request("c", 4, 500)), Reply::Queued);
         match leaves {
             "patience" => machine.tick(51),
             "withdrawn" => machine.withdraw_all(3, &[lock("c"), lock("a"), lock("b")], id(2)),
@@ -148,13 +151,14 @@ fn a_group_leaves_every_queue_at_once() {
         }
         assert_eq!(queues(&machine, &["a", "b", "c"]), [0, 0, 0], "{leaves}");
         assert_eq!((machine.waiters, machine.groups.len()), (0, 0), "{leaves}");
-        let (granted, told): (Vec<_>, Vec<_>) =
+        let (granted, refused): (Vec<_>, Vec<_>) =
             machine.take_deliveries().into_iter().partition(|delivery| delivery.result.is_ok());
         let mut granted: Vec<_> = granted.iter().map(|delivery| delivery.lease_id).collect();
         granted.sort();
         assert_eq!(granted, [id(3), id(4)], "{leaves}");
-        let told: Vec<_> = told.into_iter().map(|d| (d.lock, d.result.unwrap_err())).collect();
-        match (leaves, &told[..]) {
+        let refused: Vec<_> =
+            refused.into_iter().map(|d| (d.lock, d.result.unwrap_err())).collect();
+        match (leaves, &refused[..]) {
             ("withdrawn", []) => {}
             ("patience", [(first, StoreError::Part { lock: on, refusal })]) => {
                 assert_eq!((first, on), (&lock("a"), &lock("b")));
@@ -172,28 +176,32 @@ fn a_group_leaves_every_queue_at_once() {
 #[test]
 fn a_repeat_keeps_the_places_of_a_group_with_new_patience() {
     let mut machine = machine();
-    granted(machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..ask("b", 1, 0) }));
+    granted(machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..request("b", 1, 0) }));
     assert_eq!(machine.acquire_all(1, all(&["a", "b"], 2, 50)), Reply::Queued);
-    assert_eq!(machine.acquire(2, ask("a", 3, 500)), Reply::Queued);
+    assert_eq!(machine.acquire(2, request("a", 3, 500)), Reply::Queued);
     assert_eq!(machine.acquire_all(3, all(&["a", "b"], 2, 400)), Reply::Queued);
     machine.tick(60);
     assert_eq!((machine.take_deliveries(), machine.waiters), (Vec::new(), 3));
-    // The id belongs to that request: neither one lock of it nor others may be asked for with it.
-    let single = refused(machine.acquire(61, ask("a", 2, 500)));
+    // The id belongs to that request: neither one lock of it nor others may be requested with it.
+    let single = refused(machine.acquire(61, request("a", 2, 500)));
     assert!(matches!(single, StoreError::IdConflict { .. }), "{single:?}");
     let (on, why) = refused_part(machine.acquire_all(61, all(&["b", "c"], 2, 500)));
     assert!(on == lock("b") && matches!(why, StoreError::IdConflict { .. }));
     machine.release(70, &lock("b"), id(1)).unwrap();
     assert_eq!(machine.take_deliveries()[0].lease_id, id(2));
     machine.withdraw_all(71, &[lock("a"), lock("b")], id(2));
-    assert_eq!(holders(&mut machine, &["a", "b"]), [Some(id(3)), None], "nobody had heard of it");
+    assert_eq!(
+        holders(&mut machine, &["a", "b"]),
+        [Some(id(3)), None],
+        "no client had received it"
+    );
 }
 
-/// Whoever has shown one lease of a group has heard of all.
+/// A client that has renewed one lease of a group has received all of them.
 #[test]
-fn a_group_of_which_one_lease_was_renewed_is_not_taken_back() {
+fn a_group_of_which_one_lease_was_renewed_is_not_rolled_back() {
     let mut machine = machine();
-    granted(machine.acquire(0, ask("b", 1, 0)));
+    granted(machine.acquire(0, request("b", 1, 0)));
     assert_eq!(machine.acquire_all(1, all(&["a", "b"], 2, 50)), Reply::Queued);
     machine.release(2, &lock("b"), id(1)).unwrap();
     machine.renew(3, &lock("a"), id(2), None).unwrap();
@@ -201,7 +209,7 @@ fn a_group_of_which_one_lease_was_renewed_is_not_taken_back() {
     assert_eq!(holders(&mut machine, &["a", "b"]), [Some(id(2)), Some(id(2))]);
 }
 
-/// One of its leases has ended: what is granted anew under its id is none of the request.
+/// One of its leases has ended: a new grant under its id would be no part of the request.
 #[test]
 fn a_group_is_not_granted_a_second_time_in_part() {
     let mut machine = machine();
@@ -210,7 +218,7 @@ fn a_group_is_not_granted_a_second_time_in_part() {
     let lost = |reason| StoreError::Lost { reason, why: None };
     let again = refused_part(machine.acquire_all(2, all(&["a", "b"], 1, 50)));
     assert_eq!(again, (lock("a"), lost(EndReason::Released)));
-    // Nobody remembers the end any more.
+    // The end is not remembered any more.
     machine.renew(51, &lock("b"), id(1), None).unwrap();
     machine.tick(60);
     let again = refused_part(machine.acquire_all(60, all(&["a", "b"], 1, 50)));
@@ -221,7 +229,8 @@ fn a_group_is_not_granted_a_second_time_in_part() {
 fn the_session_of_a_group_has_room_for_all_or_refuses() {
     let mut machine = Machine::new(0, Limits { session_leases: 3, ..Limits::default() });
     let session_id = SessionId::new(uuid_of(900)).unwrap();
-    let (owner, ttl) = (Owner::new("worker").unwrap(), Ttl::from_ms(100).unwrap());
+    let owner = Owner::new("worker").unwrap();
+    let ttl = Ttl::from_ms(100).unwrap();
     let new = NewSession { session_id, owner: owner.clone(), ttl, metadata: None, principal: None };
     machine.create_session(0, new).unwrap();
     let bound = |names: &[&str], number| -> Vec<Acquire> {
@@ -230,7 +239,7 @@ fn the_session_of_a_group_has_room_for_all_or_refuses() {
     };
     let (on, why) = refused_part(machine.acquire_all(0, bound(&["a", "b", "c", "d"], 1)));
     assert!(on == lock("a") && matches!(why, StoreError::Limit { limit: 3, .. }));
-    granted(machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..ask("b", 2, 0) }));
+    granted(machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..request("b", 2, 0) }));
     assert_eq!(machine.acquire_all(1, bound(&["a", "b", "c"], 1)), Reply::Queued);
     assert_eq!(machine.acquire_all(2, bound(&["a", "b", "c"], 1)), Reply::Queued, "a repeat");
     assert_eq!(machine.show_session(2, session_id).unwrap().lease_count, 3);
@@ -238,7 +247,7 @@ fn the_session_of_a_group_has_room_for_all_or_refuses() {
     assert_eq!(queues(&machine, &["a", "b", "c"]), [0, 0, 0]);
     let deliveries = machine.take_deliveries();
     let [Delivery { result: Err(StoreError::Part { refusal, .. }), .. }] = &deliveries[..] else {
-        panic!("told once: {deliveries:?}");
+        panic!("not one delivery: {deliveries:?}");
     };
     let blocked = |refusal: &SessionRefusal| matches!(refusal.why, NoSession::Blocked { .. });
     assert!(matches!(&**refusal, StoreError::Session(refusal) if blocked(refusal)));
@@ -248,23 +257,24 @@ fn the_session_of_a_group_has_room_for_all_or_refuses() {
 fn the_places_of_groups_are_bounded() {
     let limits = Limits { waiters_per_lock: 2, waiters: 4, locks: 3, ..Limits::default() };
     let mut machine = Machine::new(0, limits);
-    granted(machine.acquire(0, ask("a", 1, 0)));
+    granted(machine.acquire(0, request("a", 1, 0)));
     let (on, why) = refused_part(machine.acquire_all(0, all(&["b", "a", "c", "d"], 2, 50)));
     assert!(on == lock("d") && matches!(why, StoreError::Limit { limit: 3, .. }), "{on}: {why}");
     assert_eq!(machine.acquire_all(0, all(&["a", "b", "c"], 2, 50)), Reply::Queued);
     let (_, why) = refused_part(machine.acquire_all(0, all(&["b", "a"], 3, 50)));
     assert!(matches!(why, StoreError::Limit { limit: 4, .. }), "{why}");
-    assert_eq!(machine.acquire(0, ask("a", 3, 50)), Reply::Queued);
+    assert_eq!(machine.acquire(0, request("a", 3, 50)), Reply::Queued);
     let (on, why) = refused_part(machine.acquire_all(0, all(&["b", "a"], 4, 50)));
     assert!(on == lock("a") && matches!(why, StoreError::Limit { limit: 2, .. }), "{on}: {why}");
 }
 
-/// A server that has loaded one of the locks of a group does not know whether it is the first elsewhere.
+/// A server that has loaded one of the locks of a group does not know whether it is the first
+/// elsewhere.
 #[test]
 fn a_group_is_served_where_its_place_at_every_lock_is_known() {
     let limits = Limits::default();
     let mut one = Machine::shared(0, limits, 1);
-    granted(one.acquire(0, ask("a", 9, 0)));
+    granted(one.acquire(0, request("a", 9, 0)));
     assert_eq!(one.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
     let group = one.record(&lock("a")).unwrap().queue[0].group.unwrap();
     let parts: Vec<_> = ["a", "b"].map(|name| (lock(name), Mode::Exclusive)).into();
@@ -274,22 +284,22 @@ fn a_group_is_served_where_its_place_at_every_lock_is_known() {
         two.load(0, lock(name), record, vec![(group, parts.clone())]);
     };
     load(&mut two, "a");
-    // The lease of "a" is over.
-    granted(two.acquire(150, ask("c", 3, 0)));
+    // The lease of "a" has expired.
+    granted(two.acquire(150, request("c", 3, 0)));
     assert_eq!(two.take_deliveries(), []);
     load(&mut two, "b");
-    granted(two.acquire(151, ask("d", 4, 0)));
+    granted(two.acquire(151, request("d", 4, 0)));
     assert_eq!(two.take_deliveries().len(), 1);
     assert_eq!(holders(&mut two, &["a", "b"]), [Some(id(1)), Some(id(1))]);
 }
 
-/// An engine may drop the record of one lock and keep another's. A request that has lost one of its places
-/// asks as if it were new: at the place that is left it would never be served.
+/// An engine may drop the record of one lock and keep another's. A request that has lost one of its
+/// entries is treated as new: at its remaining entry it would never be served.
 #[test]
 fn a_group_that_lost_a_place_stands_in_every_queue_again() {
     let mut machine = Machine::shared(0, Limits::default(), 1);
-    granted(machine.acquire(0, ask("a", 8, 0)));
-    granted(machine.acquire(0, ask("b", 9, 0)));
+    granted(machine.acquire(0, request("a", 8, 0)));
+    granted(machine.acquire(0, request("b", 9, 0)));
     assert_eq!(machine.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
     machine.load(0, lock("b"), None, Vec::new());
     assert_eq!(machine.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
@@ -297,7 +307,7 @@ fn a_group_that_lost_a_place_stands_in_every_queue_again() {
     assert_eq!(queued, [1, 1]);
 }
 
-/// Leases end when their time is over, by whichever server and in whatever order that is noticed.
+/// Leases end at their expiry, whichever server notices it, and in whatever order.
 #[test]
 fn every_ended_id_is_remembered_for_its_time() {
     let limits = Limits { ended_retention_ms: 50, ..Limits::default() };
@@ -305,7 +315,7 @@ fn every_ended_id_is_remembered_for_its_time() {
     let shared = |number, ttl_ms| Acquire {
         mode: Mode::Shared,
         ttl: Ttl::from_ms(ttl_ms).unwrap(),
-        ..ask("a", number, 0)
+        ..request("a", number, 0)
     };
     granted(machine.acquire(0, shared(1, 200)));
     granted(machine.acquire(0, shared(2, 100)));

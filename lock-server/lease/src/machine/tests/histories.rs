@@ -1,4 +1,4 @@
-//! Random histories against what must always be true.
+//! Random histories against the invariants of an oracle.
 
 use fence_protocol::SessionId;
 use proptest::prelude::*;
@@ -12,13 +12,13 @@ mod oracle;
 mod steps;
 
 use oracle::Oracle;
-use steps::{Step, step};
+use steps::{HistoryStep, step};
 
-/// How many locks and owners there are.
+/// Number of locks and of owners.
 const LOCKS: u8 = 3;
-/// How many shared leases a lock takes.
+/// Most shared leases of a lock.
 const SHARED: usize = 3;
-/// How long a session lives without a heartbeat.
+/// Time to live of a session without a heartbeat.
 const SESSION_MS: u64 = 120;
 
 fn name(number: u8) -> LockName {
@@ -29,19 +29,19 @@ fn number(lock: &LockName) -> u8 {
     lock.as_str().parse().unwrap()
 }
 
-/// Whose session it is.
+/// Returns the owner of a session.
 fn session_number(session: SessionId) -> usize {
     (session.uuid().as_u128() % 3) as usize
 }
 
-/// Applies one step; what is due is let go first, as every store does.
-fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Step) {
+/// Applies one step; everything due is applied first, as every store does.
+fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: HistoryStep) {
     catch_up(machine, oracle, *now_ms);
     let now = *now_ms;
     match step {
-        Step::Acquire(request) => acquire(machine, oracle, now, request),
-        Step::AcquireAll(parts) => acquire_all(machine, oracle, now, parts),
-        Step::Renew { lock: l, id: lease } => {
+        HistoryStep::Acquire(request) => acquire(machine, oracle, now, request),
+        HistoryStep::AcquireAll(parts) => acquire_all(machine, oracle, now, parts),
+        HistoryStep::Renew { lock: l, id: lease } => {
             let renewed = machine.renew(now, &name(l), id(lease), None);
             let live = oracle.live(l, id(lease)).cloned();
             assert_eq!(renewed.is_ok(), live.is_some(), "{renewed:?}");
@@ -49,30 +49,32 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
                 oracle.grant(now, l, &grant, &live.request, false);
             }
         }
-        Step::Release { lock: l, id: lease } => {
+        HistoryStep::Release { lock: l, id: lease } => {
             let released = machine.release(now, &name(l), id(lease));
             assert_eq!(released.is_ok(), oracle.live(l, id(lease)).is_some(), "{released:?}");
             oracle.leave(l, id(lease));
             oracle.end(now, l, id(lease), false);
         }
-        Step::Withdraw { lock: l, id: lease } => withdraw(machine, oracle, now, l, id(lease)),
-        Step::WithdrawGroup => {
+        HistoryStep::Withdraw { lock: l, id: lease } => {
+            withdraw(machine, oracle, now, l, id(lease))
+        }
+        HistoryStep::WithdrawGroup => {
             if let Some((l, lease)) = oracle.last_group() {
                 withdraw(machine, oracle, now, l, lease);
             }
         }
-        Step::Revoke { lock: l, id: lease } => {
+        HistoryStep::Revoke { lock: l, id: lease } => {
             let lease = lease.map(id);
             let ended = machine.revoke(now, &name(l), &Revoke { lease, reason: None });
             let ended = ended.map(|all| all.iter().map(|ended| ended.lease_id).collect());
             assert_eq!(ended.ok(), oracle.revoke(now, l, lease), "what a revocation ends");
         }
-        Step::Mint => {
+        HistoryStep::Mint => {
             let token = machine.mint().unwrap().get();
             assert!(token > oracle.last_token, "L1: a minted token rises too");
             oracle.last_token = token;
         }
-        Step::Pass { ms } => *now_ms += ms,
+        HistoryStep::Pass { ms } => *now_ms += ms,
         other => apply_to_session(machine, oracle, now, &other),
     }
     for delivery in machine.take_deliveries() {
@@ -81,7 +83,7 @@ fn apply(machine: &mut Machine, oracle: &mut Oracle, now_ms: &mut u64, step: Ste
     catch_up(machine, oracle, *now_ms);
 }
 
-/// What a journal would hold.
+/// Contents of a journal.
 #[derive(Default)]
 struct Disk {
     counter: u64,
@@ -133,7 +135,7 @@ fn withdraw(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, l: u8, leas
     oracle.withdraw(now_ms, &locks, lease);
 }
 
-/// Lets everything go that is due.
+/// Applies everything that is due.
 fn catch_up(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64) {
     oracle.expire(now_ms);
     machine.tick(now_ms);
@@ -144,7 +146,8 @@ fn catch_up(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64) {
 
 fn acquire(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, mut request: Acquire) {
     request.session = request.session.map(|id| oracle.session(session_number(id)));
-    let (l, lease_id) = (number(&request.lock), request.lease_id);
+    let l = number(&request.lock);
+    let lease_id = request.lease_id;
     let is_known = oracle.live(l, lease_id).is_some() || oracle.waits(l, lease_id);
     match machine.acquire(now_ms, request.clone()) {
         Reply::Done(Ok(grant)) => {
@@ -159,7 +162,7 @@ fn acquire(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, mut request:
         }
         Reply::Done(Err(StoreError::Held { holder, .. })) => {
             assert!(!oracle.is_open(l, request.mode), "refused although the lock was free");
-            assert!(oracle.has_token(holder.token), "refused for somebody who has nothing");
+            assert!(oracle.has_token(holder.token), "refused for a holder without a lease");
         }
         Reply::Done(Err(_)) => {}
     }
@@ -197,10 +200,10 @@ fn acquire_all(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, mut part
     }
 }
 
-/// Applies one step on a session; whether it may be done is known without the machine.
-fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, step: &Step) {
+/// Applies one step on a session; the oracle predicts whether it is allowed.
+fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, step: &HistoryStep) {
     match step {
-        Step::Begin { session } => {
+        HistoryStep::Begin { session } => {
             let owner = usize::from(*session);
             if oracle.sessions[owner].1 <= now_ms {
                 oracle.sessions[owner].0 += 1;
@@ -216,7 +219,7 @@ fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, ste
                 oracle.sessions[owner].2 = false;
             }
         }
-        Step::Heartbeat { session } => {
+        HistoryStep::Heartbeat { session } => {
             let owner = usize::from(*session);
             let (_, until_ms, blocked) = oracle.sessions[owner];
             let beat = machine.heartbeat(now_ms, oracle.session(owner));
@@ -225,14 +228,14 @@ fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, ste
                 oracle.session_lives_until(owner, now_ms + SESSION_MS);
             }
         }
-        Step::End { session } => {
+        HistoryStep::End { session } => {
             let owner = usize::from(*session);
             let ended = machine.end_session(now_ms, oracle.session(owner));
             assert_eq!(ended.is_ok(), oracle.sessions[owner].1 > now_ms, "{ended:?}");
             oracle.session_lives_until(owner, oracle.sessions[owner].1.min(now_ms));
             oracle.expire(now_ms);
         }
-        Step::Block { session } => {
+        HistoryStep::Block { session } => {
             let owner = usize::from(*session);
             let reason = Owner::new("why").unwrap();
             let blocked = machine.block_session(now_ms, oracle.session(owner), reason);
@@ -243,7 +246,7 @@ fn apply_to_session(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, ste
     }
 }
 
-/// What the machine shows of locks and sessions is what the oracle expects.
+/// Checks that the locks and sessions that the machine shows are those of the oracle.
 fn agree(machine: &mut Machine, oracle: &Oracle, now_ms: u64) {
     for l in 0..LOCKS {
         let shown = machine.show(now_ms, &name(l));
@@ -267,7 +270,7 @@ fn agree(machine: &mut Machine, oracle: &Oracle, now_ms: u64) {
     }
 }
 
-/// Nobody comes any more and time passes: nothing is left.
+/// Without requests, time removes every record.
 fn runs_dry(machine: &mut Machine) {
     for _ in 0..1_000 {
         let Some(at_ms) = machine.next_alarm_ms() else { break };
@@ -287,14 +290,14 @@ proptest! {
         let mut oracle = Oracle::default();
         let mut now_ms = 0;
         for step in steps {
-            if matches!(step, Step::Restart) {
+            if matches!(step, HistoryStep::Restart) {
                 machine = disk.read(now_ms);
                 oracle.restart(now_ms);
             } else {
                 apply(&mut machine, &mut oracle, &mut now_ms, step);
             }
             disk.write(&mut machine);
-            oracle.nobody_waits_for_nothing();
+            oracle.every_front_has_to_wait();
             agree(&mut machine, &oracle, now_ms);
         }
         prop_assert_eq!(machine.counter(), oracle.last_token);

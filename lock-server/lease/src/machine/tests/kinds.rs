@@ -1,4 +1,4 @@
-//! Several holders of one lock, step by step.
+//! Several holders of one lock.
 
 use fence_protocol::wire::lock::LockState;
 
@@ -8,11 +8,11 @@ use crate::Session;
 use crate::{Kind, Mode, NewSession, Revoke};
 
 pub(super) fn shared(name: &str, number: u128, wait_ms: u64) -> Acquire {
-    Acquire { mode: Mode::Shared, ..ask(name, number, wait_ms) }
+    Acquire { mode: Mode::Shared, ..request(name, number, wait_ms) }
 }
 
 pub(super) fn permit(name: &str, number: u128, size: u32, wait_ms: u64) -> Acquire {
-    Acquire { mode: Mode::Permit { size }, ..ask(name, number, wait_ms) }
+    Acquire { mode: Mode::Permit { size }, ..request(name, number, wait_ms) }
 }
 
 fn delivered(machine: &mut Machine) -> Vec<LeaseId> {
@@ -27,13 +27,13 @@ fn shared_leases_live_beside_each_other_with_a_token_each() {
     let second = granted(machine.acquire(10, shared("a", 2, 0)));
     assert!(second.token > first.token);
     assert_eq!((first.mode, second.mode), (Mode::Shared, Mode::Shared));
-    let held = refused(machine.acquire(20, ask("a", 3, 0)));
+    let held = refused(machine.acquire(20, request("a", 3, 0)));
     assert!(
         matches!(&held, StoreError::Held { holder, .. } if holder.token == first.token),
         "the one that expires first: {held:?}"
     );
     machine.renew(30, &lock("a"), id(1), None).unwrap();
-    let held = refused(machine.acquire(30, ask("a", 3, 0)));
+    let held = refused(machine.acquire(30, request("a", 3, 0)));
     assert!(matches!(&held, StoreError::Held { holder, .. } if holder.token == second.token));
     let shown = machine.show(30, &lock("a"));
     assert_eq!((shown.lease_count, shown.holder.unwrap().lease_id), (2, id(1)));
@@ -41,15 +41,15 @@ fn shared_leases_live_beside_each_other_with_a_token_each() {
     machine.tick(110);
     assert_eq!(machine.show(110, &lock("a")).holder.unwrap().lease_id, id(1), "each by itself");
     machine.release(111, &lock("a"), id(1)).unwrap();
-    granted(machine.acquire(112, ask("a", 4, 0)));
+    granted(machine.acquire(112, request("a", 4, 0)));
 }
 
-/// Readers that come while a writer waits do not keep it from the lock.
+/// Readers that arrive while a writer waits do not starve it.
 #[test]
 fn a_waiting_writer_is_not_starved() {
     let mut machine = machine();
     granted(machine.acquire(0, shared("a", 1, 0)));
-    assert_eq!(machine.acquire(1, ask("a", 2, 500)), Reply::Queued);
+    assert_eq!(machine.acquire(1, request("a", 2, 500)), Reply::Queued);
     assert!(matches!(refused(machine.acquire(2, shared("a", 3, 0))), StoreError::Held { .. }));
     assert_eq!(machine.acquire(3, shared("a", 4, 500)), Reply::Queued);
     assert_eq!(machine.acquire(3, shared("a", 5, 500)), Reply::Queued);
@@ -59,7 +59,7 @@ fn a_waiting_writer_is_not_starved() {
     assert_eq!(delivered(&mut machine), [id(4), id(5)], "a run of readers, together");
 }
 
-/// The readers behind a writer that gives up go on with those that hold the lock.
+/// The readers behind a writer that times out share the lock with its holders.
 #[test]
 fn readers_get_in_when_the_writer_before_them_leaves() {
     for leaves in ["patience", "withdrawn", "released"] {
@@ -67,7 +67,7 @@ fn readers_get_in_when_the_writer_before_them_leaves() {
         granted(
             machine.acquire(0, Acquire { ttl: Ttl::from_ms(900).unwrap(), ..shared("a", 1, 0) }),
         );
-        assert_eq!(machine.acquire(1, ask("a", 2, 50)), Reply::Queued);
+        assert_eq!(machine.acquire(1, request("a", 2, 50)), Reply::Queued);
         assert_eq!(machine.acquire(2, shared("a", 3, 500)), Reply::Queued);
         match leaves {
             "patience" => machine.tick(51),
@@ -109,13 +109,13 @@ fn a_lock_is_of_one_kind_while_it_is_in_use() {
     let mut machine = machine();
     granted(machine.acquire(0, permit("a", 1, 2, 0)));
     let kind = StoreError::OtherKind(Kind::Semaphore { size: 2 });
-    for other in [ask("a", 2, 50), shared("a", 2, 50), permit("a", 2, 3, 50)] {
+    for other in [request("a", 2, 50), shared("a", 2, 50), permit("a", 2, 3, 50)] {
         assert_eq!(refused(machine.acquire(1, other)), kind);
     }
-    let repeat = Acquire { mode: Mode::Exclusive, ..ask("a", 1, 0) };
+    let repeat = Acquire { mode: Mode::Exclusive, ..request("a", 1, 0) };
     assert_eq!(granted(machine.acquire(1, repeat)).mode, Mode::Permit { size: 2 }, "a known id");
     machine.release(2, &lock("a"), id(1)).unwrap();
-    granted(machine.acquire(3, ask("a", 3, 0)));
+    granted(machine.acquire(3, request("a", 3, 0)));
     assert_eq!(
         refused(machine.acquire(3, permit("a", 4, 2, 0))),
         StoreError::OtherKind(Kind::Lock)
@@ -154,13 +154,13 @@ fn a_session_may_hold_one_lock_several_times() {
     }
 }
 
-/// A takeover is a word between exclusive leases alone.
+/// Takeover applies only to exclusive leases.
 #[test]
 fn what_is_shared_is_not_taken_over() {
     let mut machine = machine();
     granted(machine.acquire(0, shared("a", 1, 0)));
     let owner = Owner::new("worker-1").unwrap();
-    let wish = Acquire { owner, takeover: Takeover::Of(id(1)), ..ask("a", 2, 0) };
+    let wish = Acquire { owner, takeover: Takeover::Of(id(1)), ..request("a", 2, 0) };
     assert!(matches!(refused(machine.acquire(1, wish)), StoreError::Held { .. }));
     assert_eq!(machine.show(1, &lock("a")).holder.unwrap().lease_id, id(1));
 }
@@ -181,12 +181,12 @@ fn a_revocation_ends_one_lease_or_all_and_says_why() {
     assert_eq!(refused(machine.acquire(1, shared("a", 2, 0))), lost);
     assert_eq!(machine.revoke(1, &lock("a"), &one).unwrap_err(), lost, "not live any more");
     assert_eq!(machine.show(1, &lock("a")).history[0].why, reason);
-    assert_eq!(machine.acquire(1, ask("a", 4, 50)), Reply::Queued);
+    assert_eq!(machine.acquire(1, request("a", 4, 50)), Reply::Queued);
     let all = machine.revoke(2, &lock("a"), &Revoke::default()).unwrap();
     assert_eq!(all.iter().map(|ended| ended.lease_id).collect::<Vec<_>>(), [id(1), id(3)]);
     assert_eq!(delivered(&mut machine), [id(4)]);
     assert_eq!(machine.revoke(2, &lock("b"), &Revoke::default()), Err(StoreError::NotHeld));
-    // What was said outlasts a restart.
+    // The reason outlasts a restart.
     let record = machine.take_changes().remove(0).1.unwrap().to_stored(u64::MAX);
     let mut after = self::machine();
     after.restore(
@@ -198,11 +198,11 @@ fn a_revocation_ends_one_lease_or_all_and_says_why() {
 }
 
 #[test]
-fn a_minted_token_is_nobodys_and_above_all_before() {
+fn a_minted_token_has_no_lease_and_is_above_all_before() {
     let mut machine = machine();
-    let before = granted(machine.acquire(0, ask("a", 1, 0))).token;
+    let before = granted(machine.acquire(0, request("a", 1, 0))).token;
     let minted = machine.mint().unwrap();
-    let after = granted(machine.acquire(0, ask("b", 2, 0))).token;
+    let after = granted(machine.acquire(0, request("b", 2, 0))).token;
     assert!(before < minted && minted < after);
     let mut last = Machine::new(Token::MAX, Limits::default());
     assert_eq!(last.mint(), Err(StoreError::Exhausted));

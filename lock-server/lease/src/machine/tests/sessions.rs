@@ -1,4 +1,4 @@
-//! Sessions, step by step.
+//! Unit tests of sessions.
 
 use fence_protocol::SessionId;
 use fence_protocol::wire::session::SessionEndReason;
@@ -24,7 +24,7 @@ fn bound(name: &str, number: u128, wait_ms: u64) -> Acquire {
     Acquire {
         owner: Owner::new("worker").unwrap(),
         session: Some(session()),
-        ..ask(name, number, wait_ms)
+        ..request(name, number, wait_ms)
     }
 }
 
@@ -58,7 +58,7 @@ fn a_heartbeat_is_the_time_of_every_lease_and_no_news_to_the_journal() {
     }
 }
 
-/// Two sessions end in one moment, and each waits for the other's lock.
+/// Two sessions end at the same time, and each waits for the other's lock.
 #[test]
 fn sessions_that_end_together_grant_nothing_to_each_other() {
     let mut machine = machine();
@@ -77,15 +77,15 @@ fn sessions_that_end_together_grant_nothing_to_each_other() {
         assert_eq!(why(delivery.result), NoSession::Ended(SessionEndReason::Expired));
     }
     assert_eq!(machine.waiters, 0);
-    assert_eq!(machine.counter(), 2, "nobody was granted anything");
+    assert_eq!(machine.counter(), 2, "no lease was granted");
 }
 
-/// It waits behind somebody who lives on: it is told at once, not when its patience ends.
+/// The waiter stands behind a live holder: it is refused at once, not when it times out.
 #[test]
-fn the_waiters_of_an_ended_session_are_told_at_once() {
+fn the_waiters_of_an_ended_session_are_refused_at_once() {
     let mut machine = machine();
     machine.create_session(0, new(1_000)).unwrap();
-    granted(machine.acquire(0, ask("busy", 1, 0)));
+    granted(machine.acquire(0, request("busy", 1, 0)));
     assert_eq!(machine.acquire(1, bound("busy", 2, 500)), Reply::Queued);
     machine.end_session(2, session()).unwrap();
     let delivery = machine.take_deliveries().remove(0);
@@ -118,7 +118,7 @@ fn sessions_and_their_leases_are_bounded() {
     let second = NewSession { session_id: SessionId::new(uuid_of(901)).unwrap(), ..new(100) };
     let refused_one = machine.create_session(0, second).unwrap_err();
     assert!(matches!(refused_one, StoreError::Limit { limit: 1, .. }));
-    granted(machine.acquire(0, ask("busy", 7, 0)));
+    granted(machine.acquire(0, request("busy", 7, 0)));
     let thief = Acquire { owner: Owner::new("thief").unwrap(), ..bound("a", 9, 0) };
     let theirs = match machine.acquire(0, thief) {
         Reply::Done(outcome) => why(outcome),
@@ -134,8 +134,8 @@ fn sessions_and_their_leases_are_bounded() {
     granted(machine.acquire(3, bound("b", 3, 0)));
 }
 
-/// A restart: the session and its leases live on with its full time, a blocked one stays blocked,
-/// and an ended one ended.
+/// A restart keeps the session and its leases, with its full time; a blocked one stays blocked, and
+/// an ended one ended.
 #[test]
 fn sessions_outlast_a_restart() {
     let mut before = machine();
@@ -162,7 +162,7 @@ fn sessions_outlast_a_restart() {
     after.tick(600);
     let late = after.renew(600, &lock("a"), id(1), None).unwrap_err();
     assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
-    // A lease whose session is not there any more has ended with it.
+    // A lease whose session is missing has ended with it.
     let mut without = machine();
     without.restore(
         0,

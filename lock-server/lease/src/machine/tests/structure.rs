@@ -1,5 +1,5 @@
-//! Random histories with restarts against what must hold between the parts of the machine: locks,
-//! sessions, queues and alarms say the same, whatever happened, and in the end nothing is left.
+//! Random histories with restarts against the agreement of the machine's parts: locks, sessions,
+//! queues and alarms are consistent after any step, and in the end nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const OWNERS: u128 = 3;
 const RETENTION_MS: u64 = 50;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum StructureStep {
     Acquire { lock: u8, id: u128, wait_ms: u64, takeover: Takeover, bound: bool },
     Renew { lock: u8, id: u128 },
     Release { lock: u8, id: u128 },
@@ -30,8 +30,10 @@ enum Step {
     Restart,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let (lock, number, owner) = (0..LOCKS, 1..30_u128, 0..OWNERS);
+fn step() -> impl Strategy<Value = StructureStep> {
+    let lock = 0..LOCKS;
+    let number = 1..30_u128;
+    let owner = 0..OWNERS;
     let wait = prop_oneof![Just(0), 1..300_u64];
     let takeover = prop_oneof![
         2 => Just(Takeover::Never),
@@ -41,22 +43,22 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (lock.clone(), number.clone(), wait, takeover, any::<bool>()).prop_map(
             |(lock, id, wait_ms, takeover, bound)|
-                Step::Acquire { lock, id, wait_ms, takeover, bound }
+                StructureStep::Acquire { lock, id, wait_ms, takeover, bound }
         ),
-        1 => (lock.clone(), number.clone()).prop_map(|(lock, id)| Step::Renew { lock, id }),
-        3 => (lock.clone(), number.clone()).prop_map(|(lock, id)| Step::Release { lock, id }),
-        1 => (lock.clone(), number).prop_map(|(lock, id)| Step::Withdraw { lock, id }),
-        1 => lock.prop_map(|lock| Step::Revoke { lock }),
-        4 => owner.clone().prop_map(|owner| Step::Begin { owner }),
-        3 => owner.clone().prop_map(|owner| Step::Heartbeat { owner }),
-        1 => owner.clone().prop_map(|owner| Step::End { owner }),
-        1 => owner.prop_map(|owner| Step::Block { owner }),
-        4 => prop_oneof![3 => 1..60_u64, 1 => 60..400_u64].prop_map(|ms| Step::Pass { ms }),
-        1 => Just(Step::Restart),
+        1 => (lock.clone(), number.clone()).prop_map(|(lock, id)| StructureStep::Renew { lock, id }),
+        3 => (lock.clone(), number.clone()).prop_map(|(lock, id)| StructureStep::Release { lock, id }),
+        1 => (lock.clone(), number).prop_map(|(lock, id)| StructureStep::Withdraw { lock, id }),
+        1 => lock.prop_map(|lock| StructureStep::Revoke { lock }),
+        4 => owner.clone().prop_map(|owner| StructureStep::Begin { owner }),
+        3 => owner.clone().prop_map(|owner| StructureStep::Heartbeat { owner }),
+        1 => owner.clone().prop_map(|owner| StructureStep::End { owner }),
+        1 => owner.prop_map(|owner| StructureStep::Block { owner }),
+        4 => prop_oneof![3 => 1..60_u64, 1 => 60..400_u64].prop_map(|ms| StructureStep::Pass { ms }),
+        1 => Just(StructureStep::Restart),
     ]
 }
 
-/// The machine, what its journal holds, and who waits for an answer.
+/// The machine, the contents of its journal, and the waiters.
 struct Run {
     machine: Machine,
     now_ms: u64,
@@ -65,7 +67,7 @@ struct Run {
     waiting: BTreeSet<(LockName, LeaseId)>,
     tokens: BTreeMap<(LockName, LeaseId), Token>,
     highest: u64,
-    /// How many sessions each owner has begun.
+    /// Number of sessions that each owner has begun.
     begun: [u128; OWNERS as usize],
 }
 
@@ -87,13 +89,13 @@ impl Run {
         }
     }
 
-    /// The owner's last session.
+    /// Returns the owner's last session.
     fn session(&self, owner: u128) -> SessionId {
         let begun = self.begun[usize::try_from(owner).unwrap()];
         SessionId::new(uuid_of(1_000 + begun * OWNERS + owner)).unwrap()
     }
 
-    /// L1 and L3 for whatever was granted.
+    /// Checks L1 and L3 for a grant.
     fn granted(&mut self, lock: &LockName, grant: &Grant) {
         let key = (lock.clone(), grant.lease_id);
         if self.tokens.get(&key) != Some(&grant.token) {
@@ -104,7 +106,7 @@ impl Run {
         assert!(grant.remaining_ms > 0, "a lease without a moment to live");
     }
 
-    /// What the thread of a store does after each step: answers, and a journal.
+    /// Does the work of a store's thread after each step: deliveries and journal.
     fn settle(&mut self) {
         self.machine.tick(self.now_ms);
         for delivery in self.machine.take_deliveries() {
@@ -128,7 +130,7 @@ impl Run {
         }
     }
 
-    /// Who holds what, by the machine.
+    /// Returns the holders that the machine shows.
     fn holders(&mut self) -> BTreeMap<LockName, (LeaseId, Token, Option<SessionId>)> {
         let now_ms = self.now_ms;
         let names: Vec<LockName> = self.machine.records.keys().cloned().collect();
@@ -139,7 +141,8 @@ impl Run {
         names.into_iter().zip(all).filter_map(|(name, h)| Some((name, held(h?)))).collect()
     }
 
-    /// A new process with what the journal holds. Whoever waited has lost the connection.
+    /// Starts a new process with the contents of the journal. The waiters have lost their
+    /// connections.
     fn restart(&mut self) {
         let before = self.holders();
         self.settle();
@@ -170,47 +173,48 @@ impl Run {
         }
     }
 
-    fn apply(&mut self, step: Step) {
-        let (now_ms, name) = (self.now_ms, |number: u8| lock(&number.to_string()));
+    fn apply(&mut self, step: StructureStep) {
+        let now_ms = self.now_ms;
+        let name = |number: u8| lock(&number.to_string());
         match step {
-            Step::Acquire { lock, id: number, wait_ms, takeover, bound } => {
+            StructureStep::Acquire { lock, id: number, wait_ms, takeover, bound } => {
                 let life = Owner::new((number / OWNERS % 4).to_string()).unwrap();
                 self.acquire(Acquire {
                     owner: Owner::new(format!("worker-{}", number % OWNERS)).unwrap(),
                     incarnation: (number % 4 > 0).then_some(life),
                     takeover,
                     session: bound.then(|| self.session(number % OWNERS)),
-                    ..ask(&lock.to_string(), number, wait_ms)
+                    ..request(&lock.to_string(), number, wait_ms)
                 });
             }
-            Step::Renew { lock, id: number } => {
+            StructureStep::Renew { lock, id: number } => {
                 if let Ok(grant) = self.machine.renew(now_ms, &name(lock), id(number), None) {
                     self.granted(&name(lock), &grant);
                 }
             }
-            Step::Release { lock, id: number } => {
+            StructureStep::Release { lock, id: number } => {
                 let _ = self.machine.release(now_ms, &name(lock), id(number));
             }
-            Step::Withdraw { lock, id: number } => {
+            StructureStep::Withdraw { lock, id: number } => {
                 self.waiting.remove(&(name(lock), id(number)));
                 self.machine.withdraw(now_ms, &name(lock), id(number));
             }
-            Step::Revoke { lock } => {
+            StructureStep::Revoke { lock } => {
                 drop(self.machine.revoke(now_ms, &name(lock), &Revoke::default()));
             }
-            Step::Begin { owner } => self.begin(owner),
-            Step::Heartbeat { owner } => {
+            StructureStep::Begin { owner } => self.begin(owner),
+            StructureStep::Heartbeat { owner } => {
                 let _ = self.machine.heartbeat(now_ms, self.session(owner));
             }
-            Step::End { owner } => {
+            StructureStep::End { owner } => {
                 let _ = self.machine.end_session(now_ms, self.session(owner));
             }
-            Step::Block { owner } => {
+            StructureStep::Block { owner } => {
                 let why = Owner::new("why").unwrap();
                 let _ = self.machine.block_session(now_ms, self.session(owner), why);
             }
-            Step::Pass { ms } => self.now_ms += ms,
-            Step::Restart => self.restart(),
+            StructureStep::Pass { ms } => self.now_ms += ms,
+            StructureStep::Restart => self.restart(),
         }
     }
 
@@ -230,13 +234,14 @@ impl Run {
         self.machine.create_session(self.now_ms, new).unwrap();
     }
 
-    /// Every part says the same.
+    /// Checks that the parts of the machine are consistent.
     fn agree(&mut self) {
         let now_ms = self.now_ms;
         let sessions = self.machine.list_sessions(now_ms, None, 100).sessions;
         let live: BTreeMap<SessionId, bool> =
             sessions.iter().map(|s| (s.session_id, s.blocked.is_none())).collect();
-        let (mut bonds, mut queued) = (0, BTreeSet::new());
+        let mut bonds = 0;
+        let mut queued = BTreeSet::new();
         for (name, record) in &self.machine.records {
             assert!(!record.holders.is_empty() || record.queue.is_empty(), "{name}: an idle queue");
             if let Some(session) = record.holders.first().and_then(|holder| holder.session) {
@@ -246,7 +251,7 @@ impl Run {
                 assert!(holder.expires_at_ms > now_ms, "{name} is held by a lease that is over");
             }
             for waiter in &record.queue {
-                assert!(waiter.until_ms > now_ms, "{name}: patience has ended and nobody said so");
+                assert!(waiter.until_ms > now_ms, "{name}: the waiter did not time out");
                 assert!(queued.insert((name.clone(), waiter.request.lease_id)), "waits twice");
                 if let Some(session) = waiter.request.session {
                     let serves = live.get(&session).copied().unwrap_or(false);
@@ -257,8 +262,8 @@ impl Run {
         }
         assert_eq!(queued, self.waiting, "who waits");
         assert_eq!(self.machine.waiters, queued.len(), "how many wait");
-        let told: usize = sessions.iter().map(|session| session.lease_count).sum();
-        assert_eq!(told, bonds, "what the sessions believe, and what names them");
+        let lease_count: usize = sessions.iter().map(|session| session.lease_count).sum();
+        assert_eq!(lease_count, bonds, "what the sessions believe, and what names them");
     }
 }
 
@@ -271,7 +276,7 @@ proptest! {
             run.settle();
             run.agree();
         }
-        // Everybody falls silent: all is answered, and nothing is left.
+        // No more requests: every waiter gets a reply, and nothing is left.
         for _ in 0..1_000 {
             let Some(at_ms) = run.machine.next_alarm_ms() else { break };
             run.now_ms = run.now_ms.max(at_ms);

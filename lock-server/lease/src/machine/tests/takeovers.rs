@@ -1,15 +1,15 @@
-//! Takeover by identity, step by step.
+//! Takeover by identity.
 
 use super::*;
 use crate::Reading;
 
-/// A request of one life of `worker`.
+/// Returns a request of one incarnation of `worker`.
 fn life(number: u128, incarnation: &str, takeover: Takeover) -> Acquire {
     Acquire {
         owner: Owner::new("worker").unwrap(),
         incarnation: Owner::new(incarnation).ok(),
         takeover,
-        ..ask("a", number, 0)
+        ..request("a", number, 0)
     }
 }
 
@@ -24,7 +24,7 @@ fn refusal(reply: Reply) -> NoTakeover {
 fn a_new_life_gets_the_lock_at_once_before_those_who_wait() {
     let mut machine = machine();
     let old = granted(machine.acquire(0, life(1, "boot-1", Takeover::Never)));
-    assert_eq!(machine.acquire(1, ask("a", 2, 500)), Reply::Queued);
+    assert_eq!(machine.acquire(1, request("a", 2, 500)), Reply::Queued);
     let asked = life(3, "boot-2", Takeover::EarlierSelf);
     let new = granted(machine.acquire(2, asked.clone()));
     assert!(new.token > old.token);
@@ -33,7 +33,7 @@ fn a_new_life_gets_the_lock_at_once_before_those_who_wait() {
     assert_eq!(error, StoreError::Lost { reason: EndReason::Superseded, why: None });
     let error = refused(machine.acquire(3, life(1, "boot-1", Takeover::Never)));
     assert_eq!(error, StoreError::Lost { reason: EndReason::Superseded, why: None });
-    assert_eq!(machine.take_deliveries(), [], "whoever waits goes on waiting");
+    assert_eq!(machine.take_deliveries(), [], "the waiter still waits");
     machine.tick(102);
     assert_eq!(machine.take_deliveries()[0].lease_id, id(2), "and is granted in its turn");
 }
@@ -68,12 +68,12 @@ fn a_holder_without_an_incarnation_is_taken_over_by_its_lease_alone() {
     let by_life = life(2, "boot-2", Takeover::EarlierSelf);
     assert_eq!(refusal(machine.acquire(1, by_life)), NoTakeover::NoIncarnation);
     granted(machine.acquire(2, life(2, "boot-2", Takeover::Of(id(1)))));
-    // The named lease is gone: the next one is not what the supervisor saw die.
+    // The named lease is gone: the next one is not the one that the supervisor saw die.
     let again = refused(machine.acquire(3, life(3, "boot-3", Takeover::Of(id(1)))));
     assert!(matches!(again, StoreError::Held { .. }), "{again:?}");
 }
 
-/// One process that asks twice under two ids does not take the lock from itself.
+/// A process that sends two requests under two ids does not take the lock from itself.
 #[test]
 fn a_life_does_not_take_over_from_itself() {
     let mut machine = machine();
@@ -82,9 +82,10 @@ fn a_life_does_not_take_over_from_itself() {
     assert!(matches!(second, StoreError::Held { .. }), "{second:?}");
 }
 
-/// Whoever waits behind its earlier life and then asks to take over: every call is answered.
+/// A client waits behind its earlier incarnation and then requests a takeover: every call gets a
+/// reply.
 #[test]
-fn a_waiter_that_takes_over_is_answered_where_it_waits_too() {
+fn a_waiter_that_takes_over_is_answered_in_the_queue_too() {
     let mut machine = machine();
     granted(machine.acquire(0, life(1, "boot-1", Takeover::Never)));
     let waits = Acquire { wait_ms: 500, ..life(2, "boot-2", Takeover::Never) };
@@ -105,7 +106,7 @@ fn a_takeover_that_has_no_token_leaves_the_holder_alone() {
     assert_eq!(machine.renew(2, &lock("a"), id(1), None).unwrap().token, held.token);
 }
 
-/// A restart of the server forgets neither who holds the lock nor who was taken over.
+/// A restart of the server keeps the holder and the incarnations that were taken over.
 #[test]
 fn lives_outlast_a_restart() {
     let mut before = machine();

@@ -1,8 +1,8 @@
-//! The batches that are being committed, and the requests that have to wait for one of them.
+//! Batches that are being committed, and the requests that have to wait for one of them.
 //!
-//! A batch may be decided while another is under way, as long as they have no record in common: then
-//! neither depends on what becomes of the other. Sessions tie locks together, so a request that needs
-//! one waits until no batch is under way, and no other begins before it is decided.
+//! A batch may be decided while another is under way, as long as they have no record in common:
+//! then neither depends on the outcome of the other. Sessions tie locks together, so a request that
+//! needs one waits until no batch is under way, and no other begins before it is decided.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -15,20 +15,20 @@ use crate::store::records::Key;
 pub(in crate::store::driver) struct InFlight {
     count: usize,
     requests: usize,
-    /// How many tokens they take.
+    /// Number of tokens that they issue.
     tokens: u64,
-    /// What they were decided on.
+    /// Records that they were decided on.
     keys: HashSet<Key>,
     /// Requests that have to wait, in their order.
     held_back: VecDeque<Box<dyn Op>>,
-    /// What those need: a later request must not overtake them.
+    /// Records that the waiting requests need: a later request must not overtake them.
     needed: HashSet<Key>,
     /// No other batch begins before these have ended.
     drains: bool,
 }
 
 impl InFlight {
-    /// How many batches are under way.
+    /// Returns the number of batches under way.
     pub(in crate::store::driver) fn count(&self) -> usize {
         self.count
     }
@@ -37,22 +37,22 @@ impl InFlight {
         self.count == 0
     }
 
-    /// How many requests they answer.
+    /// Returns the number of their requests.
     pub(in crate::store::driver) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// How many requests wait for one of them.
+    /// Returns the number of requests that wait for one of them.
     pub(in crate::store::driver) fn held_back(&self) -> usize {
         self.held_back.len()
     }
 
-    /// How far the counter that a batch is decided on may be above the engine's.
+    /// Returns the most by which the counter of a decision may exceed the engine's.
     pub(super) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Whether no batch may begin until none is under way.
+    /// Returns whether no batch may begin until none is under way.
     pub(in crate::store::driver) fn drains(&self) -> bool {
         self.drains
     }
@@ -82,7 +82,7 @@ impl InFlight {
         std::mem::take(&mut self.held_back)
     }
 
-    /// Whether a decision on these records has to wait.
+    /// Returns whether a decision on these records has to wait.
     pub(super) fn touches(&self, keys: &[Key]) -> bool {
         keys.iter().any(|key| {
             matches!(key, Key::Session(_)) || self.keys.contains(key) || self.needed.contains(key)

@@ -1,9 +1,9 @@
-//! What becomes of decisions that were not committed: they are made again on what was read, or refused.
+//! Decisions that were not committed: they are retried on the records that were read, or refused.
 
 use super::*;
 
 impl Core {
-    /// Something that a group was decided on has changed: it is decided again, on what was read.
+    /// Retries a group that has lost a race, on the records that were read.
     pub(super) fn lose(&mut self, decisions: Decisions, snapshots: Vec<Snapshot>, now_ms: u64) {
         if let Err(error) = self.load(snapshots, now_ms) {
             tracing::error!(%error, "a record cannot be read");
@@ -11,14 +11,15 @@ impl Core {
             return;
         }
         if decisions.ops.is_empty() {
-            // Time decided it, or the end of a session: it is decided again for those who wait here.
+            // A time-out or the end of a session decided it: it is decided again for the waiters
+            // here.
             let awaited = |lock: &LockName| self.waiters.wait_for(lock);
             let locks = decisions.keys.iter().filter_map(lock_of).filter(awaited);
             self.pending.extend(locks.map(|lock| look_at(Key::Lock(lock))));
         }
         for mut op in decisions.ops.into_iter().rev() {
             if op.lost() > RACES_MAX {
-                let text = "the lock is changed by others all the time; repeat the request";
+                let text = "too many concurrent changes of the lock; retry the request";
                 op.fail(StoreError::Unavailable(text.to_owned()));
             } else {
                 self.pending.push_front(op);
@@ -26,7 +27,8 @@ impl Core {
         }
     }
 
-    /// Replaces what is known by what was read: sessions first, because leases are judged by them.
+    /// Replaces the loaded records by those that were read: sessions first, because the state of
+    /// leases depends on them.
     pub(in crate::store::driver) fn load(
         &mut self,
         snapshots: Vec<Snapshot>,
@@ -48,7 +50,7 @@ impl Core {
                     let (record, groups) = stored::read_record(&snapshot)?.unzip();
                     let known = record.as_ref().map(Record::waiting_ids).unwrap_or_default();
                     self.machine.load(now_ms, lock.clone(), record, groups.unwrap_or_default());
-                    // A request that waits here and has no place there was granted meanwhile, or lost its place.
+                    // A waiting request without an entry was granted meanwhile, or lost its entry.
                     let ids = self.waiters.ids(lock);
                     let gone = ids.into_iter().filter(|id| !known.contains(id));
                     asking.extend(gone.filter_map(|id| self.waiters.take(lock, id)));
@@ -69,9 +71,9 @@ impl Core {
         }
     }
 
-    /// The store could not commit: nothing that was decided counts.
+    /// Rolls back a batch that the store could not commit.
     pub(in crate::store::driver) fn fail(&mut self, flight: Flight, error: &StoreError) {
-        self.take_tokens_back(flight.decided.lift.counter);
+        self.roll_back_counter(flight.decided.lift.counter);
         let count: usize = flight.groups.iter().map(|decisions| decisions.ops.len()).sum();
         if matches!(error, StoreError::Limit { .. }) && count > 1 {
             // Nothing was done, because of one of them.
@@ -89,7 +91,7 @@ impl Core {
                     self.abandoned.extend(op.abandons(error));
                     op.fail(error.clone());
                 } else if let Some(waiting) = op.into_waiting() {
-                    // It is asked again, under its id, when the store answers.
+                    // It is retried under its id when the store replies.
                     let withdraw = self.waiters.insert(waiting);
                     self.pending.extend(withdraw.map(|op| Box::new(op) as Box<dyn Op>));
                 }
@@ -97,15 +99,15 @@ impl Core {
         }
     }
 
-    /// The store lets no lease begin for so long, and nothing was committed: everything is decided
-    /// again, without grants.
+    /// Pauses grants until `until_ms`: nothing was committed, and everything is decided again,
+    /// without grants.
     pub(in crate::store::driver) fn pause(&mut self, flight: Flight, until_ms: u64) {
         self.is_paused = true;
         self.machine.pause(until_ms);
-        self.take_tokens_back(flight.decided.lift.counter);
+        self.roll_back_counter(flight.decided.lift.counter);
         let mut again: Vec<Box<dyn Op>> = Vec::new();
         for decisions in flight.groups {
-            // What was due without a request is seen when the records are read again.
+            // Changes due without a request are noticed when the records are read again.
             let locks = decisions.keys.iter().filter(|key| matches!(key, Key::Lock(_)));
             again.extend(locks.map(|key| look_at(key.clone())));
             self.forget(decisions.keys);
@@ -114,11 +116,11 @@ impl Core {
         again.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
-    /// A batch that was decided on this counter took none. One that was decided later may have, and where
-    /// one that was decided earlier took none either, the counter is lower already.
-    fn take_tokens_back(&mut self, counter: u64) {
+    /// Rolls the counter back to that of a failed batch. A later batch may have issued tokens, and
+    /// if an earlier batch failed too, the counter is lower already.
+    fn roll_back_counter(&mut self, counter: u64) {
         let counter = counter.min(self.machine.counter()).max(self.counter_seen);
-        self.machine.take_tokens_back(counter);
+        self.machine.roll_back_counter(counter);
     }
 
     fn forget(&mut self, keys: Vec<Key>) {
@@ -131,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Answers requests with an error, and forgets what is known of their records.
+    /// Refuses requests with an error, and unloads their records.
     fn refuse(&mut self, decisions: Decisions, error: &StoreError) {
         self.forget(decisions.keys);
         for op in decisions.ops {
@@ -140,8 +142,7 @@ impl Core {
         }
     }
 
-    /// Nothing is served any more. Every reply that is under way is dropped, which its caller reads as
-    /// unknown.
+    /// Stops the driver. Every pending reply is dropped, which its caller reads as unknown.
     pub(in crate::store::driver) fn stop(&mut self, reason: String) {
         self.failed = Some(reason);
         self.pending.clear();

@@ -1,4 +1,4 @@
-//! What callers rely on, on a real folder.
+//! Contract of the log with its callers, on a real folder.
 
 use proptest::prelude::*;
 use tempfile::tempdir;
@@ -106,7 +106,7 @@ fn files_of_other_versions_are_refused() {
 
     let folder = tempdir().unwrap();
     drop(open(folder.path()));
-    let file = folder.path().join(names::of(Kind::Segment, 1));
+    let file = folder.path().join(names::file_name(Kind::Segment, 1));
     let mut bytes = fs::read(&file).unwrap();
     bytes[8] = 2;
     let crc = crc32fast::hash(&bytes[..32]);
@@ -121,7 +121,7 @@ fn files_of_other_versions_are_refused() {
 fn a_file_under_the_name_of_another_is_refused() {
     let folder = tempdir().unwrap();
     drop(open(folder.path()));
-    let file = folder.path().join(names::of(Kind::Segment, 1));
+    let file = folder.path().join(names::file_name(Kind::Segment, 1));
     let header = Header { kind: Kind::Segment, index: 2, salt: 7 };
     fs::write(&file, header.encode()).unwrap();
     assert!(refusal(folder.path()).contains("that of another file"));

@@ -138,21 +138,21 @@ fn a_snapshot_may_end_after_any_step() {
         steps.extend(disk.crashed_in());
         if is_done && disk.crashed_in().is_none() {
             disk.heal();
-            let in_use = names::of(Kind::Segment, 4);
-            let spare = names::of(Kind::Segment, 5);
-            let snapshot = names::of(Kind::Snapshot, 3);
+            let in_use = names::file_name(Kind::Segment, 4);
+            let spare = names::file_name(Kind::Segment, 5);
+            let snapshot = names::file_name(Kind::Snapshot, 3);
             assert_eq!(disk.list().unwrap(), [in_use, spare, snapshot]);
             break;
         }
     }
-    let snapshot = |index| names::of(Kind::Snapshot, index);
+    let snapshot = |index| names::file_name(Kind::Snapshot, index);
     for step in [
         (Op::Write, names::unfinished(Kind::Snapshot, 3)),
         (Op::Sync, names::unfinished(Kind::Snapshot, 3)),
         (Op::Rename, snapshot(3)),
         (Op::SyncFolder, String::new()),
         (Op::Remove, snapshot(1)),
-        (Op::Remove, names::of(Kind::Segment, 3)),
+        (Op::Remove, names::file_name(Kind::Segment, 3)),
     ] {
         assert!(steps.contains(&step), "no crash in {step:?}: {steps:?}");
     }

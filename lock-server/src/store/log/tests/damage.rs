@@ -46,13 +46,13 @@ fn sample() -> Sample {
 }
 
 fn segment(folder: &TempDir, index: u64) -> std::path::PathBuf {
-    folder.path().join(names::of(Kind::Segment, index))
+    folder.path().join(names::file_name(Kind::Segment, index))
 }
 
 /// Opens a log with this file alone.
 fn open(file: &[u8]) -> Result<Live, String> {
     let disk = SimDisk::default();
-    disk.create(&names::of(Kind::Segment, 1)).unwrap().write_at(file, 0).unwrap();
+    disk.create(&names::file_name(Kind::Segment, 1)).unwrap().write_at(file, 0).unwrap();
     let opened = Log::open_on(Arc::new(disk.clone()), ONE_FILE).map_err(|error| error.to_string());
     let (log, restored) = opened?;
     // What was cut off does not come back, and appends go on.

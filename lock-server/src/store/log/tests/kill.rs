@@ -31,7 +31,8 @@ fn child() {
 }
 
 fn batch(n: u64) -> Vec<Change> {
-    let (number, value) = (n / 3, vec![n.to_le_bytes()[0]; 150]);
+    let number = n / 3;
+    let value = vec![n.to_le_bytes()[0]; 150];
     vec![put("number", number.to_le_bytes()), put("left", &value), put("right", &value)]
 }
 

@@ -141,7 +141,8 @@ fn rates() {
         for (mut rates, (name, _)) in rates.into_iter().zip(&kinds) {
             rates.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
             let median = rates[ROUNDS / 2];
-            let (low, high) = (rates[0].per_second, rates[ROUNDS - 1].per_second);
+            let low = rates[0].per_second;
+            let high = rates[ROUNDS - 1].per_second;
             let per_batch = if name.contains("callers") { 1 } else { entries };
             let entries_per_second = median.per_second * per_batch as f64;
             writeln!(
@@ -169,7 +170,8 @@ fn pauses() {
     for n in 0..LIVE / 100 {
         commit(&log, &(0..100).map(|i| change(n * 100 + i)).collect::<Vec<_>>());
     }
-    let (start, mut times) = (std::time::Instant::now(), Vec::new());
+    let start = std::time::Instant::now();
+    let mut times = Vec::new();
     while start.elapsed().as_secs() < SECONDS {
         let n = times.len() as u64 * 64;
         let batch: Vec<_> = (0..64).map(|i| change(n + i)).collect();
@@ -186,7 +188,8 @@ fn pauses() {
     drop(log);
     let before = std::time::Instant::now();
     let (_log, restored) = Log::open(folder.path(), LogOptions::default()).unwrap();
-    let (live, ms) = (restored.entries.len(), before.elapsed().as_millis());
+    let live = restored.entries.len();
+    let ms = before.elapsed().as_millis();
     writeln!(
         out,
         "opened with {live} live entries in {ms} ms: {:?}",

@@ -65,7 +65,7 @@ impl NameChange {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SimState {
     contents: Vec<Content>,
     names: Names,
     durable_names: Names,
@@ -79,7 +79,7 @@ struct State {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct SimDisk(Arc<Mutex<State>>);
+pub(super) struct SimDisk(Arc<Mutex<SimState>>);
 
 #[derive(Debug)]
 struct SimFile {
@@ -119,7 +119,7 @@ impl SimDisk {
         }
         let contents = state.contents.iter().map(|content| content.after_crash(numbers)).collect();
         let durable_names = names.clone();
-        let state = State { contents, names, durable_names, ..State::default() };
+        let state = SimState { contents, names, durable_names, ..SimState::default() };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -134,7 +134,7 @@ impl SimDisk {
         &self,
         op: Op,
         name: &str,
-        act: impl FnOnce(&mut State) -> io::Result<T>,
+        act: impl FnOnce(&mut SimState) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.0.lock().unwrap();
         state.check(op, name)?;
@@ -142,7 +142,7 @@ impl SimDisk {
     }
 }
 
-impl State {
+impl SimState {
     fn check(&mut self, op: Op, name: &str) -> io::Result<()> {
         let at = self.operations;
         self.operations += 1;

@@ -11,7 +11,7 @@ const PAUSE_MIN_MS: u64 = 100;
 /// The longest.
 const PAUSE_MAX_MS: u64 = 5_000;
 
-/// What came to nothing the last time, node by node.
+/// Failed steps of the last time, node by node.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(BTreeMap<usize, Failed>);
 
@@ -36,7 +36,7 @@ impl Attempts {
         self.0.remove(&node);
     }
 
-    /// How long a node is left alone; nothing where it is its turn.
+    /// Returns the pause of a node; `None` if it is due.
     pub(super) fn pause(&self, node: usize, now_ms: u64) -> Option<Duration> {
         let pause_ms = self.0.get(&node)?.again_ms.saturating_sub(now_ms);
         (pause_ms > 0).then(|| Duration::from_millis(pause_ms))

@@ -15,7 +15,7 @@ use super::returning::Return;
 use super::{Membership, lines};
 use crate::guards::Guards;
 use crate::store::quorum::nodes::Node;
-use crate::store::quorum::plan::{Action, Known, plan};
+use crate::store::quorum::plan::{Action, NodeReport, plan};
 use crate::store::quorum::replies::{read_look, read_member};
 use crate::store::quorum::rules::view::{Look, MemberReply, View};
 use crate::store::quorum::rules::{Members, NodeId};
@@ -24,20 +24,20 @@ use crate::store::quorum::verify::fell;
 use crate::store::redis::judge;
 use lease::tokens;
 
-/// How often the nodes are looked at when nothing seems to happen.
+/// Interval of probes without changes.
 const CALM: Duration = Duration::from_secs(1);
 /// And when something is to be done that others may do too.
 pub(super) const BUSY: Duration = Duration::from_millis(100);
-/// How many looks follow each other at once where each finds something to do.
+/// Probes that follow each other at once while each finds work.
 const STEPS_MAX: usize = 16;
-/// How long nodes have to answer at first before it is told that they do not.
+/// Time that nodes have for their first reply before it is reported that they are silent.
 const FIRST_WORD: Duration = Duration::from_secs(3);
-/// How long a node has to say what it is.
+/// Time-out of the reply to a probe.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often the settings of the nodes are judged, in milliseconds.
+/// Interval at which the settings of the nodes are verified, in milliseconds.
 const JUDGE_INTERVAL_MS: u64 = 5_000;
 
-/// Who does it.
+/// Task that keeps the membership.
 pub(in super::super) struct Driver {
     pub(in super::super) membership: Arc<Membership>,
     pub(in super::super) nodes: Vec<Arc<Node>>,
@@ -49,7 +49,7 @@ pub(in super::super) struct Driver {
     pub(in super::super) is_fresh: bool,
 }
 
-/// What a step has come to.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// Something changed: look again.
@@ -59,7 +59,7 @@ pub(super) enum Done {
 }
 
 impl Done {
-    /// What two steps have come to.
+    /// Combines the outcomes of two steps.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Changed, _) | (_, Self::Changed) => Self::Changed,
@@ -115,7 +115,7 @@ impl Driver {
         let _ = tokio::time::timeout(FIRST_WORD, tried).await;
     }
 
-    /// Looks at all nodes, tells what was found, and does what is to be done.
+    /// Probes all nodes, reports the findings, and carries out the plan.
     async fn step(&self) -> Done {
         let learned = self.membership.learned.load(Ordering::Relaxed);
         let looks = join_all(self.nodes.iter().map(|node| self.look(node))).await;
@@ -124,12 +124,12 @@ impl Driver {
             (details.cluster.clone(), details.ids.clone())
         };
         let silent: Vec<Option<String>> = looks.iter().map(|l| l.as_ref().err().cloned()).collect();
-        let known: Vec<Known> = looks
+        let known: Vec<NodeReport> = looks
             .into_iter()
             .zip(last_ids)
-            .map(|(look, last_id)| Known { found: look.ok(), last_id })
+            .map(|(look, last_id)| NodeReport { found: look.ok(), last_id })
             .collect();
-        let id = |known: &Known| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
+        let id = |known: &NodeReport| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
         let ids: Vec<Option<NodeId>> = known.iter().map(id).collect();
         let plan = plan(&known, cluster.as_deref());
         self.membership.publish(&plan, &silent, &ids, learned);
@@ -140,7 +140,8 @@ impl Driver {
         done
     }
 
-    /// What a node says of itself; one that has forgotten what this server saw is kept from voting.
+    /// Returns the state that a node reports; one that has forgotten what this server saw is
+    /// stopped from voting.
     async fn look(&self, node: &Node) -> Result<(Look, String), String> {
         if let LinkState::Down(reason) = node.link.state() {
             return Err(reason);
@@ -157,7 +158,7 @@ impl Driver {
             && fell(&look, meta, &seen)
         {
             let reason = "it has accepted less than this server saw it accept";
-            // What it said counts for nothing, whether or not it can be told so.
+            // Its report is ignored, whether or not the node can be stopped.
             let doubted = self.doubt(node, Some(&meta.node), Some(reason)).await;
             doubted.map_err(|why| format!("{reason}, and is to be kept from voting: {why}"))?;
             self.membership.look_again();
@@ -166,7 +167,7 @@ impl Driver {
         Ok((look, run_id))
     }
 
-    async fn act(&self, action: &Action, known: &[Known]) -> Done {
+    async fn act(&self, action: &Action, known: &[NodeReport]) -> Done {
         match action {
             Action::Begin { node, id, members } => self.begin(*node, id, members).await,
             Action::Init { node, id, view } => {
@@ -202,7 +203,8 @@ impl Driver {
     }
 
     async fn begin(&self, node: usize, id: &NodeId, members: &Members) -> Done {
-        let (cluster, n) = (ids::random_hex(8), self.nodes.len());
+        let cluster = ids::random_hex(8);
+        let n = self.nodes.len();
         let view = View { cluster, n, view: 1, members: members.clone() };
         let floor = if self.is_fresh { 0 } else { self.floor() };
         tracing::info!(
@@ -256,7 +258,7 @@ impl Driver {
             if matches!(node.link.state(), LinkState::Down(_)) {
                 continue;
             }
-            let look = judge::look(&node.link, &*self.clock, watch);
+            let look = judge::probe(&node.link, &*self.clock, watch);
             if let Ok(Ok(findings)) = tokio::time::timeout(LOOK_TIMEOUT, look).await {
                 if lines::is_lax(&findings) {
                     node.notes.is_lax();
@@ -269,7 +271,7 @@ impl Driver {
 }
 
 pub(super) fn metas(
-    known: &[Known],
+    known: &[NodeReport],
 ) -> impl Iterator<Item = &crate::store::quorum::rules::view::Meta> {
     known.iter().filter_map(|known| known.found.as_ref()?.0.meta.as_ref())
 }

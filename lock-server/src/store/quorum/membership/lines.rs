@@ -1,9 +1,9 @@
-//! What people read of a node.
+//! Texts that report the state of a node.
 
 use crate::store::redis::judge::Finding;
 
-/// Steps of what is told, in seconds, and their names: a text that changed every second would be logged
-/// every second. Above an hour it is told in hours.
+/// Steps of reported times, in seconds, and their names: a text that changed every second would be
+/// logged every second. Above an hour it is given in hours.
 const STEPS: [(u64, &str); 12] = [
     (1, "1 s"),
     (2, "2 s"),
@@ -34,7 +34,7 @@ pub(super) fn is_not(why: &str, refusal: Option<&str>) -> String {
     refusal.map_or_else(|| why.to_owned(), |refusal| format!("{why}: {refusal}"))
 }
 
-/// What was found of a node's settings, in a quorum's words; none where all is well.
+/// Returns the findings on a node's settings in a quorum's words; `None` if there are none.
 pub(super) fn findings(findings: &[Finding]) -> Option<String> {
     let texts: Vec<String> = findings.iter().map(finding).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
@@ -79,7 +79,7 @@ fn join(words: &[&str], before: &str, after: &str) -> String {
     if words.is_empty() { String::new() } else { format!("{before}{}{after}", words.join(" ")) }
 }
 
-/// Whether what was found means that a restart may forget votes.
+/// Returns whether a finding means that a restart may forget votes.
 pub(super) fn is_lax(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| {
         ["appendonly", "appendfsync", "no-appendfsync-on-rewrite", "persistence"]
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(joins(7_199_000), joins(3_600_001));
     }
 
-    /// What is a little other at every look is told in the same words.
+    /// A value that changes slightly at every probe is reported in the same words.
     #[test]
     fn clocks_are_told_in_round_numbers() {
         for (from, to) in [

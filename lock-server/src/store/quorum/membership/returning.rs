@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::drive::{BUSY, Done, Driver, metas};
 use crate::store::quorum::nodes::Node;
-use crate::store::quorum::plan::Known;
+use crate::store::quorum::plan::NodeReport;
 use crate::store::quorum::random_below;
 use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, View};
 use crate::store::quorum::rules::{NodeId, majority};
@@ -16,11 +16,11 @@ use crate::store::quorum::verify::new_id;
 /// Whom a view brings back.
 pub(super) struct Return<'a> {
     pub(super) view: &'a View,
-    /// Who accepts it.
+    /// Nodes that accept the view.
     pub(super) voters: &'a [usize],
     pub(super) doubtful: &'a [(usize, NodeId)],
-    /// What all nodes said.
-    pub(super) known: &'a [Known],
+    /// Reports of all nodes.
+    pub(super) known: &'a [NodeReport],
 }
 
 impl Return<'_> {
@@ -121,7 +121,8 @@ impl Driver {
     /// Those whose turn it is to be brought back, or how long none is.
     fn due(&self, back: &Return<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
         let now_ms = self.now_ms();
-        let (mut due, mut pause) = (Vec::new(), None);
+        let mut due = Vec::new();
+        let mut pause = None;
         for (at, id) in back.doubtful {
             match self.membership.pause(*at, now_ms) {
                 None => due.push((*at, id.clone())),
@@ -164,7 +165,7 @@ impl Driver {
         done
     }
 
-    /// What a step has come to; one that came to nothing is tried again after a while.
+    /// Returns the outcome of a step; a failed one is retried after a pause.
     fn noted(&self, node: usize, done: Result<(), String>) -> Done {
         let now_ms = self.now_ms();
         let attempts = &mut self.membership.details().attempts;

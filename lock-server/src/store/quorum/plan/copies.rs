@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Group, Plan, Standing};
+use super::{Group, NodeStanding, Plan};
 use crate::store::quorum::rules::NodeId;
 
 impl Group<'_> {
@@ -22,7 +22,7 @@ impl Group<'_> {
             }
             self.doubtful.retain(|(at, _)| !same.contains(at));
             for at in &same {
-                plan.standings[*at] = Some(Standing::Not(text(&same)));
+                plan.standings[*at] = Some(NodeStanding::Not(text(&same)));
             }
         }
     }

@@ -11,20 +11,20 @@ fn members(ids: &[&str]) -> Members {
     ids.iter().map(|text| id(text)).collect()
 }
 
-fn blank() -> Known {
+fn blank() -> NodeReport {
     let look = Look { now_ms: 1_000, meta: None, p: BTreeMap::new() };
-    Known { found: Some((look, "run".to_owned())), last_id: None }
+    NodeReport { found: Some((look, "run".to_owned())), last_id: None }
 }
 
-fn silent(last_id: Option<&str>) -> Known {
-    Known { found: None, last_id: last_id.map(id) }
+fn silent(last_id: Option<&str>) -> NodeReport {
+    NodeReport { found: None, last_id: last_id.map(id) }
 }
 
-fn node(state: State, own: &str, view: u64, ids: &[&str]) -> Known {
+fn node(state: NodeState, own: &str, view: u64, ids: &[&str]) -> NodeReport {
     of_cluster(CLUSTER, state, own, view, ids)
 }
 
-fn of_cluster(cluster: &str, state: State, own: &str, view: u64, ids: &[&str]) -> Known {
+fn of_cluster(cluster: &str, state: NodeState, own: &str, view: u64, ids: &[&str]) -> NodeReport {
     let n = if cluster.is_empty() { 0 } else { 3 };
     let meta = Meta {
         format: FORMAT,
@@ -37,18 +37,18 @@ fn of_cluster(cluster: &str, state: State, own: &str, view: u64, ids: &[&str]) -
         covered_ms: 0,
     };
     let look = Look { now_ms: 1_000, meta: Some(meta), p: BTreeMap::new() };
-    Known { found: Some((look, "run".to_owned())), last_id: Some(id(own)) }
+    NodeReport { found: Some((look, "run".to_owned())), last_id: Some(id(own)) }
 }
 
 /// In doubt, and without any memory of a quorum.
-fn doubted(own: &str) -> Known {
-    of_cluster("", State::Doubt, own, 0, &[])
+fn doubted(own: &str) -> NodeReport {
+    of_cluster("", NodeState::Doubt, own, 0, &[])
 }
 
 const ABC: [&str; 3] = ["a", "b", "c"];
 
-fn ready(own: &str) -> Known {
-    node(State::Ready, own, 1, &ABC)
+fn ready(own: &str) -> NodeReport {
+    node(NodeState::Ready, own, 1, &ABC)
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_new_quorum_begins_with_the_same_node_for_everybody() {
 
 #[test]
 fn a_quorum_that_was_begun_is_finished_by_whoever_comes() {
-    let begun = node(State::New, "a", 1, &ABC);
+    let begun = node(NodeState::New, "a", 1, &ABC);
     let next = plan(&[begun.clone(), doubted("b"), doubted("c")], None);
     let inits: Vec<usize> = next
         .actions
@@ -82,7 +82,7 @@ fn a_quorum_that_was_begun_is_finished_by_whoever_comes() {
         .collect();
     assert_eq!(inits, [1, 2]);
     // One that votes with the rest still untold could stand for a majority that does not know it.
-    let all = ["a", "b", "c"].map(|own| node(State::New, own, 1, &ABC));
+    let all = ["a", "b", "c"].map(|own| node(NodeState::New, own, 1, &ABC));
     let last = plan(&all, None);
     assert!(last.actions.iter().all(|action| matches!(action, Action::Ready { .. })));
     assert_eq!(last.actions.len(), 3);
@@ -95,7 +95,7 @@ fn a_quorum_that_was_begun_is_finished_by_whoever_comes() {
 fn whoever_votes_is_left_alone() {
     let plan = plan(&[ready("a"), ready("b"), silent(Some("c"))], Some(CLUSTER));
     assert_eq!((plan.actions, plan.problem), (vec![], None));
-    assert_eq!(plan.standings, [Some(Standing::Votes), Some(Standing::Votes), None]);
+    assert_eq!(plan.standings, [Some(NodeStanding::Votes), Some(NodeStanding::Votes), None]);
     assert_eq!(plan.view.unwrap().members, members(&ABC));
 }
 
@@ -114,13 +114,13 @@ fn a_node_that_forgot_rejoins_by_a_bump_of_the_others() {
     // It waits, then votes; nothing else is to be done.
     let members = ["a", "c", "x"];
     let joining = [
-        node(State::Ready, "a", 2, &members),
-        node(State::Joining, "x", 2, &members),
-        node(State::Ready, "c", 2, &members),
+        node(NodeState::Ready, "a", 2, &members),
+        node(NodeState::Joining, "x", 2, &members),
+        node(NodeState::Ready, "c", 2, &members),
     ];
     let last = plan(&joining, Some(CLUSTER));
     assert!(matches!(last.actions.as_slice(), [Action::Ready { node: 1, .. }]));
-    assert_eq!(last.standings[1], Some(Standing::Joins(500)));
+    assert_eq!(last.standings[1], Some(NodeStanding::Joins(500)));
 }
 
 /// At three nodes both others must be there: fewer could miss a token that the lost vote completed.
@@ -134,11 +134,13 @@ fn a_node_does_not_rejoin_on_the_word_of_too_few() {
 #[test]
 fn one_that_missed_a_view_follows_and_one_that_was_replaced_does_not() {
     let members = ["a", "b", "x"];
-    let nodes = [node(State::Ready, "a", 2, &members), ready("b"), ready("c")];
+    let nodes = [node(NodeState::Ready, "a", 2, &members), ready("b"), ready("c")];
     let plan = plan(&nodes, Some(CLUSTER));
     assert!(matches!(&plan.actions[0], Action::Advance { node: 1, view } if view.view == 2));
     assert_eq!(plan.actions.len(), 1);
-    assert!(matches!(&plan.standings[2], Some(Standing::Not(why)) if why.contains("its place")));
+    assert!(
+        matches!(&plan.standings[2], Some(NodeStanding::Not(why)) if why.contains("its place"))
+    );
 }
 
 #[test]
@@ -168,10 +170,10 @@ fn a_lone_node_of_a_quorum_is_left_to_it() {
 
 #[test]
 fn a_node_of_another_quorum_has_no_part() {
-    let other = of_cluster("q2", State::Ready, "z", 7, &["z"]);
+    let other = of_cluster("q2", NodeState::Ready, "z", 7, &["z"]);
     let plan = plan(&[ready("a"), other, ready("c")], None);
     assert_eq!(plan.actions, []);
-    assert!(matches!(&plan.standings[1], Some(Standing::Not(why)) if why.contains("q2")));
+    assert!(matches!(&plan.standings[1], Some(NodeStanding::Not(why)) if why.contains("q2")));
     assert_eq!(plan.view.unwrap().view, 1);
 }
 
@@ -180,7 +182,7 @@ fn a_node_of_another_quorum_has_no_part() {
 fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
     let ids = ["a", "b", "c", "d", "e"];
     let ready = |own: &str| {
-        let mut known = node(State::Ready, own, 1, &ids);
+        let mut known = node(NodeState::Ready, own, 1, &ids);
         if let Some((look, _)) = &mut known.found
             && let Some(meta) = &mut look.meta
         {
@@ -188,7 +190,7 @@ fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
         }
         known
     };
-    let with = |e: Known| [ready("a"), ready("b"), ready("c"), doubted("x"), e];
+    let with = |e: NodeReport| [ready("a"), ready("b"), ready("c"), doubted("x"), e];
     let unknown = plan(&with(silent(None)), Some(CLUSTER));
     assert_eq!(unknown.actions, []);
     assert!(unknown.problem.is_some());
@@ -203,15 +205,15 @@ fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
 #[test]
 fn a_copy_of_a_node_and_the_node_do_not_vote() {
     let only = |plan: &Plan| {
-        let votes = plan.standings.iter().map(|standing| *standing == Some(Standing::Votes));
+        let votes = plan.standings.iter().map(|standing| *standing == Some(NodeStanding::Votes));
         votes.collect::<Vec<_>>()
     };
     let copied = plan(&[ready("a"), ready("b"), ready("a")], None);
     assert_eq!(only(&copied), [false, true, false]);
     assert_eq!(copied.actions, []);
-    let Some(Standing::Not(why)) = &copied.standings[2] else { panic!("{copied:?}") };
+    let Some(NodeStanding::Not(why)) = &copied.standings[2] else { panic!("{copied:?}") };
     assert!(why.contains("nodes 1 and 3"), "{why}");
-    let doubt = node(State::Doubt, "a", 1, &ABC);
+    let doubt = node(NodeState::Doubt, "a", 1, &ABC);
     let copied = plan(&[ready("a"), ready("b"), doubt], Some(CLUSTER));
     assert_eq!(only(&copied), [false, true, false]);
     assert_eq!(copied.actions, []);
@@ -224,7 +226,7 @@ fn a_copy_of_a_node_and_the_node_do_not_vote() {
 /// are, and it comes into that one. One that has forgotten again has another id, and needs a new view.
 #[test]
 fn a_node_that_could_not_come_back_is_waited_for_in_its_view() {
-    let moved = |own: &str| node(State::Ready, own, 2, &["a", "c", "x"]);
+    let moved = |own: &str| node(NodeState::Ready, own, 2, &["a", "c", "x"]);
     let view_for =
         |doubtful: &str| match plan(&[moved("a"), doubted(doubtful), moved("c")], Some(CLUSTER))
             .actions

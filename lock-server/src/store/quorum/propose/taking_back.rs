@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::super::nodes::{Node, Replies, Silence, ask, budget};
 use super::super::replies::read_reply;
-use super::super::round::Asked;
+use super::super::round::RoundResult;
 use super::super::{Current, QuorumStore};
 use super::ballot::Votes;
 use crate::store::quorum::rules::tally::Heard;
@@ -92,7 +92,11 @@ impl QuorumStore {
     }
 
     /// Brings a lease to the nodes that a majority was reached without, in the background.
-    pub(in super::super) fn top_up_later<D: Send + 'static>(&self, topup: TopUp, asked: Asked<D>) {
+    pub(in super::super) fn top_up_later<D: Send + 'static>(
+        &self,
+        topup: TopUp,
+        asked: RoundResult<D>,
+    ) {
         let store = self.clone();
         self.inner.tasks.spawn(async move { store.top_up(topup, asked, None).await });
     }
@@ -101,7 +105,7 @@ impl QuorumStore {
     pub(super) fn top_up_unless_taken_back<D: Send + 'static>(
         &self,
         topup: TopUp,
-        asked: Asked<D>,
+        asked: RoundResult<D>,
         votes: Votes,
     ) {
         let store = self.clone();
@@ -114,7 +118,7 @@ impl QuorumStore {
         });
     }
 
-    async fn top_up<D>(&self, topup: TopUp, mut asked: Asked<D>, votes: Option<&Votes>) {
+    async fn top_up<D>(&self, topup: TopUp, mut asked: RoundResult<D>, votes: Option<&Votes>) {
         while let Some((node, reply)) = asked.late.next().await {
             if let Ok(reply) = reply {
                 asked.round.hear(node, Heard::Replied(reply));

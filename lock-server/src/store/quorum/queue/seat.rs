@@ -4,7 +4,7 @@ use fence_protocol::LeaseId;
 use tokio::sync::oneshot;
 
 use super::telling::LastWord;
-use super::{Key, Told};
+use super::{Key, QueueReply};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
 
@@ -15,7 +15,7 @@ pub(in super::super) struct Seat {
     store: QuorumStore,
     key: Key,
     number: u64,
-    told: oneshot::Receiver<Told>,
+    told: oneshot::Receiver<QueueReply>,
 }
 
 impl Seat {
@@ -23,7 +23,7 @@ impl Seat {
         store: QuorumStore,
         request: &Acquire,
         number: u64,
-        told: oneshot::Receiver<Told>,
+        told: oneshot::Receiver<QueueReply>,
     ) -> Self {
         let key = (request.lock.clone(), request.lease_id);
         Self { store, key, number, told }
@@ -52,7 +52,10 @@ impl Seat {
 
     /// The caller has its answer from elsewhere, and gives the place up. A grant that has come
     /// meanwhile is better than a refusal; one that comes later is taken back after one.
-    pub(in super::super) fn answered_with(mut self, answer: Told) -> Result<Grant, StoreError> {
+    pub(in super::super) fn answered_with(
+        mut self,
+        answer: QueueReply,
+    ) -> Result<Grant, StoreError> {
         self.leave(answer.is_err());
         match (answer, self.told.try_recv()) {
             (Ok(granted), _) | (Err(_), Ok(Ok(granted))) => Ok(granted.read()),

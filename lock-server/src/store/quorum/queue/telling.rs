@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 
-use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, State};
+use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, QueuesState};
 use crate::store::{Grant, StoreError};
 
 /// How long it waits where the nodes could not be asked.
@@ -15,7 +15,7 @@ const DUEL: &str = "several lock servers ask for this lock at the same moment, a
 
 /// What came of a proposal.
 #[derive(Debug)]
-pub(in super::super) enum Outcome {
+pub(in super::super) enum ProposalOutcome {
     /// A majority has voted for it.
     Granted(Granted),
     /// Another lease is live.
@@ -37,7 +37,7 @@ pub(in super::super) enum Outcome {
 
 /// What the driver of the queue does next.
 #[derive(Debug)]
-pub(in super::super) enum Next {
+pub(in super::super) enum NextProposal {
     /// Ask for whoever is first now.
     Ask,
     /// Wait so many milliseconds, or until it is woken.
@@ -52,47 +52,47 @@ impl Queues {
         &self,
         lock: &LockName,
         lease: LeaseId,
-        outcome: Outcome,
+        outcome: ProposalOutcome,
         now_ms: u64,
         poll_ms: u64,
-    ) -> Next {
+    ) -> NextProposal {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(queue) = state.locks.get_mut(lock) else { return Next::Ask };
+        let Some(queue) = state.locks.get_mut(lock) else { return NextProposal::Ask };
         queue.proposing = false;
         if queue.entries.front().is_none_or(|head| head.request.lease_id != lease) {
             // Nobody is there whom it concerns.
             return match outcome {
-                Outcome::Granted(granted) => Next::TakeBack(granted.delivery),
-                _ => Next::Ask,
+                ProposalOutcome::Granted(granted) => NextProposal::TakeBack(granted.delivery),
+                _ => NextProposal::Ask,
             };
         }
         let (next, told) = match outcome {
-            Outcome::Granted(granted) => queue.granted(granted, now_ms),
-            Outcome::Held(holder) => (queue.held(holder, now_ms), 0),
-            Outcome::Split { in_doubt, backoff_ms } => {
+            ProposalOutcome::Granted(granted) => queue.granted(granted, now_ms),
+            ProposalOutcome::Held(holder) => (queue.held(holder, now_ms), 0),
+            ProposalOutcome::Split { in_doubt, backoff_ms } => {
                 (queue.split(in_doubt, backoff_ms, now_ms), 0)
             }
-            Outcome::Refused(refusal) => {
+            ProposalOutcome::Refused(refusal) => {
                 let head = queue.entries.pop_front();
                 let told = head.map_or(0, |head| answer(head.listeners, &Err(refusal)));
-                (Next::Ask, told)
+                (NextProposal::Ask, told)
             }
-            Outcome::Late(why) => queue.late(why, now_ms),
-            Outcome::Failed(error) => queue.failed(error.to_string(), error, now_ms),
+            ProposalOutcome::Late(why) => queue.late(why, now_ms),
+            ProposalOutcome::Failed(error) => queue.failed(error.to_string(), error, now_ms),
         };
         state.waiting -= told;
         queue.entries.retain(|entry| !entry.listeners.is_empty());
         match next {
-            Next::Wait(_) if queue.entries.is_empty() => Next::Ask,
-            Next::Wait(ms) => Next::Wait(ms.min(poll_ms)),
+            NextProposal::Wait(_) if queue.entries.is_empty() => NextProposal::Ask,
+            NextProposal::Wait(ms) => NextProposal::Wait(ms.min(poll_ms)),
             next => next,
         }
     }
 }
 
 /// Tells all; gives how many of them were patient.
-fn answer(listeners: Vec<Listener>, told: &super::Told) -> usize {
+fn answer(listeners: Vec<Listener>, told: &super::QueueReply) -> usize {
     let patient = listeners.iter().filter(|listener| listener.patient).count();
     for listener in listeners {
         // Whoever is gone by now takes its seat away, and sees to what it was told.
@@ -102,9 +102,11 @@ fn answer(listeners: Vec<Listener>, told: &super::Told) -> usize {
 }
 
 impl Queue {
-    fn granted(&mut self, granted: Granted, now_ms: u64) -> (Next, usize) {
+    fn granted(&mut self, granted: Granted, now_ms: u64) -> (NextProposal, usize) {
         let Granted { grant, delivery } = granted;
-        let Some(head) = self.entries.pop_front() else { return (Next::TakeBack(delivery), 0) };
+        let Some(head) = self.entries.pop_front() else {
+            return (NextProposal::TakeBack(delivery), 0);
+        };
         let remaining_ms = grant.remaining_ms;
         self.holder = Some(Holder::of(&grant, now_ms));
         self.refuse_impatient(now_ms, None);
@@ -112,15 +114,15 @@ impl Queue {
             // Its caller did not wait, and repeats the request where the answer was lost.
             delivery.arrived();
         } else if head.listeners.is_empty() {
-            return (Next::TakeBack(delivery), 0);
+            return (NextProposal::TakeBack(delivery), 0);
         }
         let waited_ms = if head.waited { now_ms.saturating_sub(head.since_ms) } else { 0 };
         let grant = Grant { waited_ms, ..grant };
         let told = answer(head.listeners, &Ok(Granted { grant, delivery }));
-        (Next::Wait(remaining_ms.saturating_add(1)), told)
+        (NextProposal::Wait(remaining_ms.saturating_add(1)), told)
     }
 
-    fn held(&mut self, holder: Holder, now_ms: u64) -> Next {
+    fn held(&mut self, holder: Holder, now_ms: u64) -> NextProposal {
         let mut wait_ms = holder.until_ms.saturating_sub(now_ms).saturating_add(1);
         if self.ended.contains(&holder.lease_id) {
             // Nobody says it a second time.
@@ -131,11 +133,11 @@ impl Queue {
             (head.waited, head.unsure) = (true, false);
         }
         self.refuse_impatient(now_ms, None);
-        Next::Wait(wait_ms)
+        NextProposal::Wait(wait_ms)
     }
 
     /// Nobody holds it, as far as is known: not whoever has most votes either.
-    fn split(&mut self, in_doubt: bool, backoff_ms: u64, now_ms: u64) -> Next {
+    fn split(&mut self, in_doubt: bool, backoff_ms: u64, now_ms: u64) -> NextProposal {
         self.holder = None;
         if let Some(head) = self.entries.front_mut()
             && in_doubt
@@ -144,11 +146,11 @@ impl Queue {
             answer(head.take_impatient(), &Err(StoreError::Unknown(DUEL.to_owned())));
         }
         self.refuse_impatient(now_ms, Some(&StoreError::Unavailable(DUEL.to_owned())));
-        Next::Wait(backoff_ms)
+        NextProposal::Wait(backoff_ms)
     }
 
     /// The lease has ended. A request that still waits is proposed again: its caller knows of no grant.
-    fn late(&mut self, why: String, now_ms: u64) -> (Next, usize) {
+    fn late(&mut self, why: String, now_ms: u64) -> (NextProposal, usize) {
         self.holder = None;
         if let Some(head) = self.entries.front_mut() {
             head.waited = true;
@@ -158,7 +160,7 @@ impl Queue {
     }
 
     /// The first entry's callers that do not wait get `error`; the others wait on, or get what `why` says.
-    fn failed(&mut self, why: String, error: StoreError, now_ms: u64) -> (Next, usize) {
+    fn failed(&mut self, why: String, error: StoreError, now_ms: u64) -> (NextProposal, usize) {
         let mut told = 0;
         self.trouble = Some(why.clone());
         if let Some(head) = self.entries.front_mut() {
@@ -170,7 +172,7 @@ impl Queue {
         }
         let trouble = StoreError::Unavailable(why);
         self.refuse_impatient(now_ms, Some(&trouble));
-        (Next::Wait(TROUBLE_MS), told)
+        (NextProposal::Wait(TROUBLE_MS), told)
     }
 
     /// Tells those who do not wait (any longer) who has the lock, or `otherwise` where that is not
@@ -217,7 +219,7 @@ pub(super) enum LastWord {
     Soon,
 }
 
-impl State {
+impl QueuesState {
     /// The patience of a caller is over: takes it out, or lets it have the next answer.
     pub(super) fn last_word(&mut self, lock: &LockName, number: u64, now_ms: u64) -> LastWord {
         let Some(queue) = self.locks.get_mut(lock) else { return LastWord::Soon };

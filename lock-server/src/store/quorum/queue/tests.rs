@@ -14,12 +14,13 @@ fn lock() -> LockName {
 }
 
 fn request() -> Acquire {
-    let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::from_ms(60_000).unwrap());
+    let owner = Owner::new("me").unwrap();
+    let ttl = Ttl::from_ms(60_000).unwrap();
     Acquire::new(lock(), ids::lease_id(), owner, ttl)
 }
 
 /// A caller, and what it is told.
-fn enter(queue: &mut Queue, patient: bool) -> (LeaseId, oneshot::Receiver<Told>) {
+fn enter(queue: &mut Queue, patient: bool) -> (LeaseId, oneshot::Receiver<QueueReply>) {
     let (answer, told) = oneshot::channel();
     let request = request();
     let listener = Listener { number: 0, patient, answer };
@@ -47,7 +48,7 @@ fn proposing(queue: Queue) -> Queues {
     queues
 }
 
-fn tell(queues: &Queues, lease: LeaseId, outcome: Outcome) -> Next {
+fn tell(queues: &Queues, lease: LeaseId, outcome: ProposalOutcome) -> NextProposal {
     queues.tell(&lock(), lease, outcome, NOW_MS, POLL)
 }
 
@@ -57,7 +58,7 @@ fn whoever_does_not_wait_is_told_of_no_holder_without_a_majority() {
     let (first, mut one) = enter(&mut queue, false);
     let (_, mut other) = enter(&mut queue, false);
     let queues = proposing(queue);
-    tell(&queues, first, Outcome::Split { in_doubt: true, backoff_ms: 3 });
+    tell(&queues, first, ProposalOutcome::Split { in_doubt: true, backoff_ms: 3 });
     assert!(matches!(one.try_recv(), Ok(Err(StoreError::Unknown(_)))));
     assert!(matches!(other.try_recv(), Ok(Err(StoreError::Unavailable(_)))));
 }
@@ -67,12 +68,19 @@ fn an_end_that_is_heard_of_during_a_proposal_is_not_missed() {
     let mut queue = Queue { holder: Some(holder(ids::lease_id())), ..Queue::default() };
     let (first, _told) = enter(&mut queue, true);
     let queues = proposing(queue);
-    let (ended, other) = (ids::lease_id(), ids::lease_id());
+    let ended = ids::lease_id();
+    let other = ids::lease_id();
     // It is not the one that was in the way so far.
     assert!(!queues.concerns(&lock(), ended));
-    assert!(matches!(tell(&queues, first, Outcome::Held(holder(ended))), Next::Wait(1)));
+    assert!(matches!(
+        tell(&queues, first, ProposalOutcome::Held(holder(ended))),
+        NextProposal::Wait(1)
+    ));
     assert!(queues.head(&lock()).is_some());
-    assert!(matches!(tell(&queues, first, Outcome::Held(holder(other))), Next::Wait(401)));
+    assert!(matches!(
+        tell(&queues, first, ProposalOutcome::Held(holder(other))),
+        NextProposal::Wait(401)
+    ));
 }
 
 #[test]
@@ -82,7 +90,7 @@ fn the_last_word_of_a_refusal_counts_those_who_wait() {
     let (_, _second) = enter(&mut queue, true);
     let (_, mut impatient) = enter(&mut queue, false);
     let queues = proposing(queue);
-    tell(&queues, first, Outcome::Held(holder(ids::lease_id())));
+    tell(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
     let Ok(Err(StoreError::Held { holder, queue_length })) = impatient.try_recv() else {
         panic!("it is refused");
     };
@@ -98,14 +106,14 @@ fn a_long_queue_is_told_of_each_outcome_in_one_go() {
     let first = queue.entries[0].request.lease_id;
     let queues = proposing(queue);
     for _ in 0..200 {
-        tell(&queues, first, Outcome::Held(holder(ids::lease_id())));
+        tell(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
         queues.head(&lock());
     }
     assert!(told.iter_mut().all(|told| told.try_recv().is_err()));
 }
 
 /// As [`enter`], where it is known that the id is new: looking it up is what takes long.
-fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<Told> {
+fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<QueueReply> {
     let (answer, told) = oneshot::channel();
     queue.entries.push_back(Entry {
         request: Acquire { mode: Mode::Exclusive, ..request() },
@@ -126,8 +134,8 @@ fn a_grant_that_came_too_late_is_lost_and_keeps_no_waiter_away() {
     let (first, mut waiting) = enter(&mut queue, true);
     let (_, mut other) = enter(&mut queue, false);
     let queues = proposing(queue);
-    let late = || Outcome::Late("the nodes took 7 ms".to_owned());
-    assert!(matches!(tell(&queues, first, late()), Next::Wait(_)));
+    let late = || ProposalOutcome::Late("the nodes took 7 ms".to_owned());
+    assert!(matches!(tell(&queues, first, late()), NextProposal::Wait(_)));
     assert!(waiting.try_recv().is_err(), "it waits on");
     let Ok(Err(StoreError::Unavailable(why))) = other.try_recv() else { panic!("not refused") };
     assert!(why.contains("7 ms"), "{why}");

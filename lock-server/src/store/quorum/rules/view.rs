@@ -122,7 +122,7 @@ pub struct Addressee<'a> {
 
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum NodeState {
     /// It was told about the quorum and has never voted.
     New,
     /// It votes.
@@ -133,7 +133,7 @@ pub enum State {
     Joining,
 }
 
-impl State {
+impl NodeState {
     const ALL: [Self; 4] = [Self::New, Self::Ready, Self::Doubt, Self::Joining];
 
     /// The word that is stored.
@@ -167,7 +167,7 @@ pub struct Meta {
     /// The node itself; in doubt the id that it will rejoin under.
     pub node: NodeId,
     /// How far it is.
-    pub state: State,
+    pub state: NodeState,
     /// The run id of the process that was verified last.
     pub run_id: String,
     /// Every bucket's counter is at least here.

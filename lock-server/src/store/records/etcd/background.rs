@@ -1,5 +1,4 @@
-//! What goes on beside the requests: saying that this server lives, messages of other servers, and
-//! watching etcd.
+//! Background work: beats of this server, messages of other servers, and monitoring of etcd.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,19 +12,19 @@ use super::client::EtcdClient;
 use super::lineage::Occasion;
 use super::txn::{self, Range};
 use super::wire::{KeyValue, Status as MemberStatus, Txn};
-use super::{Inner, NAME, locked, store_error, tidy};
+use super::{EtcdInner, NAME, locked, store_error, tidy};
 use crate::store::StoreError;
 use crate::store::records::{ServerId, Wakeup};
 
-/// How often etcd is looked at. An etcd that was stopped, restored and started again takes longer
+/// Interval of probes of etcd. An etcd that was stopped, restored and started again takes longer
 /// than this, so that it is noticed before the next commit, or by it.
 const LOOK: Duration = Duration::from_secs(1);
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
-/// How often messages that were read are removed.
+/// Interval at which messages that were read are removed.
 const EMPTY: Duration = Duration::from_secs(10);
-/// How often messages to servers that are gone are looked for, in milliseconds.
+/// Interval at which messages to dead servers are removed, in milliseconds.
 const SWEEP_MS: u64 = 5_000;
-/// How many looks there are between two signs of life of this server's last commit.
+/// Probes between two signs of life of this server's last commit.
 const LOOKS_A_SIGN: u64 = 600;
 
 /// Why etcd cannot be used at the start, where it says itself that it has no leader.
@@ -38,10 +37,11 @@ pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
     }
 }
 
-pub(super) fn start(inner: &Arc<Inner>, health: Health) {
+pub(super) fn start(inner: &Arc<EtcdInner>, health: Health) {
     spawn(inner, tidy::run(inner.clone()));
     spawn(inner, look(inner.clone(), health));
-    let (listener, servers) = (inner.clone(), inner.keys.servers());
+    let listener = inner.clone();
+    let servers = inner.keys.servers();
     spawn(inner, async move {
         let clocks = listener.clone();
         let heard = move |kv: Option<&KeyValue>| clocks.hear_clock(kv);
@@ -49,7 +49,7 @@ pub(super) fn start(inner: &Arc<Inner>, health: Health) {
     });
 }
 
-fn spawn(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) {
+fn spawn(inner: &Arc<EtcdInner>, work: impl Future<Output = ()> + Send + 'static) {
     let stop = inner.tasks.shutdown_token();
     inner.tasks.spawn(async move {
         stop.run_until_cancelled(work).await;
@@ -57,15 +57,17 @@ fn spawn(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// What other servers notify this one of.
-pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
     #[expect(
         clippy::disallowed_methods,
         reason = "wake-ups of one server, which reads them at once"
     )]
     let (sender, receiver) = mpsc::unbounded_channel();
-    let (listener, inbox) = (inner.clone(), inner.keys.inbox(server));
+    let listener = inner.clone();
+    let inbox = inner.keys.inbox(server);
     let read = Arc::new(tokio::sync::Notify::new());
-    let (empty, emptied) = (inner.clone(), (inbox.clone(), read.clone()));
+    let empty = inner.clone();
+    let emptied = (inbox.clone(), read.clone());
     spawn(inner, async move {
         let keys = listener.keys.clone();
         let heard = move |kv: Option<&KeyValue>| {
@@ -96,7 +98,7 @@ pub(super) fn wakeups(inner: &Arc<Inner>, server: ServerId) -> mpsc::UnboundedRe
     receiver
 }
 
-impl Inner {
+impl EtcdInner {
     /// Says that a server lives, and shows its clock; the servers that live.
     pub(super) async fn beat(
         self: &Arc<Self>,
@@ -158,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// Whether a writer is gone since the last beat, or this is the first one.
+    /// Returns whether a writer has died since the last beat, or this is the first beat.
     fn has_lost_one(&self, alive: BTreeSet<u32>) -> bool {
         let mut known = locked(&self.writers);
         let alive: Vec<u32> = alive.into_iter().collect();
@@ -169,7 +171,8 @@ impl Inner {
     }
 
     fn is_sweep_due(&self) -> bool {
-        let (now_ms, swept_ms) = (self.now_ms(), self.swept_ms.load(Ordering::Relaxed));
+        let now_ms = self.now_ms();
+        let swept_ms = self.swept_ms.load(Ordering::Relaxed);
         let is_due = now_ms.saturating_sub(swept_ms) >= SWEEP_MS;
         if is_due {
             self.swept_ms.store(now_ms, Ordering::Relaxed);
@@ -223,7 +226,8 @@ impl Inner {
             tokio::select! {
                 reply = watch.next() => match reply? {
                     Some(reply) => {
-                        // How far others are: a server that only watches notices an older backup by it.
+                        // Progress of other servers: a server that only watches notices an older
+                        // backup by it.
                         self.lineage.saw(&reply.header);
                         reply.events.iter().for_each(|event| heard(Some(&event.kv)));
                     }
@@ -257,7 +261,7 @@ fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
 }
 
 /// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
-async fn look(inner: Arc<Inner>, health: Health) {
+async fn look(inner: Arc<EtcdInner>, health: Health) {
     let mut was_away = false;
     for looks in 1_u64.. {
         let status = match inner.client.status().await {
@@ -282,14 +286,14 @@ async fn look(inner: Arc<Inner>, health: Health) {
     }
 }
 
-impl Inner {
+impl EtcdInner {
     async fn verify(&self) -> Result<(), String> {
         let verified = self.lineage.verify(&self.client, Occasion::Later).await;
         verified.map_err(|error| error.to_string())
     }
 }
 
-fn judge(inner: &Inner, member: &MemberStatus) -> Status {
+fn judge(inner: &EtcdInner, member: &MemberStatus) -> Status {
     if member.leader == 0 {
         return Status::Failing(
             "etcd has no leader: fewer than a majority of its members is up".to_owned(),

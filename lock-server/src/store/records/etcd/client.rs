@@ -29,7 +29,7 @@ use service_kit::login::StoreLogin;
 /// The longest reply that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Whether a request may be sent a second time.
+/// Effect of a request: decides whether it may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// A second time changes nothing more, and the answer is the same.
@@ -63,12 +63,12 @@ pub(super) enum CallError {
 }
 
 impl CallError {
-    /// Whether etcd said that there is no such etcd lease.
+    /// Returns whether etcd replied that the etcd lease does not exist.
     pub(super) fn is_no_lease(&self) -> bool {
         matches!(self, Self::Refused { message, .. } if message.contains("lease not found"))
     }
 
-    /// Whether etcd said that there is such an etcd lease already.
+    /// Returns whether etcd replied that the etcd lease exists already.
     pub(super) fn is_lease_there(&self) -> bool {
         matches!(self, Self::Refused { message, .. } if message.contains("lease already exists"))
     }
@@ -108,7 +108,7 @@ impl EtcdClient {
         })
     }
 
-    /// How many endpoints there are.
+    /// Returns the number of endpoints.
     pub(super) fn endpoint_count(&self) -> usize {
         self.members.len()
     }
@@ -123,7 +123,7 @@ impl EtcdClient {
         self.members.get(self.current()).map_or("", Member::url)
     }
 
-    /// How long one request may take at one endpoint.
+    /// Returns the time-out of one request at one endpoint.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }

@@ -12,12 +12,12 @@ use crate::store::records::{Key, Version};
 /// For how long the difference to a server's clock counts, in milliseconds: a host that was suspended
 /// comes back with another one.
 const FRESH_MS: u64 = 5_000;
-/// How many records are remembered before old ones are forgotten.
+/// Records that are remembered before old ones are forgotten.
 const KEPT: usize = 10_000;
-/// How long a record that was not read again is remembered at least, in milliseconds.
+/// Least time for which a record that was not read again is remembered, in milliseconds.
 const KEPT_MS: u64 = 3_600_000;
 
-/// What this server knows of other servers' clocks.
+/// Knowledge of other servers' clocks.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     writers: HashMap<u32, Difference>,
@@ -44,7 +44,8 @@ struct Difference {
 }
 
 fn between(now_ms: u64, at_ms: u64) -> i64 {
-    let (now, at) = (i64::try_from(now_ms), i64::try_from(at_ms));
+    let now = i64::try_from(now_ms);
+    let at = i64::try_from(at_ms);
     now.unwrap_or(i64::MAX).saturating_sub(at.unwrap_or(i64::MAX))
 }
 
@@ -69,7 +70,7 @@ impl Clocks {
         known.seen_ms = now_ms;
     }
 
-    /// What is added to the moments of a record.
+    /// Returns the offset to add to the times of a record.
     pub(super) fn shift_ms(
         &mut self,
         key: &Key,
@@ -85,7 +86,7 @@ impl Clocks {
         let sight = self.sights.get(key).filter(|sight| sight.version == version);
         let first_ms = sight.map_or_else(|| between(now_ms, at_ms), |sight| sight.shift_ms);
         let shift_ms = known_ms.map_or(first_ms, |known_ms| first_ms.min(known_ms));
-        // What is known of a writer counts while it is fresh: its clock may have stood still.
+        // Knowledge of a writer counts while it is fresh: its clock may have stopped.
         self.sights.insert(key.clone(), Sight { version, shift_ms: first_ms, at_ms: now_ms });
         self.prune(now_ms);
         shift_ms
@@ -134,7 +135,7 @@ mod tests {
         clocks.saw(7, 21_000, 31_001);
         clocks.saw(7, 22_000, 32_009);
         assert_eq!(clocks.shift_ms(&key(), Version(1), (7, 15_000), 32_500), 10_001);
-        // A server that was not heard of for a while may have another clock by now.
+        // A server that was silent for a while may have another clock by now.
         assert_eq!(clocks.shift_ms(&key(), Version(2), (7, 23_000), 60_000), 37_000);
         clocks.saw(7, 24_000, 60_100);
         assert_eq!(clocks.shift_ms(&key(), Version(3), (7, 24_100), 60_200), 36_100);

@@ -10,9 +10,9 @@ mod pen;
 mod steps;
 
 use super::client::CallError;
-use super::lineage::{Known, Meta, Occasion};
+use super::lineage::{KnownMeta, Meta, Occasion};
 use super::offset::{Doubt, Seen};
-use super::{Inner, store_error};
+use super::{EtcdInner, store_error};
 use crate::store::StoreError;
 use crate::store::records::{Batch, Change, Committed, Group, Key, Snapshot, Version, Write};
 
@@ -20,35 +20,35 @@ use self::parts::parts;
 pub(super) use self::parts::{READS_MAX, WIDTH};
 pub(super) use self::pen::Pen;
 
-/// How often a part is sent that others keep from being committed, by changing the counter.
+/// Attempts to send a part while other servers change the counter.
 const TRIES: usize = 16;
-/// How many commits with an unknown outcome are remembered.
+/// Commits with an unknown outcome that are remembered.
 const LOST_MAX: usize = 16;
 
-type Outcome = Result<(), Vec<Snapshot>>;
+type GroupOutcome = Result<(), Vec<Snapshot>>;
 
 /// A part of a batch that was committed.
 pub(super) struct Done {
     base: u64,
     /// Of each group in order; none where it was not sent, or has to be read.
-    pub(super) outcomes: Vec<Option<Outcome>>,
+    pub(super) outcomes: Vec<Option<GroupOutcome>>,
     doubt: Option<Doubt>,
 }
 
 /// A transaction that is to be sent, and what it writes around the groups.
 struct Draft<'a> {
-    known: &'a Known,
-    /// What was seen of etcd before it is sent.
+    known: &'a KnownMeta,
+    /// State of etcd that was seen before it is sent.
     seen: Seen,
     tokens: u64,
     meta: Option<Meta>,
     next: String,
     groups: &'a [&'a Group],
-    /// Which groups are in it; the others are out of their time.
+    /// Groups that are in it; the others are out of their time.
     sent: Vec<usize>,
 }
 
-impl Inner {
+impl EtcdInner {
     /// See [`RecordStore::commit`](crate::store::records::RecordStore::commit). Tokens of one batch follow
     /// each other, and every transaction has a revision of its own: of a batch that takes tokens, what
     /// does not go into the first transaction is refused, and decided again.
@@ -66,7 +66,7 @@ impl Inner {
     }
 
     async fn commit_parts(&self, pen: &mut Pen, batch: &Batch) -> Result<Done, StoreError> {
-        let mut outcomes: Vec<Option<Outcome>> = batch.groups.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<GroupOutcome>> = batch.groups.iter().map(|_| None).collect();
         let mut base = None;
         for part in parts(&batch.groups) {
             if base.is_some() && batch.tokens > 0 {
@@ -89,8 +89,8 @@ impl Inner {
     async fn read_refused(
         &self,
         groups: &[Group],
-        outcomes: Vec<Option<Outcome>>,
-    ) -> Result<Vec<Outcome>, StoreError> {
+        outcomes: Vec<Option<GroupOutcome>>,
+    ) -> Result<Vec<GroupOutcome>, StoreError> {
         let refused = groups.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
         let keys: Vec<Key> =
             refused.flat_map(|(group, _)| &group.reads).map(|(key, _)| key.clone()).collect();
@@ -108,7 +108,7 @@ impl Inner {
         Ok(outcomes.collect())
     }
 
-    /// Commits a part, and again with other tokens where those that it took are in doubt.
+    /// Commits a part, and again with other tokens if those that it took are suspect.
     async fn commit_part(
         &self,
         pen: &mut Pen,
@@ -195,7 +195,9 @@ fn rewritten(group: &Group, mut next: impl FnMut() -> Version) -> Option<Group> 
     let mut again = Group::everything();
     for write in &group.writes {
         if let Change::Put { version: was, value, lives_ms } = &write.change {
-            let (key, value, lives_ms) = (write.key.clone(), value.clone(), *lives_ms);
+            let key = write.key.clone();
+            let value = value.clone();
+            let lives_ms = *lives_ms;
             again.reads.push((key.clone(), *was));
             let change = Change::Put { version: next(), value, lives_ms };
             again.writes.push(Write { key, change, items: Vec::new() });
@@ -223,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that has read a record with tokens that were in doubt must notice that they are others.
+    /// A server that has read a record with suspect tokens must notice that they have changed.
     #[test]
     fn what_is_written_again_has_another_version() {
         let key = |name| Key::Lock(LockName::new(name).unwrap());

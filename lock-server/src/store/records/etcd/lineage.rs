@@ -28,20 +28,20 @@ use crate::store::StoreError;
 const FORMAT: u32 = 2;
 /// The format of 0.1, whose records say other things under other keys.
 const FORMAT_OF_0_1: u32 = 1;
-/// How often a change of the counter is tried that other servers are changing too.
+/// Attempts to change the counter while other servers change it too.
 const TRIES: usize = 16;
-/// How often a log that looks shorter is looked at before that is believed.
+/// Probes of a log that looks shorter before that is believed.
 const LOOKS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Where the tokens of a namespace are counted from.
+/// Base of the tokens of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) format: u32,
     pub(super) offset: u64,
     /// The cluster that the offset was made for.
     pub(super) cluster_id: u64,
-    /// How far that cluster's log was.
+    /// Raft index of that cluster's log.
     pub(super) raft_index: u64,
     /// An operator vouched that no token was ever issued, and none was since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -71,13 +71,13 @@ impl Meta {
 
 /// A counter that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownMeta {
     pub(super) meta: Meta,
     /// As it is written.
     value: Vec<u8>,
 }
 
-impl Known {
+impl KnownMeta {
     fn new(meta: Meta) -> Self {
         let value = meta.bytes();
         Self { meta, value }
@@ -110,15 +110,15 @@ pub(super) struct Lineage {
     keys: Keys,
     guards: Guards,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<LineageState>,
     /// One verification at a time.
     verifying: tokio::sync::Mutex<()>,
     lifts: Metric,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    known: Option<Known>,
+struct LineageState {
+    known: Option<KnownMeta>,
     seen: Seen,
     /// Why the offset was lifted last, other than at a start.
     doubt: Option<Doubt>,
@@ -144,11 +144,11 @@ impl Lineage {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LineageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen so far: to be taken before a request is sent, and compared after.
+    /// Returns what was seen so far: to be taken before a request is sent, and compared after.
     pub(super) fn seen(&self) -> Seen {
         self.state().seen
     }
@@ -192,7 +192,7 @@ impl Lineage {
         &self,
         client: &EtcdClient,
         tokens: u64,
-    ) -> Result<(Known, Seen), StoreError> {
+    ) -> Result<(KnownMeta, Seen), StoreError> {
         for _ in 0..TRIES {
             let (known, seen) = {
                 let state = self.state();
@@ -226,7 +226,7 @@ impl Lineage {
 
     /// A commit wrote this counter.
     pub(super) fn wrote(&self, meta: Meta) {
-        self.state().known = Some(Known::new(meta));
+        self.state().known = Some(KnownMeta::new(meta));
     }
 
     /// The counter must be read again before the next grant.
@@ -247,7 +247,7 @@ impl Lineage {
         self.verify(client, Occasion::Later).await
     }
 
-    /// Looks at the counter and at etcd, and lifts the offset where tokens are in doubt.
+    /// Verifies the counter and etcd, and lifts the offset if tokens are suspect.
     ///
     /// # Errors
     /// [`StoreError`]; the counter is not to be used then.
@@ -293,7 +293,7 @@ impl Lineage {
         Err(contended())
     }
 
-    async fn look(&self, client: &EtcdClient) -> Result<(Option<Known>, Header), StoreError> {
+    async fn look(&self, client: &EtcdClient) -> Result<(Option<KnownMeta>, Header), StoreError> {
         let txn = Txn { success: vec![txn::get(&self.keys.meta())], ..Txn::default() };
         let reply = client.run(&txn).await.map_err(store_error)?;
         let header = reply.header.clone();
@@ -307,7 +307,7 @@ impl Lineage {
             ))
         })?;
         match meta.format {
-            FORMAT => Ok((Some(Known { meta, value: kv.value }), header)),
+            FORMAT => Ok((Some(KnownMeta { meta, value: kv.value }), header)),
             FORMAT_OF_0_1 => Err(StoreError::Unavailable(format!(
                 "the namespace in etcd holds records of lock-server 0.1, which this version does not \
                  read; nothing was changed. Stop every server of 0.1, wait for the longest time to \
@@ -321,12 +321,12 @@ impl Lineage {
         }
     }
 
-    /// Whether it is lifted; somebody else may have been faster.
+    /// Lifts the offset; returns `false` if another server was faster.
     async fn lift_for(
         &self,
         client: &EtcdClient,
         doubt: Doubt,
-        found: Option<Known>,
+        found: Option<KnownMeta>,
         header: &Header,
         raft_index: u64,
     ) -> Result<bool, StoreError> {
@@ -345,8 +345,8 @@ impl Lineage {
             fresh: false,
             nonce: String::new(),
         };
-        // No grant begins by the counter that is in doubt. The doubt itself stays until it is known
-        // to be answered: a lift that fails, or that somebody else was faster than, is tried again.
+        // No grant begins by a suspect counter. It stays suspect until it is known to be lifted: a
+        // lift that fails, or that another server has overtaken, is retried.
         self.forget();
         let (written, after) = self.write(client, found.as_ref(), meta).await?;
         if written {
@@ -379,7 +379,7 @@ impl Lineage {
         };
     }
 
-    fn adopt(&self, found: Option<Known>, header: &Header, raft_index: u64) {
+    fn adopt(&self, found: Option<KnownMeta>, header: &Header, raft_index: u64) {
         let mut state = self.state();
         state.known = found;
         state.seen.cluster_id = header.cluster_id;
@@ -391,11 +391,11 @@ impl Lineage {
     async fn write(
         &self,
         client: &EtcdClient,
-        before: Option<&Known>,
+        before: Option<&KnownMeta>,
         meta: Meta,
     ) -> Result<(bool, Header), StoreError> {
         let key = self.keys.meta();
-        let known = Known::new(Meta { nonce: nonce(), ..meta });
+        let known = KnownMeta::new(Meta { nonce: nonce(), ..meta });
         let compare = before.map_or_else(|| txn::absent(&key), |before| before.compare(&self.keys));
         let txn = Txn {
             compare: vec![compare],

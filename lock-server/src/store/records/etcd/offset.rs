@@ -1,22 +1,22 @@
-//! The arithmetic of tokens, and when they are in doubt. Everything here is without I/O.
+//! Arithmetic of tokens, and the conditions under which they are suspect. Pure: no I/O.
 //!
 //! A commit's tokens are the offset and its revision, which has room for [`PER_REVISION`] of them.
-//! Revisions of one etcd rise by themselves and are never given twice; an etcd that was restored from a
-//! snapshot gives some of them again. So the offset is lifted whenever that may have happened, and by a
-//! commit that needs more room.
+//! Revisions of one etcd rise by themselves and are never issued twice; an etcd that was restored
+//! from a snapshot issues some of them again. So the offset is lifted whenever that may have
+//! happened, and by a commit that needs more room.
 
 use fence_protocol::Token;
 
 use super::lineage::Meta;
 use super::wire::Header;
 
-/// How many tokens one revision has room for. Below 15 625 revisions a second in the long run, of
+/// Tokens that one revision has room for. Below 15 625 revisions a second in the long run, of
 /// everything that writes to this etcd, the clock floor stays above the tokens.
 pub(super) const PER_REVISION: u64 = 64;
 /// The last tokens are not given: which revision a commit gets is known only after it.
 const SPARE: u64 = 1_000_000_000 * PER_REVISION;
 
-/// What this server has seen of its etcd so far.
+/// State of etcd that this server has seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// 0 where nothing was seen yet.
@@ -33,10 +33,10 @@ pub(super) enum Doubt {
     /// No counter is there.
     #[error("the namespace is new here, or was deleted")]
     Missing,
-    /// A server that was away cannot tell an etcd that was restored meanwhile.
+    /// A server that was down cannot know whether etcd was restored meanwhile.
     #[error("this server starts, and cannot tell whether etcd was restored while it was away")]
     Start,
-    /// What this server has committed is not there.
+    /// The last commit of this server is missing.
     #[error("the last commit of this server is not there")]
     Forgotten,
     /// The counter was made for another cluster.
@@ -68,13 +68,13 @@ pub(super) enum Doubt {
     Below {
         /// The next token.
         next: u64,
-        /// What was seen here or at a guard.
+        /// Highest token seen here or at a guard.
         seen: u64,
     },
 }
 
 impl Seen {
-    /// Whether what a reply says of the cluster can come after what was seen when it was asked.
+    /// Returns why a reply cannot follow what was seen when its request was sent.
     pub(super) fn doubt(&self, header: &Header) -> Option<Doubt> {
         if self.cluster_id != 0 && header.cluster_id != self.cluster_id {
             return Some(Doubt::OtherCluster { was: self.cluster_id, now: header.cluster_id });
@@ -85,21 +85,21 @@ impl Seen {
         None
     }
 
-    /// Whether what was written by this revision can come after what was seen when it was asked for:
-    /// a writing has a revision of its own.
+    /// Returns why the revision of a write cannot follow what was seen when it was requested: a
+    /// write has a revision of its own.
     pub(super) fn doubt_of_writing(&self, header: &Header) -> Option<Doubt> {
         let fell = Doubt::RevisionFell { was: self.revision, now: header.revision };
         self.doubt(header).or((header.revision <= self.revision).then_some(fell))
     }
 
-    /// Whether tokens above this counter can come after what was seen when they were asked for.
+    /// Returns why tokens above this counter cannot follow what was seen when they were requested.
     pub(super) fn doubt_of_tokens(&self, header: &Header, base: u64) -> Option<Doubt> {
         let below = Doubt::Below { next: base.saturating_add(1), seen: self.token };
         self.doubt_of_writing(header).or((base < self.token).then_some(below))
     }
 }
 
-/// What a verification finds.
+/// Findings of a verification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found<'a> {
     pub(super) meta: Option<&'a Meta>,
@@ -107,13 +107,13 @@ pub(super) struct Found<'a> {
     pub(super) raft_index: u64,
     /// The highest mark of the guards; 0 for none.
     pub(super) mark: u64,
-    /// Whether this server just started.
+    /// This server just started.
     pub(super) is_start: bool,
-    /// Whether this server's last commit is not there.
+    /// This server's last commit is missing.
     pub(super) is_forgotten: bool,
 }
 
-/// Whether tokens are in doubt.
+/// Returns why tokens are suspect.
 pub(super) fn doubt(seen: &Seen, found: &Found<'_>) -> Option<Doubt> {
     let Some(meta) = found.meta else { return Some(Doubt::Missing) };
     let header = found.header;
@@ -155,13 +155,13 @@ pub(super) fn lifted(offset: u64, revision: u64, above: u64) -> Option<u64> {
     has_room(lifted, revision, 0).then_some(lifted)
 }
 
-/// Whether so many tokens are left after this revision.
+/// Returns whether so many tokens are left after this revision.
 pub(super) fn has_room(offset: u64, revision: u64, tokens: u64) -> bool {
     let next = counter(offset, revision).saturating_add(tokens);
     next.saturating_add(SPARE) <= Token::MAX
 }
 
-/// What a commit of so many tokens adds to the offset of those after it.
+/// Returns the growth of the offset by a commit of so many tokens.
 pub(super) fn growth(tokens: u64) -> u64 {
     tokens.saturating_sub(PER_REVISION)
 }
@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn every_sign_of_an_older_state_is_a_doubt() {
-        let (meta, now) = (meta(false), header(7, 120));
+        let meta = meta(false);
+        let now = header(7, 120);
         let found = found(Some(&meta), &now);
         assert_eq!(doubt(&SEEN, &Found { meta: None, ..found }), Some(Doubt::Missing));
         let other = header(8, 120);
@@ -221,7 +222,7 @@ mod tests {
         assert!(matches!(doubt(&SEEN, &mark), Some(Doubt::Below { seen: 50_000, .. })));
         assert!(SEEN.doubt_of_tokens(&now, 7_463).is_some());
         assert!(SEEN.doubt_of_tokens(&older, 90_000).is_some());
-        // One that only read may be told the revision that was seen last; one that wrote has another.
+        // A read may return the revision that was seen last; a write has another.
         assert_eq!(SEEN.doubt(&header(7, 100)), None);
         assert!(SEEN.doubt_of_tokens(&header(7, 100), 90_000).is_some());
     }

@@ -11,20 +11,20 @@ use std::time::Duration;
 use super::commit::{Done, outlives};
 use super::txn::{self, Range, branched};
 use super::value::Header;
-use super::wire::{KeyValue, Step, Txn};
-use super::{Inner, locked, store_error};
+use super::wire::{KeyValue, Txn, TxnStep};
+use super::{EtcdInner, locked, store_error};
 use crate::store::StoreError;
 use crate::store::records::{Batch, Change, Key, ServerId, Version};
 
-/// How often records are removed.
+/// Interval of removals.
 const EVERY: Duration = Duration::from_millis(500);
-/// How much later than they may be, in milliseconds: their driver removes most of them itself.
+/// Delay of removals, in milliseconds: the driver removes most records itself.
 const LATER_MS: u64 = 2_000;
-/// How many records are removed at once.
+/// Most records that are removed at once.
 const AT_ONCE: usize = 300;
-/// How soon a removal is tried again, in milliseconds.
+/// Pause before a removal is retried, in milliseconds.
 const AGAIN_MS: u64 = 2_000;
-/// How many keys are read at once.
+/// Most keys that are read at once.
 const PAGE: usize = 500;
 
 /// The records that this server removes, and when. Of a record with a write whose outcome is unknown it
@@ -72,7 +72,7 @@ impl Due {
 }
 
 /// Removes what is due, until shutdown.
-pub(super) async fn run(inner: Arc<Inner>) {
+pub(super) async fn run(inner: Arc<EtcdInner>) {
     loop {
         tokio::time::sleep(EVERY).await;
         loop {
@@ -91,7 +91,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     }
 }
 
-impl Inner {
+impl EtcdInner {
     /// Notes what a batch will write, before it is sent: its outcome may never be known.
     pub(super) fn expect(&self, batch: &Batch) {
         let now_ms = self.now_ms();
@@ -136,7 +136,7 @@ impl Inner {
 
     /// Removes records that have these versions still.
     async fn remove(&self, due: &[(Key, Version)]) -> Result<(), StoreError> {
-        let steps: Vec<Step> = due
+        let steps: Vec<TxnStep> = due
             .iter()
             .map(|(key, version)| {
                 let compare = txn::has_version(&self.keys.record(key), *version);
@@ -181,7 +181,7 @@ impl Inner {
             servers.kvs.iter().map(|kv| self.keys.server_of(&kv.name())).collect();
         let is_gone = |name: &str| !alive.contains(&self.keys.server_of(name));
         let names = page.kvs.iter().map(KeyValue::name);
-        let steps: Vec<Step> =
+        let steps: Vec<TxnStep> =
             names.filter(|name| is_gone(name)).map(|name| txn::delete(&name)).collect();
         if !steps.is_empty() {
             let success = branched(steps, super::commit::WIDTH);

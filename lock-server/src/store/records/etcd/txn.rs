@@ -2,7 +2,7 @@
 
 use super::wire::{
     CREATE_REVISION, Compare, DeleteRequest, EQUAL, GREATER, LESS, MOD_REVISION, Operand,
-    Operation, PutRequest, RangeRequest, Step, Txn, VALUE,
+    Operation, PutRequest, RangeRequest, Txn, TxnStep, VALUE,
 };
 use crate::store::records::Version;
 
@@ -26,14 +26,15 @@ impl Range {
 
     /// A request for its keys.
     fn request(&self) -> RangeRequest {
-        let (key, range_end) = (self.begin.clone(), self.end.clone());
+        let key = self.begin.clone();
+        let range_end = self.end.clone();
         RangeRequest { key, range_end, ..RangeRequest::default() }
     }
 }
 
 impl Txn {
     /// This transaction as a step of another one.
-    pub(super) fn step(self) -> Step {
+    pub(super) fn step(self) -> TxnStep {
         step(Operation::Txn(self))
     }
 
@@ -43,12 +44,12 @@ impl Txn {
     }
 }
 
-fn step(operation: Operation) -> Step {
-    Step { operation: Some(operation) }
+fn step(operation: Operation) -> TxnStep {
+    TxnStep { operation: Some(operation) }
 }
 
 /// Steps in branches of at most `width`, where there are more than that.
-pub(super) fn branched(mut steps: Vec<Step>, width: usize) -> Vec<Step> {
+pub(super) fn branched(mut steps: Vec<TxnStep>, width: usize) -> Vec<TxnStep> {
     let mut branches = Vec::new();
     while steps.len() > width {
         let rest = steps.split_off(width);
@@ -85,7 +86,8 @@ pub(super) fn written_by(key: &str, revision: u64) -> Compare {
 
 /// There is no key in the range.
 pub(super) fn nothing_in(range: &Range) -> Compare {
-    let (key, range_end) = (range.begin.clone(), range.end.clone());
+    let key = range.begin.clone();
+    let range_end = range.end.clone();
     let operand = Some(Operand::CreateRevision(0));
     Compare { comparison: EQUAL, target: CREATE_REVISION, key, operand, range_end }
 }
@@ -104,38 +106,39 @@ pub(super) fn has_version(key: &str, version: Version) -> Vec<Compare> {
 }
 
 /// Writes a key.
-pub(super) fn put(key: &str, value: &[u8]) -> Step {
+pub(super) fn put(key: &str, value: &[u8]) -> TxnStep {
     put_on(key, value, 0)
 }
 
 /// Writes a key that hangs on an etcd lease; 0 for none.
-pub(super) fn put_on(key: &str, value: &[u8], lease: u64) -> Step {
+pub(super) fn put_on(key: &str, value: &[u8], lease: u64) -> TxnStep {
     step(Operation::Put(PutRequest { key: key.to_owned(), value: value.to_vec(), lease }))
 }
 
 /// Deletes a key.
-pub(super) fn delete(key: &str) -> Step {
+pub(super) fn delete(key: &str) -> TxnStep {
     step(Operation::Delete(DeleteRequest { key: key.to_owned(), range_end: String::new() }))
 }
 
 /// Deletes the keys of a range.
-pub(super) fn delete_all(range: &Range) -> Step {
-    let (key, range_end) = (range.begin.clone(), range.end.clone());
+pub(super) fn delete_all(range: &Range) -> TxnStep {
+    let key = range.begin.clone();
+    let range_end = range.end.clone();
     step(Operation::Delete(DeleteRequest { key, range_end }))
 }
 
 /// Reads a key.
-pub(super) fn get(key: &str) -> Step {
+pub(super) fn get(key: &str) -> TxnStep {
     step(Operation::Range(RangeRequest { key: key.to_owned(), ..RangeRequest::default() }))
 }
 
 /// Reads the keys of a range.
-pub(super) fn get_all(range: &Range) -> Step {
+pub(super) fn get_all(range: &Range) -> TxnStep {
     step(Operation::Range(range.request()))
 }
 
 /// The same of the state after a revision; 0 for the newest. A step that does not read stays as it is.
-pub(super) fn as_of(mut step: Step, revision: u64) -> Step {
+pub(super) fn as_of(mut step: TxnStep, revision: u64) -> TxnStep {
     if let Some(Operation::Range(range)) = &mut step.operation {
         range.revision = revision;
     }
@@ -143,12 +146,12 @@ pub(super) fn as_of(mut step: Step, revision: u64) -> Step {
 }
 
 /// Counts the keys of a range.
-pub(super) fn count(range: &Range) -> Step {
+pub(super) fn count(range: &Range) -> TxnStep {
     step(Operation::Range(RangeRequest { count_only: true, ..range.request() }))
 }
 
 /// Reads the first `limit` keys of a range in the order of their names.
-pub(super) fn get_page(range: &Range, limit: usize, keys_only: bool) -> Step {
+pub(super) fn get_page(range: &Range, limit: usize, keys_only: bool) -> TxnStep {
     step(Operation::Range(page(range, limit, keys_only)))
 }
 
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn branches_have_a_width() {
-        let steps: Vec<Step> = (0..70).map(|at| get(&at.to_string())).collect();
+        let steps: Vec<TxnStep> = (0..70).map(|at| get(&at.to_string())).collect();
         assert_eq!(branched(steps.clone(), 70), steps);
         let branches = branched(steps.clone(), 30);
         assert_eq!(branches.len(), 3);

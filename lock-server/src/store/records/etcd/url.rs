@@ -28,7 +28,7 @@ impl EtcdTarget {
         self.user.as_deref()
     }
 
-    /// Whether TLS is spoken (`etcds://`).
+    /// Returns whether the connection uses TLS (`etcds://`).
     pub fn is_tls(&self) -> bool {
         self.tls
     }

@@ -4,10 +4,10 @@
 
 use crate::store::records::Version;
 
-/// How many bytes stand before the value.
+/// Length of the header, in bytes.
 const LENGTH: usize = 36;
 
-/// What stands before a value.
+/// Header of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: Version,
@@ -35,7 +35,7 @@ impl Header {
         bytes
     }
 
-    /// What stands before a value, and the value; `None` where no lock server has written it.
+    /// Decodes the header and the value; `None` if no lock server has written it.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (version, rest) = number(bytes)?;
         let (offset, rest) = number(rest)?;

@@ -1,4 +1,4 @@
-//! Which versions of etcd are used.
+//! Supported versions of etcd.
 
 use super::client::EtcdClient;
 

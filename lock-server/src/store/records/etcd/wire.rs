@@ -81,14 +81,14 @@ pub(super) struct Txn {
     #[prost(message, repeated, tag = "1")]
     pub(super) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) success: Vec<Step>,
+    pub(super) success: Vec<TxnStep>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) failure: Vec<Step>,
+    pub(super) failure: Vec<TxnStep>,
 }
 
 /// A step of a transaction.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub(super) struct Step {
+pub(super) struct TxnStep {
     #[prost(oneof = "Operation", tags = "1, 2, 3, 4")]
     pub(super) operation: Option<Operation>,
 }

@@ -16,13 +16,13 @@ use tokio::sync::Mutex;
 
 use super::codec::Beat;
 use super::keys::Keys;
-use super::offset::Step;
+use super::offset::ClockJump;
 use super::{RedisRecords, codec};
 
-/// How often the clock is looked at for one jump.
+/// Probes of the clock for one jump.
 const LOOKS_MAX: u32 = 3;
 
-/// What is reported of jumps.
+/// State of the report of jumps.
 #[derive(Debug)]
 pub(super) struct Jumps {
     pauses: bool,
@@ -42,17 +42,18 @@ impl Jumps {
                 counted.clone(),
             );
         });
-        let (count, health) = (AtomicU64::new(0), kit.health.clone());
+        let count = AtomicU64::new(0);
+        let health = kit.health.clone();
         Self { pauses, count, counted, health, settling: Mutex::default() }
     }
 
-    fn report(&self, step: Step) {
+    fn report(&self, step: ClockJump) {
         let (ms, way) = match (step, self.pauses) {
-            (Step::Steady, _) => return,
-            (Step::Forward(ms), true) => (ms, "forward: leases keep their time"),
-            (Step::Forward(ms), false) => (ms, "forward: leases are over that much earlier"),
-            (Step::Backward(ms), true) => (ms, "back: leases keep their time"),
-            (Step::Backward(ms), false) => (ms, "back: leases live that much longer"),
+            (ClockJump::Steady, _) => return,
+            (ClockJump::Forward(ms), true) => (ms, "forward: leases keep their time"),
+            (ClockJump::Forward(ms), false) => (ms, "forward: leases are over that much earlier"),
+            (ClockJump::Backward(ms), true) => (ms, "back: leases keep their time"),
+            (ClockJump::Backward(ms), false) => (ms, "back: leases live that much longer"),
         };
         self.counted.inc();
         let jumps = self.count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -95,15 +96,16 @@ impl RedisRecords {
             let sent_ms = inner.time.monotonic_ms();
             let beat = self.beat_once(server, liveness_ms, correction).await?;
             let (offset, step) = inner.time.compare(beat.now_ms, sent_ms);
-            // What another server has corrected is not corrected again: they could take turns for ever.
+            // A jump that another server has corrected is not corrected again: the two could take
+            // turns for ever.
             let is_corrected = inner.time.is_corrected(beat.ahead_ms);
-            if step != Step::Steady && inner.jumps.pauses && !is_corrected {
+            if step != ClockJump::Steady && inner.jumps.pauses && !is_corrected {
                 correction = Correction::of(step, beat.ahead_ms, inner.time.lives_ms());
                 continue;
             }
             inner.time.believe(offset, beat.now_ms, sent_ms);
             let corrected = inner.time.corrected(beat.ahead_ms);
-            inner.jumps.report(if corrected == Step::Steady { step } else { corrected });
+            inner.jumps.report(if corrected == ClockJump::Steady { step } else { corrected });
             return Ok(beat.servers);
         }
         Err(LinkError::Down("the clock of Redis jumps all the time".to_owned()))
@@ -115,7 +117,8 @@ impl RedisRecords {
         liveness_ms: u64,
         correction: Correction,
     ) -> Result<Beat, LinkError> {
-        let (inner, keys) = (&*self.inner, &self.inner.keys);
+        let inner = &*self.inner;
+        let keys = &self.inner.keys;
         let Keys { lineage, servers, paused_for, lives_until, absent, clock_ahead, .. } = keys;
         let all = [lineage, servers, paused_for, lives_until, absent, clock_ahead, &keys.token];
         let all = all.map(String::as_str);
@@ -135,7 +138,7 @@ impl RedisRecords {
     }
 }
 
-/// What is done about a jump: none where it is all zero.
+/// Correction of a jump: none if all zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Correction {
     /// For how long no lease may begin: Redis may have forgotten records that looked as if they were over.
@@ -147,12 +150,12 @@ struct Correction {
 }
 
 impl Correction {
-    fn of(step: Step, ahead_ms: i64, lives_ms: u64) -> Self {
+    fn of(step: ClockJump, ahead_ms: i64, lives_ms: u64) -> Self {
         let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX / 4);
         let (pause_ms, jump_ms) = match step {
-            Step::Steady => (0, 0),
-            Step::Forward(ms) => (ms.min(lives_ms), signed(ms)),
-            Step::Backward(ms) => (0, -signed(ms)),
+            ClockJump::Steady => (0, 0),
+            ClockJump::Forward(ms) => (ms.min(lives_ms), signed(ms)),
+            ClockJump::Backward(ms) => (0, -signed(ms)),
         };
         Self { pause_ms, jump_ms, ahead_ms }
     }

@@ -18,9 +18,9 @@ const NUL: char = '\0';
 /// The latest time to live that Redis is given, ms; some thousand years.
 const PX_MAX: u64 = 100_000_000_000_000;
 
-/// What the sender of a batch knows.
+/// Knowledge of the sender of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct ServerKnowledge {
     /// The highest counter.
     pub(super) seen: u64,
     /// For how long a lease may live that Redis does not know of yet; 0 for none.
@@ -35,7 +35,7 @@ pub(super) struct Known {
 pub(super) struct Commit<'b> {
     batch: &'b Batch,
     keys: Vec<&'b Key>,
-    /// How many of the keys are locks; they come first.
+    /// Number of keys that are locks; they come first.
     locks: usize,
     places: HashMap<&'b Key, usize>,
 }
@@ -46,7 +46,8 @@ impl<'b> Commit<'b> {
     pub(super) fn new(batch: &'b Batch) -> Result<Self, StoreError> {
         let reads = || batch.groups.iter().flat_map(|group| &group.reads).map(|(key, _)| key);
         let is_lock = |key: &&Key| matches!(key, Key::Lock(_));
-        let (mut keys, mut places) = (Vec::new(), HashMap::new());
+        let mut keys = Vec::new();
+        let mut places = HashMap::new();
         let mut place = |key| {
             places.entry(key).or_insert_with(|| {
                 keys.push(key);
@@ -61,7 +62,13 @@ impl<'b> Commit<'b> {
     }
 
     /// The command in a lineage.
-    pub(super) fn command(&self, script: &Script, keys: &Keys, lineage: &str, known: Known) -> Cmd {
+    pub(super) fn command(
+        &self,
+        script: &Script,
+        keys: &Keys,
+        lineage: &str,
+        known: ServerKnowledge,
+    ) -> Cmd {
         let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
         let Keys { lineage: own, token, paused_for, lives_until, absent, clock_ahead, .. } = keys;
         let fixed = [own, token, paused_for, lives_until, absent, clock_ahead];
@@ -125,10 +132,10 @@ impl<'b> Commit<'b> {
         }
     }
 
-    /// What the script answered.
+    /// Decodes the reply of the script.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`] where that is no answer to this batch.
+    /// [`StoreError::Unknown`] if it is no reply to this batch.
     pub(super) fn read(&self, reply: Value) -> Result<Committed, StoreError> {
         self.committed(reply).ok_or_else(|| {
             StoreError::Unknown(
@@ -141,7 +148,8 @@ impl<'b> Commit<'b> {
 
     fn committed(&self, reply: Value) -> Option<Committed> {
         let mut fields = array(reply)?.into_iter();
-        let (base, now_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let base = number(fields.next()?)?;
+        let now_ms = number(fields.next()?)?;
         let mut groups: Vec<Result<(), Vec<Snapshot>>> = vec![Ok(()); self.batch.groups.len()];
         for refused in fields {
             let mut parts = array(refused)?.into_iter();
@@ -173,7 +181,7 @@ fn check(group: &Group) -> Result<(), StoreError> {
     Err(StoreError::Unavailable("a group of writes is malformed; nothing was done".to_owned()))
 }
 
-/// How many arguments a write takes.
+/// Returns the number of arguments of a write.
 fn length(write: &Write) -> usize {
     let change = match write.change {
         Change::Keep => 0,
@@ -204,7 +212,8 @@ fn put(command: &mut Cmd, version: Version, value: &[u8], lives_ms: Option<u64>)
 pub(super) fn records(keys: &[Key], reply: Value) -> Result<(Vec<Snapshot>, u64, u64), StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();
-        let (counter, now_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let counter = number(fields.next()?)?;
+        let now_ms = number(fields.next()?)?;
         let records = keys.iter().map(|key| snapshot(key, fields.next()?, fields.next()?));
         let records = records.collect::<Option<Vec<_>>>()?;
         fields.next().is_none().then_some((records, counter, now_ms))
@@ -219,9 +228,9 @@ pub(super) struct Beat {
     pub(super) now_ms: u64,
     /// The counter.
     pub(super) counter: u64,
-    /// How far the clock of Redis is ahead of the time.
+    /// Milliseconds by which the clock of Redis is ahead of the time of the records.
     pub(super) ahead_ms: i64,
-    /// What is left of a pause.
+    /// Rest of a pause, in milliseconds.
     pub(super) paused_ms: u64,
     /// For how long a lease of any server may live.
     pub(super) lives_ms: u64,
@@ -233,9 +242,11 @@ pub(super) struct Beat {
 pub(super) fn beat(reply: Value) -> Result<Beat, StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();
-        let (now_ms, counter) = (number(fields.next()?)?, number(fields.next()?)?);
+        let now_ms = number(fields.next()?)?;
+        let counter = number(fields.next()?)?;
         let Value::Int(ahead_ms) = fields.next()? else { return None };
-        let (paused_ms, lives_ms) = (number(fields.next()?)?, number(fields.next()?)?);
+        let paused_ms = number(fields.next()?)?;
+        let lives_ms = number(fields.next()?)?;
         let servers = fields.map(|server| text(server)?.parse().ok());
         let servers = servers.collect::<Option<Vec<_>>>()?;
         Some(Beat { now_ms, counter, ahead_ms, paused_ms, lives_ms, servers })
@@ -286,7 +297,8 @@ fn snapshot(key: &Key, value: Value, items: Value) -> Option<Snapshot> {
         return None;
     }
     value.drain(..HEADER);
-    let (key, version) = (key.clone(), Version(version));
+    let key = key.clone();
+    let version = Version(version);
     Some(Snapshot { key, version, base, value, items, shift_ms: 0 })
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn of(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
-        let prefix = prefix.of(namespace);
+        let prefix = prefix.for_namespace(namespace);
         let key = |name: &str| format!("{prefix}{name}");
         Self {
             lineage: key("lineage"),

@@ -31,7 +31,7 @@ use crate::store::redis::refusals::elsewhere;
 use crate::store::redis::rights::Needs;
 use lease::tokens;
 
-/// How records are kept; one namespace takes servers of one format. 0.1 had formats up to 3.
+/// Format of the records; one namespace takes servers of one format. 0.1 had formats up to 3.
 const FORMAT: u64 = 4;
 
 /// Verifies connections and keeps the lineage in force.
@@ -52,9 +52,9 @@ pub(super) struct LineageKeeper {
     current: RwLock<Option<(Arc<str>, u64)>>,
 }
 
-/// What this server knows.
+/// Lineage as this server knows it.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownLineage {
     seen: u64,
     mark: u64,
     floor: u64,
@@ -67,7 +67,7 @@ struct Known {
     limit_ms: u64,
 }
 
-/// What the script may do.
+/// Permission of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Look,
@@ -78,7 +78,7 @@ enum Mode {
 /// Outcome of the script.
 #[derive(Debug)]
 enum Verdict {
-    /// The lineage goes on.
+    /// The lineage continues.
     Same { id: String },
     /// A new one began: the counter was lifted, and no lease begins for so long, ms.
     New { id: String, counter: String, reason: String, paused_ms: u64 },
@@ -106,7 +106,7 @@ impl LineageKeeper {
         });
         Self {
             is_cluster: target.is_cluster(),
-            needs: Needs::of(target, keys.prefix()).and_replicas(replicas),
+            needs: Needs::new(target, keys.prefix()).and_replicas(replicas),
             keys: keys.clone(),
             scripts: scripts.clone(),
             counter_seen: counter_seen.clone(),
@@ -155,7 +155,7 @@ impl LineageKeeper {
         choice: Option<u64>,
         mode: Mode,
     ) -> Result<Verdict, String> {
-        let known = Known {
+        let known = KnownLineage {
             seen: self.counter_seen.load(Ordering::Relaxed),
             mark: self.guards.highest(),
             floor: tokens::restart_floor(self.clock.wall_ms()),
@@ -244,8 +244,9 @@ pub async fn init_fresh(
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
-    Needs::of(&target, keys.prefix()).check(&mut connection).await?;
-    let (is_cluster, known) = (target.is_cluster(), Known { choice, ..Known::default() });
+    Needs::new(&target, keys.prefix()).check(&mut connection).await?;
+    let is_cluster = target.is_cluster();
+    let known = KnownLineage { choice, ..KnownLineage::default() };
     match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
         Verdict::New { counter, .. } if counter == "0" => Ok(()),
         Verdict::New { counter, reason, .. } => Err(format!(
@@ -262,7 +263,7 @@ async fn judge_lineage(
     connection: &mut MultiplexedConnection,
     is_cluster: bool,
     keys: &Keys,
-    known: &Known,
+    known: &KnownLineage,
     mode: Mode,
 ) -> Result<Verdict, String> {
     let failed = |step: &str, error: ::redis::RedisError| match error.code().and_then(elsewhere) {
@@ -273,7 +274,9 @@ async fn judge_lineage(
     let info = info.map_err(|error| failed("INFO", error))?;
     let (run_id, replication_id) = identity(&info, is_cluster)?;
     let script = Script::new("lineage.lua", include_str!("lineage.lua"));
-    let (lineage, token, meta) = (&keys.lineage, &keys.token, &keys.meta);
+    let lineage = &keys.lineage;
+    let token = &keys.token;
+    let meta = &keys.meta;
     let mut command = script.call_once(&[
         lineage,
         token,

@@ -1,10 +1,10 @@
-//! How far the clock of Redis is from our monotonic one, and whether it has jumped.
+//! Offset of the clock of Redis from our monotonic one, and its jumps.
 
 /// A clock may drift by one part in so many without having jumped.
 const DRIFT: u64 = 2_000;
 
-/// What one look at the clock of Redis tells: the difference lies between the two bounds, because
-/// Redis read its clock after the question was sent and before the answer came.
+/// Result of one probe of the clock of Redis: the difference lies between the two bounds, because
+/// Redis read its clock after the request was sent and before the reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offset {
     low_ms: i64,
@@ -13,9 +13,9 @@ pub(super) struct Offset {
     at_ms: u64,
 }
 
-/// What became of the clock of Redis between two looks.
+/// Change of the clock of Redis between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ClockJump {
     /// Nothing.
     Steady,
     /// It went ahead of time by at most so much, ms.
@@ -35,15 +35,15 @@ impl Offset {
         }
     }
 
-    /// What happened since `before`, where a difference of `limit_ms` is no jump.
-    pub(super) fn since(self, before: Self, limit_ms: u64) -> Step {
+    /// Returns the change since `before`; a difference of `limit_ms` is no jump.
+    pub(super) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
         let allowed = signed(limit_ms + self.at_ms.saturating_sub(before.at_ms) / DRIFT);
         if self.low_ms - before.high_ms > allowed {
-            Step::Forward(self.high_ms.abs_diff(before.low_ms))
+            ClockJump::Forward(self.high_ms.abs_diff(before.low_ms))
         } else if before.low_ms - self.high_ms > allowed {
-            Step::Backward(before.high_ms.abs_diff(self.low_ms))
+            ClockJump::Backward(before.high_ms.abs_diff(self.low_ms))
         } else {
-            Step::Steady
+            ClockJump::Steady
         }
     }
 
@@ -69,20 +69,20 @@ mod tests {
     fn a_jump_is_told_from_a_slow_answer() {
         let before = Offset::measured(REDIS, 1_000, 1_002);
         for (redis_ms, sent, heard, step) in [
-            (REDIS + 5_000, 6_000, 6_002, Step::Steady),
+            (REDIS + 5_000, 6_000, 6_002, ClockJump::Steady),
             // The answer, or the question, took four seconds.
-            (REDIS + 5_000, 6_000, 10_000, Step::Steady),
-            (REDIS + 9_000, 6_000, 10_000, Step::Steady),
-            (REDIS + 5_900, 6_000, 6_002, Step::Steady),
-            (REDIS + 8_600_000, 6_000, 6_002, Step::Forward(8_595_002)),
-            (REDIS - 3_595_000, 6_000, 6_002, Step::Backward(3_600_004)),
-            (REDIS + 6_100, 6_000, 6_002, Step::Forward(1_102)),
+            (REDIS + 5_000, 6_000, 10_000, ClockJump::Steady),
+            (REDIS + 9_000, 6_000, 10_000, ClockJump::Steady),
+            (REDIS + 5_900, 6_000, 6_002, ClockJump::Steady),
+            (REDIS + 8_600_000, 6_000, 6_002, ClockJump::Forward(8_595_002)),
+            (REDIS - 3_595_000, 6_000, 6_002, ClockJump::Backward(3_600_004)),
+            (REDIS + 6_100, 6_000, 6_002, ClockJump::Forward(1_102)),
         ] {
             let now = Offset::measured(redis_ms, sent, heard);
             let found = now.since(before, 1_000);
             match (found, step) {
-                (Step::Forward(found), Step::Forward(wanted))
-                | (Step::Backward(found), Step::Backward(wanted)) => {
+                (ClockJump::Forward(found), ClockJump::Forward(wanted))
+                | (ClockJump::Backward(found), ClockJump::Backward(wanted)) => {
                     assert!(found.abs_diff(wanted) <= 4, "{found} {wanted}");
                 }
                 (found, step) => assert_eq!(found, step, "{redis_ms} {sent} {heard}"),
@@ -92,9 +92,10 @@ mod tests {
 
     #[test]
     fn clocks_that_drift_apart_in_a_day_have_not_jumped() {
-        let (before, day) = (Offset::measured(REDIS, 0, 1), 86_400_000);
+        let before = Offset::measured(REDIS, 0, 1);
+        let day = 86_400_000;
         let now = Offset::measured(REDIS + day + 4_000, day, day + 1);
-        assert_eq!(now.since(before, 1_000), Step::Steady);
+        assert_eq!(now.since(before, 1_000), ClockJump::Steady);
     }
 
     #[test]

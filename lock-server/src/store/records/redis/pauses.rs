@@ -1,4 +1,4 @@
-//! What is reported of pauses, in which no lease begins.
+//! Reports of pauses, in which no lease begins.
 
 use std::sync::atomic::AtomicU64;
 

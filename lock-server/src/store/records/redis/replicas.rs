@@ -1,18 +1,18 @@
-//! No caller is told of a grant that too few replicas have.
+//! Confirmation of grants by replicas: a grant is acknowledged only if enough replicas have it.
 //!
-//! A failover loses what the new master did not have yet. WAIT tells how many replicas have what its
-//! connection has written, and blocks that connection until there are enough; so it has a link of its
-//! own here, on which nobody else's commands stand behind it. What WAIT waits for is the last write of
-//! its connection. That is a small write right in front of it, in the same pipeline: made after the
-//! grants that it vouches for, so a replica that has it has them. A repeat that wrote nothing and a
-//! connection that is new are waited for like any other. One pipeline vouches for everybody who came
-//! before it left.
+//! A failover loses what the new master did not have yet. WAIT returns how many replicas have what
+//! its connection has written, and blocks that connection until there are enough; so it has its own
+//! link here, on which no other commands wait behind it. WAIT waits for the last write of its
+//! connection. That is a small write right in front of it, in the same pipeline: made after the
+//! grants that it confirms, so a replica that has it has them. A retry that wrote nothing and a new
+//! connection are waited for like any other. One pipeline confirms every grant made before it was
+//! sent.
 //!
-//! Replicas alone do not vouch for the order of tokens behind sentinels: a sentinel that was cut off
-//! with an old master points replicas of the new one back to it, for a moment, and they acknowledge
-//! what it writes. So the sentinels are asked afterwards, and more than half of them must name the
-//! master that granted. None of them goes back to an old master by itself: where a later one was used
-//! before, most of them name that one.
+//! Behind sentinels, replicas alone do not confirm the order of tokens: a sentinel that was
+//! partitioned with an old master points replicas of the new one back to it, for a moment, and they
+//! acknowledge its writes. So the sentinels are queried afterwards, and more than half of them must
+//! name the master that granted. None of them returns to an old master by itself: once a later one
+//! was used, most of them name that one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ use super::keys::Keys;
 use super::millis;
 use crate::store::records::Confirmed;
 
-/// Which replicas must have a grant before it is acknowledged.
+/// Replicas that must have a grant before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaOptions {
-    /// How many; 0 waits for none.
+    /// Number of replicas; 0 waits for none.
     pub count: u32,
-    /// How long they may take.
+    /// Time-out of their acknowledgement.
     pub timeout: Duration,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Replicas {
     tasks: Tasks,
     /// The highest token that is known to be with enough replicas.
     acknowledged: AtomicU64,
-    /// How often it was asked for.
+    /// Number of confirmations requested.
     tickets: AtomicU64,
     last: Mutex<Last>,
 }
@@ -118,7 +118,8 @@ impl Replicas {
         let reply_timeout = link.reply_timeout + options.timeout;
         let link = LinkOptions { reply_timeout, ..link };
         let link = RedisLink::start(target.clone(), link, verifier, &kit.tasks).await?;
-        let (followed, health) = (link.clone(), kit.health.clone());
+        let followed = link.clone();
+        let health = kit.health.clone();
         let stop = kit.tasks.shutdown_token();
         kit.tasks.spawn(async move {
             stop.run_until_cancelled(follow(&followed, &health)).await;
@@ -140,7 +141,7 @@ impl Replicas {
     /// Waits until enough replicas have everything that was written in `lineage` before this call.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the question to whoever asks next.
+    /// If dropped, the next caller sends the query.
     pub(super) async fn confirm(&self, lineage: Option<&str>) -> Confirmed {
         let shortfall = self.have(lineage.unwrap_or_default()).await.err();
         let token = self.acknowledged.load(Ordering::Relaxed);
@@ -171,7 +172,8 @@ impl Replicas {
     /// they need not wait for replicas when such a lease is renewed there.
     fn acknowledge(&self, lineage: &str, counter: u64) {
         self.acknowledged.fetch_max(counter, Ordering::Relaxed);
-        let (link, write) = (self.grants.clone(), self.write(lineage));
+        let link = self.grants.clone();
+        let write = self.write(lineage);
         self.tasks.spawn(async move {
             // The next WAIT writes it as well.
             let _ = link.call(&write).await;

@@ -1,16 +1,17 @@
-//! What this server knows of the time at Redis, and for how long leases may live that it knows of.
+//! Time at Redis as this server knows it, and the bound on the life of its leases.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use service_kit::clock::Clock;
 
-use super::offset::{Offset, Step};
+use super::offset::{ClockJump, Offset};
 use crate::store::StoreError;
 
 /// A clock may be slower than another by one part in so many.
 const DRIFT: u64 = 2_000;
 
-/// How far the bound in Redis is set ahead, at least, so that equal leases need few writes, ms.
+/// Distance by which the bound in Redis is set ahead, at least, so that equal leases need few
+/// writes, in milliseconds.
 const AHEAD_MS: u64 = 1_000;
 
 /// Whatever Redis shows.
@@ -22,18 +23,18 @@ pub(super) struct StoreTime {
     clock: Arc<dyn Clock>,
     /// By how much the clocks may move against each other before that counts as a jump.
     limit_ms: u64,
-    state: Mutex<State>,
+    state: Mutex<TimeState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TimeState {
     /// A time that Redis showed, and when its reply was read by our clock.
     anchor: Option<(u64, u64)>,
-    /// How far the clock of Redis is from ours, as it was last looked at.
+    /// Offset of the clock of Redis from ours at the last probe.
     offset: Option<Offset>,
-    /// How often that was.
+    /// Number of probes.
     looks: u64,
-    /// How far the clock of Redis is known to be ahead of the time of the records.
+    /// Known distance of the clock of Redis ahead of the time of the records, in milliseconds.
     ahead_ms: Option<i64>,
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
@@ -48,7 +49,7 @@ impl StoreTime {
         Self { clock, limit_ms, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TimeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,16 +93,16 @@ impl StoreTime {
         self.state().latest_ms(now_ms, self.limit_ms)
     }
 
-    /// How often the clock of Redis was looked at.
+    /// Returns the number of probes.
     pub(super) fn looks(&self) -> u64 {
         self.state().looks
     }
 
-    /// What a look at the clock tells: how far it is from ours, and whether it jumped since the last look.
-    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, Step) {
+    /// Evaluates a probe: the offset of the clock from ours, and its jump since the last probe.
+    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, ClockJump) {
         let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
         let before = self.state().offset;
-        (offset, before.map_or(Step::Steady, |before| offset.since(before, self.limit_ms)))
+        (offset, before.map_or(ClockJump::Steady, |before| offset.since(before, self.limit_ms)))
     }
 
     /// From now on: Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
@@ -113,19 +114,19 @@ impl StoreTime {
         state.read(shown_ms, sent_ms, now_ms);
     }
 
-    /// Whether a jump was corrected since the last look.
+    /// Returns whether a jump was corrected since the last probe.
     pub(super) fn is_corrected(&self, ahead_ms: i64) -> bool {
         self.state().ahead_ms.is_some_and(|before_ms| before_ms != ahead_ms)
     }
 
     /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was corrected
     /// since the last look, by this server or by another one.
-    pub(super) fn corrected(&self, ahead_ms: i64) -> Step {
+    pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
-            0 => Step::Steady,
-            jump_ms if jump_ms > 0 => Step::Forward(jump_ms.unsigned_abs()),
-            jump_ms => Step::Backward(jump_ms.unsigned_abs()),
+            0 => ClockJump::Steady,
+            jump_ms if jump_ms > 0 => ClockJump::Forward(jump_ms.unsigned_abs()),
+            jump_ms => ClockJump::Backward(jump_ms.unsigned_abs()),
         }
     }
 
@@ -193,7 +194,7 @@ impl StoreTime {
     }
 }
 
-impl State {
+impl TimeState {
     fn read(&mut self, shown_ms: u64, sent_ms: u64, now_ms: u64) {
         if shown_ms >= self.at(now_ms) || shown_ms < self.at(sent_ms) {
             self.anchor = Some((shown_ms, now_ms));
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(time.now_ms(), 50_099);
         assert_eq!(time.latest_ms(), 51_100);
         let (offset, step) = time.compare(3_600_000, 1_100);
-        assert_eq!(step, Step::Forward(3_549_900));
+        assert_eq!(step, ClockJump::Forward(3_549_900));
         time.believe(offset, 3_600_000, 1_100);
         assert_eq!((time.now_ms(), time.looks()), (3_600_000, 2));
     }

@@ -1,4 +1,4 @@
-//! What must be true of any history, kept apart from how the machine works.
+//! Invariants of any history, independent of the implementation.
 
 use fence_protocol::SessionId;
 
@@ -13,11 +13,11 @@ pub(super) struct Live {
     pub(super) request: Acquire,
     pub(super) token: Token,
     pub(super) until_ms: u64,
-    /// Nobody has shown yet that the grant arrived.
+    /// No retry or renewal has shown yet that the grant arrived.
     pub(super) handed: bool,
 }
 
-/// A place in a queue, and all locks that its request waits for.
+/// An entry in a queue, and all locks that its request waits for.
 #[derive(Clone, Debug)]
 struct Place {
     lock: u8,
@@ -30,21 +30,21 @@ pub(super) struct Oracle {
     pub(super) last_token: u64,
     /// In the order of their grants.
     lives: Vec<Live>,
-    /// Places that are closed for a while: lock, mode, until when, token.
+    /// Lock-delays: lock, mode, end, token.
     closed: Vec<(u8, Mode, u64, Token)>,
-    /// How long the delay after each token's lease is.
+    /// Lock-delay after each token's lease.
     delays: Vec<(Token, u64)>,
-    /// In the order of their coming.
+    /// In the order of arrival.
     places: Vec<Place>,
-    /// Which step ended which lease.
+    /// Lock, lease and the step that ended it.
     ended: Vec<(u8, LeaseId, u64)>,
     steps: u64,
-    /// Which lease of an owner was taken over by another life of it, a lock.
+    /// Lock, lease and owner that another incarnation took over.
     taken_over: Vec<(u8, LeaseId, Owner, Option<Owner>)>,
     superseding: Option<LeaseId>,
-    /// How many sessions an owner has begun, until when the last one lives, and whether it is blocked.
+    /// Of each owner: number of sessions begun, expiry of the last one, and whether it is blocked.
     pub(super) sessions: [(u128, u64, bool); 3],
-    /// Which locks a granted request for several had asked for.
+    /// Locks that a granted request for several named.
     groups: Vec<(LeaseId, Vec<u8>)>,
 }
 
@@ -53,7 +53,7 @@ impl Oracle {
         self.lives.iter().find(|live| live.lock == lock && live.request.lease_id == lease_id)
     }
 
-    /// Who holds a lock until when, in the order of the grants.
+    /// Returns the leases of a lock and their expiry, in the order of the grants.
     pub(super) fn held(&self, lock: u8) -> Vec<(LeaseId, u64)> {
         let of_lock = self.lives.iter().filter(|live| live.lock == lock);
         of_lock.map(|live| (live.request.lease_id, live.until_ms)).collect()
@@ -64,7 +64,7 @@ impl Oracle {
         of_lock.map(|(_, _, until_ms, _)| until_ms - now_ms).max()
     }
 
-    /// Whether somebody holds this token, or its place is closed.
+    /// Returns whether a live lease or a lock-delay has this token.
     pub(super) fn has_token(&self, token: Token) -> bool {
         self.lives.iter().any(|live| live.token == token)
             || self.closed.iter().any(|(_, _, _, theirs)| *theirs == token)
@@ -82,7 +82,7 @@ impl Oracle {
         self.queue_of(lock).any(|place| place.request.lease_id == lease_id)
     }
 
-    /// What a lock is in use as.
+    /// Returns the kind that a lock is in use as.
     pub(super) fn kind(&self, lock: u8) -> Option<Kind> {
         let mut modes = self.modes(lock);
         let waits = self.queue_of(lock).map(|place| place.request.mode);
@@ -92,14 +92,14 @@ impl Oracle {
         Some(kind)
     }
 
-    /// The modes of what is live and closed.
+    /// Returns the modes of live leases and lock-delays.
     fn modes(&self, lock: u8) -> Vec<Mode> {
         let live = self.lives.iter().filter(|live| live.lock == lock);
         let closed = self.closed.iter().filter(|(on, ..)| *on == lock);
         live.map(|live| live.request.mode).chain(closed.map(|(_, mode, ..)| *mode)).collect()
     }
 
-    /// Whether a lease of this mode would break nothing.
+    /// Returns whether a lease of this mode is compatible with them.
     fn admits(&self, lock: u8, mode: Mode) -> bool {
         let modes = self.modes(lock);
         match mode {
@@ -115,7 +115,7 @@ impl Oracle {
         self.queue_of(lock).next().is_none() && self.admits(lock, mode)
     }
 
-    /// L1, L2, L3 and the order of the queue, for one grant.
+    /// Checks L1, L2, L3 and the order of the queue for one grant.
     pub(super) fn grant(
         &mut self,
         now_ms: u64,
@@ -142,7 +142,10 @@ impl Oracle {
         match self.queue_of(lock).position(|place| place.request.lease_id == grant.lease_id) {
             Some(place) => assert_eq!(place, 0, "first come, first served"),
             None => {
-                assert!(own || self.queue_of(lock).next().is_none(), "nobody overtakes the queue");
+                assert!(
+                    own || self.queue_of(lock).next().is_none(),
+                    "a request overtook the queue"
+                );
             }
         }
         self.places.retain(|p| p.lock != lock || p.request.lease_id != grant.lease_id);
@@ -156,21 +159,21 @@ impl Oracle {
         self.lives.push(Live { lock, request, token: grant.token, until_ms, handed });
     }
 
-    /// Whether the end of this lease is one of the last eight of its lock, in whatever order those
-    /// of one step came.
+    /// Returns whether the end of this lease is one of the last eight of its lock, in whatever
+    /// order those of one step came.
     fn remembers(&self, lock: u8, lease_id: LeaseId) -> bool {
         let own = self.ended.iter().rev().find(|(on, id, _)| (*on, *id) == (lock, lease_id));
         let Some((_, _, step)) = own else { return false };
         self.ended.iter().filter(|(on, _, at)| *on == lock && at >= step).count() <= 8
     }
 
-    /// The last session that an owner has begun.
+    /// Returns the last session that an owner has begun.
     pub(super) fn session(&self, owner: usize) -> SessionId {
         let number = self.sessions[owner].0 * 3 + owner as u128;
         SessionId::new(uuid_of(number + 3)).unwrap()
     }
 
-    /// A session was renewed or ended: all its leases with it.
+    /// Renews or ends a session, and all its leases with it.
     pub(super) fn session_lives_until(&mut self, owner: usize, until_ms: u64) {
         self.sessions[owner].1 = until_ms;
         let session = self.session(owner);
@@ -181,12 +184,13 @@ impl Oracle {
         }
     }
 
-    /// A request takes the place of a live exclusive lease, if it did: only of the same owner's, and of
-    /// the named lease or another life that was not itself taken over.
+    /// Applies a takeover, if the request made one: only from a lease of the same owner, and only
+    /// from the named lease or another incarnation that was not itself taken over.
     pub(super) fn supersede(&mut self, now_ms: u64, lock: u8, request: &Acquire) {
         let exclusive = |live: &&Live| live.lock == lock && live.request.mode == Mode::Exclusive;
         let Some(before) = self.lives.iter().find(exclusive).cloned() else { return };
-        let (before, owner) = (before.request, &request.owner);
+        let before = before.request;
+        let owner = &request.owner;
         if before.lease_id == request.lease_id {
             return;
         }
@@ -211,12 +215,13 @@ impl Oracle {
         self.superseding = Some(request.lease_id);
     }
 
-    /// A lease ends, or an id that has none is ended; `silent` where its holder did not say so.
+    /// Ends a lease, or an id without one; `silent` if the holder did not release it.
     pub(super) fn end(&mut self, now_ms: u64, lock: u8, lease_id: LeaseId, silent: bool) {
         self.steps += 1;
         if let Some(live) = self.live(lock, lease_id).cloned() {
             self.lives.retain(|l| l.lock != lock || l.request.lease_id != lease_id);
-            let (mode, delay_ms) = (live.request.mode, live.request.lock_delay_ms);
+            let mode = live.request.mode;
+            let delay_ms = live.request.lock_delay_ms;
             if silent && delay_ms > 0 {
                 self.closed.push((lock, mode, now_ms + delay_ms, live.token));
                 self.delays.push((live.token, delay_ms));
@@ -227,7 +232,7 @@ impl Oracle {
         self.ended.push((lock, lease_id, self.steps));
     }
 
-    /// All that is due ends in one step.
+    /// Ends everything that is due in one step.
     pub(super) fn expire(&mut self, now_ms: u64) {
         self.closed.retain(|(_, _, until_ms, _)| *until_ms > now_ms);
         let due: Vec<_> =
@@ -240,7 +245,8 @@ impl Oracle {
         self.steps = step;
     }
 
-    /// The process starts anew: whoever waited is gone, and all that runs has its full time again.
+    /// Restarts the process: the waiters are gone, and live leases and sessions have their full
+    /// time again.
     pub(super) fn restart(&mut self, now_ms: u64) {
         self.places.clear();
         for session in &mut self.sessions {
@@ -259,19 +265,19 @@ impl Oracle {
         }
     }
 
-    /// A request takes its places.
+    /// Adds the queue entries of a request.
     pub(super) fn queue(&mut self, parts: &[Acquire]) {
         let locks: Vec<u8> = parts.iter().map(|part| number(&part.lock)).collect();
         for part in parts {
             let lock = number(&part.lock);
             assert!(!self.waits(lock, part.lease_id), "two places in one queue");
-            assert!(self.live(lock, part.lease_id).is_none(), "whoever holds does not wait");
+            assert!(self.live(lock, part.lease_id).is_none(), "a holder waits");
             self.places.push(Place { lock, request: part.clone(), locks: locks.clone() });
             let _ = self.kind(lock);
         }
     }
 
-    /// A waiter leaves all of its queues.
+    /// Removes a waiter from all of its queues.
     pub(super) fn leave(&mut self, lock: u8, lease_id: LeaseId) {
         let is_it = |place: &&Place| place.lock == lock && place.request.lease_id == lease_id;
         let Some(locks) = self.places.iter().find(is_it).map(|place| place.locks.clone()) else {
@@ -280,7 +286,7 @@ impl Oracle {
         self.places.retain(|p| p.request.lease_id != lease_id || !locks.contains(&p.lock));
     }
 
-    /// The locks of the request that this id waits or waited with.
+    /// Returns the locks of the request that this id waits or waited with.
     pub(super) fn asked_for(&self, lock: u8, lease_id: LeaseId) -> Vec<u8> {
         let waits = self.queue_of(lock).find(|place| place.request.lease_id == lease_id);
         let granted = self.groups.iter().rev();
@@ -289,13 +295,13 @@ impl Oracle {
         locks.or_else(|| Some(granted.next()?.1.clone())).unwrap_or_else(|| vec![lock])
     }
 
-    /// A lock and the id of the request for several that was granted last in its turn.
+    /// Returns a lock and the id of the request for several that was granted last from the queue.
     pub(super) fn last_group(&self) -> Option<(u8, LeaseId)> {
         let group = self.groups.iter().rfind(|(_, locks)| locks.len() > 1);
         group.map(|(lease_id, locks)| (locks[0], *lease_id))
     }
 
-    /// Nobody listens for the answer: grants that nobody has heard of go, all or none.
+    /// Withdraws a request: unreceived grants are rolled back, all or none.
     pub(super) fn withdraw(&mut self, now_ms: u64, locks: &[u8], lease_id: LeaseId) {
         self.leave(locks[0], lease_id);
         let live: Vec<_> = locks.iter().filter_map(|lock| self.live(*lock, lease_id)).collect();
@@ -306,7 +312,7 @@ impl Oracle {
         }
     }
 
-    /// Which leases a revocation ends; `None` where it is refused.
+    /// Returns the leases that a revocation ends; `None` if it is refused.
     pub(super) fn revoke(
         &mut self,
         now_ms: u64,
@@ -328,18 +334,19 @@ impl Oracle {
     }
 
     pub(super) fn delivered(&mut self, now_ms: u64, delivery: &Delivery) {
-        let (lock, lease_id) = (number(&delivery.lock), delivery.lease_id);
+        let lock = number(&delivery.lock);
+        let lease_id = delivery.lease_id;
         let first = match &delivery.result {
             Ok(first) => first,
             Err(why) => {
                 let why = if let StoreError::Part { refusal, .. } = why { refusal } else { why };
-                assert!(!matches!(why, StoreError::Unavailable(_)), "nobody is named: {why}");
+                assert!(!matches!(why, StoreError::Unavailable(_)), "no holder is named: {why}");
                 self.leave(lock, lease_id);
                 return;
             }
         };
         if self.live(lock, lease_id).is_some() {
-            // Whoever waited and took over is told in both places.
+            // A waiter that took over gets both replies.
             assert_eq!(self.live(lock, lease_id).unwrap().token, first.token);
             return;
         }
@@ -354,8 +361,8 @@ impl Oracle {
         }
     }
 
-    /// The front of every queue has to wait, for this lock or another of its own.
-    pub(super) fn nobody_waits_for_nothing(&self) {
+    /// Checks that the front of every queue has to wait, for this lock or another of its request.
+    pub(super) fn every_front_has_to_wait(&self) {
         for lock in 0..LOCKS {
             let Some(front) = self.queue_of(lock).next() else { continue };
             let lease_id = front.request.lease_id;

@@ -66,7 +66,8 @@ fn others(round: &Round) -> Vec<(LeaseId, HolderInfo, usize)> {
 
 /// That the id is somebody else's, or has ended.
 fn refusal(round: &Round) -> Option<Decision> {
-    let (mut owners, mut ends) = (Vec::new(), Vec::new());
+    let mut owners = Vec::new();
+    let mut ends = Vec::new();
     for (_, reply) in round.replies() {
         match reply {
             NodeReply::Conflict { owner } => owners.push(owner.clone()),

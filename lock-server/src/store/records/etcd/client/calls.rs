@@ -65,7 +65,7 @@ impl EtcdClient {
             self.call(GRANT, &LeaseGrant { ttl_s, id }, Effect::Harmless).await;
         match granted {
             Ok(reply) => Ok(u64::try_from(reply.ttl_s).unwrap_or(0)),
-            // The id is random and ours, so it is an earlier try that was not heard of.
+            // The id is random and ours: an earlier attempt whose reply was lost has created it.
             Err(error) if error.is_lease_there() => Ok(ttl_s),
             Err(error) => Err(error),
         }
@@ -84,7 +84,8 @@ impl EtcdClient {
         let mut asked: FuturesUnordered<_> = (0..self.endpoint_count())
             .map(|endpoint| self.call_at(endpoint, KEEPALIVE, &request))
             .collect();
-        let (mut is_gone, mut reasons) = (false, Vec::new());
+        let mut is_gone = false;
+        let mut reasons = Vec::new();
         while let Some(answer) = asked.next().await {
             match answer.map(|reply: LeaseReply| reply.ttl_s > 0) {
                 Ok(true) => return Ok(true),

@@ -30,13 +30,13 @@ use super::verdict::shortened;
 
 /// Length of what stands before a message: whether it is compressed, and its length.
 const ENVELOPE: usize = 5;
-/// How much a member may send of one reply before it is read, in bytes, and on one connection.
+/// Bytes of one reply, and of one connection, that a member may send before they are read.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// How often a ping is sent while a reply or a watch is awaited. etcd takes one every 5 s by default
+/// Interval of pings while a reply or a watch is awaited. etcd takes one every 5 s by default
 /// (`--grpc-keepalive-min-time`).
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// How long the reply to a ping may take.
+/// Time-out of the reply to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call of etcd's API.
@@ -53,7 +53,7 @@ pub(super) struct Member {
     connect_timeout: Duration,
     timeout: Duration,
     connections: Mutex<HashMap<Id, Connection>>,
-    /// Whether it has ever replied in gRPC.
+    /// The member has replied in gRPC before.
     is_proven: AtomicBool,
 }
 
@@ -159,7 +159,8 @@ impl Member {
         if let Some(refused) = self.refusal(&response) {
             return Err(refused);
         }
-        let (body, buffer) = (response.into_body(), BytesMut::new());
+        let body = response.into_body();
+        let buffer = BytesMut::new();
         Ok(Replies { body, buffer, message_bytes_max: bytes_max, _user: user })
     }
 
@@ -325,7 +326,8 @@ impl Member {
 
     /// What the head of a reply says that has no messages.
     fn refusal(&self, response: &Response<RecvStream>) -> Option<Raw> {
-        let (status, headers) = (response.status(), response.headers());
+        let status = response.status();
+        let headers = response.headers();
         let is_grpc = headers
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));

@@ -20,7 +20,7 @@ const PATH: Path = "/etcdserverpb.KV/Txn";
 const REFUSES: Said = Said::Status(5, "etcdserver: requested lease not found");
 const IS_FULL: Said = Said::Status(8, "etcdserver: mvcc: database space exceeded");
 
-/// What a member replies to every request.
+/// Reply of a member to every request.
 #[derive(Clone, Copy)]
 enum Said {
     /// An empty message, which is one of any kind.
@@ -93,7 +93,8 @@ async fn reply(said: Said) -> Result<Response<ReplyBody>, Infallible> {
 fn client(members: &[&Fake]) -> EtcdClient {
     let addresses: Vec<&str> = members.iter().map(|member| &*member.address).collect();
     let target = format!("etcd://{}", addresses.join(",")).parse().unwrap();
-    let (connect, reply) = (Duration::from_secs(5), Duration::from_millis(300));
+    let connect = Duration::from_secs(5);
+    let reply = Duration::from_millis(300);
     EtcdClient::new(&target, &StoreLogin::default(), connect, reply).unwrap()
 }
 
@@ -103,7 +104,8 @@ async fn ask(client: &EtcdClient, effect: Effect) -> Result<TxnReply, CallError>
 
 #[tokio::test]
 async fn what_one_member_refuses_another_may_have_done() {
-    let (silent, refusing) = (member(Said::Silence).await, member(REFUSES).await);
+    let silent = member(Said::Silence).await;
+    let refusing = member(REFUSES).await;
     let gone = client(&[&silent, &refusing]);
     let outcome = ask(&gone, Effect::Compared).await;
     assert!(matches!(&outcome, Err(CallError::Unknown(why)) if why.contains("lease not found")));
@@ -117,7 +119,8 @@ async fn what_one_member_refuses_another_may_have_done() {
 /// etcd says so of what it did, too, where the quota was passed meanwhile.
 #[tokio::test]
 async fn a_full_etcd_may_have_done_what_it_refuses() {
-    let (silent, full) = (member(Said::Silence).await, member(IS_FULL).await);
+    let silent = member(Said::Silence).await;
+    let full = member(IS_FULL).await;
     let outcome = ask(&client(&[&full]), Effect::Compared).await;
     assert!(matches!(&outcome, Err(CallError::Full(why)) if why.contains("NOSPACE")));
     let outcome = ask(&client(&[&silent, &full]), Effect::Compared).await;
@@ -128,7 +131,8 @@ async fn a_full_etcd_may_have_done_what_it_refuses() {
 
 #[tokio::test]
 async fn a_connection_is_kept_until_a_reply_is_late() {
-    let (well, silent) = (member(Said::Empty).await, member(Said::Silence).await);
+    let well = member(Said::Empty).await;
+    let silent = member(Said::Silence).await;
     let client = client(&[&well, &silent]);
     for _ in 0..3 {
         ask(&client, Effect::Compared).await.unwrap();
@@ -155,7 +159,8 @@ async fn a_connection_that_a_member_closes_loses_nothing() {
 
 #[tokio::test]
 async fn a_reply_that_is_none_of_etcds_leaves_it_open() {
-    let (gone, broken) = (member(Said::Http(404)).await, member(Said::Http(502)).await);
+    let gone = member(Said::Http(404)).await;
+    let broken = member(Said::Http(502)).await;
     let outcome = ask(&client(&[&gone]), Effect::Compared).await;
     assert!(matches!(outcome, Err(CallError::Down(why)) if why.contains("is it an etcd?")));
     let outcome = ask(&client(&[&broken]), Effect::Compared).await;

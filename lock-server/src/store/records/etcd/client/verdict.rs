@@ -1,10 +1,10 @@
-//! What an answer that is no success means for the request. Everything here is without I/O.
+//! Meaning of an unsuccessful reply for the request. Pure: no I/O.
 
 use http::StatusCode;
 
 use super::channel::Raw;
 
-/// How much of a foreign text is passed on, in bytes.
+/// Longest foreign text that is passed on, in bytes.
 const TEXT_MAX: usize = 200;
 
 /// The codes of gRPC that are needed.
@@ -19,7 +19,7 @@ mod code {
     pub(super) const UNAUTHENTICATED: u32 = 16;
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// etcd took it and said no: nothing was done, here or at any other member.
@@ -129,7 +129,7 @@ mod tests {
         judge(code, message, Some("locks"))
     }
 
-    /// What may have been done is never told as not done.
+    /// An operation that may have been carried out is never reported as not done.
     #[test]
     fn lost_leaders_leave_it_open() {
         for message in [

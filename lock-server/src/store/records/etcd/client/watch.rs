@@ -30,7 +30,8 @@ impl EtcdClient {
         &self,
         range: &Range,
     ) -> Result<WatchStream, CallError> {
-        let (key, range_end) = (range.begin.clone(), range.end.clone());
+        let key = range.begin.clone();
+        let range_end = range.end.clone();
         let create = WatchCreate { key, range_end, filters: vec![NO_DELETE] };
         let request = WatchRequest { create: Some(create) };
         let (member, replies) = self.open_stream(WATCH, &request, MESSAGE_BYTES_MAX).await?;

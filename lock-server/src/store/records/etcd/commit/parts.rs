@@ -1,4 +1,4 @@
-//! Which groups go into which transaction, by what etcd takes. Everything here is without I/O.
+//! Assignment of groups to transactions, by the limits of etcd. Pure: no I/O.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use crate::store::records::{Change, Group, Key, Version, Write};
 /// steps stay below the 128 steps that etcd takes by default (`--max-txn-ops`), which it counts along
 /// each path.
 pub(in crate::store::records::etcd) const WIDTH: usize = 30;
-/// How many groups one transaction has.
+/// Most groups of one transaction.
 const GROUPS_MAX: usize = WIDTH * WIDTH;
-/// How many conditions or steps a group has that is sent with others.
+/// Most conditions or steps of a group that is sent with others.
 pub(super) const SMALL: usize = 60;
-/// How many conditions a group has that is sent alone.
+/// Most conditions of a group that is sent alone.
 pub(super) const LARGE: usize = 90;
-/// How many records the driver decides together: two conditions each.
+/// Most records that the driver decides together: two conditions each.
 pub(in crate::store::records::etcd) const READS_MAX: usize = 40;
 /// About how many bytes a transaction has. etcd takes 1.5 MiB by default (`--max-request-bytes`).
 const BYTES_MAX: usize = 1_000_000;
 /// About how many bytes a step has beside keys and values.
 const STEP_BYTES: usize = 32;
 
-/// How large a group is.
+/// Size of a group.
 struct Size {
     width: usize,
     bytes: usize,

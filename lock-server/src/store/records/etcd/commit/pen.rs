@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Done, Draft, LOST_MAX, Outcome, half_done};
+use super::{Done, Draft, GroupOutcome, LOST_MAX, half_done};
 use crate::store::StoreError;
 use crate::store::records::etcd::client::CallError;
 use crate::store::records::etcd::lineage::Occasion;
 use crate::store::records::etcd::offset::Doubt;
 use crate::store::records::etcd::wire::{Header, KeyValue, Txn, TxnReply};
-use crate::store::records::etcd::{Inner, PEN_LIVES_S, offset, store_error, txn};
+use crate::store::records::etcd::{EtcdInner, PEN_LIVES_S, offset, store_error, txn};
 use crate::store::records::{Change, Group, Key, Version};
 
 /// The key that says what this server committed last.
@@ -30,7 +30,7 @@ impl Pen {
     }
 }
 
-impl Inner {
+impl EtcdInner {
     /// The last commit of this server as it is written; written anew where it is not known.
     pub(super) async fn take_pen(&self, pen: &mut Pen) -> Result<String, StoreError> {
         if let Some(value) = &pen.value {
@@ -44,14 +44,15 @@ impl Inner {
         let put = txn::put_on(&self.keys.pen(self.writer), value.as_bytes(), pen.lease);
         let txn = Txn { success: vec![put], ..Txn::default() };
         self.client.run(&txn).await.map_err(store_error)?;
-        // What was sent before compares what is overwritten now, and is never done any more.
+        // Earlier transactions compare the value that is overwritten now, and can never be carried
+        // out.
         pen.lost.clear();
         pen.value = Some(value.clone());
         Ok(value)
     }
 
-    /// Notes a transaction that was committed by the revision of `header`: the counter before its tokens,
-    /// and why those are in doubt.
+    /// Records a transaction that was committed by the revision of `header`: the counter before its
+    /// tokens, and why those are suspect.
     pub(super) fn wrote(
         &self,
         pen: &mut Pen,
@@ -93,7 +94,8 @@ impl Inner {
         self.lineage.saw(&reply.header);
         let cluster_id = reply.header.cluster_id;
         let mut found = reply.ranges().map(|range| range.kvs.into_iter().next());
-        let (meta, last) = (found.next().flatten(), found.next().flatten());
+        let meta = found.next().flatten();
+        let last = found.next().flatten();
         if let Some(last) = &last
             && last.value == draft.next.as_bytes()
         {
@@ -169,7 +171,7 @@ impl Inner {
         let found = self.read_raw(&keys, header.revision).await;
         let (found, _) = found.map_err(|error| half_done(&error))?;
         let mut found = found.into_iter();
-        let mut outcomes: Vec<Option<Outcome>> = draft.groups.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<GroupOutcome>> = draft.groups.iter().map(|_| None).collect();
         for at in &draft.sent {
             let group = draft.groups[*at];
             let records: Vec<Vec<KeyValue>> = found.by_ref().take(group.reads.len()).collect();

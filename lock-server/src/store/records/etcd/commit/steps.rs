@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::parts::{LARGE, SMALL, WIDTH};
-use super::{Draft, Outcome};
+use super::{Draft, GroupOutcome};
 use crate::store::StoreError;
-use crate::store::records::etcd::Inner;
+use crate::store::records::etcd::EtcdInner;
 use crate::store::records::etcd::txn::{self, branched};
 use crate::store::records::etcd::value::Header;
-use crate::store::records::etcd::wire::{Compare, Step, Txn, TxnReply};
+use crate::store::records::etcd::wire::{Compare, Txn, TxnReply, TxnStep};
 use crate::store::records::{Change, Group, Key, Version, Write};
 
-impl Inner {
+impl EtcdInner {
     /// The transaction; `None` where a record that had to be read first has changed.
     pub(super) async fn txn_of(
         &self,
@@ -20,7 +20,8 @@ impl Inner {
         lease: u64,
         now_ms: u64,
     ) -> Result<Option<Txn>, StoreError> {
-        let (keys, offset) = (&self.keys, draft.known.meta.offset);
+        let keys = &self.keys;
+        let offset = draft.known.meta.offset;
         let mut steps = Vec::with_capacity(draft.sent.len());
         for at in &draft.sent {
             let group = draft.groups[*at];
@@ -68,7 +69,7 @@ impl Inner {
     }
 
     /// Reads a lock with its items, or a session without.
-    pub(in crate::store::records::etcd) fn get(&self, key: &Key) -> Step {
+    pub(in crate::store::records::etcd) fn get(&self, key: &Key) -> TxnStep {
         match key {
             Key::Lock(_) => txn::get_all(&self.keys.whole(key)),
             Key::Session(_) => txn::get(&self.keys.record(key)),
@@ -80,16 +81,19 @@ impl Inner {
         write: &Write,
         is_absent: bool,
         (offset, at_ms): (u64, u64),
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<TxnStep>,
     ) {
-        let (keys, key) = (&self.keys, &write.key);
+        let keys = &self.keys;
+        let key = &write.key;
         match &write.change {
             // Items belong to a record.
             Change::Keep | Change::Remove if is_absent => return,
             Change::Keep => {}
             Change::Remove => return steps.extend(self.removal(key)),
             Change::Put { version, value, lives_ms } => {
-                let (version, writer, lives_ms) = (*version, self.writer, *lives_ms);
+                let version = *version;
+                let writer = self.writer;
+                let lives_ms = *lives_ms;
                 let header = Header { version, offset, writer, at_ms, lives_ms };
                 steps.push(txn::put(&keys.record(key), &header.with(value)));
             }
@@ -104,7 +108,7 @@ impl Inner {
     }
 
     /// Removes a record with its items.
-    pub(in crate::store::records::etcd) fn removal(&self, key: &Key) -> Vec<Step> {
+    pub(in crate::store::records::etcd) fn removal(&self, key: &Key) -> Vec<TxnStep> {
         let keys = &self.keys;
         match key {
             Key::Lock(_) => vec![txn::delete_all(&keys.whole(key))],
@@ -130,9 +134,13 @@ impl Inner {
         Ok(Some(compare))
     }
 
-    pub(super) fn outcomes_of(&self, draft: &Draft<'_>, reply: TxnReply) -> Vec<Option<Outcome>> {
+    pub(super) fn outcomes_of(
+        &self,
+        draft: &Draft<'_>,
+        reply: TxnReply,
+    ) -> Vec<Option<GroupOutcome>> {
         let now_ms = self.now_ms();
-        let mut outcomes: Vec<Option<Outcome>> = draft.groups.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<GroupOutcome>> = draft.groups.iter().map(|_| None).collect();
         let is_branched = draft.sent.len() > WIDTH;
         let mut replies: Vec<TxnReply> = reply.txns().collect();
         if is_branched {

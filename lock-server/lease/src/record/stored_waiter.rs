@@ -1,4 +1,4 @@
-//! A waiter as engines keep it: an item of the record, named by its place in the queue.
+//! Stored form of a waiter: an item of the record, named by its queue position.
 
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use serde::{Deserialize, Serialize};
@@ -7,12 +7,12 @@ use super::stored::{StoredMode, is_zero};
 use super::{GroupId, Reading, Waiter};
 use crate::{Acquire, Mode, Takeover};
 
-/// The name of the item at a place: names are in the order of the places.
+/// Returns the name of the item at a queue position: names sort like positions.
 pub fn place_name(place: u64) -> String {
     format!("{place:016x}")
 }
 
-/// The place that an item is named by.
+/// Parses the queue position from the name of an item.
 pub fn place_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16)
 }
@@ -60,7 +60,7 @@ struct StoredGroup {
 }
 
 impl StoredWaiter {
-    /// A waiter as an engine keeps it; with the parts of its group.
+    /// Encodes a waiter with the parts of its group.
     pub fn new(waiter: &Waiter, parts: Option<&[(LockName, Mode)]>) -> Self {
         let Acquire { lease_id, owner, ttl, wait_ms, metadata, min_token, .. } = &waiter.request;
         let stored = |(lock, mode): &(LockName, Mode)| (lock.clone(), (*mode).into());
@@ -86,7 +86,7 @@ impl StoredWaiter {
         }
     }
 
-    /// The waiter as it is read, and the parts of its group.
+    /// Decodes the waiter and the parts of its group.
     pub fn read(
         self,
         lock: &LockName,

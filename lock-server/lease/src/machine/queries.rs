@@ -1,4 +1,4 @@
-//! What can be read of the locks.
+//! Read-only queries: one lock, and pages of locks.
 
 use std::ops::Bound;
 
@@ -10,7 +10,7 @@ use crate::ListQuery;
 use crate::record::Record;
 
 impl Machine {
-    /// Holder, queue and history of one lock.
+    /// Returns the holders, queue and history of one lock.
     pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
         self.tick(now_ms);
         let Some(record) = self.records.get_mut(lock) else {
@@ -22,7 +22,7 @@ impl Machine {
         record.reply(lock, now_ms)
     }
 
-    /// A page of locks that are held, or closed for a while.
+    /// Returns a page of locks that are held, or in a lock-delay.
     pub fn list(&mut self, now_ms: u64, query: &ListQuery) -> LockPage {
         self.tick(now_ms);
         let from = match &query.after {

@@ -1,4 +1,4 @@
-//! Waiters leave their queues before their turn.
+//! Departures of waiters before they are granted, and roll-back of grants.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
@@ -15,8 +15,8 @@ pub(super) struct Left {
 }
 
 impl Machine {
-    /// Lets the waiter with this id leave the lock's queue and, where it is one of a group, the
-    /// others leave theirs.
+    /// Removes the waiter with this id from the lock's queue and, if it belongs to a group, the
+    /// group from its other queues.
     pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Left> {
         let place = self.records.get(lock)?.position(lease_id)?;
         let waiter = self.leave_place(lock, place)?;
@@ -24,7 +24,7 @@ impl Machine {
         Some(Left { waiter, group })
     }
 
-    /// Lets the waiter at a place of the lock's queue leave it.
+    /// Removes the waiter at an index of the lock's queue.
     pub(super) fn leave_place(&mut self, lock: &LockName, place: usize) -> Option<Waiter> {
         let mut record = self.take_out(lock)?;
         let waiter = record.queue.remove(place);
@@ -35,8 +35,8 @@ impl Machine {
         waiter
     }
 
-    /// Tells a request that has left why it gets nothing.
-    pub(super) fn tell(&mut self, lock: &LockName, left: &Left, refusal: StoreError) {
+    /// Replies to a request that has left its queue with a refusal.
+    pub(super) fn refuse_waiter(&mut self, lock: &LockName, left: &Left, refusal: StoreError) {
         match &left.group {
             None => self.deliver(lock, &left.waiter, Err(refusal)),
             Some(group) => {
@@ -46,9 +46,10 @@ impl Machine {
         }
     }
 
-    /// The patience of a waiter is over.
-    pub(super) fn give_up(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        // Asked before it leaves: then the others of its queues move up, and are served after this.
+    /// Times a waiter out.
+    pub(super) fn time_out(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
+        // Found before the waiter leaves: then the others of its queues move up, and are served
+        // after this.
         let group = self.records.get(lock).and_then(|record| {
             let place = record.position(lease_id)?;
             record.queue.get(place)?.group
@@ -58,32 +59,33 @@ impl Machine {
         let Some(left) = self.leave(lock, lease_id) else { return };
         if let Some(record) = self.records.get(&in_the_way) {
             let held = self.held(now_ms, record);
-            self.tell(&in_the_way, &left, held);
+            self.refuse_waiter(&in_the_way, &left, held);
         } else {
-            // A request that can be served waits in a pause alone.
-            let text = "nobody holds the lock; repeat the request".to_owned();
+            // A request that can be served waits only during a pause.
+            let text = "no lease holds the lock; retry the request".to_owned();
             let paused = self.pause_left_ms(now_ms).map(|left_ms| StoreError::Paused { left_ms });
-            self.tell(&in_the_way, &left, paused.unwrap_or(StoreError::Unavailable(text)));
+            self.refuse_waiter(&in_the_way, &left, paused.unwrap_or(StoreError::Unavailable(text)));
         }
     }
 
-    /// The waiter behind this id is gone: see [`withdraw_all`](Self::withdraw_all).
+    /// Withdraws a request for one lock: see [`withdraw_all`](Self::withdraw_all).
     pub fn withdraw(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
         self.withdraw_all(now_ms, std::slice::from_ref(lock), lease_id);
     }
 
-    /// The waiter behind this id is gone: it leaves the queues of the locks that it asked for, or
-    /// the grants that were handed to it are taken back.
+    /// Withdraws the request of a client that has disconnected: it leaves the queues of its locks,
+    /// or the grants made to it from the queue are rolled back.
     ///
-    /// Grants of which somebody has asked for one again, or renewed it, stay all: their holder has
-    /// them. An id that only waited is not remembered as ended, so that whoever lost a connection
-    /// may wait again.
+    /// If a retry or a renewal has received one of the grants, all of them stay: their holder has
+    /// them. An id that only waited is not remembered as ended, so that a client that lost its
+    /// connection may wait again.
     pub fn withdraw_all(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) {
         self.roll_back_own(now_ms, locks, lease_id);
     }
 
-    /// As [`withdraw_all`](Self::withdraw_all), of grants that were never acknowledged: the id is not
-    /// remembered as ended, so that it may ask again. Returns whether nothing of it lives.
+    /// Rolls back grants that were never acknowledged, like [`withdraw_all`](Self::withdraw_all),
+    /// but without remembering the id as ended, so that it may be retried. Returns whether no lease
+    /// of it lives.
     pub fn roll_back(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
         let is_rolled_back = self.roll_back_own(now_ms, locks, lease_id);
         if is_rolled_back {
@@ -103,21 +105,21 @@ impl Machine {
         let is_own = locks.iter().filter_map(live).all(|holder| holder.deliverer == own);
         if is_own {
             for lock in locks {
-                self.take_back(now_ms, lock, lease_id);
+                self.roll_back_one(now_ms, lock, lease_id);
             }
         }
         self.pass_on(now_ms);
         is_own
     }
 
-    fn take_back(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
-        // A place that its client has moved to another server is that server's.
+    fn roll_back_one(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
+        // A waiter whose client has moved to another server belongs to that server.
         let server = self.server();
         let place = self.records.get(lock).and_then(|record| {
             record.queue.iter().find(|waiter| waiter.request.lease_id == lease_id)
         });
         if place.is_some_and(|waiter| waiter.server == server) {
-            // Its caller is gone, so that no refusal is delivered.
+            // Its caller has disconnected: no refusal is delivered.
             drop(self.leave(lock, lease_id));
         }
         let Some(mut record) = self.take_out(lock) else { return };

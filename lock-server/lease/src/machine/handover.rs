@@ -1,14 +1,14 @@
-//! A lock passes on to those who wait, in the step that made room for them.
+//! Hand-over of a lock to its waiters, in the transition that made room for them.
 
 use fence_protocol::LockName;
 
 use super::Machine;
-use super::granting::Way;
+use super::grants::GrantRoute;
 use crate::record::{Record, Waiter};
 
 impl Machine {
-    /// Serves the queues that this step has made room in, until nobody can be served any more. Every
-    /// step ends with it.
+    /// Serves the queues that this transition has made room in, until no waiter can be served.
+    /// Every transition ends with it.
     pub(super) fn pass_on(&mut self, now_ms: u64) {
         if self.is_view() || self.pause_left_ms(now_ms).is_some() {
             self.passing.clear();
@@ -28,7 +28,7 @@ impl Machine {
             let Some(waiter) = record.queue.pop_front_if(|front| front.group.is_none()) else {
                 break;
             };
-            self.hand(now_ms, &lock, &mut record, waiter);
+            self.grant_to_waiter(now_ms, &lock, &mut record, waiter);
         }
         let front = record.queue.front().filter(|_| record.may_pass_on(&self.limits));
         let group = front.and_then(|front| front.group);
@@ -38,22 +38,28 @@ impl Machine {
         }
     }
 
-    /// Hands the lock to a waiter that has left the queue for it.
-    fn hand(&mut self, now_ms: u64, lock: &LockName, record: &mut Record, waiter: Waiter) {
+    /// Grants the lock to a waiter that has left the queue for it.
+    fn grant_to_waiter(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        record: &mut Record,
+        waiter: Waiter,
+    ) {
         self.forget_waiter(lock, &waiter);
         let result = match self.check_session(now_ms, &waiter.request, 1) {
             Err(refusal) => Err(refusal),
             Ok(()) => {
                 let waited_ms = now_ms.saturating_sub(waiter.since_ms);
-                let way = Way::Handed { waited_ms, server: waiter.server };
+                let route = GrantRoute::FromQueue { waited_ms, server: waiter.server };
                 let request = waiter.request.clone();
-                self.grant(now_ms, lock, record, request, way)
+                self.grant(now_ms, lock, record, request, route)
             }
         };
         self.deliver(lock, &waiter, result);
     }
 
-    /// Whether nobody waits who could be served: what is true after every step.
+    /// Returns whether no waiter could be served: `true` after every transition.
     pub(super) fn is_served(&self, lock: &LockName) -> bool {
         let Some(record) = self.records.get(lock) else { return true };
         let Some(front) = record.queue.front() else { return true };

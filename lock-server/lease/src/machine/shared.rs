@@ -1,9 +1,9 @@
-//! Several servers share a namespace: each has a machine that holds what it knows of some locks, and
-//! commits what the machine makes of it where nothing has changed meanwhile.
+//! Namespaces that several servers share: each server has a machine with the locks that it has
+//! loaded, and commits its decisions if nothing has changed meanwhile.
 //!
-//! A lock is loaded together with the sessions of its leases and waiters and with the other locks of
-//! the groups in its queue: see [`Machine::related`]. What is not loaded counts as absent, and the
-//! commit shows whether it is.
+//! A lock is loaded together with the sessions of its leases and waiters and with the other locks
+//! of the groups in its queue: see [`Machine::related`]. A record that is not loaded counts as
+//! absent, and the commit verifies that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,49 +15,49 @@ use super::{Alarm, Machine};
 use crate::record::{Record, Waiter};
 use crate::{Limits, Mode, NoSession, Session};
 
-/// What a server of several remembers for its next commit.
+/// State that one of several servers collects for its next commit.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     server: u32,
     alive: Option<Alive>,
-    /// Highest token whose grant the engine has confirmed; `None` where it confirms none.
+    /// Highest token whose grant the engine has confirmed; `None` if it confirms none.
     pub(super) confirmed: Option<u64>,
-    /// No lease begins before this moment; 0 for no pause.
+    /// No lease begins before this time; 0 without a pause.
     pub(super) paused_until_ms: u64,
-    /// It is looked at alone: see [`Machine::view`].
+    /// Read-only: see [`Machine::view`].
     is_view: bool,
-    /// Places of queues that were taken, changed or left.
+    /// Queue entries that were added, changed or removed.
     places: BTreeMap<LockName, BTreeSet<u64>>,
-    /// What was bound to sessions, or is bound no more.
+    /// Leases and waiters that were bound to sessions or released from them.
     bonds: BTreeMap<SessionId, Bonds>,
-    /// Locks that changed for one request, and change together or not at all.
+    /// Locks that changed for one request, and must be committed together.
     together: Vec<Vec<LockName>>,
-    /// What is not known any more, because nothing of it matters.
+    /// Records that were dropped because they hold nothing of importance.
     forgotten: Vec<Related>,
 }
 
-/// The servers that lived at a moment.
+/// Servers that lived at a point in time.
 #[derive(Debug)]
 struct Alive {
     at_ms: u64,
     servers: BTreeSet<u32>,
 }
 
-/// What became of the bonds of a session: none where the lease or the request is gone.
+/// Changes to the bonds of a session: `None` if the lease or the request has ended.
 pub type Bonds = BTreeMap<(LockName, LeaseId), Option<Bond>>;
 
-/// How something is bound to a session.
+/// Kind of bond to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bond {
     /// A live lease.
     Held,
-    /// A request that waits.
+    /// A waiting request.
     Waits,
-    /// It ended with its session, which names it until it is forgotten.
+    /// Ended with its session, which names it until it is forgotten.
     Ended,
 }
 
-/// What has to be known beside a lock.
+/// A record that has to be loaded beside a lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Related {
     /// Another lock.
@@ -67,7 +67,7 @@ pub enum Related {
 }
 
 impl Machine {
-    /// A machine of one of several servers, which knows nothing yet.
+    /// Creates the machine of one of several servers, with nothing loaded.
     pub fn shared(counter: u64, limits: Limits, server: u32) -> Self {
         let mut machine = Self::new(counter, limits);
         machine.last_group = u64::from(server) << 32;
@@ -75,8 +75,8 @@ impl Machine {
         machine
     }
 
-    /// A machine to read from: what is loaded is shown as it stands at a time, and nothing passes on
-    /// to those who wait, because the other locks of their requests may not be loaded.
+    /// Creates a read-only machine: it shows the loaded records as of a time, and serves no queue,
+    /// because the other locks of the waiting requests may not be loaded.
     pub fn view(limits: Limits) -> Self {
         let mut machine = Self::shared(0, limits, 0);
         machine.sharing = Some(Sharing { is_view: true, ..Sharing::default() });
@@ -91,19 +91,20 @@ impl Machine {
         self.sharing.is_some()
     }
 
-    /// Whether this machine decides, as one of several that do.
+    /// Returns whether this machine decides, as one of several.
     pub(super) fn is_of_several(&self) -> bool {
         self.is_shared() && !self.is_view()
     }
 
-    /// The number of this server; 0 where it is the only one.
+    /// Returns the number of this server; 0 if it is the only one.
     pub(super) fn server(&self) -> u32 {
         self.sharing.as_ref().map_or(0, |sharing| sharing.server)
     }
 
-    /// The servers that lived at a moment, or later. Waiters of others are passed over, and grants that
-    /// others had not received are taken back, unless they came after it: a server is listed before it
-    /// takes its first request. Returns the servers that lived before and have died.
+    /// Sets the servers that lived at `at_ms` or later. Waiters of other servers are skipped, and
+    /// grants that those had not received are rolled back, unless they are newer: a server is
+    /// listed before it takes its first request. Returns the servers that lived before and have
+    /// died.
     pub fn set_alive(&mut self, at_ms: u64, servers: BTreeSet<u32>) -> Vec<u32> {
         let Some(sharing) = &mut self.sharing else { return Vec::new() };
         let before = sharing.alive.replace(Alive { at_ms, servers: servers.clone() });
@@ -111,21 +112,21 @@ impl Machine {
         before.difference(&servers).copied().collect()
     }
 
-    /// Whether the server that something depends on since a moment has died.
+    /// Returns whether a server that an entry has depended on since `since_ms` has died.
     fn has_died(&self, server: u32, since_ms: u64) -> bool {
         let Some(sharing) = self.sharing.as_ref() else { return false };
         let Some(alive) = &sharing.alive else { return false };
         server != sharing.server && since_ms < alive.at_ms && !alive.servers.contains(&server)
     }
 
-    /// Nothing is known of a record any more, and nothing of it is to be written.
+    /// Drops a record without writing it.
     pub(super) fn note_forgotten(&mut self, what: Related) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forgotten.push(what);
         }
     }
 
-    /// The records of which nothing is known any more since the last call.
+    /// Takes the records that were dropped since the last call.
     pub fn take_forgotten(&mut self) -> Vec<Related> {
         self.sharing
             .as_mut()
@@ -133,7 +134,7 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// Renewals, places and confirmations are news to the other servers alone.
+    /// Marks a change (renewal, queue entry, confirmation) that only other servers need.
     pub(super) fn note_for_others(&mut self, lock: &LockName) {
         if self.is_shared() {
             self.dirty.insert(lock.clone());
@@ -158,13 +159,13 @@ impl Machine {
         }
     }
 
-    /// The moment of the check whether a waiter has timed out.
+    /// Returns the time at which the waiter's time-out is checked.
     pub(super) fn patience_ms(&self, waiter: &Waiter) -> u64 {
         waiter.patience_ms(self.server())
     }
 
-    /// The places of a lock's queue that changed since the last call: who has it now, if anybody, and
-    /// the parts of the waiter's group.
+    /// Takes the queue entries of a lock that changed since the last call: the waiter, if the entry
+    /// exists, and the parts of its group.
     #[expect(clippy::type_complexity, reason = "a place, its waiter, and that waiter's group")]
     pub fn take_places(
         &mut self,
@@ -180,19 +181,19 @@ impl Machine {
         places.into_iter().flatten().map(|place| (place, waiter(place))).collect()
     }
 
-    /// What became of bonds since the last call.
+    /// Takes the changes to bonds since the last call.
     pub fn take_bonds(&mut self) -> BTreeMap<SessionId, Bonds> {
         self.sharing.as_mut().map(|sharing| std::mem::take(&mut sharing.bonds)).unwrap_or_default()
     }
 
-    /// A request for several locks was granted, or has left their queues.
+    /// Records that a request for several locks was granted or has left their queues.
     pub(super) fn note_together(&mut self, parts: &[(LockName, Mode)]) {
         if let Some(sharing) = self.sharing.as_mut().filter(|_| parts.len() > 1) {
             sharing.together.push(parts.iter().map(|(lock, _)| lock.clone()).collect());
         }
     }
 
-    /// Locks that changed for one request since the last call.
+    /// Takes the sets of locks that changed for one request since the last call.
     pub fn take_together(&mut self) -> Vec<Vec<LockName>> {
         self.sharing
             .as_mut()
@@ -200,7 +201,7 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// What has to be known beside a lock that is loaded.
+    /// Returns the records that have to be known beside a loaded lock.
     pub fn related(&self, lock: &LockName) -> Vec<Related> {
         let Some(record) = self.records.get(lock) else { return Vec::new() };
         let held = record.holders.iter().filter_map(|holder| holder.session);
@@ -212,8 +213,8 @@ impl Machine {
         sessions.chain(locks).collect()
     }
 
-    /// The locks that [`tick`](Self::tick) would look at. What is known beside them has to be true still
-    /// where the outcome is committed.
+    /// Returns the locks that [`tick`](Self::tick) would change. Their related records must be
+    /// current when the result is committed.
     pub fn due_locks(&self, now_ms: u64) -> Vec<LockName> {
         let due = self.alarms.iter().take_while(|(at_ms, ..)| *at_ms <= now_ms);
         let mut locks: Vec<LockName> = due.map(|(_, lock, _)| lock.clone()).collect();
@@ -221,37 +222,39 @@ impl Machine {
         locks
     }
 
-    /// Whether [`tick`](Self::tick) would look at more than the [locks that are due](Self::due_locks).
+    /// Returns whether [`tick`](Self::tick) would change more than the [locks that are
+    /// due](Self::due_locks).
     pub fn is_more_due(&self, now_ms: u64) -> bool {
         let session_ms = self.sessions.next_alarm_ms();
         let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
         !self.passing.is_empty() || is_due(session_ms) || is_due(self.paused_until_ms())
     }
 
-    /// Whether anything is loaded of a lock.
+    /// Returns whether a record of the lock is loaded.
     pub fn knows(&self, lock: &LockName) -> bool {
         self.records.contains_key(lock)
     }
 
-    /// The moment from which on a lease of a lock has ended that no session keeps. A place that opens
-    /// meanwhile changes no decision for the worse.
+    /// Returns the earliest expiry of a lease that is not bound to a session. A lock-delay that
+    /// ends meanwhile makes no decision unsafe.
     pub fn holds_until_ms(&self, lock: &LockName) -> u64 {
         let holders = self.records.get(lock).into_iter().flat_map(|record| record.holders.iter());
         let unbound = holders.filter(|holder| holder.session.is_none());
         unbound.map(|holder| holder.expires_at_ms).min().unwrap_or(u64::MAX)
     }
 
-    /// The moment from which on a session has ended, unless it is renewed.
+    /// Returns the time at which a session has ended, unless it is renewed; `u64::MAX` for an ended
+    /// one.
     pub fn session_holds_until_ms(&self, id: SessionId) -> u64 {
         self.session_ends_at_ms(id).unwrap_or(u64::MAX)
     }
 
-    /// When a live session ends unless it is renewed.
+    /// Returns the time at which a live session ends unless it is renewed.
     pub fn session_ends_at_ms(&self, id: SessionId) -> Option<u64> {
         self.sessions.ends_at_ms(id)
     }
 
-    /// Forgets what is known of a lock, without changing it.
+    /// Unloads a lock, without changing it.
     pub fn forget(&mut self, lock: &LockName) {
         let Some(mut record) = self.take_out(lock) else { return };
         for waiter in std::mem::take(&mut record.queue) {
@@ -272,7 +275,7 @@ impl Machine {
         }
         for holder in record.holders.iter() {
             if let Some(id) = holder.session {
-                self.sessions.let_go(id, lock, holder.lease_id);
+                self.sessions.unbind(id, lock, holder.lease_id);
             }
             self.forget_bond(holder.session, lock, holder.lease_id);
         }
@@ -284,7 +287,7 @@ impl Machine {
         self.passing.retain(|other| other != lock);
     }
 
-    /// What was decided of a bond does not count.
+    /// Drops the decision on a bond.
     fn forget_bond(&mut self, session: Option<SessionId>, lock: &LockName, lease_id: LeaseId) {
         let Some((id, sharing)) = session.zip(self.sharing.as_mut()) else { return };
         if let Some(bonds) = sharing.bonds.get_mut(&id) {
@@ -292,8 +295,8 @@ impl Machine {
         }
     }
 
-    /// Replaces what is known of a lock by what was read: the record with its queue, and the parts of
-    /// the groups in it.
+    /// Replaces the loaded state of a lock: the record with its queue, and the parts of the groups
+    /// in it.
     pub fn load(
         &mut self,
         now_ms: u64,
@@ -324,15 +327,15 @@ impl Machine {
         self.restore(now_ms, lock, record);
     }
 
-    /// Replaces what is known of a session by what was read. Where it takes no lease any more, its
-    /// waiting requests are refused.
+    /// Replaces the loaded state of a session. If it takes no new lease, its waiting requests are
+    /// refused.
     pub fn load_session(&mut self, now_ms: u64, id: SessionId, session: Option<Session>) {
         let retention_ms = self.limits.ended_retention_ms;
         self.sessions.load(id, session, retention_ms);
         self.refuse_waiters(now_ms, id);
     }
 
-    /// Adds what is bound to a session.
+    /// Adds bonds to a session.
     pub fn bind(&mut self, id: SessionId, bonds: Vec<(LockName, LeaseId, Bond)>) {
         for (lock, lease_id, bond) in bonds {
             match bond {
@@ -343,22 +346,22 @@ impl Machine {
         }
     }
 
-    /// The counter goes back to where it was before a batch that was not committed, and of which
-    /// nothing is known any more.
-    pub fn take_tokens_back(&mut self, counter: u64) {
+    /// Rolls the counter back to its value before a batch that was not committed, and whose records
+    /// are unloaded.
+    pub fn roll_back_counter(&mut self, counter: u64) {
         if self.is_shared() {
             self.counter = counter;
         }
     }
 
-    /// Forgets what is known of a session, without changing it.
+    /// Unloads a session, without changing it.
     pub fn forget_session(&mut self, id: SessionId) {
         self.forget_events(&Related::Session(id));
         self.sessions.load(id, None, self.limits.ended_retention_ms);
     }
 
-    /// Ends what is bound to sessions that have ended and what dead servers have not received, and lets
-    /// their waiters leave the front of the queue: before anything is decided on a lock.
+    /// Ends leases whose sessions have ended and grants that dead servers have not received, and
+    /// removes their waiters from the front of the queue. Runs before any decision on a lock.
     pub fn settle_for_others(&mut self, now_ms: u64, lock: &LockName) {
         let Some(record) = self.records.get(lock) else { return };
         let over = record.holders.iter().filter_map(|holder| {
@@ -375,7 +378,7 @@ impl Machine {
             && let Some(mut record) = self.take_out(lock)
         {
             for lease_id in lost {
-                // No client knows of it, so nothing has to wait for its lock-delay.
+                // No client knows of the grant, so no request has to wait for its lock-delay.
                 if let Some(holder) = record.holders.get_mut(lease_id) {
                     holder.lock_delay_ms = 0;
                 }
@@ -383,7 +386,7 @@ impl Machine {
             }
             for (lease_id, at_ms) in over {
                 let reason = EndReason::SessionEnded;
-                // It is live, so it ends.
+                // The lease is live, so it ends.
                 let _ = self.close(at_ms, lock, &mut record, lease_id, reason, None);
             }
             record.closed.retain(|closed| closed.until_ms > now_ms);
@@ -396,7 +399,7 @@ impl Machine {
         self.pass_on(now_ms);
     }
 
-    /// Refuses the waiters of a lock whose sessions take no lease any more.
+    /// Refuses the waiters of a lock whose sessions take no new lease.
     fn refuse_unserved(&mut self, now_ms: u64, lock: &LockName) {
         let Some(record) = self.records.get(lock) else { return };
         let refusal = |waiter: &Waiter| {
@@ -405,13 +408,13 @@ impl Machine {
                 None => NoSession::Unknown,
                 Some(session) => session.serves(now_ms).err()?,
             };
-            Some((waiter.request.lease_id, why.of(id)))
+            Some((waiter.request.lease_id, why.refusal(id)))
         };
         let refused: Vec<_> = record.queue.iter().filter_map(refusal).collect();
         for (lease_id, why) in refused {
-            // One of a group leaves with the first of them.
+            // The parts of a group leave with the first of them.
             if let Some(left) = self.leave(lock, lease_id) {
-                self.tell(lock, &left, why);
+                self.refuse_waiter(lock, &left, why);
             }
         }
     }
@@ -421,7 +424,7 @@ impl Machine {
         self.has_died(front.server, front.since_ms).then_some(front.request.lease_id)
     }
 
-    /// The tokens above `counter` were taken, each `by` above what the machine thought.
+    /// Raises the tokens above `counter` by `by`, as the commit has issued them.
     pub fn lift_tokens(&mut self, locks: &[LockName], counter: u64, by: u64) {
         if by == 0 {
             return;
@@ -438,7 +441,7 @@ impl Machine {
     }
 }
 
-/// A token that was decided on above `counter`, as it was taken.
+/// Returns a token as the commit issued it: one decided above `counter` is raised by `by`.
 pub fn lift(token: Token, counter: u64, by: u64) -> Token {
     if token.get() <= counter {
         return token;

@@ -1,26 +1,26 @@
-//! One lock is asked for: it is granted, or the request waits, or it is refused.
+//! Acquire of one lock: it is granted, queued or refused.
 
 use fence_protocol::{LockName, Token};
 
 use super::answers::known_answer;
-use super::sharing::Bond;
+use super::shared::Bond;
 use super::{Alarm, Machine, Reply, limit};
 use crate::record::{Holder, Record, Waiter};
 use crate::takeover::{Verdict, verdict};
 use crate::tokens;
 use crate::{Acquire, Grant, StoreError};
 
-/// How a grant comes about.
+/// Route by which a grant reaches its client.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
-    /// In the answer to its own request, which waited for so long before.
-    Answered { waited_ms: u64 },
-    /// In the turn of its queue, to a waiter of a server.
-    Handed { waited_ms: u64, server: u32 },
+pub(super) enum GrantRoute {
+    /// In the reply to its own request, which waited `waited_ms` before.
+    InReply { waited_ms: u64 },
+    /// To a waiter of `server`, when the queue reached it.
+    FromQueue { waited_ms: u64, server: u32 },
 }
 
-impl Way {
-    pub(super) const AT_ONCE: Self = Self::Answered { waited_ms: 0 };
+impl GrantRoute {
+    pub(super) const AT_ONCE: Self = Self::InReply { waited_ms: 0 };
 }
 
 impl Machine {
@@ -38,7 +38,7 @@ impl Machine {
         reply
     }
 
-    /// Whether there is a record of the lock, or room for one.
+    /// Checks that there is a record of the lock, or room for one.
     pub(super) fn check_room(&self, lock: &LockName) -> Result<(), StoreError> {
         let most = self.limits.locks;
         if self.records.len() < most || self.records.contains_key(lock) {
@@ -91,7 +91,7 @@ impl Machine {
         }
         let is_open = record.is_open_to(request.mode, &self.limits);
         if is_open && paused_ms.is_none() {
-            return Reply::Done(self.grant(now_ms, lock, record, request, Way::AT_ONCE));
+            return Reply::Done(self.grant(now_ms, lock, record, request, GrantRoute::AT_ONCE));
         }
         if request.wait_ms == 0 {
             let is_takeover = matches!(verdict(record, &request), Verdict::Supersede(_));
@@ -117,27 +117,29 @@ impl Machine {
         }
         let until_ms = now_ms + request.wait_ms;
         self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
-        let (place, server) = (record.next_place(), self.server());
+        let place = record.next_place();
+        let server = self.server();
         let waiter = Waiter { request, group: None, place, server, since_ms: now_ms, until_ms };
-        self.stand(record, waiter);
+        self.push_waiter(record, waiter);
         Reply::Queued
     }
 
-    /// Puts a waiter at the end of the queue.
-    pub(super) fn stand(&mut self, record: &mut Record, waiter: Waiter) {
+    /// Appends a waiter to the queue.
+    pub(super) fn push_waiter(&mut self, record: &mut Record, waiter: Waiter) {
         self.note_place(&waiter.request.lock, waiter.place);
         if waiter.server == self.server() {
             self.waiters += 1;
         }
         if let Some(id) = waiter.request.session {
-            let (lock, lease_id) = (&waiter.request.lock, waiter.request.lease_id);
+            let lock = &waiter.request.lock;
+            let lease_id = waiter.request.lease_id;
             self.sessions.wait(id, lock, lease_id);
             self.note_bond(id, lock, lease_id, Some(Bond::Waits));
         }
         record.queue.push_back(waiter);
     }
 
-    /// The same id again: it keeps its place, and gets the new patience at this server.
+    /// Keeps the queue position of a retry, and sets its new time-out at this server.
     fn wait_longer(
         &mut self,
         now_ms: u64,
@@ -165,11 +167,14 @@ impl Machine {
         lock: &LockName,
         record: &mut Record,
         request: Acquire,
-        way: Way,
+        route: GrantRoute,
     ) -> Result<Grant, StoreError> {
         let token: Token =
             tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
-        debug_assert!(record.admits(request.mode, &self.limits), "{lock}: no place for a grant");
+        debug_assert!(
+            record.admits(request.mode, &self.limits),
+            "{lock}: the record does not admit a grant"
+        );
         self.counter = token.get();
         let session = request.session.and_then(|id| self.sessions.get(id));
         let ttl = session.map_or(request.ttl, |session| session.ttl);
@@ -178,9 +183,11 @@ impl Machine {
             self.sessions.hold(id, lock, request.lease_id);
             self.note_bond(id, lock, request.lease_id, Some(Bond::Held));
         }
-        let (waited_ms, deliverer) = match way {
-            Way::Answered { waited_ms } => (waited_ms, self.confirms().then(|| self.server())),
-            Way::Handed { waited_ms, server } => (waited_ms, Some(server)),
+        let (waited_ms, deliverer) = match route {
+            GrantRoute::InReply { waited_ms } => {
+                (waited_ms, self.confirms().then(|| self.server()))
+            }
+            GrantRoute::FromQueue { waited_ms, server } => (waited_ms, Some(server)),
         };
         let holder = Holder {
             lease_id: request.lease_id,
@@ -206,8 +213,8 @@ impl Machine {
     }
 }
 
-/// Why a request is not the one that waits under its id: that is another owner's, or asks for
-/// several locks.
+/// Returns the conflict of a request with the waiter of the same id: it has another owner, or waits
+/// for several locks.
 fn other_request(waiter: &Waiter, request: &Acquire) -> Option<StoreError> {
     let same = waiter.request.owner == request.owner && waiter.group.is_none();
     (!same).then(|| StoreError::IdConflict { owner: waiter.request.owner.clone() })

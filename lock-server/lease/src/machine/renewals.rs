@@ -1,4 +1,4 @@
-//! Live leases get their time again.
+//! Renewals of live leases.
 
 use fence_protocol::{LeaseId, LockName, Ttl};
 
@@ -6,11 +6,12 @@ use super::{Alarm, Machine};
 use crate::{Grant, NoSession, StoreError};
 
 impl Machine {
-    /// Replaces what remains of a live lease; of one that is bound to a session it tells only what
-    /// remains.
+    /// Restores the time to live of a lease; of one that is bound to a session, only returns the
+    /// remaining time.
     ///
     /// # Errors
-    /// [`StoreError::Lost`]; [`StoreError::Session`] where a bound lease is to get another time.
+    /// [`StoreError::Lost`]; [`StoreError::Session`] if a bound lease is given another time to
+    /// live.
     pub fn renew(
         &mut self,
         now_ms: u64,
@@ -28,7 +29,7 @@ impl Machine {
         };
         if let Some(id) = holder.session {
             if ttl.is_some() {
-                return Err(NoSession::Bound.of(id));
+                return Err(NoSession::Bound.refusal(id));
             }
             self.sessions.refresh(now_ms, holder);
             holder.renewals += 1;
@@ -39,8 +40,8 @@ impl Machine {
         }
         let ttl = ttl.unwrap_or(holder.ttl);
         if ttl != holder.ttl {
-            // A restart gives a lease its full time again, so only a new time to live is news to
-            // the journal: a plain renewal costs no write.
+            // A restart gives a lease its full time again, so only another time to live is written
+            // to the journal: a plain renewal costs no write.
             holder.ttl = ttl;
             self.dirty.insert(lock.clone());
         }

@@ -1,4 +1,4 @@
-//! Records are brought up to date before anybody acts on them.
+//! Settlement: records are brought up to date before any decision on them.
 
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::EndReason;
@@ -7,12 +7,12 @@ use super::{Alarm, Machine, Related};
 use crate::record::Record;
 
 impl Machine {
-    /// The record's alarm rang: leases end whose time has passed, closed places open, and a record
-    /// with nothing to remember goes away. Leases that are bound to a session end with that.
+    /// Handles the alarm of a record: expired leases and lock-delays end, and a record with nothing
+    /// to remember is dropped. Leases that are bound to a session end with that session.
     pub(super) fn settle(&mut self, now_ms: u64, lock: LockName) {
         let Some(mut record) = self.take_out(&lock) else { return };
         if record.is_idle() && self.is_shared() && !self.dirty.contains(&lock) {
-            // What servers share is forgotten by the engine itself.
+            // The engine itself deletes records that servers share.
             self.note_forgotten(Related::Lock(lock));
             return;
         }
@@ -20,11 +20,11 @@ impl Machine {
             record.ended.clear();
         }
         self.dirty.insert(lock.clone());
-        // Before the leases: a lease that ends now leaves a place that stays closed from now on.
+        // Before the leases: a lease that expires now begins its lock-delay now.
         record.closed.retain(|closed| closed.until_ms > now_ms);
         while let Some((lease_id, due_ms)) = record.due(now_ms) {
-            // It is live, so it ends. Where servers share a clock, it ended when its time was over, by
-            // whichever server and whenever that is noticed.
+            // The lease is live, so it ends. With a shared clock it ended at its expiry, whichever
+            // server notices that, and whenever.
             let at_ms = if self.is_shared() { due_ms } else { now_ms };
             let _ = self.close(at_ms, &lock, &mut record, lease_id, EndReason::Expired, None);
         }
@@ -32,7 +32,7 @@ impl Machine {
         self.put_back(lock, record);
     }
 
-    /// Takes a record out to change it, with its alarm.
+    /// Takes a record and its alarm out, to change it.
     pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Box<Record>> {
         let record = self.records.remove(lock)?;
         if let Some(at_ms) = self.alarm_ms(&record) {
@@ -41,8 +41,8 @@ impl Machine {
         Some(record)
     }
 
-    /// Puts a record back that may have changed. Where its first waiter may be served now,
-    /// [`pass_on`](Self::pass_on) will.
+    /// Puts a record back that may have changed. If its first waiter may be served now,
+    /// [`pass_on`](Self::pass_on) serves it.
     pub(super) fn put_back(&mut self, lock: LockName, record: Box<Record>) {
         if record.may_pass_on(&self.limits) {
             self.passing.push(lock.clone());
@@ -61,9 +61,8 @@ impl Machine {
         }
     }
 
-    /// When the next lease or lock-delay ends or, without any, when there is nothing left to
-    /// remember; `None` where there is nothing at all, or a session's or a group's time is what
-    /// counts.
+    /// Returns the next end of a lease or lock-delay or, without any, the end of the retention;
+    /// `None` if neither exists, or if a session or a group decides.
     fn alarm_ms(&self, record: &Record) -> Option<u64> {
         if record.is_idle() {
             return record.idle_until_ms(self.limits.ended_retention_ms);

@@ -6,24 +6,24 @@ use super::Machine;
 use crate::Grant;
 
 impl Machine {
-    /// Every grant begins as one that its server may roll back, until it is confirmed and received.
+    /// Makes every new grant one that its server may roll back, until it is confirmed and received.
     pub fn confirm_grants(&mut self) {
         self.confirm(0);
     }
 
-    /// Every grant with a token up to `token` is confirmed.
+    /// Confirms every grant with a token up to `token`.
     pub fn confirm(&mut self, token: u64) {
         if let Some(sharing) = &mut self.sharing {
             sharing.confirmed = sharing.confirmed.max(Some(token));
         }
     }
 
-    /// Whether grants have to be confirmed.
+    /// Returns whether grants have to be confirmed.
     pub fn confirms(&self) -> bool {
         self.sharing.as_ref().is_some_and(|sharing| sharing.confirmed.is_some())
     }
 
-    /// Highest token of the live leases of an id that may not be confirmed yet.
+    /// Returns the highest token of the live leases of an id that may not be confirmed yet.
     pub fn unconfirmed(&self, locks: &[LockName], lease_id: LeaseId) -> Option<Token> {
         let confirmed = self.sharing.as_ref()?.confirmed?;
         let live = locks.iter().filter_map(|lock| self.records.get(lock)?.holders.get(lease_id));
@@ -31,8 +31,8 @@ impl Machine {
         new.map(|holder| holder.token).filter(|token| token.get() > confirmed).max()
     }
 
-    /// The grants that another server made for a waiter of this one; `None` where it got none, or a
-    /// retry has received them.
+    /// Returns the grants that another server made for a waiter of this one; `None` if there are
+    /// none, or if a retry has received them.
     pub fn delivered(
         &mut self,
         now_ms: u64,
