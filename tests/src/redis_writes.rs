@@ -152,7 +152,7 @@ fn judge(way: Way, replies: &[Resp]) -> Told {
 }
 
 fn is_unknown(reply: &Resp) -> bool {
-    reply.error().is_some_and(|text| text.contains("is not known"))
+    reply.error().is_some_and(|text| text.contains("unknown outcome"))
 }
 
 /// What an error says of its command.
