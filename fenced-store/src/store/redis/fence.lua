@@ -6,7 +6,7 @@
 -- KEYS[2]  sorted set of the locks in KEYS[1], to list them and to miss none
 -- KEYS[3]  hash: "run id:client id" -> "token lease", the port's connections registered for the lock
 -- KEYS[4]  hash: id, phase, process, floor, floor_lease, highest, stamped; the guard's own state in
--- this Redis. With "stamped", the marks have their "#".
+--          this Redis. With "stamped", the marks have their "#".
 -- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence
 -- ARGV[4]  the id of the state that the caller verified
 --

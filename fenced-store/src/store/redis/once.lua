@@ -2,7 +2,7 @@
 -- Operations that their sender named: the first outcome is stored in the same step, and a retry
 -- returns it without effect.
 -- KEYS[6]  hash: "=name" -> "digest outcome", the last ones of one lock; "#" -> their number so
--- far; "#n" -> the name with number n
+--          far; "#n" -> the name with number n
 -- The last three of ARGV: maximum number of names, the name (empty: none), the hexadecimal digest
 -- of the operation's content
 
