@@ -24,19 +24,19 @@ use crate::service::Guard;
 use crate::settings::{Backend, Settings};
 use crate::store::{self, FenceStore, Fences, OpenError};
 
-/// Why a guard could not start: one sentence with the value and what to do.
+/// Failure to start a guard: one sentence with the value and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The proxy's state folder.
+    /// The state folder of the proxy cannot be used.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
-    /// The Redis port.
+    /// The Redis port cannot be opened.
     #[error("the Redis port cannot start: {0}")]
     RedisPort(String),
-    /// A listen address.
+    /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -48,7 +48,7 @@ pub struct App {
     pub router: ApiRouter,
     /// The reverse proxy, where there is one.
     pub proxy: Option<(SocketAddr, ApiRouter)>,
-    /// What the guard guarantees.
+    /// Guarantee of the guard.
     pub guarantee: Guarantee,
     redis_port: Option<Front>,
     guard: Arc<Guard>,
@@ -57,7 +57,7 @@ pub struct App {
     kit: Kit,
 }
 
-/// A guard whose addresses are taken.
+/// A guard whose addresses are bound.
 #[derive(Debug)]
 pub struct Bound {
     app: App,
@@ -66,7 +66,7 @@ pub struct Bound {
     redis_port: Option<Listening>,
 }
 
-/// Opens the store (or the proxy's state), has it prove itself, and makes the routes.
+/// Opens the store (or the proxy's state), probes it and makes the routes.
 ///
 /// # Errors
 /// [`StartError`].
@@ -122,7 +122,8 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
-    let (listen, options) = (settings.listen, settings.listener);
+    let listen = settings.listen;
+    let options = settings.listener;
     Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })
 }
 
@@ -138,26 +139,27 @@ async fn open_port(
     port.map(Some).map_err(StartError::RedisPort)
 }
 
-/// Says once what the guard stands before and how far it can be trusted.
+/// Logs what the guard protects and its guarantee.
 fn announce(guard: &Guard) {
     let stores = guard.stores();
     let mode = stores.mode.as_str();
     for store in stores.stores {
-        let (kind, target, guarantee) = (store.kind, store.target, store.guarantee.as_str());
+        let kind = store.kind;
+        let target = store.target;
+        let guarantee = store.guarantee.as_str();
         tracing::info!(kind, target, guarantee, mode, probe = store.probe, "a store is guarded");
         for gap in store.gaps {
             tracing::info!(kind, target, "gap: {gap}");
         }
     }
     if stores.mode == Mode::Observe {
-        let text =
-            "observe mode: nothing is refused, and nothing is protected; --mode enforce ends it";
+        let text = "observe mode: nothing is refused and nothing is protected; set --mode enforce to protect";
         guard.kit.health.set("mode", Status::Warn(text.to_owned()));
     }
 }
 
 impl App {
-    /// Takes the addresses.
+    /// Binds the addresses.
     ///
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
@@ -185,22 +187,22 @@ impl App {
 }
 
 impl Bound {
-    /// Where the API is served.
+    /// Address of the API.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Where the reverse proxy is served.
+    /// Address of the reverse proxy.
     pub fn proxy_addr(&self) -> Option<SocketAddr> {
         self.proxy.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Where Redis' own protocol is served.
+    /// Address of the Redis port.
     pub fn redis_addr(&self) -> Option<SocketAddr> {
         self.redis_port.as_ref().and_then(Listening::addr)
     }
 
-    /// What the guard guarantees.
+    /// Guarantee of the guard.
     pub fn guarantee(&self) -> Guarantee {
         self.app.guarantee
     }

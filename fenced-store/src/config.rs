@@ -1,4 +1,4 @@
-//! Flags, variables (`FENCED_STORE_…`) and configuration keys, and what they add up to.
+//! Flags, variables (`FENCED_STORE_…`) and configuration keys, and the settings made from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
 use crate::store::redis::{LostMarks, RedisOptions};
 
-/// The prefix of the environment's variables.
+/// Prefix of the environment variables.
 pub const PREFIX: &str = "FENCED_STORE";
 
 /// The storage guard of Fencepost: refuses every operation whose fencing token is lower than the
@@ -41,7 +41,7 @@ pub struct Config {
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
-    /// Who the guard is to the store.
+    /// Login of the guard at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
     /// Namespace of the tokens, the lock server's.
@@ -55,10 +55,10 @@ pub struct Config {
     /// Keys that no rule matches: fenced, open or deny. With fenced the key itself is the lock.
     #[arg(long, value_name = "WORD", value_enum, default_value_t)]
     pub default_rule: DefaultRule,
-    /// Keys.
+    /// Keys that verify tokens.
     #[command(flatten)]
     pub keys: KeyFlags,
-    /// Who may do what on --listen; the other ports know their clients by fencing tokens.
+    /// Rights of the callers of --listen; the other ports identify clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
     /// Lock server to which refusals are reported, http://HOST:PORT; repeatable. The first that
@@ -131,7 +131,7 @@ pub struct Config {
     /// that runs. A higher floor that is in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
-    /// Where a test makes the guard stop or end; only in builds with debug assertions.
+    /// Point at which a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
 
@@ -145,10 +145,10 @@ pub struct Config {
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
-    /// Names.
+    /// Host names of the guard.
     #[command(flatten)]
     pub hosts: HostFlags,
-    /// Logs.
+    /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
     /// TOML file with any of these settings.
@@ -156,11 +156,11 @@ pub struct Config {
     pub config: Option<PathBuf>,
 }
 
-/// The largest command that can be allowed: the longest argument, and room for the others.
+/// Largest command that a setting can allow: the longest argument, and room for the others.
 const COMMAND_BYTES_MAX: usize = ARGUMENT_BYTES_MAX + (1 << 20);
-/// The largest command without a setting.
+/// Largest command by default.
 const COMMAND_BYTES: usize = 64 << 20;
-/// How many lock servers may be named to report to.
+/// Maximum number of lock servers to report to.
 const REPORT_TO_MAX: usize = 16;
 
 const EXAMPLES: &str = "\
@@ -169,21 +169,21 @@ Examples:
     fenced-store --store embedded:data --unsigned
   Objects in Redis, tokens signed by the lock server with the same key file:
     fenced-store --store redis://127.0.0.1:6379 --token-key-file keys.txt
-  Before an HTTP datastore that gives up on every request within 30 seconds:
+  Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// Settings that are each fine and do not fit together, or name a file that is not.
+/// Settings that are valid each and conflict together, or name a missing file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(Vec<String>);
 
 impl Config {
-    /// What the flags add up to; reads the key file.
+    /// Checks the flags together and reads the key file.
     ///
     /// # Errors
-    /// [`SettingsError`] with everything that is wrong, a line each.
+    /// [`SettingsError`] with every problem, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
@@ -236,7 +236,7 @@ impl Config {
                     .to_owned(),
             ]),
             (None, false) => Err(vec![
-                "--store is missing: where are objects kept? memory:, embedded:DIR or \
+                "--store is missing: set where objects are kept: memory:, embedded:DIR or \
                  redis://HOST:PORT (or set --proxy-listen and --upstream)"
                     .to_owned(),
             ]),
@@ -329,7 +329,7 @@ impl Config {
             0 => Ok(None),
             1..=REPORT_TO_MAX => Ok(Some(ReportOptions { urls: self.report_to.clone(), auth })),
             count => Err(format!(
-                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} are told"
+                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} can be notified"
             )),
         }
     }
@@ -342,17 +342,19 @@ impl Config {
     }
 
     fn upstream(&self) -> Result<Upstream, Vec<String>> {
-        let (listen, url) = (self.proxy_listen, self.upstream.clone());
-        let (lifetime, state) = (self.max_request_lifetime, self.state.clone());
+        let listen = self.proxy_listen;
+        let url = self.upstream.clone();
+        let lifetime = self.max_request_lifetime;
+        let state = self.state.clone();
         let missing: Vec<String> = [
-            (listen.is_none(), "--proxy-listen is missing: where does the reverse proxy listen?"),
-            (url.is_none(), "--upstream is missing: which datastore is behind the proxy?"),
+            (listen.is_none(), "--proxy-listen is missing: set the address of the reverse proxy"),
+            (url.is_none(), "--upstream is missing: set the datastore behind the proxy"),
             (
                 lifetime.is_none(),
-                "--max-request-lifetime is missing: for how long may the upstream still act on a \
-                 request whose connection broke? Only you can know; there is no default",
+                "--max-request-lifetime is missing: set for how long the upstream may still act on a \
+                 request whose connection broke. Only you can know; there is no default",
             ),
-            (state.is_none(), "--state is missing: in which folder are marks and intents kept?"),
+            (state.is_none(), "--state is missing: set the folder of marks and intents"),
         ]
         .into_iter()
         .filter(|(is_missing, _)| *is_missing)

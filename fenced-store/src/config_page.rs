@@ -1,4 +1,4 @@
-//! The page on configuration names every setting that there is.
+//! Test that the page on configuration names every setting.
 
 use crate::config::{Config, PREFIX};
 use clap::CommandFactory as _;
@@ -10,7 +10,7 @@ fn configuration_page_names_every_flag_with_its_variable() {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let mut flags = 0;
     let command = Config::command();
-    // What is hidden is for tests.
+    // Hidden flags are for tests.
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
     for long in shown.filter_map(clap::Arg::get_long) {
         let variable = format!("{PREFIX}_{}", long.replace('-', "_").to_ascii_uppercase());

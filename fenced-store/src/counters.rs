@@ -8,18 +8,18 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use service_kit::metrics::Metrics;
 
-/// What is counted. Cheap to clone; all clones are the same.
+/// The guard's metrics. All clones share them.
 #[derive(Clone, Debug)]
 pub struct Counters {
     operations: Family<OperationLabels, Counter>,
     would_refuse: Family<RefusalLabels, Counter>,
-    /// How long seals took, in seconds.
+    /// Duration of seals, in seconds.
     pub seal_seconds: Histogram,
-    /// Forwarded operations whose outcome is not known.
-    pub in_doubt: Counter,
-    /// Lanes that wait for an operation in doubt.
+    /// Forwarded operations with an unknown outcome.
+    pub unknown_outcomes: Counter,
+    /// Lanes in quarantine, waiting for an operation with an unknown outcome.
     pub quarantined_lanes: Gauge,
-    /// Operations that are at the upstream now.
+    /// Operations at the upstream now.
     pub in_flight: Gauge,
 }
 
@@ -36,13 +36,13 @@ struct RefusalLabels {
 }
 
 impl Counters {
-    /// Registers all of them.
+    /// Registers all metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let counters = Self {
             operations: Family::default(),
             would_refuse: Family::default(),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            in_doubt: Counter::default(),
+            unknown_outcomes: Counter::default(),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
         };
@@ -61,25 +61,25 @@ impl Counters {
             "Operations that observe mode let pass although the fence refuses them",
             self.would_refuse.clone(),
         );
-        registry.register("fence_seal_seconds", "How long seals took", self.seal_seconds.clone());
+        registry.register("fence_seal_seconds", "Duration of seals", self.seal_seconds.clone());
         registry.register(
             "fence_in_doubt",
-            "Forwarded operations whose outcome is not known",
-            self.in_doubt.clone(),
+            "Forwarded operations with an unknown outcome",
+            self.unknown_outcomes.clone(),
         );
         registry.register(
             "fence_quarantined_lanes",
-            "Lanes that wait for an operation whose outcome is not known",
+            "Lanes in quarantine",
             self.quarantined_lanes.clone(),
         );
         registry.register(
             "fence_in_flight",
-            "Operations that are at the upstream now",
+            "Operations at the upstream now",
             self.in_flight.clone(),
         );
     }
 
-    /// Counts an operation (`put`, `get`, `delete`, `seal`, `forward`) and what became of it.
+    /// Counts an operation (`put`, `get`, `delete`, `seal`, `forward`) by its verdict.
     pub fn count(&self, operation: &'static str, verdict: &'static str) {
         self.operations.get_or_create(&OperationLabels { operation, verdict }).inc();
     }

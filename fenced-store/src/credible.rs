@@ -1,29 +1,31 @@
-//! How high a token can be that a lock server has issued.
+//! Highest token that a lock server can have issued.
 //!
-//! A mark never falls, so one token near the maximum would refuse every holder for ever. A signed token
-//! was issued by the lock server. What is not signed is bounded by this guard's clock: tokens stay
-//! below the clock floor, and above it by what lock servers with fast clocks may have issued.
+//! A mark never falls, so one token near the maximum would refuse every holder from then on. A
+//! signed token was issued by the lock server. An unsigned one is bounded by this guard's clock:
+//! tokens stay below the clock floor, and above it by what lock servers with fast clocks may have
+//! issued.
 
 use fence_protocol::Token;
 use fence_protocol::token::{EPOCH_2025_MS, clock_floor};
 
 const DAY_MS: u64 = 86_400_000;
-/// How far the clock of a lock server may be ahead of this guard's: ten years.
+/// Time by which a lock server's clock may be ahead of this guard's: ten years.
 const TOKEN_AHEAD_MS: u64 = 3_660 * DAY_MS;
-/// The same for a floor, which an operator may force.
+/// Time by which a floor may be ahead, unless an operator forces it.
 const FLOOR_AHEAD_MS: u64 = DAY_MS;
 
-/// The highest unsigned token that is taken at `wall_ms`, milliseconds since 1970.
+/// Returns the highest unsigned token admitted at `wall_ms`, milliseconds since 1970.
 pub(crate) fn token_max(wall_ms: u64) -> u64 {
     ahead(wall_ms, TOKEN_AHEAD_MS)
 }
 
-/// The highest floor that is taken without force at `wall_ms`, milliseconds since 1970.
+/// Returns the highest floor accepted without force at `wall_ms`, milliseconds since 1970.
 pub(crate) fn floor_max(wall_ms: u64) -> u64 {
     ahead(wall_ms, FLOOR_AHEAD_MS)
 }
 
-/// A clock before 2025 is wrong, and must not refuse everything.
+/// Returns the clock floor at a later time. A clock before 2025 is wrong, and must not refuse
+/// everything.
 fn ahead(wall_ms: u64, by_ms: u64) -> u64 {
     clock_floor(wall_ms.max(EPOCH_2025_MS).saturating_add(by_ms)).min(Token::MAX)
 }

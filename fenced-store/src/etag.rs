@@ -15,8 +15,9 @@ use sha2::{Digest, Sha256};
 pub struct ETag(String);
 
 impl ETag {
-    /// The tag for `body`. `nonce` must never be used twice: `service_kit::ids::random_hex(8)`.
-    pub fn of(body: &[u8], nonce: &str) -> Self {
+    /// Makes the tag of `body`. `nonce` must never be used twice:
+    /// `service_kit::ids::random_hex(8)`.
+    pub fn from_body(body: &[u8], nonce: &str) -> Self {
         use std::fmt::Write as _;
         let mut tag = String::with_capacity(52);
         for byte in &Sha256::digest(body)[..16] {
@@ -26,28 +27,28 @@ impl ETag {
         Self(tag)
     }
 
-    /// A tag as a store kept it.
+    /// Makes a tag from its stored form.
     pub fn from_stored(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Without the quotes.
+    /// Returns the tag without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl fmt::Display for ETag {
-    /// As it travels: in quotes.
+    /// Writes the tag as in headers: in quotes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0)
     }
 }
 
-/// What `If-Match` or `If-None-Match` asks of the object as it is. Judged after the fence.
+/// Condition of `If-Match` or `If-None-Match` on the current object. Checked after the fence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing.
+    /// No condition.
     #[default]
     None,
     /// `If-Match: *`: there is an object.
@@ -61,13 +62,13 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// At most this many tags in one header.
+    /// Maximum number of tags in one header.
     pub const MAX_TAGS: usize = 16;
 
-    /// Reads the two headers' values.
+    /// Parses the values of the two headers.
     ///
     /// # Errors
-    /// [`Invalid`] where both are given, or one is neither `*` nor a list of strong tags in quotes.
+    /// [`Invalid`] if both are given, or one is neither `*` nor a list of strong tags in quotes.
     pub fn parse(if_match: Option<&str>, if_none_match: Option<&str>) -> Result<Self, Invalid> {
         match (if_match.map(str::trim), if_none_match.map(str::trim)) {
             (None, None) => Ok(Self::None),
@@ -81,7 +82,7 @@ impl Condition {
         }
     }
 
-    /// Its kind as one word, and its tags.
+    /// Returns the kind as one word, and the tags.
     pub(crate) fn parts(&self) -> (&'static str, &[ETag]) {
         match self {
             Self::None => ("none", &[]),
@@ -92,7 +93,7 @@ impl Condition {
         }
     }
 
-    /// Whether it holds for an object with this tag (`None`: there is no object).
+    /// Returns `true` if it holds for an object with this tag (`None`: no object).
     pub fn holds(&self, current: Option<&ETag>) -> bool {
         match self {
             Self::None => true,
@@ -130,7 +131,8 @@ mod tests {
 
     #[test]
     fn equal_bytes_get_different_tags() {
-        let (one, two) = (ETag::of(b"x", "aa"), ETag::of(b"x", "ab"));
+        let one = ETag::from_body(b"x", "aa");
+        let two = ETag::from_body(b"x", "ab");
         assert_ne!(one, two);
         assert_eq!(one.to_string(), "\"2d711642b726b04401627ca9fbac32f5-aa\"");
     }

@@ -1,23 +1,23 @@
-//! Places where a test stops or kills the guard between two steps of a hand-over.
+//! Points at which a test stops or kills the guard between two steps of a hand-over.
 //!
-//! They exist in builds with debug assertions only; elsewhere `FailPoints::reached` is nothing.
+//! They exist in builds with debug assertions only; elsewhere `FailPoints::reached` has no effect.
 
 use std::str::FromStr;
 
-/// A place between two steps.
+/// A point between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailPoint {
     /// A connection is about to be registered.
     BeforeRegister,
-    /// It was registered without anybody to be ended.
+    /// A connection was registered, and none has to be ended.
     AfterRegister,
     /// The mark is raised, lower connections are known, and none was killed.
     AfterRaise,
     /// The first of them was killed.
     MidAbort,
-    /// All of them are gone, and that is not recorded.
+    /// All of them are gone, and their end is not recorded.
     AfterAbort,
-    /// It is recorded, and the new token not yet admitted.
+    /// Their end is recorded, and the new token not yet admitted.
     AfterSealed,
     /// A connection ended, and its registration is about to be removed.
     BeforeRetire,
@@ -33,7 +33,7 @@ const NAMES: [(&str, FailPoint); 7] = [
     ("before-retire", FailPoint::BeforeRetire),
 ];
 
-/// Which place, and what happens there: `after-raise=stop`.
+/// Point and action: `after-raise=stop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailAt {
     point: FailPoint,
@@ -46,7 +46,7 @@ impl FromStr for FailAt {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, action) = text.split_once('=').ok_or("write POINT=stop or POINT=kill")?;
         let point = NAMES.iter().find_map(|(known, point)| (*known == name).then_some(*point));
-        let point = point.ok_or_else(|| format!("there is no point \"{name}\""))?;
+        let point = point.ok_or_else(|| format!("no point is named \"{name}\""))?;
         match action {
             "stop" => Ok(Self { point, kills: false }),
             "kill" => Ok(Self { point, kills: true }),
@@ -55,21 +55,21 @@ impl FromStr for FailAt {
     }
 }
 
-/// A place fails once, so that a guard which goes on after its stop gets further.
+/// Set once a point was reached, so that a guard that resumes passes it.
 #[cfg(debug_assertions)]
 static FIRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// The places where this process fails; none by default.
+/// Points at which this process fails; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FailPoints(Option<FailAt>);
 
 impl FailPoints {
-    /// With one place, or none.
+    /// Sets one point, or none.
     pub fn new(fail_at: Option<FailAt>) -> Self {
         Self(fail_at)
     }
 
-    /// Stops or kills this process if this is the place.
+    /// Stops or kills this process at the chosen point.
     pub(crate) fn reached(&self, point: FailPoint) {
         #[cfg(debug_assertions)]
         if let Some(fail_at) = self.0
@@ -78,7 +78,7 @@ impl FailPoints {
         {
             use rustix::process::{Signal, getpid, kill_process};
             let signal = if fail_at.kills { Signal::KILL } else { Signal::STOP };
-            // Nothing can be done about a signal that cannot be sent to oneself.
+            // A process can always signal itself.
             let _ = kill_process(getpid(), signal);
             // The kernel may give the signal to another thread first; this one waits for it.
             std::thread::sleep(std::time::Duration::from_millis(100));

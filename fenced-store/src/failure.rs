@@ -1,30 +1,30 @@
-//! The one place that maps outcomes to statuses and problem bodies.
+//! The only mapping of outcomes to statuses and problem bodies.
 
 use axum::response::{IntoResponse, Response};
-use fence_protocol::wire::fence::Outcome as Told;
+use fence_protocol::wire::fence::Outcome as WireOutcome;
 use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Owner, Token};
 use http::HeaderValue;
 use http::header::ETAG;
 use service_kit::problem::Reject;
 
 use crate::etag::ETag;
-use crate::store::{First, Outcome, StoreError};
+use crate::store::{FenceOutcome, First, StoreError};
 use crate::verdict::{Fence, Mark};
 
-/// A request as refusals and log lines name it.
+/// A request, for refusals and log lines.
 #[derive(Clone, Debug)]
 pub struct RequestSummary {
-    /// The fence that it presented.
+    /// Presented fence.
     pub fence: Option<Fence>,
     /// `put`, `get`, `delete`, `seal`, `forward`, `redis`.
     pub kind: &'static str,
     /// Method and key.
     pub text: String,
-    /// The owner that the caller named.
+    /// Owner that the caller named.
     pub owner: Option<Owner>,
 }
 
-/// An operation that was not applied, or of which that is not known; ready to be sent.
+/// An operation that was not applied, or whose outcome is unknown; ready to be sent.
 #[derive(Debug)]
 pub struct Failure {
     reject: Box<Reject>,
@@ -72,67 +72,70 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Renders everything but success.
-pub fn failure(asked: &RequestSummary, outcome: Result<Outcome, StoreError>) -> Failure {
+/// Renders every outcome but success.
+pub fn failure(summary: &RequestSummary, outcome: Result<FenceOutcome, StoreError>) -> Failure {
     match outcome {
-        Ok(Outcome::Stale { mark }) => refused(asked, mark, Code::StaleToken),
-        Ok(Outcome::Collision { mark }) => refused(asked, mark, Code::TokenCollision),
-        Ok(Outcome::StaleRepeat { mark, first }) => stale_repeat(asked, mark, &first),
-        Ok(Outcome::PreconditionFailed { etag, mark }) => condition_failed(asked, etag, mark),
-        Ok(Outcome::Repeated { first: First::PreconditionFailed { etag }, mark }) => {
-            Failure { repeated: true, ..condition_failed(asked, etag, mark) }
+        Ok(FenceOutcome::Stale { mark }) => refused(summary, mark, Code::StaleToken),
+        Ok(FenceOutcome::Collision { mark }) => refused(summary, mark, Code::TokenCollision),
+        Ok(FenceOutcome::StaleRepeat { mark, first }) => stale_repeat(summary, mark, &first),
+        Ok(FenceOutcome::PreconditionFailed { etag, mark }) => {
+            condition_failed(summary, etag, mark)
         }
-        Ok(Outcome::NameTaken { mark }) => {
-            let detail = format!("{}: its Idempotency-Key named another operation", asked.text);
-            let reject = Reject::new(Code::OpIdReused, detail).with("outcome", Told::NotApplied);
+        Ok(FenceOutcome::Repeated { first: First::PreconditionFailed { etag }, mark }) => {
+            Failure { repeated: true, ..condition_failed(summary, etag, mark) }
+        }
+        Ok(FenceOutcome::NameTaken { mark }) => {
+            let detail = format!("{}: its Idempotency-Key named another operation", summary.text);
+            let reject =
+                Reject::new(Code::OpIdReused, detail).with("outcome", WireOutcome::NotApplied);
             Failure::new(reject, mark)
         }
-        // Callers pass only what failed.
-        Ok(Outcome::Applied { mark, .. } | Outcome::Repeated { mark, .. }) => {
+        // Callers pass only failures.
+        Ok(FenceOutcome::Applied { mark, .. } | FenceOutcome::Repeated { mark, .. }) => {
             let reject = Reject::new(Code::Internal, "a success was reported as a failure");
             Failure::new(reject, mark)
         }
-        Err(error) => from_error(asked, &error).into(),
+        Err(error) => from_error(summary, &error).into(),
     }
 }
 
-fn refused(asked: &RequestSummary, mark: Mark, code: Code) -> Failure {
-    let presented = asked.fence.as_ref().map(|fence| fence.presented.token);
+fn refused(summary: &RequestSummary, mark: Mark, code: Code) -> Failure {
+    let presented = summary.fence.as_ref().map(|fence| fence.presented.token);
     let shown = presented.map(|token| token.to_string()).unwrap_or_default();
     let detail = match code {
         Code::TokenCollision => format!(
             "{}: token {shown} was presented by two leases; lease {} owns the mark",
-            asked.text, mark.lease
+            summary.text, mark.lease
         ),
-        _ => format!("{}: token {shown} is below the mark {}", asked.text, mark.token),
+        _ => format!("{}: token {shown} is below the mark {}", summary.text, mark.token),
     };
     let mut reject = Reject::new(code, detail)
         .with("presented", presented)
         .with("mark", mark.token)
-        // What the next grant has to exceed: an acquire with this `min_token` gets such a one.
+        // The next grant has to exceed the mark: an acquire with this `min_token` does.
         .with("min_token", mark.token)
-        .with("outcome", Told::NotApplied);
-    if let Some(fence) = &asked.fence {
+        .with("outcome", WireOutcome::NotApplied);
+    if let Some(fence) = &summary.fence {
         reject = reject.with("lock", &fence.lock);
     }
     Failure::new(reject, Some(mark.token))
 }
 
-fn condition_failed(asked: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
+fn condition_failed(summary: &RequestSummary, etag: Option<ETag>, mark: Option<Token>) -> Failure {
     let current = match &etag {
         Some(etag) => format!("the object's tag is {etag}"),
         None => "there is no such object".to_owned(),
     };
-    let detail = format!("{}: the condition does not hold, {current}", asked.text);
+    let detail = format!("{}: the condition does not hold, {current}", summary.text);
     let reject = Reject::new(Code::PreconditionFailed, detail)
-        .with("outcome", Told::NotApplied)
+        .with("outcome", WireOutcome::NotApplied)
         .with("etag", etag.as_ref().map(ToString::to_string));
     Failure { etag, ..Failure::new(reject, mark) }
 }
 
-/// A stale holder repeats what it did before it became stale: it is out, and its write is in.
-fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
-    let refused = refused(asked, mark, Code::StaleToken);
+/// Renders the refusal of a stale holder's retry whose first attempt was applied.
+fn stale_repeat(summary: &RequestSummary, mark: Mark, first: &First) -> Failure {
+    let refused = refused(summary, mark, Code::StaleToken);
     if !first.applied() {
         return Failure { repeated: true, ..refused };
     }
@@ -141,16 +144,17 @@ fn stale_repeat(asked: &RequestSummary, mark: Mark, first: &First) -> Failure {
         First::Deleted { .. } | First::PreconditionFailed { .. } => None,
     };
     let mark = refused.mark;
-    let reject = (*refused.reject).with("outcome", Told::Applied).with("etag", etag).hint(
-        "Stop the work: the lock has passed on. This operation had been applied before that; do \
+    let reject = (*refused.reject).with("outcome", WireOutcome::Applied).with("etag", etag).hint(
+        "Stop the work: another client holds the lock. This operation was applied before that; do \
          not apply it again.",
     );
     Failure { repeated: true, ..Failure::new(reject, mark) }
 }
 
-fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
-    let detail = format!("{}: {error}", asked.text);
-    let not_applied = |code| Reject::new(code, detail.clone()).with("outcome", Told::NotApplied);
+fn from_error(summary: &RequestSummary, error: &StoreError) -> Reject {
+    let detail = format!("{}: {error}", summary.text);
+    let not_applied =
+        |code| Reject::new(code, detail.clone()).with("outcome", WireOutcome::NotApplied);
     match error {
         StoreError::Unavailable(_) => not_applied(Code::StoreUnavailable).retry_after(1),
         StoreError::LimitReached(_) => not_applied(Code::LimitReached).retry_after(1),
@@ -161,22 +165,22 @@ fn from_error(asked: &RequestSummary, error: &StoreError) -> Reject {
             not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
         }
         StoreError::Unknown(_) => {
-            let named = match asked.kind {
+            let named = match summary.kind {
                 "put" | "delete" => NAMED_HINT,
                 _ => "",
             };
             Reject::new(Code::OutcomeUnknown, detail)
-                .with("outcome", Told::Unknown)
+                .with("outcome", WireOutcome::Unknown)
                 .hint(format!("{UNKNOWN_HINT}{named}"))
         }
     }
 }
 
-/// What to do after an unknown outcome.
+/// Advice after an unknown outcome.
 pub const UNKNOWN_HINT: &str = "Read the object with the same token to see what is there. The same \
-    write may be repeated with the same token while the lease is held; it is refused once the lock \
-    has passed on.";
+    write may be retried with the same token while the lease is held; it is refused once the lock \
+    has a later holder.";
 
-/// What else to do, where operations can have names.
-const NAMED_HINT: &str = " One with an Idempotency-Key tells what became of it when it is \
-    repeated, and is done once.";
+/// Further advice if operations can have names.
+const NAMED_HINT: &str = " A retry with the same Idempotency-Key returns the first outcome, and is \
+    applied at most once.";

@@ -1,7 +1,8 @@
-//! Who may reach what: reads the `Fencing-Token` header and holds it against the rules.
+//! Checks of the `Fencing-Token` header: genuine, of this namespace, and of the lock that protects
+//! the resource.
 //!
-//! Nothing gets past this module without either a verified token of the right lock, or a rule (or
-//! option) that says that none is needed.
+//! No operation passes without a verified token of the right lock, or a rule or option that needs
+//! none.
 
 use std::sync::Arc;
 
@@ -15,47 +16,47 @@ use crate::key::ObjectKey;
 use crate::rules::{Protection, Rules};
 use crate::verdict::Fence;
 
-/// What a request wants with a resource.
+/// Access that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// To look.
+    /// Reads the resource.
     Read,
-    /// To change.
+    /// Changes the resource.
     Write,
 }
 
-/// What the header is held against.
+/// Settings that the header is checked against.
 #[derive(Debug)]
 pub struct FencingPolicy {
-    /// The namespace that tokens must belong to.
+    /// Namespace that tokens must belong to.
     pub namespace: Namespace,
-    /// The keys that signatures are checked with. `None` takes unsigned tokens.
+    /// Keys that verify signatures. `None` admits unsigned tokens.
     pub keys: Option<Keyring>,
-    /// Which lock protects which resource.
+    /// Locks that protect resources.
     pub rules: Rules,
-    /// Whether reading a protected resource without a token is allowed. Such a read raises no mark,
-    /// and what it returns may change before its reader acts on it.
+    /// Allows reads of protected resources without a token. Such a read raises no mark, and its
+    /// result may change before the reader acts on it.
     pub allow_unfenced_reads: bool,
-    /// What bounds unsigned tokens.
+    /// Clock that bounds unsigned tokens.
     pub clock: Arc<dyn Clock>,
 }
 
 impl FencingPolicy {
-    /// Whether every key that may be touched at all needs a token.
+    /// Returns `true` if every key that is not denied needs a token.
     pub(crate) fn needs_tokens(&self) -> bool {
         !self.allow_unfenced_reads && self.rules.need_tokens()
     }
 
-    /// Whether some keys cannot be read without a token, or cannot be read at all.
+    /// Returns `true` if some keys cannot be read without a token, or not at all.
     pub(crate) fn protects_reads(&self) -> bool {
         !self.allow_unfenced_reads && self.rules.protect_reads()
     }
 
-    /// The fence that an operation on `key` has to pass; `None` where it needs none.
+    /// Returns the fence that an operation on `key` has to pass; `None` if it needs none.
     ///
     /// # Errors
-    /// 428 without a token where one is needed, 400 for a header that cannot be read, 401 for one
-    /// that is not genuine, 403 for one of another lock or namespace.
+    /// 428 for a missing token, 400 for a malformed header, 401 for a token that is not genuine,
+    /// 403 for one of another lock or namespace.
     pub fn to_object(
         &self,
         key: &ObjectKey,
@@ -64,7 +65,7 @@ impl FencingPolicy {
     ) -> Result<Option<Fence>, Reject> {
         let presented = self.header(headers)?;
         let (lock, unfenced_reads) = match self.rules.protection(key)? {
-            // A token that comes along is checked for being genuine, and then not needed.
+            // A token that was sent is verified above, and then not needed.
             Protection::Open => return Ok(None),
             Protection::Deny => return Err(denied(key)),
             Protection::Lock { lock, unfenced_reads } => (lock, unfenced_reads),
@@ -77,10 +78,10 @@ impl FencingPolicy {
         }
     }
 
-    /// The fence for sealing `lock`.
+    /// Returns the fence for sealing `lock`.
     ///
     /// # Errors
-    /// As for an object; there is no way without a token.
+    /// As for an object, and 428 always without a token.
     pub fn to_lock(&self, lock: &LockName, headers: &HeaderMap) -> Result<Fence, Reject> {
         let what = format!("sealing lock {lock}");
         match self.header(headers)? {
@@ -89,7 +90,7 @@ impl FencingPolicy {
         }
     }
 
-    /// Reads and verifies the header, if there is one.
+    /// Reads and verifies the header, if present.
     fn header(&self, headers: &HeaderMap) -> Result<Option<Fence>, Reject> {
         let mut values = headers.get_all(FENCING_TOKEN).iter();
         let Some(value) = values.next() else { return Ok(None) };
@@ -105,8 +106,8 @@ impl FencingPolicy {
         self.genuine(header).map(Some)
     }
 
-    /// What a token presents, wherever it came from, once it is known to be one of this namespace's
-    /// lock server. The lock that it has to be for is not looked at.
+    /// Verifies that a token, from the header or a login, was issued by this namespace's lock
+    /// server. Its lock is not checked.
     ///
     /// # Errors
     /// 401 for a token that is not genuine, 403 for one of another namespace.
@@ -129,7 +130,8 @@ impl FencingPolicy {
         Ok(Fence::from(&token))
     }
 
-    /// A mark never falls, so a forged token near the maximum would refuse every holder for ever.
+    /// Refuses an unsigned token above any plausible one: a mark never falls, so a forged token
+    /// near the maximum would refuse every holder from then on.
     fn check_credible(&self, token: Token) -> Result<(), Reject> {
         let max = credible::token_max(self.clock.wall_ms());
         if token.get() <= max {
@@ -143,7 +145,7 @@ impl FencingPolicy {
 }
 
 fn denied(key: &ObjectKey) -> Reject {
-    let detail = format!("object {key} is denied to everybody by the guard's rules");
+    let detail = format!("object {key} is denied to every caller by the guard's rules");
     let hint = "Use another key, or ask an operator for a rule that names this one's lock.";
     Reject::new(Code::Forbidden, detail).hint(hint)
 }
@@ -194,7 +196,7 @@ mod tests {
         headers
     }
 
-    fn ask(
+    fn requires_fence(
         access: &FencingPolicy,
         key: &str,
         values: &[&str],
@@ -228,7 +230,11 @@ mod tests {
             (&[foreign.as_str()], Err(403)),
         ] {
             for intent in [Intent::Read, Intent::Write] {
-                assert_eq!(ask(&open, "orders/42/item", values, intent), expected, "{values:?}");
+                assert_eq!(
+                    requires_fence(&open, "orders/42/item", values, intent),
+                    expected,
+                    "{values:?}"
+                );
             }
         }
     }
@@ -236,17 +242,20 @@ mod tests {
     #[test]
     fn open_resources_need_no_token_but_take_no_bad_one() {
         let open = access(None);
-        assert_eq!(ask(&open, "public/a", &[], Intent::Write), Ok(false));
-        assert_eq!(ask(&open, "public/a", &[&token("x")], Intent::Write), Ok(false));
-        assert_eq!(ask(&open, "public/a", &["nonsense"], Intent::Write), Err(400));
+        assert_eq!(requires_fence(&open, "public/a", &[], Intent::Write), Ok(false));
+        assert_eq!(requires_fence(&open, "public/a", &[&token("x")], Intent::Write), Ok(false));
+        assert_eq!(requires_fence(&open, "public/a", &["nonsense"], Intent::Write), Err(400));
     }
 
     #[test]
     fn unfenced_reads_are_an_option_and_writes_never_are() {
         let lax = FencingPolicy { allow_unfenced_reads: true, ..access(None) };
-        assert_eq!(ask(&lax, "orders/42", &[], Intent::Read), Ok(false));
-        assert_eq!(ask(&lax, "orders/42", &[], Intent::Write), Err(428));
-        assert_eq!(ask(&lax, "orders/42", &[&token("orders/42")], Intent::Read), Ok(true));
+        assert_eq!(requires_fence(&lax, "orders/42", &[], Intent::Read), Ok(false));
+        assert_eq!(requires_fence(&lax, "orders/42", &[], Intent::Write), Err(428));
+        assert_eq!(
+            requires_fence(&lax, "orders/42", &[&token("orders/42")], Intent::Read),
+            Ok(true)
+        );
     }
 
     #[test]
@@ -262,8 +271,16 @@ mod tests {
             ("other", &[], Err(403), Err(403)),
             ("other", &[token("other").as_str()], Err(403), Err(403)),
         ] {
-            assert_eq!(ask(&access, key, values, Intent::Read), read, "{key} {values:?}");
-            assert_eq!(ask(&access, key, values, Intent::Write), write, "{key} {values:?}");
+            assert_eq!(
+                requires_fence(&access, key, values, Intent::Read),
+                read,
+                "{key} {values:?}"
+            );
+            assert_eq!(
+                requires_fence(&access, key, values, Intent::Write),
+                write,
+                "{key} {values:?}"
+            );
         }
         let key = ObjectKey::new("other").unwrap();
         let lax = FencingPolicy { allow_unfenced_reads: true, ..access };
@@ -295,10 +312,11 @@ mod tests {
             keys.sign(token, lock, lease, namespace).to_string()
         };
         let strict = access(Some(keys.clone()));
-        let ask = |value: String| ask(&strict, "orders/42", &[&value], Intent::Write);
-        assert_eq!(ask(sign(&keys)), Ok(true));
-        assert_eq!(ask(sign(&forger)), Err(401));
-        assert_eq!(ask(unsigned.to_string()), Err(401));
+        let verified =
+            |value: String| requires_fence(&strict, "orders/42", &[&value], Intent::Write);
+        assert_eq!(verified(sign(&keys)), Ok(true));
+        assert_eq!(verified(sign(&forger)), Err(401));
+        assert_eq!(verified(unsigned.to_string()), Err(401));
     }
 
     #[test]
@@ -311,11 +329,18 @@ mod tests {
             (Token::MAX, Err(401)),
         ] {
             let value = format!("{number};lock=\"orders/42\";lease=\"{LEASE}\"");
-            assert_eq!(ask(&access(None), "orders/42", &[&value], Intent::Write), expected);
+            assert_eq!(
+                requires_fence(&access(None), "orders/42", &[&value], Intent::Write),
+                expected
+            );
             let FencingToken { token, lock, lease, namespace, .. } = value.parse().unwrap();
             let signed = keys.sign(token, lock, lease, namespace).to_string();
             let strict = access(Some(keys.clone()));
-            assert_eq!(ask(&strict, "orders/42", &[&signed], Intent::Write), Ok(true), "signed");
+            assert_eq!(
+                requires_fence(&strict, "orders/42", &[&signed], Intent::Write),
+                Ok(true),
+                "signed"
+            );
         }
     }
 

@@ -1,6 +1,6 @@
-//! Fuzz targets: functions that take any bytes and panic where a parser breaks a promise.
+//! Fuzz targets: functions that take any bytes and panic if a parser breaks a promise.
 //!
-//! They are part of the tests and of fuzz builds alone; `tests/fuzz` runs them.
+//! Built for tests and fuzz builds only; `tests/fuzz` runs them.
 
 use crate::doors::http_proxy::UpstreamUrl;
 use crate::doors::redis::fuzz as redis_port;
@@ -22,10 +22,10 @@ pub const TARGETS: &[Target] = &[
     ("guard-settings", settings),
 ];
 
-/// Stands for a password; it must not be in what a log shows.
+/// Password for the tests; no log may show it.
 const PASSWORD: &str = "hunter2";
 
-/// Settings, one a line. What is read is written as it can be read again, and no password is shown.
+/// Parses settings, one a line. Displayed settings parse back, and show no password.
 fn settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     for line in text.lines() {

@@ -15,30 +15,30 @@ use percent_encoding::percent_decode_str;
 pub struct ObjectKey(LockName);
 
 impl ObjectKey {
-    /// A key from its canonical text.
+    /// Makes a key from its canonical text.
     ///
     /// # Errors
-    /// [`Invalid`] where the text breaks the grammar.
+    /// [`Invalid`] if the text breaks the grammar.
     pub fn new(text: &str) -> Result<Self, Invalid> {
         LockName::new(text).map(Self).map_err(|_| Invalid::new("object key", text, RULE))
     }
 
-    /// A key from the still encoded rest of a request path. It is decoded once, here, and nothing
-    /// but the result is ever used again.
+    /// Makes a key from the still encoded rest of a request path. It is decoded once, here, and
+    /// only the result is used.
     ///
     /// # Errors
-    /// [`Invalid`] as above, and for an encoded dot: no client needs to write `%2e`, and whoever
-    /// does hopes that two readers of the path disagree.
+    /// [`Invalid`] for a text that is no key, and for an encoded dot: no client needs to write
+    /// `%2e`, except to make two readers of the path disagree.
     pub fn from_path(encoded: &str) -> Result<Self, Invalid> {
         Self::new(&decode_once("object key", encoded)?)
     }
 
-    /// The key as text.
+    /// Returns the key as text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The lock of the default rule: the key itself.
+    /// Returns the lock of the default rule: the key itself.
     pub fn as_lock(&self) -> &LockName {
         &self.0
     }
@@ -47,10 +47,10 @@ impl ObjectKey {
 const RULE: &str = "must be 1 to 256 characters of A-Z a-z 0-9 . _ : / - without an empty, \".\" \
                     or \"..\" segment";
 
-/// A lock name from the still encoded rest of a request path; the same care as for a key.
+/// Makes a lock name from the still encoded rest of a request path, with the same care.
 ///
 /// # Errors
-/// [`Invalid`] where the decoded text is not a lock name or has an encoded dot.
+/// [`Invalid`] if the decoded text is not a lock name, or for an encoded dot.
 pub fn lock_from_path(encoded: &str) -> Result<LockName, Invalid> {
     LockName::new(&decode_once("lock name", encoded)?)
 }
@@ -77,11 +77,11 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// The beginning of the names that the guard and the lock server use for themselves.
+/// Prefix of the names that the guard and the lock server reserve.
 pub(crate) const OWN_NAMES: &[u8] = b"{fence:";
 
-/// Whether a key or channel is the guard's or the lock server's own: its first brace begins
-/// `{fence:`. What stands before the brace is the lock server's `--key-prefix`.
+/// Returns `true` for a key or channel of the guard or the lock server: its first brace begins
+/// `{fence:`. The text before the brace is the lock server's `--key-prefix`.
 pub(crate) fn is_own_name(name: &[u8]) -> bool {
     let brace = name.iter().position(|byte| *byte == b'{');
     brace.is_some_and(|at| name[at..].starts_with(OWN_NAMES))
@@ -123,8 +123,8 @@ mod tests {
     }
 
     proptest! {
-        /// No two accepted spellings of a key can be read as different keys by another reader that
-        /// decodes once more.
+        /// No two accepted spellings of a key are different keys for another reader, which decodes
+        /// once more.
         #[test]
         fn decoding_again_changes_nothing(path in "[a-c/.%25eE2F:]{0,12}") {
             if let Ok(key) = ObjectKey::from_path(&path) {

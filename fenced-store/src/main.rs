@@ -1,4 +1,4 @@
-//! The `fenced-store` binary; see [`fenced_store::process`].
+//! Binary `fenced-store`; see [`fenced_store::process`].
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! Observe mode: what the fence would refuse is counted, logged, and done.
+//! Observe mode: counts and logs operations that the fence would refuse, and lets them pass.
 //!
-//! For putting the guard before something that lives: clients take up tokens one by one, and the
-//! counts say which rules would still refuse somebody. Nothing is protected meanwhile, and nothing
-//! here claims that it is.
+//! For putting the guard before a system in use: clients adopt tokens one by one, and the counts
+//! show which rules would still refuse a client. Meanwhile nothing is protected, and no guarantee
+//! is claimed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +13,16 @@ use service_kit::clock::Clock;
 
 use crate::counters::Counters;
 
-/// At most this many pairs of a rule and a code are told apart; the rules are at most 256.
+/// Maximum number of pairs of a rule and a code that are counted apart; there are at most 256
+/// rules.
 const MAX_LINES: usize = 4096;
-/// One line of the log a rule and code in this time, in milliseconds.
+/// Minimum time between two log lines of a rule and code, in milliseconds.
 const LOG_EVERY_MS: u64 = 1000;
 
 /// The code of commands that the Redis port refuses to every client.
 const DENIED_COMMAND: &str = "denied-command";
 
-/// What would have been refused.
+/// Counts of operations that would have been refused.
 #[derive(Debug)]
 pub struct Observer {
     mode: Mode,
@@ -38,24 +39,24 @@ struct Line {
 }
 
 impl Observer {
-    /// Counts in `observe`, and nothing else ever.
+    /// Makes an observer, which counts only in mode `observe`.
     pub fn new(mode: Mode, counters: Counters, clock: Arc<dyn Clock>) -> Self {
         Self { mode, counters, clock, lines: Mutex::default() }
     }
 
-    /// Whether refusals are carried out.
+    /// Returns the mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether what the fence refuses passes all the same. It is then counted under `rule` (its
-    /// text, or `default`), and logged at most once a second for a rule and code.
+    /// Returns `true` if a refused operation passes all the same. It is then counted under `rule`
+    /// (its text, or `default`), and logged at most once a second for a rule and code.
     pub fn passes(&self, code: Code, rule: &str, detail: &str) -> bool {
         self.count(code.as_str(), rule, detail)
     }
 
-    /// Whether a command of the Redis port that is refused otherwise passes. It is then counted and
-    /// logged under its name.
+    /// Returns `true` if a refused command of the Redis port passes all the same. It is then
+    /// counted and logged under its name.
     pub(crate) fn passes_command(&self, name: &str) -> bool {
         self.count(DENIED_COMMAND, name, "the Redis port refuses this command")
     }
@@ -89,7 +90,7 @@ impl Observer {
         true
     }
 
-    /// Every rule and code with its count, in the order of the rules' texts.
+    /// Returns every rule and code with its count, in the order of the rules' texts.
     pub fn lines(&self) -> Vec<WouldRefuse> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |((rule, code), line): (&(String, &'static str), &Line)| WouldRefuse {

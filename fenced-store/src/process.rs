@@ -1,8 +1,8 @@
-//! The storage guard as a process: read settings, build, say what is served, serve, drain.
+//! The storage guard as a process: reads settings, builds, logs addresses, serves, drains.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "settings can be wrong before there is a log, and what is listened on is data"
+    reason = "settings can be wrong before there is a log, and the addresses are data"
 )]
 
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::process;
 use service_kit::{Kit, config, telemetry};
 
-/// Runs a guard until it is told to end; `args` begin with the program's name. The binary and the
-/// hidden subcommand of `fence` are this function.
+/// Runs a guard until a signal ends it; `args` begin with the program's name. The binary and the
+/// hidden subcommand of `fence` call this.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (format, filter, settings) = match read_settings(args) {
         Ok(read) => read,
@@ -50,7 +50,8 @@ fn read_settings(
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
-    let (format, filter) = (config.log.log_format.into(), config.log.log_filter.clone());
+    let format = config.log.log_format.into();
+    let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {
         eprintln!("fenced-store: {error}\nSee fenced-store --help.");
         ExitCode::from(USAGE_EXIT_CODE)

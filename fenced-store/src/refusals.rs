@@ -1,6 +1,6 @@
-//! What this process refused: a count and the last refusals of each lock, in bounded memory.
+//! Refusals of this process: a count and the last refusals of each lock, in bounded memory.
 //!
-//! For people and dashboards. Nothing here takes part in a decision.
+//! For operators and dashboards. No decision depends on them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fence_protocol::wire::fence::Refusal;
 use fence_protocol::{Code, LeaseId, LockName, Owner, Token};
 
-/// How many refusals of a lock are kept.
+/// Maximum number of refusals kept for a lock.
 pub const RECENT: usize = 16;
-/// How many locks are tracked; the one whose last refusal is the oldest makes room.
+/// Maximum number of locks; the one with the oldest last refusal is dropped.
 pub const LOCKS: usize = 10_000;
 
-/// One refusal, as it happened.
+/// One refusal.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// The token that was presented.
@@ -24,27 +24,27 @@ pub struct Refused {
     pub operation: String,
     /// `stale-token` or `token-collision`; `forbidden` of a script at the Redis port.
     pub code: Code,
-    /// The mark that it met; the token itself where that was not refused.
+    /// Mark that it met; the token itself if that was not refused.
     pub mark: Token,
-    /// Who, where the caller said so.
+    /// Owner, if the caller named itself.
     pub owner: Option<Owner>,
-    /// When, on the monotonic clock, in milliseconds.
+    /// Monotonic time of the refusal, in milliseconds.
     pub at_ms: u64,
 }
 
 /// The refusals of all locks.
 #[derive(Debug)]
 pub struct Refusals {
-    state: Mutex<State>,
+    state: Mutex<RefusalLog>,
     locks: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RefusalLog {
     by_lock: HashMap<LockName, Record>,
-    /// Locks by the number of their last refusal: the first is the one to forget.
+    /// Locks by the number of their last refusal, oldest first.
     by_age: BTreeMap<u64, LockName>,
-    next: u64,
+    next_number: u64,
 }
 
 #[derive(Debug, Default)]
@@ -66,15 +66,15 @@ impl Refusals {
         Self { state: Mutex::default(), locks }
     }
 
-    /// Notes a refusal.
-    pub fn note(&self, lock: &LockName, refused: Refused) {
+    /// Records a refusal.
+    pub fn record(&self, lock: &LockName, refused: Refused) {
         let mut state = self.state();
-        let State { by_lock, by_age, next } = &mut *state;
-        *next += 1;
+        let RefusalLog { by_lock, by_age, next_number } = &mut *state;
+        *next_number += 1;
         let record = by_lock.entry(lock.clone()).or_default();
         by_age.remove(&record.age);
-        by_age.insert(*next, lock.clone());
-        record.age = *next;
+        by_age.insert(*next_number, lock.clone());
+        record.age = *next_number;
         record.total += 1;
         record.recent.truncate(RECENT - 1);
         record.recent.push_front(refused);
@@ -85,12 +85,12 @@ impl Refusals {
         }
     }
 
-    /// How many operations on `lock` were refused since it is tracked.
+    /// Returns the number of refusals on `lock` since it is tracked.
     pub fn total(&self, lock: &LockName) -> u64 {
         self.state().by_lock.get(lock).map_or(0, |record| record.total)
     }
 
-    /// The last refusals of `lock`, newest first.
+    /// Returns the last refusals of `lock`, newest first.
     pub fn recent(&self, lock: &LockName, now_ms: u64) -> Vec<Refusal> {
         let state = self.state();
         let recent = state.by_lock.get(lock).map(|record| record.recent.iter());
@@ -109,7 +109,7 @@ impl Refusals {
             .collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RefusalLog> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -136,7 +136,7 @@ mod tests {
         let refusals = Refusals::default();
         let lock = LockName::new("a").unwrap();
         for token in 1..=40 {
-            refusals.note(&lock, refused(token));
+            refusals.record(&lock, refused(token));
         }
         let recent = refusals.recent(&lock, 100);
         assert_eq!(refusals.total(&lock), 40);
@@ -150,7 +150,7 @@ mod tests {
         let refusals = Refusals::new(2);
         let locks = ["a", "b", "c"].map(|name| LockName::new(name).unwrap());
         for lock in [&locks[0], &locks[1], &locks[0], &locks[2]] {
-            refusals.note(lock, refused(1));
+            refusals.record(lock, refused(1));
         }
         assert_eq!(locks.map(|lock| refusals.total(&lock)), [2, 0, 1]);
     }

@@ -1,8 +1,8 @@
-//! Tells a lock server what was refused, so that whoever lost a lock finds out what of theirs was
-//! refused where they ask about the lock.
+//! Reports of refusals to a lock server, so that the holder of a lost lock finds its refused
+//! operations with the lock.
 //!
-//! It is for people: no operation waits for it or fails because of it. What finds no room is counted,
-//! and the next report says how many that were.
+//! For operators: no operation waits for a report or fails because of it. Refusals beyond the queue
+//! are counted, and the next report states their number.
 
 mod batch;
 mod send;
@@ -27,47 +27,47 @@ use crate::refusals::Refused;
 
 pub use self::url::ReportUrl;
 
-/// How many refusals may wait to be reported; more are counted and dropped.
+/// Maximum number of refusals to be reported; more are counted and dropped.
 const QUEUE: usize = 1_024;
-/// The shortest time between two reports: a holder that does not stop cannot fill a lock server's
-/// memory of events by itself.
+/// Minimum pause between two reports, so that a holder that does not stop cannot fill a lock
+/// server's memory of events by itself.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// How often an empty report shows that the lock server would take one.
+/// Interval of empty reports, which check that the lock server accepts reports.
 const IDLE: Duration = Duration::from_secs(15);
-/// The pauses between two tries: the first, and the longest.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// How long the last reports may take when the guard ends.
+/// First and longest pause between retries.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Time limit of the last reports when the guard ends.
 const LAST: Duration = Duration::from_secs(1);
-/// The name in `/readyz?verbose`.
+/// Name in `/readyz?verbose`.
 const CHECK: &str = "refusal-reports";
 
-/// Which lock servers are told, and how they know the guard.
+/// Lock servers to report to, and the credential for them.
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
-    /// Servers of the same namespace; where the first does not answer, the next is told.
+    /// Servers of the same namespace; if the first does not reply, the next gets the report.
     pub urls: Vec<ReportUrl>,
-    /// The `Authorization` header, where they have an access file.
+    /// `Authorization` header, for servers with an access file.
     pub auth: Option<HeaderValue>,
 }
 
-/// Takes refusals to be reported. Never waits.
+/// Queue of refusals to be reported. Never blocks.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     queue: mpsc::Sender<Waiting>,
     figures: Figures,
 }
 
-/// A refusal that was not reported yet.
+/// Refusal that was not reported yet.
 #[derive(Debug)]
 struct Waiting {
     refusal: ReportedRefusal,
-    /// When, on the monotonic clock, in milliseconds.
+    /// Monotonic time, in milliseconds.
     at_ms: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Figures {
-    /// Dropped and not told yet.
+    /// Dropped and not yet reported.
     dropped: Arc<AtomicU64>,
     reported: Counter,
     unreported: Counter,
@@ -107,7 +107,7 @@ impl Figures {
 }
 
 impl Reporter {
-    /// Begins to report; ends at shutdown.
+    /// Starts reporting; ends at shutdown.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -117,7 +117,7 @@ impl Reporter {
         let worker = Worker {
             sender: Sender::new(options),
             batches: Batches::default(),
-            tells_dropped: true,
+            reports_dropped: true,
             figures: figures.clone(),
             kit: kit.clone(),
         };
@@ -125,7 +125,7 @@ impl Reporter {
         Self { queue, figures }
     }
 
-    /// Takes a refusal.
+    /// Queues a refusal.
     pub fn refused(&self, lock: &LockName, refused: &Refused) {
         let refusal = ReportedRefusal {
             lock: lock.clone(),
@@ -144,7 +144,7 @@ impl Reporter {
     }
 }
 
-/// The operation and the code, within what an event may say: what is cut is the name of the key.
+/// Returns the operation and the code within the length of an event; what is cut is the key's name.
 fn operation(text: &str, code: Code) -> String {
     let code = format!(": {code}");
     let mut operation: String = text.chars().take(TEXT_BYTES_MAX).collect();
@@ -155,8 +155,8 @@ fn operation(text: &str, code: Code) -> String {
 struct Worker {
     sender: Sender,
     batches: Batches,
-    /// Whether the guard may tell how many were dropped, which concerns every lock.
-    tells_dropped: bool,
+    /// `true` if the guard may report the number of dropped refusals, which concerns every lock.
+    reports_dropped: bool,
     figures: Figures,
     kit: Kit,
 }
@@ -164,7 +164,8 @@ struct Worker {
 impl Worker {
     async fn run(mut self, mut queue: mpsc::Receiver<Waiting>) {
         let stop = self.kit.tasks.shutdown_token();
-        let (mut pause, mut is_well) = (Duration::ZERO, false);
+        let mut pause = Duration::ZERO;
+        let mut is_well = false;
         loop {
             tokio::select! {
                 biased;
@@ -179,13 +180,13 @@ impl Worker {
                         Some(waiting) => self.batches.push(waiting),
                         None => return,
                     },
-                    // An empty report is due: whether the lock server would take one shows before it
-                    // is needed, and as soon as it does again.
+                    // An empty report checks that the lock server accepts reports before one
+                    // is needed, and shows as soon as it does again.
                     () = tokio::time::sleep(if is_well { IDLE } else { Duration::ZERO }) => {}
                 }
             }
             self.take(&mut queue);
-            // What is on its way at the end is waited for, so that it is not told twice.
+            // At the end, wait for the report under way, so that it is not sent twice.
             let last = async {
                 stop.cancelled().await;
                 tokio::time::sleep(LAST).await;
@@ -210,9 +211,9 @@ impl Worker {
         }
     }
 
-    /// Sends the next batch, or an empty one; whether the lock server had an answer to it.
+    /// Sends the next batch, or an empty one; `true` if a lock server replied.
     async fn report(&mut self) -> bool {
-        let dropped = match self.tells_dropped {
+        let dropped = match self.reports_dropped {
             true => self.figures.dropped.load(Ordering::Relaxed),
             false => 0,
         };
@@ -228,8 +229,8 @@ impl Worker {
                 self.kit.health.set(CHECK, Status::Ok);
             }
             Err(Failed::Refused(why)) if dropped > 0 => {
-                tracing::debug!(why, "how many were dropped is not told any more");
-                self.tells_dropped = false;
+                tracing::debug!(why, "the number of dropped refusals is no longer reported");
+                self.reports_dropped = false;
                 return true;
             }
             Err(Failed::Refused(why)) if taken > 1 => {
@@ -241,10 +242,10 @@ impl Worker {
                 self.figures.failed.inc();
                 self.figures.drop(count);
                 self.batches.taken(taken);
-                // That was not what it was refused for.
-                self.tells_dropped = true;
+                // The number of dropped refusals was not the reason.
+                self.reports_dropped = true;
                 self.warn(&why);
-                // Nothing was sent that could be wrong: the next empty report is not due at once.
+                // An empty report cannot be at fault: wait before the next.
                 if taken == 0 {
                     return false;
                 }
@@ -261,15 +262,15 @@ impl Worker {
 
     fn warn(&self, why: &str) {
         let text = format!(
-            "refusals are not reported: {why}. The guard refuses as ever; what it refuses is not \
-             seen at the lock server"
+            "refusals are not reported: {why}. The guard still refuses, but the refusals are not \
+             shown at the lock server"
         );
         self.kit.health.set(CHECK, Status::Warn(text));
     }
 }
 
 fn longer(pause: Duration) -> Duration {
-    let (first, longest) = AGAIN;
+    let (first, longest) = RETRY;
     (pause * 2).clamp(first, longest)
 }
 
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_survives_whatever_the_key_is() {
+    fn the_code_survives_any_key() {
         let code = Code::StaleToken;
         assert_eq!(operation("PUT a", code), "PUT a: stale-token");
         for key in ["ä".repeat(9_999), "\\x00".repeat(9_999), format!("x{}", "😀".repeat(99))] {

@@ -1,12 +1,12 @@
-//! Which lock protects which resource.
+//! Rules: the locks that protect resources.
 //!
 //! A rule is `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`; the first that matches decides.
 //!
 //! ```text
-//! orders/{id}/**=orders/{id}     all below orders/42 needs the token of lock orders/42
+//! orders/{id}/**=orders/{id}     everything below orders/42 needs the token of lock orders/42
 //! orders:{id}:**=orders/{id}     the same for keys as they are usual in Redis
 //! public/**=@open                anyone may read and write, no token
-//! secrets:**=@deny               nobody may, with or without a token
+//! secrets:**=@deny               refused, with or without a token
 //! ```
 //!
 //! A pattern is matched against all of a key, which may be of any bytes. Its segments end at the
@@ -15,15 +15,15 @@
 //! Behind the last separator `**` stands for any rest, also none; alone it matches every key.
 //! `%` and two hexadecimal digits stand for a byte that is no letter, digit or one of `._:/-`.
 //!
-//! What `{name}` catches must itself be a lock name. Where it is none, the resource is refused: it
-//! falls to no later rule, and is never open. Options come behind the lock: with
+//! Text caught by `{name}` must itself be a lock name. If it is not, the resource is refused: no
+//! later rule applies, and it is never open. Options follow the lock: with
 //! `PATTERN=LOCK,unfenced-reads` reads need no token.
 //!
-//! Where no rule matches, the [`DefaultRule`] decides: unless an operator says otherwise, the key
-//! itself is the lock, so that nothing is ever open by accident.
+//! If no rule matches, the [`DefaultRule`] decides. By default the key itself is the lock, so that
+//! nothing is open by accident.
 //!
-//! Changing a rule gives a resource another lock, whose mark knows nothing of the first one's
-//! tokens: do it while nobody holds a lease on either.
+//! A changed rule gives a resource another lock, whose mark has not seen the first one's tokens:
+//! change rules only while no lease is held on either.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,55 +45,55 @@ pub(crate) use key_patterns::{KeyPatterns, escaped, is_expressible};
 use pattern::Pattern;
 use target::{Part, Target};
 
-/// What protects an object.
+/// Protection of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Operations need a token of this lock.
     Lock {
-        /// The lock.
+        /// Lock whose token is needed.
         lock: LockName,
-        /// Reads are an exception: they need none.
+        /// Reads need no token.
         unfenced_reads: bool,
     },
     /// Declared open: no token is needed, and none is compared.
     Open,
-    /// Nobody may touch it, whatever the token.
+    /// Refused, whatever the token.
     Deny,
 }
 
-/// What protects a key, borrowed from the rules or from the caller's scratch.
+/// Protection of a key, borrowed from the rules or from the caller's scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved<'a> {
-    /// The lock, or that there is none.
+    /// The lock, or none.
     pub(crate) protection: Protects<'a>,
-    /// By its rule, reads need no token.
+    /// Reads need no token, by the rule.
     pub(crate) unfenced_reads: bool,
 }
 
-/// [`Protection`] without a name of its own.
+/// [`Protection`] that borrows the lock's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protects<'a> {
-    /// Operations need a token of the lock of this name, which is a valid one.
+    /// Operations need a token of the lock of this name, which is valid.
     Lock(&'a str),
     /// No token is needed.
     Open,
-    /// Nobody may.
+    /// Refused.
     Deny,
 }
 
-/// What protects keys that no rule matches.
+/// Protection of keys that no rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DefaultRule {
-    /// The key itself is the lock; a key that can be no lock's name is refused.
+    /// The key itself is the lock; a key that is not a lock name is refused.
     #[default]
     Fenced,
     /// No token is needed.
     Open,
-    /// Nobody may.
+    /// Refused.
     Deny,
 }
 
-/// The rules in the order in which they were given, and what goes for the rest.
+/// Rules in the order of the settings, and the default for other keys.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -104,10 +104,10 @@ impl Rules {
     /// At most this many rules.
     pub const MAX: usize = 256;
 
-    /// Rules that are tried in this order; without a match the key itself is the lock.
+    /// Makes rules that are tried in this order; without a match the key itself is the lock.
     ///
     /// # Errors
-    /// [`Invalid`] where there are more than [`Rules::MAX`].
+    /// [`Invalid`] for more than [`Rules::MAX`].
     pub fn new(rules: Vec<Rule>) -> Result<Self, Invalid> {
         if rules.len() > Self::MAX {
             let count = rules.len().to_string();
@@ -116,17 +116,17 @@ impl Rules {
         Ok(Self { rules, default: DefaultRule::default() })
     }
 
-    /// With this for keys that no rule matches.
+    /// Sets the protection of keys that no rule matches.
     #[must_use]
     pub fn with_default(self, default: DefaultRule) -> Self {
         Self { default, ..self }
     }
 
-    /// What protects the object `key`.
+    /// Returns the protection of the object `key`.
     ///
     /// # Errors
-    /// [`Invalid`] where the rule that matches makes no lock name: the object is then protected by
-    /// no lock that could exist, and must not be touched.
+    /// [`Invalid`] if the matching rule makes no lock name: no lock that could exist protects the
+    /// object, and it must not be touched.
     pub fn protection(&self, key: &ObjectKey) -> Result<Protection, Invalid> {
         let mut scratch = String::new();
         let Resolved { protection, unfenced_reads } =
@@ -138,12 +138,12 @@ impl Rules {
         })
     }
 
-    /// What protects `key`, which may be of any bytes. A lock's name that has to be made is written
-    /// into `scratch` (what was in it is lost); nothing else is allocated.
+    /// Returns the protection of `key`, any bytes. A lock name that has to be made is written into
+    /// `scratch`, which is cleared first; nothing else is allocated.
     ///
     /// # Errors
-    /// [`Invalid`] where the rule that matches, or the key itself, makes no lock name: the key must
-    /// then not be touched.
+    /// [`Invalid`] if the matching rule, or the key itself, makes no lock name: the key must not be
+    /// touched.
     pub(crate) fn resolve<'a>(
         &'a self,
         key: &[u8],
@@ -155,28 +155,28 @@ impl Rules {
         }
     }
 
-    /// Whether every key that may be touched at all needs a token.
+    /// Returns `true` if every key that is not denied needs a token.
     pub(crate) fn need_tokens(&self) -> bool {
         let needs = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
         self.default != DefaultRule::Open && self.rules.iter().all(needs)
     }
 
-    /// As [`FencingPolicy::protects_reads`](crate::fencing::FencingPolicy::protects_reads), by the rules alone.
+    /// Decides [`FencingPolicy::protects_reads`](crate::fencing::FencingPolicy::protects_reads) by
+    /// the rules alone.
     pub(crate) fn protect_reads(&self) -> bool {
         let protects = |rule: &Rule| !rule.unfenced_reads && !matches!(rule.target, Target::Open);
         self.default != DefaultRule::Open || self.rules.iter().any(protects)
     }
 
-    /// The locks of all keys that there can be.
+    /// Returns the locks of all possible keys.
     ///
     /// # Errors
-    /// The rule, or the default, under which keys are refused to every client or are of more locks
-    /// than can be listed.
+    /// The rule, or the default, under which keys are denied or have more locks than can be listed.
     pub(crate) fn locks_of_everything(&self) -> Result<Vec<&str>, String> {
         let mut locks = Vec::new();
         for rule in &self.rules {
             match &rule.target {
-                // A key whose part is no name of a lock is refused to every client.
+                // A key whose caught text is no lock name is denied.
                 _ if rule.pattern.has_names() => return Err(format!("rule {rule}")),
                 Target::Open => {}
                 Target::Fixed(lock) => locks.push(lock.as_str()),
@@ -193,7 +193,7 @@ impl Rules {
         }
     }
 
-    /// The text of the rule that decides over `key`; `default` where none does.
+    /// Returns the text of the rule that decides over `key`; `default` if none matches.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));
         rule.map_or("default", |rule| rule.text.as_str())
@@ -224,7 +224,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// What protects `key`, which matches.
+    /// Returns the protection of `key`, which matches.
     fn resolve<'a>(&'a self, key: &[u8], scratch: &'a mut String) -> Result<Resolved<'a>, Invalid> {
         for (name, caught) in self.pattern.caught(key) {
             if let Some(name) = name
@@ -255,7 +255,7 @@ impl Rule {
                 Part::Capture(index) => {
                     let caught = self.pattern.caught(key).nth(*index);
                     let text = caught.and_then(|(_, caught)| std::str::from_utf8(caught).ok());
-                    // Checked above: what is missing here would make another lock's name.
+                    // Checked above: a missing text would make another lock's name.
                     scratch
                         .push_str(text.ok_or_else(|| self.refusal(key, "which makes what", b""))?);
                 }
@@ -274,7 +274,7 @@ impl Rule {
     }
 }
 
-/// `name` as text behind what is in `scratch`, if it is a lock's name.
+/// Returns `name` as text, appended to `scratch`, if it is a lock name.
 fn append_name<'a>(scratch: &'a mut String, name: &[u8]) -> Option<&'a str> {
     let text = std::str::from_utf8(name).ok().filter(|_| LockName::is_valid(name))?;
     scratch.push_str(text);
@@ -284,7 +284,7 @@ fn append_name<'a>(scratch: &'a mut String, name: &[u8]) -> Option<&'a str> {
 fn no_lock_itself(key: &[u8]) -> Invalid {
     let why = why_no_lock(key);
     let rule = format!(
-        "falls under no rule, and is no lock itself: {why}. Add a rule that says which lock \
+        "matches no rule, and is no lock name itself: {why}. Add a rule that names the lock \
          protects it"
     );
     Invalid::new("key", shown(key), rule)
@@ -299,7 +299,7 @@ fn why_no_lock(name: &[u8]) -> String {
         .map_or_else(|| "it is not ASCII".to_owned(), |error| error.to_string())
 }
 
-/// The beginning of a key, for an error: keys may be megabytes.
+/// Returns the beginning of a key, for an error: keys may be megabytes.
 fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(&key[..key.len().min(LockName::MAX_BYTES)]).into_owned()
 }
@@ -307,10 +307,10 @@ fn shown(key: &[u8]) -> String {
 impl FromStr for Rule {
     type Err = Invalid;
 
-    /// Reads `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`, and options behind a lock.
+    /// Parses `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`, and options behind a lock.
     ///
     /// # Errors
-    /// [`Invalid`] with the rule and what is wrong with it.
+    /// [`Invalid`] with the rule and its fault.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         parse(text).map_err(|problem| Invalid::new("rule", text, problem))
     }
@@ -334,7 +334,7 @@ fn parse(text: &str) -> Result<Rule, String> {
     for option in words {
         match option {
             _ if matches!(target, Target::Open | Target::Deny) => {
-                return Err(format!("has option \"{option}\", and no lock that it could be for"));
+                return Err(format!("has option \"{option}\", which needs a lock"));
             }
             "unfenced-reads" if unfenced_reads => {
                 return Err("has option unfenced-reads twice".to_owned());

@@ -1,4 +1,5 @@
-//! What the handlers call: passes an operation to the store and keeps account of what it said.
+//! The guard that handlers call: passes operations to the store, and counts and logs their
+//! outcomes.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use crate::refusals::{Refusals, Refused};
 use crate::report::Reporter;
 use crate::rules::Protection;
 use crate::store::{
-    Effect, FenceStore, Fences, First, Once, Operation, Outcome, StoreError, StoreReport,
+    Effect, FenceOutcome, FenceStore, Fences, First, Once, Operation, StoreError, StoreReport,
 };
 use crate::verdict::{Fence, Mark};
 
@@ -26,21 +27,21 @@ pub use crate::failure::{Failure, RequestSummary, UNKNOWN_HINT, failure};
 /// The guard: rules, store, and the account of what was refused. Shared by all requests.
 #[derive(Debug)]
 pub struct Guard {
-    /// Who may reach what.
+    /// Header, signature and lock checks of requests.
     pub fencing: FencingPolicy,
-    /// The marks; of the objects' store, or of the lanes before an opaque upstream.
+    /// Marks: of the objects' store, or of the lanes before an opaque upstream.
     pub fences: Arc<dyn Fences>,
-    /// The objects, where this guard keeps some.
+    /// Objects, if this guard stores any.
     pub objects: Option<Arc<dyn FenceStore>>,
-    /// What was refused.
+    /// Refusals of this process, by lock.
     pub refusals: Refusals,
-    /// Who tells a lock server of it, by option.
+    /// Reports of refusals to a lock server, with `--report-to`.
     pub reporter: Option<Reporter>,
-    /// What is counted.
+    /// Metrics.
     pub counters: Counters,
-    /// What observe mode lets pass.
+    /// Record of what observe mode lets pass.
     pub observer: Observer,
-    /// The front doors, as they were opened.
+    /// Front doors and their addresses.
     pub fronts: Mutex<Vec<Front>>,
     /// Clock and tasks.
     pub kit: Kit,
@@ -49,11 +50,12 @@ pub struct Guard {
 /// An operation that was applied.
 #[derive(Debug)]
 pub struct Applied {
-    /// What it did, now or when it was sent first.
+    /// Effect, now or of the first attempt.
     pub effect: Effect,
     /// The lock's mark now; `None` without a fence.
     pub mark: Option<Token>,
-    /// It was done before, under its name; of a write also the tag that it gave the object then.
+    /// Set if an earlier attempt under this name was applied; for a write with the tag that it gave
+    /// the object then.
     pub repeated: Option<First>,
 }
 
@@ -62,7 +64,7 @@ impl Applied {
         Self { effect, mark, repeated: None }
     }
 
-    /// What became of it when it was sent first, where that was a success.
+    /// Makes the result of a retry from the first attempt; `None` if that did not succeed.
     fn before(first: &First, mark: Option<Token>) -> Option<Self> {
         let effect = match first {
             First::Stored { created, .. } => Effect::Stored { created: *created },
@@ -75,7 +77,7 @@ impl Applied {
 }
 
 impl Guard {
-    /// What the guard guarantees; nothing in observe mode.
+    /// Returns the guarantee of the guard; none in observe mode.
     pub fn guarantee(&self) -> Guarantee {
         match self.observer.mode() {
             Mode::Enforce => self.fences.guarantee(),
@@ -83,8 +85,8 @@ impl Guard {
         }
     }
 
-    /// The fence that an operation on `key` has to pass; `None` where it needs none, and where it
-    /// shows no good token and observe mode lets it pass.
+    /// Returns the fence that an operation on `key` has to pass. `None` if it needs none, or if it
+    /// lacks a valid token and observe mode lets it pass.
     ///
     /// # Errors
     /// As [`FencingPolicy::to_object`].
@@ -104,13 +106,13 @@ impl Guard {
         self.observer.passes(code, self.fencing.rules.label(key.as_str().as_bytes()), detail)
     }
 
-    /// Observe mode: counts what the fence (or its store) would have refused, and returns the mark
-    /// to tell.
+    /// Counts, in observe mode, a refusal by the fence or its store, and returns the mark for the
+    /// reply.
     pub(crate) fn let_pass(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         key: &ObjectKey,
-        outcome: &Result<Outcome, StoreError>,
+        outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
         if let Ok(outcome) = outcome
             && outcome.mark().is_some()
@@ -118,43 +120,43 @@ impl Guard {
             return outcome.mark();
         }
         let rule = self.fencing.rules.label(key.as_str().as_bytes());
-        self.would_refuse(asked, rule, outcome.clone());
+        self.would_refuse(summary, rule, outcome.clone());
         refused_by(outcome).map(|mark| mark.token)
     }
 
-    /// The mark that refuses an operation which passes all the same, in observe mode.
+    /// Returns the mark that refuses an operation which observe mode lets pass.
     fn passed_mark(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         rule: &str,
-        outcome: &Result<Outcome, StoreError>,
+        outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
         let mark = refused_by(outcome)?;
-        self.would_refuse(asked, rule, outcome.clone()).then_some(mark.token)
+        self.would_refuse(summary, rule, outcome.clone()).then_some(mark.token)
     }
 
-    /// Counts what would be refused; whether it passes.
+    /// Counts a refusal; `true` if observe mode lets the operation pass.
     fn would_refuse(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         rule: &str,
-        outcome: Result<Outcome, StoreError>,
+        outcome: Result<FenceOutcome, StoreError>,
     ) -> bool {
         if self.observer.mode() == Mode::Enforce {
             return false;
         }
-        let failure = failure(asked, outcome);
+        let failure = failure(summary, outcome);
         let reject = failure.reject();
         self.observer.passes(reject.code(), rule, &reject.problem().detail)
     }
 
-    /// A front door was opened here.
+    /// Records an opened front door.
     pub fn opened(&self, kind: &str, listen: SocketAddr) {
         let front = Front { kind: kind.to_owned(), listen: listen.to_string() };
         self.fronts.lock().unwrap_or_else(PoisonError::into_inner).push(front);
     }
 
-    /// What the guard stands before, as it is told to whoever asks.
+    /// Describes the store and the front doors, for `GET /v1/stores`.
     pub fn stores(&self) -> StoresReply {
         let StoreReport { kind, target, guarantee, probe, gaps } = self.fences.report();
         let line = StoreLine {
@@ -174,14 +176,14 @@ impl Guard {
         }
     }
 
-    /// Does an operation on an object. It runs in a task of its own: a client that hangs up
-    /// cancels neither it nor the account of it.
+    /// Applies an operation to an object, in a task of its own: a client that disconnects cancels
+    /// neither the operation nor its accounting.
     ///
     /// # Errors
     /// [`Failure`], ready to be sent.
     pub async fn apply(
         self: &Arc<Self>,
-        asked: RequestSummary,
+        summary: RequestSummary,
         operation: Operation,
         once: Option<Once>,
     ) -> Result<Applied, Failure> {
@@ -191,20 +193,20 @@ impl Guard {
         };
         let guard = Arc::clone(self);
         self.tracked(async move {
-            let fence = asked.fence.clone();
+            let fence = summary.fence.clone();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
             let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
-            let Some(mark) = guard.passed_mark(&asked, rule, &first) else {
-                return guard.account(&asked, first);
+            let Some(mark) = guard.passed_mark(&summary, rule, &first) else {
+                return guard.account(&summary, first);
             };
             let outcome = objects.apply_once(None, operation, once).await;
-            let applied = guard.account(&asked, outcome)?;
+            let applied = guard.account(&summary, outcome)?;
             Ok(Applied { mark: Some(mark), ..applied })
         })
         .await
     }
 
-    /// `name` as the sender's name for `operation`, among those of the lock that protects its key.
+    /// Makes the operation name of `name`, scoped to the lock that protects the key.
     pub fn once(&self, name: &str, operation: &Operation) -> Once {
         let lock = match self.fencing.rules.protection(operation.key()) {
             Ok(Protection::Lock { lock, .. }) => Some(lock),
@@ -213,13 +215,13 @@ impl Guard {
         Once::new(lock.as_ref(), name, operation)
     }
 
-    /// Raises a mark without touching data, in a task of its own as above.
+    /// Raises a mark without touching data, in a task of its own.
     ///
     /// # Errors
     /// [`Failure`], ready to be sent.
     pub async fn seal(
         self: &Arc<Self>,
-        asked: RequestSummary,
+        summary: RequestSummary,
         fence: Fence,
     ) -> Result<Applied, Failure> {
         let guard = Arc::clone(self);
@@ -227,14 +229,14 @@ impl Guard {
             let begun_ms = guard.kit.clock.monotonic_ms();
             let outcome = match guard.observer.mode() {
                 Mode::Enforce => guard.fences.seal(fence).await,
-                Mode::Observe => guard.fences.note(fence).await,
+                Mode::Observe => guard.fences.record(fence).await,
             };
             let took_ms = guard.kit.clock.monotonic_ms().saturating_sub(begun_ms);
             guard.counters.seal_seconds.observe(took_ms as f64 / 1000.0);
-            if let Some(mark) = guard.passed_mark(&asked, "seal", &outcome) {
+            if let Some(mark) = guard.passed_mark(&summary, "seal", &outcome) {
                 return Ok(Applied::now(Effect::Sealed, Some(mark)));
             }
-            guard.account(&asked, outcome)
+            guard.account(&summary, outcome)
         })
         .await
     }
@@ -249,43 +251,43 @@ impl Guard {
         })
     }
 
-    /// Counts what became of an operation, notes refusals, and renders failures.
+    /// Counts an operation's outcome, records a refusal, and renders a failure.
     ///
     /// # Errors
-    /// [`Failure`] for everything but success.
+    /// [`Failure`] for every outcome but success.
     pub fn account(
         &self,
-        asked: &RequestSummary,
-        outcome: Result<Outcome, StoreError>,
+        summary: &RequestSummary,
+        outcome: Result<FenceOutcome, StoreError>,
     ) -> Result<Applied, Failure> {
         let verdict = verdict(&outcome);
-        self.counters.count(asked.kind, verdict);
+        self.counters.count(summary.kind, verdict);
         let failed = match outcome {
-            Ok(Outcome::Applied { effect, mark }) => return Ok(Applied::now(effect, mark)),
+            Ok(FenceOutcome::Applied { effect, mark }) => return Ok(Applied::now(effect, mark)),
             other => other,
         };
-        if let Ok(Outcome::Repeated { first, mark }) = &failed
+        if let Ok(FenceOutcome::Repeated { first, mark }) = &failed
             && let Some(applied) = Applied::before(first, *mark)
         {
             return Ok(applied);
         }
-        if let (Some(fence), Some(mark)) = (&asked.fence, refused_by(&failed)) {
-            self.note_refusal(asked, fence, mark, &failed);
+        if let (Some(fence), Some(mark)) = (&summary.fence, refused_by(&failed)) {
+            self.record_refusal(summary, fence, mark, &failed);
         }
-        Err(failure(asked, failed))
+        Err(failure(summary, failed))
     }
 
-    fn note_refusal(
+    fn record_refusal(
         &self,
-        asked: &RequestSummary,
+        summary: &RequestSummary,
         fence: &Fence,
         mark: Mark,
-        outcome: &Result<Outcome, StoreError>,
+        outcome: &Result<FenceOutcome, StoreError>,
     ) {
         let Mark { token, lease } = fence.presented;
-        let is_collision = matches!(outcome, Ok(Outcome::Collision { .. }));
+        let is_collision = matches!(outcome, Ok(FenceOutcome::Collision { .. }));
         let code = if is_collision { Code::TokenCollision } else { Code::StaleToken };
-        let operation = asked.text.as_str();
+        let operation = summary.text.as_str();
         if is_collision {
             tracing::error!(
                 lock = %fence.lock, %token, %lease, owner_of_mark = %mark.lease, operation,
@@ -300,18 +302,18 @@ impl Guard {
         let refused = Refused {
             token,
             lease,
-            operation: asked.text.clone(),
+            operation: summary.text.clone(),
             code,
             mark: mark.token,
-            owner: asked.owner.clone(),
+            owner: summary.owner.clone(),
             at_ms: self.kit.clock.monotonic_ms(),
         };
-        self.keep_refusal(&fence.lock, refused);
+        self.store_refusal(&fence.lock, refused);
     }
 
-    /// Notes a script that was refused something, on the account of the locks whose tokens its
-    /// connection holds. Those tokens are not stale.
-    pub(crate) fn note_denied_script(&self, held: &[Fence], summary: &str) {
+    /// Records the refusal of a script's command under each lock whose token its connection holds.
+    /// Those tokens are not stale.
+    pub(crate) fn record_denied_script(&self, held: &[Fence], summary: &str) {
         let tokens: Vec<String> = held
             .iter()
             .map(|fence| format!("{} of {}", fence.presented.token, fence.lock))
@@ -328,15 +330,15 @@ impl Guard {
                 owner: None,
                 at_ms: self.kit.clock.monotonic_ms(),
             };
-            self.keep_refusal(&fence.lock, refused);
+            self.store_refusal(&fence.lock, refused);
         }
     }
 
-    fn keep_refusal(&self, lock: &LockName, refused: Refused) {
+    fn store_refusal(&self, lock: &LockName, refused: Refused) {
         if let Some(reporter) = &self.reporter {
             reporter.refused(lock, &refused);
         }
-        self.refusals.note(lock, refused);
+        self.refusals.record(lock, refused);
     }
 
     /// The lock's refusals so far.
@@ -345,26 +347,26 @@ impl Guard {
     }
 }
 
-/// The mark that an operation met, where the fence refused it.
-fn refused_by(outcome: &Result<Outcome, StoreError>) -> Option<Mark> {
+/// Returns the mark that refused an operation.
+fn refused_by(outcome: &Result<FenceOutcome, StoreError>) -> Option<Mark> {
     match outcome {
         Ok(
-            Outcome::Stale { mark }
-            | Outcome::Collision { mark }
-            | Outcome::StaleRepeat { mark, .. },
+            FenceOutcome::Stale { mark }
+            | FenceOutcome::Collision { mark }
+            | FenceOutcome::StaleRepeat { mark, .. },
         ) => Some(*mark),
         _ => None,
     }
 }
 
-fn verdict(outcome: &Result<Outcome, StoreError>) -> &'static str {
+fn verdict(outcome: &Result<FenceOutcome, StoreError>) -> &'static str {
     match outcome {
-        Ok(Outcome::Applied { .. }) => "applied",
-        Ok(Outcome::Repeated { .. }) => "repeated",
-        Ok(Outcome::NameTaken { .. }) => "op-id-reused",
-        Ok(Outcome::Stale { .. } | Outcome::StaleRepeat { .. }) => "stale",
-        Ok(Outcome::Collision { .. }) => "collision",
-        Ok(Outcome::PreconditionFailed { .. }) => "precondition-failed",
+        Ok(FenceOutcome::Applied { .. }) => "applied",
+        Ok(FenceOutcome::Repeated { .. }) => "repeated",
+        Ok(FenceOutcome::NameTaken { .. }) => "op-id-reused",
+        Ok(FenceOutcome::Stale { .. } | FenceOutcome::StaleRepeat { .. }) => "stale",
+        Ok(FenceOutcome::Collision { .. }) => "collision",
+        Ok(FenceOutcome::PreconditionFailed { .. }) => "precondition-failed",
         Err(StoreError::Unavailable(_)) => "unavailable",
         Err(StoreError::Unknown(_)) => "unknown",
         Err(StoreError::LimitReached(_)) => "limit-reached",

@@ -1,4 +1,4 @@
-//! What a guard is made of: values that were checked, wherever they came from.
+//! Settings of a guard: checked values, from flags or from a host process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::rules::Rules;
 use crate::store::StoreUrl;
 use crate::store::redis::RedisOptions;
 
-/// What the guard stands before.
+/// Backend of the guard.
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// A store that checks and writes in one step, with the objects API.
@@ -24,45 +24,45 @@ pub enum Backend {
     Proxy(Upstream),
 }
 
-/// All settings of a guard. [`crate::config::Config::settings`] makes them from flags, and
-/// [`Settings::new`] for whoever hosts a guard in a process of its own.
+/// All settings of a guard. [`crate::config::Config::settings`] makes them from flags; a process
+/// that hosts a guard makes them with [`Settings::new`].
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the API is served; port 0 lets the system choose.
+    /// Address of the API; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// What the guard stands before.
+    /// Backend of the guard.
     pub backend: Backend,
-    /// Whether what the fence refuses is refused.
+    /// `Enforce`, or `Observe` to let refused operations pass.
     pub mode: Mode,
-    /// The namespace that tokens must belong to.
+    /// Namespace that tokens must belong to.
     pub namespace: Namespace,
-    /// The keys that tokens are verified with; `None` takes unsigned ones.
+    /// Keys that verify tokens; `None` admits unsigned tokens.
     pub keys: Option<Keyring>,
-    /// Which lock protects which resource.
+    /// Locks that protect resources.
     pub rules: Rules,
-    /// Whether reads of protected objects pass without a token.
+    /// Allows reads of protected objects without a token.
     pub allow_unfenced_reads: bool,
-    /// The largest object, in bytes.
+    /// Largest object, in bytes.
     pub max_object_bytes: usize,
-    /// What all bodies that are being received may take together, in bytes.
+    /// Memory for all bodies being received together, in bytes.
     pub max_body_bytes_in_all: usize,
-    /// Who may do what, and what is written of it.
+    /// Access control and its audit log.
     pub access: Gate,
-    /// The limits of the listeners.
+    /// Limits of the listeners.
     pub listener: ListenOptions,
-    /// The names that the guard is reached by.
+    /// Host names of the guard.
     pub host_names: HostNames,
-    /// How the Redis behind the guard is treated.
+    /// Connection options of the Redis behind the guard.
     pub redis: RedisOptions,
-    /// The port for Redis' own protocol; only before a Redis.
+    /// Settings of the Redis port; only with a Redis as store.
     pub redis_port: Option<PortSettings>,
-    /// The lock servers that are told what is refused.
+    /// Lock servers that are notified of refusals.
     pub report: Option<ReportOptions>,
 }
 
 impl Settings {
-    /// The defaults on a port of the system's choice: signed tokens of namespace `default` that
-    /// are verified with `keys`, each key its own lock.
+    /// Default settings on a port of the system's choice: each key its own lock, signed tokens of
+    /// namespace `default`, verified with `keys`.
     pub fn new(backend: Backend, keys: Option<Keyring>) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -1,19 +1,19 @@
 //! The seam between the guard and a datastore.
 //!
-//! A store keeps, for each lock, its mark, and for each key an object. The contract that every
-//! implementation keeps, and that the conformance suite checks:
+//! A store keeps a mark for each lock and an object for each key. The contract of every
+//! implementation, checked by the conformance suite:
 //!
-//! 1. *One step.* For an operation with a [`Fence`], the check of the mark, the raising of the mark
-//!    and the effect are one atomic, isolated step of the datastore. All steps are linearizable.
-//! 2. *Reads too.* A read that was answered has raised the mark, durably, before the answer.
+//! 1. *One step.* An operation with a [`Fence`] is one atomic, isolated step of the datastore: the
+//!    check of the mark, the raise and the effect. All steps are linearizable.
+//! 2. *Reads too.* A read raises the mark, durably, before its reply.
 //! 3. *Refusals by the fence change nothing*: neither mark nor data.
-//! 4. *The condition comes after the fence.* A condition that fails was still answered to a holder
-//!    of the token, and so raises the mark; it changes no data.
-//! 5. *An answer is durable*, as far as the datastore keeps its promises (`embedded`: on disk).
+//! 4. *The condition follows the fence.* A failed condition is still a reply to a holder of the
+//!    token, so the mark rises; the data does not change.
+//! 5. *A reply is durable*, as far as the datastore keeps its promises (`embedded`: on disk).
 //! 6. *No token, no fence.* An operation without a [`Fence`] is for resources that a rule declares
-//!    open. It is neither compared nor does it raise anything. Whoever calls decides; see
+//!    open: it is not compared with a mark and raises none. The caller decides; see
 //!    [`crate::fencing`].
-//! 7. *Cancelling* the future of an operation cancels nothing that was sent: it may be applied.
+//! 7. *Cancelling* an operation's future cancels nothing that was sent: it may still be applied.
 
 use std::fmt;
 
@@ -45,33 +45,33 @@ pub(crate) use open::Behind;
 pub use open::{OpenError, Opened, StoreUrl, open};
 pub use report::StoreReport;
 
-/// Marks, without the data: what a seal and the listing of fences need.
+/// Marks without data, for seals and the list of fences.
 #[async_trait]
 pub trait Fences: fmt::Debug + Send + Sync + 'static {
-    /// What this implementation guarantees, as its start-up probe showed it.
+    /// Guarantee of this implementation, as its start-up probe showed it.
     fn guarantee(&self) -> Guarantee;
 
-    /// What it is, what its probe showed, and which gaps its set-up leaves.
+    /// Kind, probe result and the gaps that the set-up leaves.
     fn report(&self) -> StoreReport;
 
-    /// Raises the mark to what is presented, without touching data.
+    /// Raises the mark to the presented token, without touching data.
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError>;
+    async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError>;
 
-    /// As a seal, and waits for nothing lower that is still on its way: for observe mode, in which
-    /// a mark is only a note of what was seen.
+    /// Raises the mark as a seal does, without waiting for lower operations under way: in observe
+    /// mode a mark only records what was seen.
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         self.seal(fence).await
     }
 
-    /// States the first token to be admitted from now on, for a store that can lose its marks and
-    /// may have done so. Returns the floor in force, which may be a higher one; `None`, and nothing
-    /// was done, for a store that cannot lose them.
+    /// Sets the lowest token to admit from now on, for a store that may have lost its marks.
+    /// Returns the floor in force, which may be higher; `None`, with no effect, for a store that
+    /// cannot lose marks.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -79,19 +79,19 @@ pub trait Fences: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The highest mark of all locks, or higher; `None` where no token has been seen.
+    /// Returns the highest mark of all locks, or a higher number; `None` before the first token.
     ///
     /// # Errors
     /// [`StoreError`]; never [`StoreError::Unknown`].
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError>;
 
-    /// The mark of a lock; `None` where no token has been seen.
+    /// Returns the mark of a lock; `None` before its first token.
     ///
     /// # Errors
     /// [`StoreError`]; never [`StoreError::Unknown`].
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError>;
 
-    /// Marks in the order of their locks' names.
+    /// Lists marks in the order of their locks' names.
     ///
     /// # Errors
     /// [`StoreError`]; never [`StoreError::Unknown`].
@@ -101,23 +101,23 @@ pub trait Fences: fmt::Debug + Send + Sync + 'static {
 /// Objects behind a fence.
 #[async_trait]
 pub trait FenceStore: Fences {
-    /// Checks the fence, raises the mark and does `operation`, in one step.
+    /// Checks the fence, raises the mark and applies `operation`, in one step.
     ///
     /// # Errors
     /// [`StoreError`]. After [`StoreError::Unknown`] the operation may have been applied, or may
-    /// still be; after any other it has not been and will not be.
+    /// still be; after any other error it has not been and will not be.
     async fn apply(
         &self,
         fence: Option<Fence>,
         operation: Operation,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<FenceOutcome, StoreError> {
         self.apply_once(fence, operation, None).await
     }
 
-    /// As [`FenceStore::apply`], and where the operation has a name, at most once under it: the
-    /// outcome is remembered in the same step, and a repeat that the fence admits is answered with
-    /// it. So is a stale one, which learns that it is stale beside it. The name is looked up after
-    /// the fence and before the condition.
+    /// Applies an operation as [`FenceStore::apply`] does, and at most once under its name, if it
+    /// has one. The outcome is stored in the same step. A retry that the fence admits gets the
+    /// stored outcome; a stale retry gets it beside its refusal. The name is looked up after the
+    /// fence and before the condition.
     ///
     /// # Errors
     /// As [`FenceStore::apply`].
@@ -126,44 +126,44 @@ pub trait FenceStore: Fences {
         fence: Option<Fence>,
         operation: Operation,
         once: Option<Once>,
-    ) -> Result<Outcome, StoreError>;
+    ) -> Result<FenceOutcome, StoreError>;
 }
 
-/// What is to be done with an object.
+/// Operation on one object.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Read it.
+    /// Reads the object.
     Get {
-        /// Which.
+        /// Key of the object.
         key: ObjectKey,
     },
-    /// Write it, whole.
+    /// Replaces the whole object.
     Put {
-        /// Which.
+        /// Key of the object.
         key: ObjectKey,
-        /// What it becomes.
+        /// New version.
         object: Object,
-        /// What must hold of the one that is there.
+        /// Condition on the current version.
         condition: Condition,
     },
-    /// Remove it. Removing what is not there is a success.
+    /// Removes the object. Success if there is none.
     Delete {
-        /// Which.
+        /// Key of the object.
         key: ObjectKey,
-        /// What must hold of the one that is there.
+        /// Condition on the current version.
         condition: Condition,
     },
 }
 
 impl Operation {
-    /// The key it is about.
+    /// Returns the key.
     pub fn key(&self) -> &ObjectKey {
         match self {
             Self::Get { key } | Self::Put { key, .. } | Self::Delete { key, .. } => key,
         }
     }
 
-    /// The HTTP method that asks for it.
+    /// Returns the HTTP method of a request for this operation.
     pub fn method(&self) -> &'static str {
         match self {
             Self::Get { .. } => "GET",
@@ -176,66 +176,67 @@ impl Operation {
 /// One version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Unique to this version.
+    /// Tag, unique to this version.
     pub etag: ETag,
-    /// The media type that the writer stated.
+    /// Media type that the writer stated.
     pub content_type: String,
-    /// The bytes.
+    /// Content.
     pub body: Bytes,
 }
 
-/// What became of an operation.
+/// Outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The fence admitted it and it took effect.
+pub enum FenceOutcome {
+    /// Admitted by the fence and applied.
     Applied {
-        /// What it did.
+        /// Effect on the object or the mark.
         effect: Effect,
-        /// The lock's mark now: what was presented. `None` without a fence.
+        /// The lock's mark now: the presented token. `None` without a fence.
         mark: Option<Token>,
     },
-    /// The fence refused it: the token is below the mark. Nothing changed.
+    /// Refused by the fence: the token is below the mark. Nothing changed.
     Stale {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
-    /// The fence refused it: another lease owns this very token. Nothing changed.
+    /// Refused by the fence: another lease owns this very token. Nothing changed.
     Collision {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
-    /// The fence admitted it and raised the mark, but the condition did not hold. No data changed.
+    /// Admitted by the fence, which raised the mark, but the condition did not hold. No data
+    /// changed.
     PreconditionFailed {
-        /// The object's tag as it is; `None` where there is no object.
+        /// Tag of the current object; `None` if there is none.
         etag: Option<ETag>,
-        /// The lock's mark now: what was presented. `None` without a fence.
+        /// The lock's mark now: the presented token. `None` without a fence.
         mark: Option<Token>,
     },
-    /// The fence admitted it and raised the mark; it had been done before under its name, and no
-    /// data changed now.
+    /// Admitted by the fence, which raised the mark; an earlier attempt under this name was
+    /// applied. No data changed now.
     Repeated {
-        /// What became of it then.
+        /// Outcome of the earlier attempt.
         first: First,
-        /// The lock's mark now: what was presented. `None` without a fence.
+        /// The lock's mark now: the presented token. `None` without a fence.
         mark: Option<Token>,
     },
-    /// The fence refused it, and nothing changed; but under its name it had been done before.
+    /// Refused by the fence, without effect; an earlier attempt under this name was applied.
     StaleRepeat {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
-        /// What became of it then.
+        /// Outcome of the earlier attempt.
         first: First,
     },
-    /// The fence admitted it and raised the mark, but its name belongs to another operation. No
+    /// Admitted by the fence, which raised the mark, but the name belongs to another operation. No
     /// data changed.
     NameTaken {
-        /// The lock's mark now: what was presented. `None` without a fence.
+        /// The lock's mark now: the presented token. `None` without a fence.
         mark: Option<Token>,
     },
 }
 
-impl Outcome {
-    /// What the mark is now, where the fence admitted the operation.
+impl FenceOutcome {
+    /// Returns the mark after the operation, if the fence admitted it.
     pub fn mark(&self) -> Option<Token> {
         match self {
             Self::Applied { mark, .. }
@@ -247,72 +248,72 @@ impl Outcome {
     }
 }
 
-/// What an applied operation did.
+/// Effect of an applied operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A read found this.
+    /// A read returned this object.
     Found(Object),
-    /// A read or a delete found nothing.
+    /// A read or delete found no object.
     Absent,
-    /// A write put the object there.
+    /// A write stored the object.
     Stored {
-        /// Whether there was none before.
+        /// `true` if there was no object before.
         created: bool,
     },
-    /// A delete removed it.
+    /// A delete removed the object.
     Deleted,
-    /// The mark was raised, or stood there already for this lease.
+    /// The mark was raised, or already belonged to this lease at this token.
     Sealed,
 }
 
-/// Which fences to list.
+/// Query for a page of fences.
 #[derive(Clone, Debug, Default)]
 pub struct FenceQuery {
-    /// Only locks whose name begins like this; empty for all.
+    /// Only locks whose names begin with this; empty for all.
     pub prefix: String,
-    /// Only locks after this one.
+    /// Only locks after this one, in the order of names.
     pub after: Option<LockName>,
-    /// At most this many.
+    /// Maximum number of fences.
     pub limit: usize,
 }
 
 /// A page of fences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FenceList {
-    /// In the order of their names.
+    /// Locks and their marks, in the order of names.
     pub fences: Vec<(LockName, Mark)>,
-    /// Whether there are more behind them.
+    /// `true` if more follow.
     pub more: bool,
 }
 
-/// Why a store gave no outcome.
+/// Failure of a store to give an outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot work now. The operation was not applied and will not be.
+    /// The store is unreachable or stopped. The operation was not applied and will not be.
     #[error("{0}")]
     Unavailable(String),
-    /// The operation was sent and its reply was lost: nobody knows whether it was applied.
+    /// The operation was sent and its reply was lost: it may have been applied.
     #[error("{0}")]
     Unknown(String),
     /// A limit of the store is reached. The operation was not applied.
     #[error("{0}")]
     LimitReached(String),
-    /// Earlier operations of a lower token are still on their way (opaque stores only). The
-    /// operation was not applied.
+    /// Operations with a lower token are still under way (opaque stores only). The operation was
+    /// not applied.
     #[error("earlier operations on lock {lock} are still in flight")]
     Draining {
-        /// Whose lane.
+        /// Lock of the lane.
         lock: LockName,
-        /// When to try again, in milliseconds.
+        /// Time after which to retry, in milliseconds.
         retry_ms: u64,
     },
-    /// An earlier operation may still take effect (opaque stores only). The operation was not
-    /// applied.
-    #[error("an earlier operation on lock {lock} is in doubt and may still take effect")]
+    /// An earlier operation with an unknown outcome may still take effect (opaque stores only). The
+    /// operation was not applied.
+    #[error("an earlier operation on lock {lock} has an unknown outcome and may still take effect")]
     Quarantined {
-        /// Whose lane.
+        /// Lock of the lane.
         lock: LockName,
-        /// When to try again, in milliseconds.
+        /// Time after which to retry, in milliseconds.
         retry_ms: u64,
     },
 }

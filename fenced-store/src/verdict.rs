@@ -1,23 +1,23 @@
-//! The rule that everything else here exists to enforce.
+//! The fencing rule, pure.
 //!
 //! A lock has at most one mark: the highest token that the guard has seen, and the lease that owns
-//! it. [`judge`] compares what a request presents with the mark. It has no clock, no I/O and no
-//! state; each store calls it, or repeats it inside one atomic step of its own (the Lua scripts).
+//! [`judge`] compares a request's token with the mark, without clock, I/O or state. Each store
+//! calls it, or repeats it in one atomic step of its own (the Lua scripts).
 
 use fence_protocol::{FencingToken, LeaseId, LockName, Token};
 
 /// A token together with the lease that it was granted to.
 ///
-/// Both what a request presents and what a lock's mark records.
+/// Both a presented token and a lock's mark have this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The number that is compared.
     pub token: Token,
-    /// The grant; tells two holders of one number apart.
+    /// The grant; distinguishes two holders of one number.
     pub lease: LeaseId,
 }
 
-/// What a request presents, after its header was read and verified.
+/// Presented token and its lock, after the header was read and verified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fence {
     /// The lock that protects the resource, and that the token was granted for.
@@ -35,28 +35,27 @@ impl From<&FencingToken> for Fence {
     }
 }
 
-/// What the mark says to a request.
+/// Result of comparing a request with the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request holds the mark: apply it; the mark stays.
+    /// The token equals the mark: apply; the mark stays.
     Admit,
-    /// The request is above the mark, or the first ever: raise the mark to what it presents and
-    /// apply it, in one step.
+    /// The token is above the mark, or the first: raise the mark to it and apply, in one step.
     Raise,
     /// The token is below the mark: change nothing.
     Stale {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
     /// The token equals the mark, but another lease owns it: change nothing and raise an alarm.
     /// The issuer gave out one number twice.
     Collision {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
 }
 
-/// Compares what is presented with the lock's mark (`None`: no token has been seen yet).
+/// Compares a presented token with the lock's mark (`None` before the first token).
 pub fn judge(mark: Option<Mark>, presented: Mark) -> Verdict {
     let Some(mark) = mark else { return Verdict::Raise };
     if presented.token > mark.token {

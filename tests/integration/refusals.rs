@@ -238,7 +238,7 @@ async fn no_answer_waits_for_a_report() {
         }
     };
     fence_tests::wait::soon("a hundred refusals", all).await;
-    until_ready(&guard, "does not answer").await;
+    until_ready(&guard, "did not reply").await;
     proxy.set(Fault::None);
     proxy.cut();
     refusals(&server.locks(), "a", 16).await;

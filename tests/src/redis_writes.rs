@@ -152,7 +152,7 @@ fn judge(way: Way, replies: &[Resp]) -> Told {
 }
 
 fn is_unknown(reply: &Resp) -> bool {
-    reply.error().is_some_and(|text| text.contains("is not known"))
+    reply.error().is_some_and(|text| text.contains("unknown outcome"))
 }
 
 /// What an error says of its command.
@@ -164,7 +164,7 @@ pub fn refusal(reply: &Resp) -> Told {
     match text.split(' ').next().unwrap_or_default() {
         "UNKNOWN" => Told::Unknown,
         // What was on its way when the hand-over ended the connection.
-        "FENCED" if text.contains("is not known") => Told::Unknown,
+        "FENCED" if text.contains("unknown outcome") => Told::Unknown,
         "FENCED" | "NOTOKEN" | "UNAVAILABLE" => Told::Refused,
         _ => panic!("no write may get this: {text}"),
     }

@@ -1,13 +1,13 @@
-//! The front door before any HTTP datastore: a reverse proxy that drains.
+//! Front door before any HTTP datastore: a reverse proxy that drains.
 //!
-//! The datastore knows nothing of tokens, so check and effect cannot be one step. [`lane`] makes up
-//! for it by waiting; its guarantee is `bounded`: it holds if no request takes effect later than
-//! the stated maximum request lifetime after its connection broke, if nobody writes around the
+//! The datastore cannot compare tokens, so check and effect cannot be one step. [`lane`] waits
+//! instead, and its guarantee is `bounded`. It holds if no request takes effect later than the
+//! stated maximum request lifetime after its connection broke, if no client writes around the
 //! proxy, and if only one proxy at a time is active for a lock.
 //!
-//! What else is relied on: safe methods (GET, HEAD, OPTIONS) change nothing, and a complete final
-//! answer other than 202, 502 and 504 means that the upstream is done with the request. The path
-//! names the one resource that a request concerns: `second_name` refuses the known ways around it.
+//! It also relies on HTTP: safe methods (GET, HEAD, OPTIONS) change nothing, and after a complete
+//! final reply other than 202, 502 and 504 the upstream is done with the request. The path names
+//! the one resource of a request: `second_name` refuses the known ways around it.
 
 use std::sync::Arc;
 
@@ -40,18 +40,19 @@ pub use upstream::{Upstream, UpstreamUrl};
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// It cannot be opened.
+    /// The folder cannot be opened.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// It cannot be read.
+    /// The folder cannot be read.
     #[error("the proxy's state cannot be read: {0}")]
     State(#[from] StoreError),
 }
 
-/// Opens the state folder; operations that were in flight when the last process ended are in doubt.
+/// Opens the state folder; operations in flight when the last process ended have an unknown
+/// outcome.
 ///
 /// # Errors
-/// [`ProxyError`] with the path and what to do.
+/// [`ProxyError`] with the path and the remedy.
 pub async fn open(
     upstream: &Upstream,
     counters: &Counters,
@@ -60,7 +61,7 @@ pub async fn open(
     Lanes::open(upstream, counters.clone(), kit.clone()).await
 }
 
-/// The routes of the proxy: every path is the upstream's.
+/// Makes the routes of the proxy: every path is the upstream's.
 pub fn routes(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
     let guarantee = shared.guard().guarantee();
     let state = handler::Proxy::new(shared, lanes, upstream);

@@ -1,4 +1,4 @@
-//! The HTTP interface: one verb a file, all routes in [`router`].
+//! HTTP interface: one verb a file, all routes in [`router`].
 
 mod access;
 mod body_budget;

@@ -1,15 +1,15 @@
-//! The Redis port: clients keep their driver and give their token as the password, and the guard
-//! stands between them and one Redis.
+//! The Redis port: clients keep their driver and send their token as password, and the guard relays
+//! to one Redis.
 //!
 //! Preempt and abort. A connection to Redis is registered there under its tokens before anything is
-//! sent on it (`upstream::connect`); the step that raises a mark finds what is registered below
-//! it, and the guard that ran it has Redis end those connections, and awaits that, before the new
-//! token is admitted (`crate::store::redis::preempt`). So commands travel as they are, every
-//! command of Redis works, and a write costs what it costs behind a plain proxy.
+//! sent on it (`upstream::connect`). The step that raises a mark finds the connections registered
+//! below it. The guard that ran the step makes Redis end those connections, and awaits that, before
+//! the new token is admitted (`crate::store::redis::preempt`). So commands travel unchanged, every
+//! command of Redis works, and a write costs no more than behind a plain proxy.
 //!
-//! A thread of the port has everything of its clients to itself: no locks, and no wake-ups between
-//! threads. Clients with the same tokens share a pipelined connection (`hub`) until they need
-//! one of their own (`client`).
+//! A thread of the port owns all state of its clients: no locks, and no wake-ups between threads.
+//! Clients with the same tokens share a pipelined connection (`hub`) until they need one of their
+//! own (`client`).
 //!
 //! ```text
 //! client --- Client: parse, plan (commands), authorize (rules, tokens) ---> Upstream --- Redis
@@ -27,7 +27,7 @@ use redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
 use crate::service::{Guard, RequestSummary};
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::store::redis::Shared;
 use crate::verdict::Fence;
 
@@ -71,24 +71,24 @@ pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
 
-/// What the port is made of.
+/// Settings of the port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
-    /// Where it listens; port 0 lets the system choose.
+    /// Address; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// How many threads serve it, at least 1.
+    /// Number of threads, at least 1.
     pub threads: usize,
-    /// The largest command, in bytes.
+    /// Maximum size of a command, in bytes.
     pub max_command_bytes: usize,
-    /// What may be held for all clients together beyond 64 KiB for each, in bytes.
+    /// Memory for all clients together beyond 64 KiB for each, in bytes.
     pub max_buffer_bytes: usize,
-    /// Clients at once.
+    /// Maximum number of clients.
     pub max_connections: usize,
-    /// How long clients may be silent.
+    /// Time limits of silent clients.
     pub silence: SilenceLimits,
     /// Treatment of a connection whose token was refused.
     pub after_fenced: AfterFenced,
-    /// What clients without a fencing credential have to present.
+    /// Password for clients without a fencing credential.
     pub password: Option<PortPassword>,
 }
 
@@ -103,18 +103,18 @@ pub enum AfterFenced {
     Keep,
 }
 
-/// How long a client may leave its connection open once it was sent everything. Closing a socket
-/// with unread bytes resets it, and the client could lose the last reply.
+/// Time that a client may keep its connection open after the last reply. Closing a socket with
+/// unread bytes resets it, and the client could lose the last reply.
 const LINGER: Duration = Duration::from_secs(2);
 
 impl PortSettings {
-    /// Whether a connection is closed once its tokens were refused.
+    /// Returns `true` if a connection is closed once its tokens were refused.
     fn closes_fenced(&self) -> bool {
         self.after_fenced == AfterFenced::Close
     }
 }
 
-/// What all threads of the port share.
+/// State that all threads of the port share.
 #[derive(Debug)]
 pub(crate) struct Port {
     guard: Arc<Guard>,
@@ -126,12 +126,13 @@ pub(crate) struct Port {
     ended: mpsc::Sender<Ended>,
     counters: PortCounters,
     own_clients: Arc<OwnClients>,
-    /// In observe mode, what passes beyond what is allowed.
+    /// In observe mode, the commands that pass although they are refused otherwise.
     observing: Option<Observing>,
 }
 
 impl Port {
-    /// Reads what commands this Redis has, and begins to look after connections that end.
+    /// Reads the commands of this Redis, and starts removing the registrations of ended
+    /// connections.
     ///
     /// # Errors
     /// A sentence.
@@ -173,30 +174,31 @@ impl Port {
         self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A connection is of no use any more; what Redis keeps of it is removed by and by.
+    /// Queues an ended connection; its registration in Redis is removed later.
     fn retire(&self, ended: Ended) {
         if ended.is_nothing() {
             return;
         }
         if self.ended.try_send(ended).is_err() {
-            // It costs a line in Redis, and a needless kill when the mark is raised.
+            // A registration left behind costs a line in Redis, and a needless kill when the mark
+            // is raised.
             tracing::warn!("too many connections end at once; a registration stays in Redis");
         }
     }
 
-    /// Puts a refusal by the fence on the guard's account.
+    /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
         let (fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => (fence, Outcome::Stale { mark: *mark }),
-            Refusal::Collision { fence, mark } => (fence, Outcome::Collision { mark: *mark }),
+            Refusal::Stale { fence, mark } => (fence, FenceOutcome::Stale { mark: *mark }),
+            Refusal::Collision { fence, mark } => (fence, FenceOutcome::Collision { mark: *mark }),
             Refusal::Unavailable(_) | Refusal::Line(_) => return,
         };
-        // What it says is said in Redis' form already.
-        let _ = self.guard.account(&asked(fence), Ok(outcome));
+        // The client gets the refusal in Redis' form.
+        let _ = self.guard.account(&summary_of(fence), Ok(outcome));
     }
 }
 
-fn asked(fence: &Fence) -> RequestSummary {
+fn summary_of(fence: &Fence) -> RequestSummary {
     let text = "a connection of the Redis port".to_owned();
     RequestSummary { fence: Some(fence.clone()), kind: "redis", text, owner: None }
 }
@@ -220,14 +222,14 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
                 let version = read_version(&port.redis.link).await;
                 *port.version.write().unwrap_or_else(PoisonError::into_inner) = version;
             }
-            Err(reason) => tracing::warn!(reason, "the commands known are those of before"),
+            Err(reason) => tracing::warn!(reason, "the list of commands is out of date"),
         }
     }
 }
 
-/// What passes in observe mode. The guard may administer Redis, and lends that right to clients where
-/// its login has no password: replies can hold passwords (CONFIG GET, ACL LIST), and neither a fencing
-/// credential nor the password of the port is worth as much as that of the guard.
+/// Returns the commands that pass in observe mode. Administration of Redis is lent to clients only
+/// if the guard's login has no password: replies can hold passwords (CONFIG GET, ACL LIST), and
+/// neither a fencing credential nor the port's password is worth as much as the guard's.
 fn observing(guard: &Guard, link: &RedisLink) -> Option<Observing> {
     let (_, password) = link.target().credentials();
     let may_administer = password.is_none();
@@ -246,7 +248,7 @@ async fn read_table(
     })
 }
 
-/// The version that HELLO tells; drivers choose commands by it.
+/// Returns the version for HELLO, by which drivers choose commands.
 async fn read_version(link: &RedisLink) -> String {
     let mut info = redis::cmd("INFO");
     info.arg("server");

@@ -1,4 +1,4 @@
-//! Which refusals go into the next report. Pure.
+//! Selection of refusals for the next report. Pure.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,15 @@ use fence_protocol::wire::event::{REFUSALS_MAX, RefusalsReport, ReportedRefusal}
 
 use super::Waiting;
 
-/// What the refusals of one report may take as JSON, in bytes: a lock server reads 64 KiB.
+/// Maximum size of a report's refusals as JSON, in bytes: a lock server reads 64 KiB.
 const BYTES_MAX: usize = 48 * 1024;
 
-/// The refusals that are reported next, oldest first: not many more than fit into a report.
+/// Refusals to be reported next, oldest first: not many more than fit into a report.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     waiting: VecDeque<Waiting>,
-    /// So many of the first ones go alone: together, they were refused.
+    /// Number of refusals at the front that are sent one by one, because together they were
+    /// refused.
     alone: usize,
 }
 
@@ -30,7 +31,7 @@ impl Batches {
         self.waiting.push_back(waiting);
     }
 
-    /// The next report. It stays here until [`Self::taken`].
+    /// Returns the next report. Its refusals stay queued until [`Self::taken`].
     pub(super) fn next(&self, dropped: u64, now_ms: u64) -> RefusalsReport {
         let count = if self.alone > 0 { 1 } else { REFUSALS_MAX };
         let mut bytes = 0;
@@ -50,13 +51,14 @@ impl Batches {
         RefusalsReport { refusals, dropped }
     }
 
-    /// The first `count` are done.
+    /// Removes the first `count`.
     pub(super) fn taken(&mut self, count: usize) {
         self.waiting.drain(..count.min(self.waiting.len()));
         self.alone = self.alone.saturating_sub(count);
     }
 
-    /// The first `count` were refused together: perhaps only one of them is at fault.
+    /// Sends the first `count` one by one: they were refused together, and perhaps only one is at
+    /// fault.
     pub(super) fn one_by_one(&mut self, count: usize) {
         self.alone = count;
     }
@@ -99,16 +101,16 @@ mod tests {
             let report = batches.next(u64::MAX, 1_000);
             assert!(serde_json::to_vec(&report).unwrap().len() < 60 * 1024);
             assert_eq!(report.refusals[0].ms_ago, 1_000 - report.refusals[0].token.get());
-            let told = tokens(&report);
-            assert_eq!(tokens(&batches.next(0, 1_000)), told, "it stays until it is taken");
-            batches.taken(told.len());
-            seen.extend(told);
+            let reported = tokens(&report);
+            assert_eq!(tokens(&batches.next(0, 1_000)), reported, "it stays until it is taken");
+            batches.taken(reported.len());
+            seen.extend(reported);
         }
         assert_eq!(seen, (1..=REFUSALS_MAX as u64).collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_was_refused_together_goes_one_by_one() {
+    fn a_refused_batch_is_sent_one_by_one() {
         let mut batches = Batches::default();
         (1..=4).for_each(|token| batches.push(waiting(token, "a")));
         batches.one_by_one(3);

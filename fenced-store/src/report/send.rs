@@ -1,4 +1,4 @@
-//! One report to one lock server, or to the next where it does not answer.
+//! Sending of one report to one lock server, or to the next if it does not reply.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::{ReportOptions, ReportUrl};
 
-/// How long a lock server may take to answer.
+/// Time limit of a lock server's reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an unused connection is kept; a server closes one after 75 s.
+/// Time that an unused connection is kept; a server closes one after 75 s.
 const IDLE: Duration = Duration::from_secs(60);
-/// The longest reply that is read, in bytes.
+/// Maximum length of a reply, in bytes.
 const REPLY_BYTES_MAX: usize = 16 * 1024;
 
-/// Why a report was not taken, with a sentence.
+/// Reason why a report was not accepted, a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// The same report would be refused again.
+    /// A retry of the same report would be refused again.
     Refused(String),
-    /// Later it may be taken.
+    /// A retry may succeed.
     Unreachable(String),
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Failed {
 pub(super) struct Sender {
     options: ReportOptions,
     http: Client<HttpConnector, Full<Bytes>>,
-    /// The one that answered last.
+    /// Index of the server that replied last.
     at: usize,
 }
 
@@ -52,22 +52,22 @@ impl Sender {
         Self { options, http, at: 0 }
     }
 
-    /// Sends to the one that answered last, then to the others in turn, until one answers. A report
-    /// whose answer was lost is told twice.
+    /// Sends to the server that replied last, then to the others in turn, until one replies. A
+    /// report whose reply was lost is sent twice.
     pub(super) async fn send(&mut self, report: &RefusalsReport) -> Result<(), Failed> {
         let body = Bytes::from(serde_json::to_vec(report).unwrap_or_default());
         let mut failures = Vec::new();
         for _ in 0..self.options.urls.len() {
             let url = &self.options.urls[self.at];
             let sent = tokio::time::timeout(TIMEOUT, self.once(url, body.clone())).await;
-            let silence = || format!("{url} does not answer within {} s", TIMEOUT.as_secs());
+            let silence = || format!("{url} did not reply within {} s", TIMEOUT.as_secs());
             match sent.unwrap_or_else(|_| Err(Failed::Unreachable(silence()))) {
                 Err(Failed::Unreachable(why)) => failures.push(why),
                 answered => return answered,
             }
             self.at = (self.at + 1) % self.options.urls.len();
         }
-        // In the order of the settings, so that the text does not change with whose turn it is.
+        // In the order of the settings, so that the text is stable.
         failures.sort();
         Err(Failed::Unreachable(failures.join("; ")))
     }
@@ -89,7 +89,7 @@ impl Sender {
 
 async fn judge(url: &ReportUrl, reply: Response<Incoming>) -> Result<(), Failed> {
     let status = reply.status().as_u16();
-    // Read to its end, so that the connection can be used again.
+    // Read to the end, so that the connection can be used again.
     let body = Limited::new(reply.into_body(), REPLY_BYTES_MAX).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     if status == 200 {
@@ -101,7 +101,7 @@ async fn judge(url: &ReportUrl, reply: Response<Incoming>) -> Result<(), Failed>
     Err(verdict(status, format!("{url} answers {status}: {detail}")))
 }
 
-/// What would be refused again, and what time or an operator may mend.
+/// Classifies a refusal: final, or to be retried later.
 fn verdict(status: u16, text: String) -> Failed {
     match status {
         400 | 413 | 501 => Failed::Refused(text),
@@ -115,7 +115,7 @@ fn verdict(status: u16, text: String) -> Failed {
     }
 }
 
-/// An error's last cause, which says most.
+/// Returns an error's root cause, which says most.
 fn last(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

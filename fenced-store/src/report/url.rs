@@ -1,4 +1,4 @@
-//! The address of a lock server.
+//! Address of a lock server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use fence_protocol::Invalid;
 use http::Uri;
 
-/// The value of `--report-to`: `http://HOST:PORT`, perhaps with a path in front of the API.
+/// Value of `--report-to`: `http://HOST:PORT`, optionally with a path before the API's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportUrl(String);
 
 impl ReportUrl {
-    /// The address without a slash at its end.
+    /// Returns the address without a trailing slash.
     pub(super) fn base(&self) -> &str {
         &self.0
     }

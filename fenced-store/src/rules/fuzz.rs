@@ -1,4 +1,4 @@
-//! Fuzz target: rules, and the keys and paths that they are asked about.
+//! Fuzz target: rules, with keys and paths to resolve.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,15 @@ use super::{Protection, Protects, Rule, Rules};
 use crate::key::{ObjectKey, lock_from_path};
 use fence_protocol::LockName;
 
-/// Each line with a `=` is a rule, every other one a key and the path of a request. A rule gives the
-/// protection that a simple reading of its text gives, and a path has one meaning for all readers.
+/// Tests input whose lines with a `=` are rules, and whose other lines are keys and request paths.
+/// A rule gives the protection that a simple reading of its text gives, and a path has one meaning
+/// for all readers.
 pub(crate) fn rules(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parsed: Vec<Rule> = Vec::new();
     for line in text.lines().filter(|line| line.contains('=')).take(16) {
         if let Ok(rule) = line.parse::<Rule>() {
-            assert_eq!(rule.to_string(), line, "a rule's text is what was written");
+            assert_eq!(rule.to_string(), line, "a rule keeps its text");
             parsed.push(rule);
         }
     }
@@ -48,8 +49,8 @@ fn key(rules: &Rules, key: &[u8]) {
     assert_eq!(found, expected, "key {}", key.escape_ascii());
 }
 
-/// What a rule makes of a key, by its text alone and by trying every way to match; `None` where it
-/// does not match. The lock is `None` where a name would be made of text that is no lock's.
+/// Resolves a key under a rule by the rule's text alone, trying every way to match; `None` if it
+/// does not match. The lock is `None` if its name would contain text that is no lock name.
 fn simple(rule: &str, key: &[u8]) -> Option<Option<String>> {
     let (pattern, target) = rule.split_once('=')?;
     let target = target.split(',').next().unwrap_or_default();
@@ -122,7 +123,8 @@ fn simple_match(
     }
 }
 
-/// A path that is taken is the same key for a reader that decodes it once more or resolves dots.
+/// Checks that an accepted path is the same key for a reader that decodes it once more or resolves
+/// dots.
 fn path_is_one_key(rules: &Rules, path: &str) {
     let Ok(key) = ObjectKey::from_path(path) else { return };
     assert_eq!(ObjectKey::from_path(key.as_str()).as_ref(), Ok(&key));
@@ -136,7 +138,7 @@ fn path_is_one_key(rules: &Rules, path: &str) {
         let _ = write!(walked, "{}{segment}", if walked.is_empty() { "" } else { "/" });
     }
     assert_eq!(walked, key.as_str(), "{path} has two meanings");
-    // What is forwarded is the key itself.
+    // The key itself is forwarded.
     let forwarded: Result<http::Uri, _> = format!("/{key}").parse();
     assert!(forwarded.is_ok_and(|uri| uri.path() == format!("/{key}") && uri.query().is_none()));
     let protection = rules.protection(&key);

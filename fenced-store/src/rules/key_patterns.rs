@@ -1,10 +1,10 @@
-//! Patterns of Redis' ACL for the keys that a connection may touch, whatever their names.
+//! Patterns of Redis' ACL for the keys that a connection may touch.
 //!
-//! A rule set says which lock protects a key; an ACL can only list what is allowed, and its `*`
-//! crosses separators. So a rule becomes patterns where the allowed keys are single names, or all
-//! names behind a literal text. What an earlier rule refuses, and Fencepost's own names, are carved
+//! A rule set maps keys to locks; an ACL can only list allowed keys, and its `*` crosses
+//! separators. So a rule becomes patterns where the allowed keys are single names, or all names
+//! behind a literal text. Keys that an earlier rule refuses, and Fencepost's own names, are carved
 //! out of such a text byte by byte. Every other rule becomes no pattern: a missing pattern costs a
-//! refusal, a pattern too wide would cost the fence.
+//! refusal, a pattern too wide would void the fence.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,20 +20,20 @@ mod tests;
 
 use splits::{STEPS_MAX, splits};
 
-/// The most patterns of a connection; Redis compares every key with each of them.
+/// Maximum number of patterns of a connection; Redis compares every key with each of them.
 const PATTERNS_MAX: usize = 512;
-/// How much of the text behind a common beginning is looked at when names are carved out, in bytes.
-/// The first depth with few enough patterns is used; what lies deeper counts as refused.
+/// Depths, in bytes, to which the text behind a common beginning is examined when names are carved
+/// out. The first depth with few enough patterns is used; deeper keys count as refused.
 const DEPTHS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 
-/// What a script of a connection may do to keys, by patterns.
+/// Keys that a connection's scripts may touch, by patterns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyPatterns {
     write: Vec<KeyPattern>,
     read: Vec<KeyPattern>,
 }
 
-/// A literal text and what may follow it.
+/// A literal text, and the allowed rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeyPattern {
     lead: Vec<u8>,
@@ -44,7 +44,7 @@ struct KeyPattern {
 enum Rest {
     Nothing,
     Anything,
-    /// A byte that is none of these, and anything.
+    /// A byte that is none of these, then anything.
     AnythingBut(Vec<u8>),
 }
 
@@ -52,53 +52,53 @@ enum Rest {
 #[derive(Clone, Debug)]
 enum Region {
     One(Vec<u8>),
-    /// All that begin with a text.
+    /// All keys that begin with a text.
     Under(Vec<u8>),
 }
 
-/// For what keys are allowed.
+/// Access that patterns allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Write,
     Read,
 }
 
-/// What the patterns are made for.
+/// Holder of tokens, for whom patterns are made.
 #[derive(Clone, Copy, Debug)]
 struct Holder<'a> {
     locks: &'a [&'a str],
     purpose: Purpose,
     /// Reads need no token, whatever the rule.
     unfenced_reads: bool,
-    /// What is left of [`STEPS_MAX`].
+    /// Rest of [`STEPS_MAX`].
     steps_left: &'a Cell<usize>,
 }
 
 impl KeyPatterns {
-    /// All keys but Fencepost's own.
+    /// Returns patterns for all keys but Fencepost's own.
     pub(crate) fn everything() -> Self {
         let mut write = Vec::new();
         carve(Vec::new(), &own_under(b""), &mut write);
         Self { write, read: Vec::new() }
     }
 
-    /// Whether a pattern covers `key`, for writing where `writes`.
+    /// Returns `true` if a pattern covers `key`, for writing if `writes`.
     pub(crate) fn cover(&self, key: &[u8], writes: bool) -> bool {
         let matches = |patterns: &[KeyPattern]| patterns.iter().any(|pattern| pattern.matches(key));
         matches(&self.write) || (!writes && matches(&self.read))
     }
 
-    /// Whether patterns cover all keys that begin with `lead`, for reading.
+    /// Returns `true` if patterns cover all keys that begin with `lead`, for reading.
     pub(crate) fn cover_all_behind(&self, lead: &[u8]) -> bool {
         self.write.iter().chain(&self.read).any(|pattern| pattern.matches_all_behind(lead))
     }
 
-    /// Whether there are keys that may be read and not written.
+    /// Returns `true` if some keys may be read and not written.
     pub(crate) fn has_reads(&self) -> bool {
         !self.read.is_empty()
     }
 
-    /// The patterns as arguments of ACL SETUSER.
+    /// Returns the patterns as arguments of ACL SETUSER.
     pub(crate) fn acl_rules(&self) -> impl Iterator<Item = Vec<u8>> {
         let written =
             |sign: &'static [u8]| move |pattern: &KeyPattern| [sign, &pattern.glob()].concat();
@@ -141,7 +141,7 @@ impl KeyPattern {
     }
 }
 
-/// Text as a pattern that matches it alone.
+/// Returns text as a pattern that matches it alone.
 pub(crate) fn escaped(text: &[u8]) -> Vec<u8> {
     let mut glob = Vec::with_capacity(text.len());
     for byte in text {
@@ -153,14 +153,14 @@ pub(crate) fn escaped(text: &[u8]) -> Vec<u8> {
     glob
 }
 
-/// Whether a byte can stand in an ACL rule: Redis takes no white space and no zero byte.
+/// Returns `true` if a byte can be in an ACL rule: Redis refuses white space and the zero byte.
 pub(crate) fn is_expressible(byte: u8) -> bool {
     byte != 0 && byte != 0x0b && !byte.is_ascii_whitespace()
 }
 
 impl Rules {
-    /// The patterns of a connection that holds `locks`; `unfenced_reads` where reads of protected
-    /// keys need no token at all.
+    /// Makes the patterns of a connection that holds `locks`; with `unfenced_reads`, reads of
+    /// protected keys need no token.
     pub(crate) fn key_patterns(&self, locks: &[&str], unfenced_reads: bool) -> KeyPatterns {
         let mut patterns = KeyPatterns::default();
         let steps_left = &Cell::new(STEPS_MAX);
@@ -203,7 +203,7 @@ impl Rules {
         }
     }
 
-    /// Whether this very key is allowed, and can be written in a pattern.
+    /// Returns `true` if this key is allowed, and can be written in a pattern.
     fn allow(&self, key: &[u8], holder: Holder<'_>) -> bool {
         let mut scratch = String::new();
         let Ok(resolved) = self.resolve(key, &mut scratch) else { return false };
@@ -216,8 +216,8 @@ impl Rules {
         is_allowed && !is_own_name(key) && key.iter().all(|byte| is_expressible(*byte))
     }
 
-    /// Fencepost's own names behind the texts of rules that begin with `lead`, without it: a rule
-    /// `app1:**` is where a lock server has `--key-prefix app1:`.
+    /// Returns Fencepost's own names behind the texts of rules that begin with `lead`, without it:
+    /// a rule `app1:**` may mean a lock server with `--key-prefix app1:`.
     fn prefixed_names(&self, lead: &[u8]) -> Vec<Forced> {
         let mut names = Vec::new();
         for rule in &self.rules {
@@ -230,8 +230,8 @@ impl Rules {
         names
     }
 
-    /// The keys that begin with `lead`, without those that one of the first `index` rules refuses;
-    /// none where more than `room` patterns are needed to separate them.
+    /// Returns patterns for the keys that begin with `lead`, without those that one of the first
+    /// `index` rules refuses; none if more than `room` patterns are needed.
     fn under(
         &self,
         lead: Vec<u8>,
@@ -247,7 +247,7 @@ impl Rules {
             earlier.flat_map(|rule| rule.pattern.forced_under(&lead)).collect();
         let rule = self.rules.get(index);
         let is_of_a_lock = rule.is_some_and(|rule| matches!(rule.target, Target::Built(_)));
-        // That a lock's name makes a text which is a lock server's prefix too is left to an earlier rule.
+        // A lock name that is a lock server's prefix too is the business of an earlier rule.
         if !is_of_a_lock || lead.is_empty() || lead.contains(&b'{') {
             refused.extend(own_under(&lead));
             refused.extend(self.prefixed_names(&lead));
@@ -265,16 +265,16 @@ impl Rules {
 }
 
 impl Holder<'_> {
-    /// Whether keys of `lock` are allowed; `reads` where reading them needs no token.
+    /// Returns `true` if keys of `lock` are allowed; with `reads`, reading them needs no token.
     fn may(self, lock: &str, reads: bool) -> bool {
         self.locks.contains(&lock) || (self.purpose == Purpose::Read && reads)
     }
 }
 
 impl Rule {
-    /// Whether it refuses none of the keys that it matches.
+    /// Returns `true` if the rule refuses none of its keys.
     fn always_allows(&self, holder: Holder<'_>) -> bool {
-        // What a name catches may be no lock's name, and is then refused.
+        // Caught text may be no lock name, and is then refused.
         !self.pattern.has_names()
             && match &self.target {
                 Target::Open => true,
@@ -287,7 +287,7 @@ impl Rule {
         holder.may(lock, self.unfenced_reads || holder.unfenced_reads)
     }
 
-    /// Keys that match it and that it allows, whatever other rules say.
+    /// Returns the keys that match the rule and that it allows, whatever other rules say.
     fn regions(&self, holder: Holder<'_>) -> Vec<Region> {
         let unbound = vec![None; self.pattern.wildcards()];
         match &self.target {
@@ -310,7 +310,7 @@ impl Rule {
     }
 }
 
-/// The keys that match `pattern` with these texts in the place of its wildcards.
+/// Returns the keys that match `pattern` with these texts as its wildcards.
 fn regions(pattern: &Pattern, bound: &[Option<&str>]) -> Vec<Region> {
     let Some(bounded) = pattern.bounded(bound) else { return Vec::new() };
     bounded
@@ -322,8 +322,8 @@ fn regions(pattern: &Pattern, bound: &[Option<&str>]) -> Vec<Region> {
         .collect()
 }
 
-/// Fencepost's own names among those that begin with `lead`, without it. In front of the brace
-/// stands nothing, or the lock server's `--key-prefix`; here only one that is `lead` itself.
+/// Returns Fencepost's own names that begin with `lead`, without it. Before the brace is nothing,
+/// or the lock server's `--key-prefix`; here only one that is `lead` itself.
 fn own_under(lead: &[u8]) -> Vec<Forced> {
     let at = lead.iter().position(|byte| *byte == b'{').unwrap_or(lead.len());
     let begun = &lead[at..];
@@ -334,7 +334,7 @@ fn own_under(lead: &[u8]) -> Vec<Forced> {
     }
 }
 
-/// No less than what `forced` is, in at most `depth` bytes that an ACL can express.
+/// Widens `forced` to at most `depth` bytes that an ACL can express.
 fn cut(forced: &Forced, depth: usize) -> Forced {
     let text = match forced {
         Forced::One(text) | Forced::Under(text) => text,
@@ -343,7 +343,7 @@ fn cut(forced: &Forced, depth: usize) -> Forced {
     if len == text.len() { forced.clone() } else { Forced::Under(text[..len].to_vec()) }
 }
 
-/// Adds patterns for the keys that begin with `lead`, but for those that go on as `refused` says.
+/// Adds patterns for the keys that begin with `lead` and do not continue as `refused` says.
 fn carve(lead: Vec<u8>, refused: &[Forced], patterns: &mut Vec<KeyPattern>) {
     let is_all = |forced: &Forced| matches!(forced, Forced::Under(text) if text.is_empty());
     if refused.iter().any(is_all) || patterns.len() > PATTERNS_MAX {

@@ -6,7 +6,7 @@
 /// A pattern over the segments of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    /// What the key begins with, up to the first wildcard.
+    /// Literal beginning, up to the first wildcard.
     lead: Vec<u8>,
     wilds: Vec<Wild>,
     tail: Tail,
@@ -14,17 +14,17 @@ pub(super) struct Pattern {
 }
 
 /// A wildcard with the literal bytes behind it. It catches the rest of its segment but for
-/// `suffix`; the part of the segment before it belongs to what came earlier.
+/// `suffix`; the part of the segment before it belongs to the run before.
 #[derive(Clone, Debug)]
 struct Wild {
     name: Option<String>,
-    /// The rest of its segment.
+    /// Literal rest of its segment.
     suffix: Vec<u8>,
-    /// From the separator that ends its segment to the next wildcard.
+    /// Literal bytes from the separator that ends its segment to the next wildcard.
     then: Vec<u8>,
 }
 
-/// What may come after the last segment.
+/// Keys allowed after the last segment.
 #[derive(Clone, Copy, Debug)]
 enum Tail {
     Nothing,
@@ -33,7 +33,7 @@ enum Tail {
     Anything,
 }
 
-/// Which bytes end a segment of the key: those that the pattern itself is divided by.
+/// Bytes that end a segment of the key: those that divide the pattern itself.
 #[derive(Clone, Copy, Debug)]
 struct Separators {
     slash: bool,
@@ -41,8 +41,8 @@ struct Separators {
 }
 
 impl Separators {
-    /// A pattern without any is a single segment between slashes.
-    fn of(pattern: &str) -> Self {
+    /// Finds a pattern's separators. A pattern without any is a single segment between slashes.
+    fn in_pattern(pattern: &str) -> Self {
         let colon = pattern.contains(':');
         Self { slash: pattern.contains('/') || !colon, colon }
     }
@@ -57,7 +57,7 @@ impl Pattern {
         if text.is_empty() {
             return Err("its pattern is empty".to_owned());
         }
-        let separators = Separators::of(text);
+        let separators = Separators::in_pattern(text);
         let mut pattern =
             Self { lead: Vec::new(), wilds: Vec::new(), tail: Tail::Nothing, separators };
         if text == "**" {
@@ -87,7 +87,7 @@ impl Pattern {
         head
     }
 
-    /// Where literal bytes go that stand between segments, or before the first wildcard.
+    /// Returns the run for literal bytes between segments, or before the first wildcard.
     fn literal(&mut self) -> &mut Vec<u8> {
         match self.wilds.last_mut() {
             Some(wild) => &mut wild.then,
@@ -115,16 +115,16 @@ impl Pattern {
         Ok(())
     }
 
-    /// Which wildcard `{name}` is.
+    /// Returns the index of the wildcard `{name}`.
     pub(super) fn index_of(&self, name: &str) -> Option<usize> {
         self.wilds.iter().position(|wild| wild.name.as_deref() == Some(name))
     }
 
-    /// Whether all of `key` is as the pattern says.
+    /// Returns `true` if the pattern matches all of `key`.
     pub(super) fn matches(&self, key: &[u8]) -> bool {
         let Some(mut rest) = key.strip_prefix(self.lead.as_slice()) else { return false };
         for wild in &self.wilds {
-            let Some((_, next)) = wild.step(rest, self.separators) else { return false };
+            let Some((_, next)) = wild.catch(rest, self.separators) else { return false };
             rest = next;
         }
         match self.tail {
@@ -134,26 +134,27 @@ impl Pattern {
         }
     }
 
-    /// Whether it is `**`.
+    /// Returns `true` for `**`.
     pub(super) fn matches_everything(&self) -> bool {
         self.lead.is_empty() && self.wilds.is_empty() && matches!(self.tail, Tail::Anything)
     }
 
-    /// What each wildcard catches in a key that [`matches`](Self::matches), with its name.
+    /// Returns the text that each wildcard catches in a key that [`matches`](Self::matches), with
+    /// its name.
     pub(super) fn caught<'a>(
         &'a self,
         key: &'a [u8],
     ) -> impl Iterator<Item = (Option<&'a str>, &'a [u8])> {
         let mut rest = key.get(self.lead.len()..).unwrap_or_default();
         self.wilds.iter().map_while(move |wild| {
-            let (caught, next) = wild.step(rest, self.separators)?;
+            let (caught, next) = wild.catch(rest, self.separators)?;
             rest = next;
             Some((wild.name.as_deref(), caught))
         })
     }
 }
 
-/// Keys, by what they are or what they begin with.
+/// A key, or all keys with a common beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Forced {
     /// One key.
@@ -163,7 +164,7 @@ pub(super) enum Forced {
 }
 
 impl Forced {
-    /// The same with a text in front.
+    /// Prepends a text.
     pub(super) fn in_front(&self, text: &[u8]) -> Self {
         match self {
             Self::One(rest) => Self::One([text, rest].concat()),
@@ -171,7 +172,7 @@ impl Forced {
         }
     }
 
-    /// The same behind one byte of the text; `None` where it begins with another.
+    /// Removes the first byte; `None` if the text begins with another.
     pub(super) fn behind(&self, byte: u8) -> Option<Self> {
         match self {
             Self::One(text) => text.strip_prefix(&[byte]).map(|text| Self::One(text.to_vec())),
@@ -181,18 +182,18 @@ impl Forced {
 }
 
 impl Pattern {
-    /// The number of its wildcards.
+    /// Returns the number of wildcards.
     pub(super) fn wildcards(&self) -> usize {
         self.wilds.len()
     }
 
-    /// Whether a wildcard of it has a name.
+    /// Returns `true` if a wildcard has a name.
     pub(super) fn has_names(&self) -> bool {
         self.wilds.iter().any(|wild| wild.name.is_some())
     }
 
-    /// Exactly the keys that match with these texts in the place of its wildcards. `None` where a
-    /// wildcard without a text stands in the way: it catches what is no beginning of keys.
+    /// Returns exactly the keys that match with these texts as wildcards. `None` if a wildcard
+    /// without a text is not at the end: then the keys have no common beginning.
     pub(super) fn bounded(&self, texts: &[Option<&str>]) -> Option<Vec<Forced>> {
         let mut lead = self.lead.clone();
         for (index, wild) in self.wilds.iter().enumerate() {
@@ -210,9 +211,10 @@ impl Pattern {
         Some(self.end(lead))
     }
 
-    /// No less than the keys that match and begin with `lead`, each without it.
+    /// Returns at least the keys that match and begin with `lead`, each without it.
     pub(super) fn forced_under(&self, lead: &[u8]) -> Vec<Forced> {
-        let (mut rest, mut literal) = (lead, self.lead.as_slice());
+        let mut rest = lead;
+        let mut literal = self.lead.as_slice();
         for index in 0..=self.wilds.len() {
             let Some(behind) = rest.strip_prefix(literal) else {
                 let forced = literal.strip_prefix(rest).map(<[u8]>::to_vec);
@@ -224,7 +226,7 @@ impl Pattern {
             rest = behind;
             let Some(wild) = self.wilds.get(index) else { break };
             let Some(end) = rest.iter().position(|byte| self.separators.contains(*byte)) else {
-                // The segment may go on.
+                // The segment may continue.
                 return vec![Forced::Under(Vec::new())];
             };
             let (segment, behind) = rest.split_at(end);
@@ -243,7 +245,7 @@ impl Pattern {
         }
     }
 
-    /// The keys that are this text with the tail behind it.
+    /// Returns the keys of this text and the tail.
     fn end(&self, text: Vec<u8>) -> Vec<Forced> {
         match self.tail {
             Tail::Nothing => vec![Forced::One(text)],
@@ -255,7 +257,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the only byte that ends a segment is the one before `**`.
+    /// Returns `true` if the only byte that ends a segment is the one before `**`.
     fn is_divided_by_its_tail(&self) -> bool {
         let Separators { slash, colon } = self.separators;
         match self.tail {
@@ -267,13 +269,13 @@ impl Pattern {
 }
 
 impl Wild {
-    /// Whether it catches a whole rest of a segment, of any bytes.
+    /// Returns `true` if the wildcard catches a whole rest of a segment, of any bytes.
     fn catches_all(&self) -> bool {
         self.name.is_none() && self.suffix.is_empty() && self.then.is_empty()
     }
 
-    /// What is caught at the beginning of `rest`, and what comes after the literals behind it.
-    fn step<'a>(&self, rest: &'a [u8], separators: Separators) -> Option<(&'a [u8], &'a [u8])> {
+    /// Splits `rest` into the caught text and the text behind the literals that follow it.
+    fn catch<'a>(&self, rest: &'a [u8], separators: Separators) -> Option<(&'a [u8], &'a [u8])> {
         let end = rest.iter().position(|byte| separators.contains(*byte)).unwrap_or(rest.len());
         let (segment, rest) = rest.split_at(end);
         let caught = segment.strip_suffix(self.suffix.as_slice())?;
@@ -281,7 +283,7 @@ impl Wild {
     }
 }
 
-/// A segment as it is written: `before`, and a wildcard with what stands after it.
+/// A parsed segment: `before`, and a wildcard with the text behind it.
 struct Segment<'t> {
     before: &'t str,
     wild: Option<(Option<&'t str>, &'t str)>,
@@ -318,7 +320,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Between slashes a pattern is written like a lock name.
+/// Refuses segments that a lock name cannot have.
 fn check_dots(segment: &str) -> Result<(), String> {
     match segment {
         "" => Err("has an empty segment (a slash at an end, or two in a row); where keys really \
@@ -329,7 +331,7 @@ fn check_dots(segment: &str) -> Result<(), String> {
     }
 }
 
-/// Literal text as the bytes that it stands for.
+/// Returns the bytes of literal text.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = text.chars();

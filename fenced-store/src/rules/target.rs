@@ -1,24 +1,24 @@
-//! The right side of a rule: the lock, or a word in its place.
+//! Right side of a rule: the lock, or a word.
 
 use fence_protocol::LockName;
 
 use super::pattern::Pattern;
 
-/// What a rule gives to the keys that match it.
+/// Protection that a rule gives to its keys.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Open,
     Deny,
-    /// One lock for all of them, made once.
+    /// One lock for all keys, made once.
     Fixed(LockName),
-    /// A lock that is made from what the pattern catches.
+    /// A lock made from caught text.
     Built(Vec<Part>),
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Text(String),
-    /// What the pattern's wildcard of this number catches.
+    /// Text caught by the wildcard of this number.
     Capture(usize),
 }
 

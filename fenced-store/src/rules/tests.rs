@@ -8,7 +8,8 @@ fn rules(texts: &[&str]) -> Rules {
     Rules::new(texts.iter().map(|text| text.parse().unwrap()).collect()).unwrap()
 }
 
-/// What protects `key`, as a word: the lock (with a `+` where reads are unfenced), or @open, @deny.
+/// Returns the protection of `key` as a word: the lock (with a `+` for unfenced reads), @open or
+/// @deny.
 fn word(rules: &Rules, key: impl AsRef<[u8]>) -> Result<String, String> {
     let mut scratch = "left over".to_owned();
     let resolved = rules.resolve(key.as_ref(), &mut scratch).map_err(|error| error.to_string())?;
@@ -168,8 +169,8 @@ fn bad_rules_are_refused_with_their_text() {
         ("a=b,", "unknown option \"\""),
         ("a=b,fast", "unknown option \"fast\""),
         ("a=b,unfenced-reads,unfenced-reads", "twice"),
-        ("a=@open,unfenced-reads", "no lock that it could be for"),
-        ("a=@deny,unfenced-reads", "no lock that it could be for"),
+        ("a=@open,unfenced-reads", "which needs a lock"),
+        ("a=@deny,unfenced-reads", "which needs a lock"),
     ] {
         let error = text.parse::<Rule>().expect_err(text).to_string();
         assert!(error.contains(reason), "{text}: {error}");
@@ -201,7 +202,8 @@ fn a_lock_without_captures_is_made_once() {
     assert_eq!(address(), address());
     assert_eq!(scratch.capacity(), 0);
     rules.resolve(b"users:0123456789", &mut scratch).unwrap();
-    let (address, capacity) = (scratch.as_ptr(), scratch.capacity());
+    let address = scratch.as_ptr();
+    let capacity = scratch.capacity();
     rules.resolve(b"users:42", &mut scratch).unwrap();
     assert_eq!((scratch.as_ptr(), scratch.capacity()), (address, capacity));
     assert_eq!(scratch, "users/42");

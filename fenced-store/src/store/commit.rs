@@ -1,12 +1,12 @@
 //! Group commit: one thread owns all writing to a redb file.
 //!
-//! Whatever waits when the thread is free goes into one transaction and is made durable by one
-//! commit; only then is any of it answered. The busier the guard, the more requests share an fsync.
+//! All jobs that wait when the thread is free go into one transaction and become durable by one
+//! commit; only then does any get a reply. The busier the guard, the more requests share an fsync.
 //!
-//! A commit that fails leaves it open what reached the disk, and trying again after a failed fsync
-//! can lie (the kernel may have dropped the pages that it could not write). So the first failure
-//! *poisons* the file: what was in that transaction is answered with "unknown", everything after it
-//! with "unavailable", until an operator has restarted the process.
+//! After a failed commit it is unknown what reached the disk, and a retry after a failed fsync can
+//! lie (the kernel may have dropped the pages that it could not write). So the first failure
+//! *poisons* the file: the jobs of that transaction get `Unknown`, all later ones `Unavailable`,
+//! until the process is restarted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,37 +23,36 @@ pub(crate) mod marks;
 pub(crate) use service_kit::data_file::Cause;
 pub use service_kit::data_file::FolderError;
 
-/// Jobs that wait for the writer; whoever comes when it is full waits to be let in.
+/// Maximum number of jobs that wait for the writer; more wait to be queued.
 const QUEUE: usize = 1024;
-/// A transaction holds at most this many jobs, so that memory and the wait of the first stay
-/// bounded.
+/// Maximum number of jobs in a transaction: bounds memory and the wait of the first.
 const BATCH_JOBS: usize = 512;
-/// A transaction takes no further job once it has written about this many bytes.
+/// Approximate size at which a transaction takes no further job, in bytes.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// The name of the readiness check.
+/// Name of the readiness check.
 const CHECK: &str = "data-folder";
 
-/// What a job did inside the transaction.
+/// Result of a job inside the transaction.
 #[derive(Debug)]
 pub(crate) struct Done<T> {
-    /// The answer, given once the transaction is durable.
+    /// Reply, sent once the transaction is durable.
     pub(crate) answer: T,
-    /// Whether anything was written; a transaction without a change is not committed.
+    /// `true` if anything was written; a transaction without a change is not committed.
     pub(crate) changed: bool,
 }
 
 impl<T> Done<T> {
-    /// An answer without a change.
+    /// Makes a reply without a change.
     pub(crate) fn unchanged(answer: T) -> Self {
         Self { answer, changed: false }
     }
 }
 
-/// Something to do inside the shared transaction.
+/// A job inside the shared transaction.
 trait Job: Send {
     fn run(&mut self, transaction: &WriteTransaction) -> Result<bool, Cause>;
-    /// About how many bytes it writes.
+    /// Approximate number of bytes that it writes.
     fn bytes(&self) -> usize;
     fn committed(self: Box<Self>);
     fn failed(self: Box<Self>, error: StoreError);
@@ -84,7 +83,7 @@ where
 
     fn committed(self: Box<Self>) {
         if let Some(answer) = self.answer {
-            // Whoever asked may have gone; what was done stays done.
+            // The caller may have gone; the job stays done.
             let _ = self.reply.send(Ok(answer));
         }
     }
@@ -94,8 +93,8 @@ where
     }
 }
 
-/// A redb file with its writer. Dropping it ends the writer, after what waits has been committed,
-/// and closes the file.
+/// A redb file with its writer. On drop the writer commits the queued jobs and ends, and the file
+/// is closed.
 #[derive(Debug)]
 pub(crate) struct Committer {
     database: Arc<Database>,
@@ -105,7 +104,8 @@ pub(crate) struct Committer {
     path: PathBuf,
 }
 
-/// Set once, by the first failure; makes the service's readiness fail from then on.
+/// Poisoned state of the file: set once, by the first failure; the readiness check fails from then
+/// on.
 #[derive(Debug)]
 struct Poison {
     set: AtomicBool,
@@ -131,16 +131,16 @@ impl Poison {
         }
         let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         Err(StoreError::Unavailable(format!(
-            "the data folder failed and is not used any more until a restart: {reason}"
+            "the data folder failed and is not used until a restart: {reason}"
         )))
     }
 }
 
 impl Committer {
-    /// Opens or makes `folder/file`, and lets `prepare` make the tables in a first transaction.
+    /// Opens or creates `folder/file`; `prepare` makes the tables in a first transaction.
     ///
     /// # Errors
-    /// [`FolderError`] where the folder cannot be made or written, is in use by another process, or
+    /// [`FolderError`] if the folder cannot be created or written, is in use by another process, or
     /// is damaged.
     pub(crate) fn open(
         folder: &Path,
@@ -167,7 +167,7 @@ impl Committer {
         Ok(Self { database, jobs: Some(jobs), poison, writer, path })
     }
 
-    /// The file, for messages.
+    /// Returns the file's path, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -180,11 +180,11 @@ impl Committer {
         self.poison.check()
     }
 
-    /// Runs `work` in a transaction with others and answers once it is durable. `bytes` says about
-    /// how much it writes.
+    /// Runs `work` in a transaction with others and returns once it is durable. `bytes` is the
+    /// approximate number of bytes that it writes.
     ///
     /// # Errors
-    /// `Unavailable` where it was not applied, `Unknown` where the commit itself failed.
+    /// `Unavailable` if it was not applied, `Unknown` if the commit itself failed.
     pub(crate) async fn submit<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -197,14 +197,14 @@ impl Committer {
         let jobs = self.jobs.as_ref().ok_or_else(closed)?;
         jobs.send(job).await.map_err(|_| closed())?;
         answer.await.unwrap_or_else(|_| {
-            Err(StoreError::Unknown("the writer ended before it answered".to_owned()))
+            Err(StoreError::Unknown("the writer ended before it replied".to_owned()))
         })
     }
 
-    /// Runs `work` over a snapshot of what is durable, on a thread that may wait for the disk.
+    /// Runs `work` over a snapshot of the durable state, on a thread that may block.
     ///
     /// # Errors
-    /// `Unavailable` where the file is poisoned or cannot be read.
+    /// `Unavailable` if the file is poisoned or cannot be read.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, Cause> + Send + 'static,
@@ -239,7 +239,7 @@ struct Writer {
 }
 
 impl Drop for Writer {
-    /// redb panics on some kinds of damage: then nothing can be answered any more either.
+    /// Poisons the file if redb panicked, as it does on some kinds of damage.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.poison.set("the writer panicked; the file may be damaged".to_owned());
@@ -264,14 +264,16 @@ impl Writer {
             Ok(transaction) => transaction,
             Err(error) => return self.abandon(vec![first], &error, Poisoning::BeforeCommit),
         };
-        let (mut changed, mut bytes, mut next) = (false, 0, Some(first));
+        let mut changed = false;
+        let mut bytes = 0;
+        let mut next = Some(first);
         while let Some(mut job) = next {
             bytes += job.bytes();
             let result = job.run(&transaction);
             done.push(job);
             match result {
                 Ok(wrote) => changed |= wrote,
-                // Part of the job may be in the transaction: none of it may be committed.
+                // The transaction may hold part of the job: do not commit it.
                 Err(error) => return self.abandon(done, &error, Poisoning::BeforeCommit),
             }
             next = match done.len() < BATCH_JOBS && bytes < BATCH_BYTES {
@@ -297,7 +299,7 @@ impl Writer {
     }
 
     fn abandon(&self, jobs: Vec<Box<dyn Job>>, error: &Cause, when: Poisoning) {
-        tracing::error!(%error, ?when, "writing to the data folder failed; it is not used any more");
+        tracing::error!(%error, ?when, "writing to the data folder failed; it is not used until a restart");
         self.poison.set(error.to_string());
         for job in jobs {
             job.failed(match when {
@@ -314,9 +316,9 @@ impl Writer {
 
 #[derive(Clone, Copy, Debug)]
 enum Poisoning {
-    /// Nothing of the transaction can have become durable.
+    /// Nothing of the transaction can be durable.
     BeforeCommit,
-    /// All of it may have, or none.
+    /// All of it may be durable, or none.
     InCommit,
 }
 

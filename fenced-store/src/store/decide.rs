@@ -1,62 +1,62 @@
-//! The one step, as a pure function: fence first, then the name, then the condition.
+//! The one step of a store, pure: fence first, then the name, then the condition.
 //!
-//! Memory and embedded both run it; the Lua script of the Redis store says the same in Lua, and the
-//! conformance suite holds them together.
+//! Memory and embedded run it; the Lua script of the Redis store repeats it, and the conformance
+//! suite compares them.
 
 use crate::etag::{Condition, ETag};
-use crate::store::once::Known;
-use crate::store::{Operation, Outcome};
+use crate::store::once::EarlierOperation;
+use crate::store::{FenceOutcome, Operation};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
-/// What the step is to do.
+/// Decision of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// The fence refuses: answer this, change nothing.
-    Refuse(Outcome),
-    /// The condition fails, or it was done before: raise the mark where one is given, answer this,
-    /// change no data.
+    /// The fence refuses: reply with this, change nothing.
+    Refuse(FenceOutcome),
+    /// The condition fails, or an earlier attempt was applied: raise the mark, if given, reply with
+    /// the outcome, change no data.
     Fail {
-        /// The mark to write.
+        /// Mark to write.
         raise: Option<Mark>,
-        /// What to answer.
-        outcome: Outcome,
+        /// Outcome to reply with.
+        outcome: FenceOutcome,
     },
-    /// Raise the mark where one is given, and do it.
+    /// Raise the mark, if given, and apply.
     Proceed {
-        /// The mark to write.
+        /// Mark to write.
         raise: Option<Mark>,
     },
 }
 
-/// Decides an operation (`None`: a seal) given the lock's mark, the object's tag, and what is known
-/// of an operation of the same name.
+/// Decides an operation (`None`: a seal) by the lock's mark, the object's tag, and the earlier
+/// operation of the same name.
 pub(super) fn decide(
     fence: Option<&Fence>,
     mark: Option<Mark>,
     operation: Option<&Operation>,
     current: Option<&ETag>,
-    known: Option<Known>,
+    known: Option<EarlierOperation>,
 ) -> Decision {
     let raise = match fence.map(|fence| (judge(mark, fence.presented), fence.presented)) {
         None | Some((Verdict::Admit, _)) => None,
         Some((Verdict::Raise, presented)) => Some(presented),
         Some((Verdict::Stale { mark }, _)) => {
             return Decision::Refuse(match known {
-                Some(Known::Same(first)) => Outcome::StaleRepeat { mark, first },
-                Some(Known::Other) | None => Outcome::Stale { mark },
+                Some(EarlierOperation::Same(first)) => FenceOutcome::StaleRepeat { mark, first },
+                Some(EarlierOperation::Other) | None => FenceOutcome::Stale { mark },
             });
         }
         Some((Verdict::Collision { mark }, _)) => {
-            return Decision::Refuse(Outcome::Collision { mark });
+            return Decision::Refuse(FenceOutcome::Collision { mark });
         }
     };
     let mark = fence.map(|fence| fence.presented.token);
     match known {
-        Some(Known::Same(first)) => {
-            return Decision::Fail { raise, outcome: Outcome::Repeated { first, mark } };
+        Some(EarlierOperation::Same(first)) => {
+            return Decision::Fail { raise, outcome: FenceOutcome::Repeated { first, mark } };
         }
-        Some(Known::Other) => {
-            return Decision::Fail { raise, outcome: Outcome::NameTaken { mark } };
+        Some(EarlierOperation::Other) => {
+            return Decision::Fail { raise, outcome: FenceOutcome::NameTaken { mark } };
         }
         None => {}
     }
@@ -67,7 +67,7 @@ pub(super) fn decide(
     if condition.holds(current) {
         return Decision::Proceed { raise };
     }
-    let outcome = Outcome::PreconditionFailed { etag: current.cloned(), mark };
+    let outcome = FenceOutcome::PreconditionFailed { etag: current.cloned(), mark };
     Decision::Fail { raise, outcome }
 }
 
@@ -90,9 +90,9 @@ mod tests {
         let held = Some(mark(34, 1));
         let delete = delete(Condition::Exists);
         let stale = decide(Some(&fence(33, 1)), held, Some(&delete), None, None);
-        assert_eq!(stale, Decision::Refuse(Outcome::Stale { mark: mark(34, 1) }));
+        assert_eq!(stale, Decision::Refuse(FenceOutcome::Stale { mark: mark(34, 1) }));
         let collision = decide(Some(&fence(34, 2)), held, Some(&delete), None, None);
-        assert_eq!(collision, Decision::Refuse(Outcome::Collision { mark: mark(34, 1) }));
+        assert_eq!(collision, Decision::Refuse(FenceOutcome::Collision { mark: mark(34, 1) }));
     }
 
     #[test]
@@ -104,7 +104,8 @@ mod tests {
             None,
             None,
         );
-        let outcome = Outcome::PreconditionFailed { etag: None, mark: Some(mark(35, 2).token) };
+        let outcome =
+            FenceOutcome::PreconditionFailed { etag: None, mark: Some(mark(35, 2).token) };
         assert_eq!(failed, Decision::Fail { raise: Some(mark(35, 2)), outcome });
     }
 
@@ -122,18 +123,23 @@ mod tests {
         let held = Some(mark(34, 1));
         let delete = delete(Condition::Exists);
         let first = crate::store::First::Deleted { existed: true };
-        let same = || Some(Known::Same(first.clone()));
+        let same = || Some(EarlierOperation::Same(first.clone()));
         let ask = |token, known| decide(Some(&fence(token, 1)), held, Some(&delete), None, known);
-        let repeated =
-            |token| Outcome::Repeated { first: first.clone(), mark: Some(mark(token, 1).token) };
+        let repeated = |token| FenceOutcome::Repeated {
+            first: first.clone(),
+            mark: Some(mark(token, 1).token),
+        };
         assert_eq!(ask(34, same()), Decision::Fail { raise: None, outcome: repeated(34) });
         let raised = Decision::Fail { raise: Some(mark(35, 1)), outcome: repeated(35) };
         assert_eq!(ask(35, same()), raised);
-        let stale = Outcome::StaleRepeat { mark: mark(34, 1), first: first.clone() };
+        let stale = FenceOutcome::StaleRepeat { mark: mark(34, 1), first: first.clone() };
         assert_eq!(ask(33, same()), Decision::Refuse(stale));
-        let taken = Outcome::NameTaken { mark: Some(mark(34, 1).token) };
-        assert_eq!(ask(34, Some(Known::Other)), Decision::Fail { raise: None, outcome: taken });
-        let refused = Decision::Refuse(Outcome::Stale { mark: mark(34, 1) });
-        assert_eq!(ask(33, Some(Known::Other)), refused);
+        let taken = FenceOutcome::NameTaken { mark: Some(mark(34, 1).token) };
+        assert_eq!(
+            ask(34, Some(EarlierOperation::Other)),
+            Decision::Fail { raise: None, outcome: taken }
+        );
+        let refused = Decision::Refuse(FenceOutcome::Stale { mark: mark(34, 1) });
+        assert_eq!(ask(33, Some(EarlierOperation::Other)), refused);
     }
 }

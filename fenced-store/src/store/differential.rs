@@ -1,5 +1,5 @@
-//! The stores against each other: the same random operations give the same outcomes, whether the
-//! rules run in Rust over memory, in a redb transaction, or in Lua inside Redis.
+//! Differential test of the stores: the same random operations give the same outcomes in Rust over
+//! memory, in a redb transaction, and in Lua inside Redis.
 
 use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
@@ -15,17 +15,17 @@ use service_kit::Kit;
 use service_kit::health::Health;
 
 #[derive(Clone, Debug)]
-struct Step {
+struct StoreStep {
     fence: Option<(usize, u64, u64)>,
     key: usize,
-    what: What,
-    condition: Asked,
-    /// Under one of these names.
+    what: OperationSpec,
+    condition: ConditionSpec,
+    /// Index of the operation's name.
     name: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum What {
+enum OperationSpec {
     Get,
     Put,
     Delete,
@@ -33,7 +33,7 @@ enum What {
 }
 
 #[derive(Clone, Debug)]
-enum Asked {
+enum ConditionSpec {
     Nothing,
     Exists,
     Absent,
@@ -42,52 +42,48 @@ enum Asked {
     NoneOf(Vec<usize>),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = StoreStep> {
     let fence = prop::option::weighted(0.85, (0usize..2, 1u64..6, 1u64..3));
     let what = prop_oneof![
-        2 => Just(What::Get),
-        4 => Just(What::Put),
-        2 => Just(What::Delete),
-        1 => Just(What::Seal),
+        2 => Just(OperationSpec::Get),
+        4 => Just(OperationSpec::Put),
+        2 => Just(OperationSpec::Delete),
+        1 => Just(OperationSpec::Seal),
     ];
     let tags = || prop::collection::vec(0usize..30, 1..4);
     let condition = prop_oneof![
-        4 => Just(Asked::Nothing),
-        1 => Just(Asked::Exists),
-        1 => Just(Asked::Absent),
-        2 => tags().prop_map(Asked::AnyOf),
-        1 => tags().prop_map(Asked::NoneOf),
+        4 => Just(ConditionSpec::Nothing),
+        1 => Just(ConditionSpec::Exists),
+        1 => Just(ConditionSpec::Absent),
+        2 => tags().prop_map(ConditionSpec::AnyOf),
+        1 => tags().prop_map(ConditionSpec::NoneOf),
     ];
     let name = prop::option::weighted(0.4, 0u8..3);
-    (fence, 0usize..3, what, condition, name).prop_map(|(fence, key, what, condition, name)| Step {
-        fence,
-        key,
-        what,
-        condition,
-        name,
+    (fence, 0usize..3, what, condition, name).prop_map(|(fence, key, what, condition, name)| {
+        StoreStep { fence, key, what, condition, name }
     })
 }
 
 fn etag(step: usize) -> ETag {
-    ETag::of(b"body", &format!("{step:x}"))
+    ETag::from_body(b"body", &format!("{step:x}"))
 }
 
-fn operation(at: usize, step: &Step) -> Option<Operation> {
+fn operation(at: usize, step: &StoreStep) -> Option<Operation> {
     let key = ObjectKey::new(["a", "b/c", "d"][step.key]).unwrap();
     let tags = |steps: &[usize]| steps.iter().map(|step| etag(*step)).collect();
     let condition = match &step.condition {
-        Asked::Nothing => Condition::None,
-        Asked::Exists => Condition::Exists,
-        Asked::Absent => Condition::Absent,
-        Asked::AnyOf(steps) => Condition::AnyOf(tags(steps)),
-        Asked::NoneOf(steps) => Condition::NoneOf(tags(steps)),
+        ConditionSpec::Nothing => Condition::None,
+        ConditionSpec::Exists => Condition::Exists,
+        ConditionSpec::Absent => Condition::Absent,
+        ConditionSpec::AnyOf(steps) => Condition::AnyOf(tags(steps)),
+        ConditionSpec::NoneOf(steps) => Condition::NoneOf(tags(steps)),
     };
     match step.what {
-        What::Seal => None,
-        What::Get => Some(Operation::Get { key }),
-        What::Delete => Some(Operation::Delete { key, condition }),
-        What::Put => {
-            // What has a name is sent again as it was.
+        OperationSpec::Seal => None,
+        OperationSpec::Get => Some(Operation::Get { key }),
+        OperationSpec::Delete => Some(Operation::Delete { key, condition }),
+        OperationSpec::Put => {
+            // A named operation is resent unchanged.
             let version = if step.name.is_some() { 200 } else { at };
             let body = Bytes::from(vec![version as u8, 0, 0xff, b'\r', b'\n']);
             let object = Object { etag: etag(at), content_type: format!("text/x{version}"), body };
@@ -96,8 +92,8 @@ fn operation(at: usize, step: &Step) -> Option<Operation> {
     }
 }
 
-/// Everything that can be seen of a store while it takes the steps, and at the end.
-async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
+/// Describes every visible outcome of the steps, and the final state.
+async fn story(store: &dyn FenceStore, steps: &[StoreStep]) -> String {
     let mut story = String::new();
     for (at, step) in steps.iter().enumerate() {
         let fence = step.fence.map(|(lock, token, lease)| Fence {
@@ -107,7 +103,7 @@ async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
         let outcome = match (operation(at, step), fence) {
             (Some(operation), fence) => {
                 let lock = fence.as_ref().map(|fence| &fence.lock);
-                let name = step.name.filter(|_| step.what != What::Get);
+                let name = step.name.filter(|_| step.what != OperationSpec::Get);
                 let once = name.map(|name| Once::new(lock, &format!("name {name}"), &operation));
                 store.apply_once(fence, operation, once).await
             }
@@ -130,7 +126,7 @@ async fn story(store: &dyn FenceStore, steps: &[Step]) -> String {
     story
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<StoreStep>> {
     prop::collection::vec(step(), 1..30)
 }
 
@@ -143,16 +139,16 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn embedded_is_as_memory_and_forgets_nothing() {
+fn embedded_equals_memory_and_is_durable() {
     let runtime = runtime();
-    let same = |steps: Vec<Step>| {
+    let same = |steps: Vec<StoreStep>| {
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
             let memory = MemoryStore::new();
             let half = steps.len() / 2;
             let (before, after) = steps.split_at(half);
             for part in [before, after] {
-                // Opened anew for each half: the second one has to know of the first.
+                // Reopened for each half: the second must have the first's state.
                 let embedded = EmbeddedStore::open(folder.path(), &Health::new()).unwrap();
                 prop_assert_eq!(story(&embedded, part).await, story(&memory, part).await);
             }
@@ -162,7 +158,7 @@ fn embedded_is_as_memory_and_forgets_nothing() {
     runner(48).run(&steps(), same).unwrap();
 }
 
-/// A Redis of this test's own; it dies with the test.
+/// A Redis of this test; it ends with the test.
 struct Redis {
     child: Child,
     url: String,
@@ -197,11 +193,13 @@ impl Drop for Redis {
 }
 
 #[test]
-fn redis_is_as_memory() {
-    let (redis, runtime, kit) = (Redis::start(), runtime(), Kit::new("test"));
+fn redis_equals_memory() {
+    let redis = Redis::start();
+    let runtime = runtime();
+    let kit = Kit::new("test");
     let url: StoreUrl = redis.url.parse().unwrap();
     let next = std::cell::Cell::new(0);
-    let same = |steps: Vec<Step>| {
+    let same = |steps: Vec<StoreStep>| {
         next.set(next.get() + 1);
         let namespace = format!("case-{}", next.get()).parse().unwrap();
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The store on a local disk: one redb file, marks and data in one write transaction.
+//! Store on a local disk: one redb file, marks and data in one write transaction.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use service_kit::health::Health;
 
 use super::report::{Shown, StoreReport};
 use super::{
-    FenceList, FenceQuery, FenceStore, Fences, Once, Operation, Outcome, StoreError, probe,
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError, probe,
 };
 use crate::store::commit::marks::Highest;
 use crate::store::commit::{Committer, FolderError, marks};
@@ -23,11 +23,11 @@ mod names;
 mod step;
 mod tables;
 
-/// Marks and objects in one file. One process at a time may have it open.
+/// Marks and objects in one file, which one process at a time may open.
 ///
-/// A read whose token is the mark needs no commit: it sees a snapshot of what is durable, in which
-/// mark and object belong together. So does a read that is stale: a mark never falls. Everything
-/// else goes through the writer.
+/// A read whose token is the mark needs no commit: its snapshot of the durable state has mark and
+/// object together. Nor does a stale read: a mark never falls. Everything else goes through the
+/// writer.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     file: Committer,
@@ -35,14 +35,14 @@ pub struct EmbeddedStore {
     shown: Shown,
 }
 
-/// The folder, inside the data folder, of the file that the probe makes and throws away.
+/// Folder, inside the data folder, of the probe's file, which is removed afterwards.
 const PROBE: &str = "probe";
 
 impl EmbeddedStore {
-    /// Opens `folder`, or makes it; tells `health` when the disk fails. It promises nothing yet.
+    /// Opens or creates `folder`; notifies `health` when the disk fails. Without a guarantee yet.
     ///
     /// # Errors
-    /// [`FolderError`], naming the path and what to do.
+    /// [`FolderError`], with the path and the remedy.
     pub fn open(folder: &Path, health: &Health) -> Result<Self, FolderError> {
         let highest = Highest::default();
         let file = Committer::open(folder, "fenced-store.redb", health, |transaction| {
@@ -52,16 +52,16 @@ impl EmbeddedStore {
         Ok(Self { file, highest, shown: Shown::default() })
     }
 
-    /// Opens `folder` as above, and shows on a second file in it, which is thrown away, that a step
-    /// is atomic there and is still known when the file is opened again.
+    /// Opens `folder`, and probes a second file in it, which is then removed: a step is atomic
+    /// there, and is still known after the file was opened again.
     ///
     /// # Errors
-    /// [`FolderError`], naming the path and what to do.
+    /// [`FolderError`], with the path and the remedy.
     pub async fn probed(folder: &Path, kit: &Kit) -> Result<Self, FolderError> {
         let mut store = Self::open(folder, &kit.health)?;
         let scratch = folder.join(PROBE);
         let failed = |error: String| FolderError::new(&scratch, error);
-        // Whatever is there is what a probe left that was cut off: this process has the folder.
+        // Any file there is left from an interrupted probe: this process owns the folder.
         let cleaned = || match std::fs::remove_dir_all(&scratch) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error.to_string())),
             _ => Ok(()),
@@ -73,7 +73,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// The file, for messages.
+    /// Returns the file's path, for messages.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -83,7 +83,7 @@ impl EmbeddedStore {
         fence: Option<Fence>,
         operation: Option<Operation>,
         once: Option<Once>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<FenceOutcome, StoreError> {
         let bytes = match &operation {
             Some(Operation::Put { object, .. }) => object.body.len(),
             _ => 0,
@@ -92,7 +92,7 @@ impl EmbeddedStore {
         let work = move |transaction: &WriteTransaction| {
             let done = step::write(transaction, fence.as_ref(), operation, once.as_ref())?;
             if let Some(mark) = done.answer.mark() {
-                highest.note(mark);
+                highest.record(mark);
             }
             Ok(done)
         };
@@ -106,7 +106,7 @@ async fn try_out(scratch: &Path, kit: &Kit) -> Result<String, String> {
     let words = probe::probe(&store, kit).await?;
     drop(store);
     probe::remembers(&open()?).await?;
-    Ok(format!("{words}; the marks were there when the file was opened again"))
+    Ok(format!("{words}; the marks were still there after the file was opened again"))
 }
 
 #[async_trait]
@@ -122,10 +122,10 @@ impl Fences for EmbeddedStore {
             guarantee: self.guarantee(),
             probe: self.shown.words(),
             gaps: vec![
-                "An older copy of the folder brings older marks back with the older data: whoever \
+                "An older copy of the folder restores older marks with the older data: a client that \
                  was refused before may write again."
                     .to_owned(),
-                "A disk that says it has written and has not loses marks and data together."
+                "A disk that acknowledges writes and loses them loses marks and data together."
                     .to_owned(),
             ],
         }
@@ -136,7 +136,7 @@ impl Fences for EmbeddedStore {
         Ok(self.highest.get())
     }
 
-    async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         self.step(Some(fence), None, None).await
     }
 
@@ -157,12 +157,13 @@ impl FenceStore for EmbeddedStore {
         fence: Option<Fence>,
         operation: Operation,
         once: Option<Once>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<FenceOutcome, StoreError> {
         if let Operation::Get { key } = &operation {
-            let (asked, key) = (fence.clone(), key.clone());
+            let asked = fence.clone();
+            let key = key.clone();
             let seen = self.file.read(move |snapshot| step::read(snapshot, asked.as_ref(), &key));
             if let Some(outcome) = seen.await? {
-                // A commit that failed meanwhile may have left the snapshot's mark undecided.
+                // A commit that failed meanwhile may have made the snapshot's mark uncertain.
                 self.file.check()?;
                 return Ok(outcome);
             }

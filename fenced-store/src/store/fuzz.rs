@@ -1,4 +1,4 @@
-//! Fuzz target: what stores keep and answer, read back.
+//! Fuzz target: parsing of stored records and store replies.
 
 use fence_protocol::{LeaseId, LockName, Token};
 
@@ -35,7 +35,7 @@ fn condition(one: &str, other: &str) {
         assert!(tags.len() <= Condition::MAX_TAGS && kind != "none", "{condition:?}");
         for tag in tags {
             assert!(condition.holds(Some(tag)) == (kind == "any-of"), "{condition:?}");
-            // One tag, written as it travels, is the same one.
+            // A tag parses back from its header form.
             let again = Condition::parse(Some(&tag.to_string()), None);
             assert_eq!(again, Ok(Condition::AnyOf(vec![tag.clone()])), "{tag}");
         }

@@ -1,4 +1,4 @@
-//! The store that forgets: everything in memory, for trials and tests.
+//! Store in memory, for trials and tests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -10,42 +10,42 @@ use fence_protocol::{LockName, Token};
 use service_kit::Kit;
 
 use super::decide::{Decision, decide};
-use super::once::Known;
+use super::once::EarlierOperation;
 use super::report::{Shown, StoreReport};
 use super::{
-    Effect, FenceList, FenceQuery, FenceStore, Fences, First, Object, Once, Operation, Outcome,
-    StoreError, probe,
+    Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, First, Object, Once,
+    Operation, StoreError, probe,
 };
 use crate::key::ObjectKey;
 use crate::verdict::{Fence, Mark};
 
-/// Marks and objects in memory. A restart forgets both: with the process goes what the marks
-/// protected, so nothing that is left can be overwritten.
+/// Marks and objects in memory. A restart loses both: the protected objects go with the marks, so
+/// nothing remains that a stale write could overwrite.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     shown: Shown,
 }
 
-/// What an entry costs besides its bytes, roughly.
+/// Rough overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 512;
 
-/// The store is full at this size, in bytes.
+/// Size at which the store is full, in bytes.
 const MAX_BYTES: usize = 1 << 30;
 
 #[derive(Debug, Default)]
-struct State {
+struct MemoryState {
     marks: BTreeMap<LockName, Mark>,
     highest: Option<Token>,
     objects: BTreeMap<ObjectKey, Object>,
     object_bytes: usize,
     /// By scope.
     names: BTreeMap<String, Names>,
-    /// How many names there are in all scopes.
+    /// Number of names in all scopes.
     named: usize,
 }
 
-/// The names of the last operations of one scope.
+/// Names of the last operations of one scope.
 #[derive(Debug, Default)]
 struct Names {
     records: BTreeMap<String, String>,
@@ -54,11 +54,11 @@ struct Names {
 }
 
 impl Names {
-    fn known(&self, once: &Once) -> Option<Known> {
+    fn known(&self, once: &Once) -> Option<EarlierOperation> {
         once.compare(self.records.get(once.id())?)
     }
 
-    /// Returns by how many names there are more.
+    /// Returns by how many the number of names grew.
     fn remember(&mut self, once: &Once, first: First) -> usize {
         self.records.insert(once.id().to_owned(), once.record(&first));
         self.order.push_back(once.id().to_owned());
@@ -73,34 +73,34 @@ impl Names {
 }
 
 impl MemoryStore {
-    /// An empty store, which promises nothing yet.
+    /// Makes an empty store without a guarantee.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty store, after another one has shown that a step is atomic.
+    /// Makes an empty store after another one was probed.
     ///
     /// # Errors
-    /// A sentence that says what was seen instead.
+    /// A sentence on the deviation.
     pub async fn probed(kit: &Kit) -> Result<Self, String> {
         let scratch: Arc<dyn FenceStore> = Arc::new(Self::new());
         let words = probe::probe(&scratch, kit).await?;
         Ok(Self { shown: Shown::atomic(words), ..Self::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics between two changes that belong together.
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
+        // No code panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl MemoryState {
     fn step(
         &mut self,
         fence: Option<Fence>,
         operation: Option<Operation>,
         once: Option<&Once>,
-    ) -> Outcome {
+    ) -> FenceOutcome {
         let known = once.and_then(|once| self.names.get(once.scope())?.known(once));
         let named = match (&operation, once) {
             (Some(operation), Some(once)) if known.is_none() => Some((operation.clone(), once)),
@@ -108,7 +108,7 @@ impl State {
         };
         let outcome = self.decided(fence, operation, known);
         if let Some((operation, once)) = named
-            && let Some(first) = First::of(&operation, &outcome)
+            && let Some(first) = First::from_outcome(&operation, &outcome)
         {
             let names = self.names.entry(once.scope().to_owned()).or_default();
             self.named += names.remember(once, first);
@@ -120,8 +120,8 @@ impl State {
         &mut self,
         fence: Option<Fence>,
         operation: Option<Operation>,
-        known: Option<Known>,
-    ) -> Outcome {
+        known: Option<EarlierOperation>,
+    ) -> FenceOutcome {
         let mark = fence.as_ref().and_then(|fence| self.marks.get(&fence.lock).copied());
         let current = operation.as_ref().and_then(|op| self.objects.get(op.key()));
         let etag = current.map(|object| &object.etag);
@@ -135,7 +135,7 @@ impl State {
         };
         let mark = fence.as_ref().map(|fence| fence.presented.token);
         self.raise(fence, raise);
-        Outcome::Applied { effect: self.effect(operation), mark }
+        FenceOutcome::Applied { effect: self.effect(operation), mark }
     }
 
     fn raise(&mut self, fence: Option<Fence>, raise: Option<Mark>) {
@@ -202,7 +202,7 @@ impl Fences for MemoryStore {
         Ok(self.state().highest)
     }
 
-    async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         let mut state = self.state();
         state.check_room(None)?;
         Ok(state.step(Some(fence), None, None))
@@ -237,7 +237,7 @@ impl FenceStore for MemoryStore {
         fence: Option<Fence>,
         operation: Operation,
         once: Option<Once>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<FenceOutcome, StoreError> {
         let mut state = self.state();
         if !matches!(operation, Operation::Delete { .. }) {
             state.check_room(Some(&operation))?;

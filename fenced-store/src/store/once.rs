@@ -1,23 +1,23 @@
-//! Operations that their sender named (`Idempotency-Key`), so that one whose reply was lost can be
-//! repeated: the repeat is told what became of the first, and nothing is done twice.
+//! Operations that their sender named (`Idempotency-Key`), so that a retry after a lost reply is
+//! idempotent: it returns the first outcome, and nothing is done twice.
 //!
-//! What is remembered is part of the same atomic step as the effect. It is bounded: the last
-//! [`Once::capacity`] of a lock, whatever objects they were about. Refusals by the fence are not
-//! remembered: they changed nothing, and say nothing about the operation.
+//! The outcome is stored in the same atomic step as the effect: the last [`Once::capacity`] of a
+//! lock, whatever their objects. Refusals by the fence are not stored: they changed nothing, and
+//! say nothing about the operation.
 
 use fence_protocol::LockName;
 use sha2::{Digest, Sha256};
 
-use super::{Effect, Operation, Outcome};
+use super::{Effect, FenceOutcome, Operation};
 use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
 
-/// How many operations of a lock are remembered.
+/// Maximum number of stored outcomes of a lock.
 const OF_A_LOCK: usize = 64;
-/// How many operations without a lock are remembered, all together.
+/// Maximum number of stored outcomes of all operations without a lock.
 const OF_THE_OPEN: usize = 4096;
 
-/// The name of an operation, and a digest of what it asks for.
+/// Name of an operation, and a digest of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
     scope: String,
@@ -26,9 +26,10 @@ pub struct Once {
 }
 
 impl Once {
-    /// `id` names `operation` among those of `lock`; without a lock, among those of its key.
+    /// Makes `id` the name of `operation` among those of `lock`; without a lock, among those of its
+    /// key.
     ///
-    /// Hashes the body: for a large one on a thread that may take its time.
+    /// Hashes the body: call it for a large one on a thread that may block.
     pub fn new(lock: Option<&LockName>, id: &str, operation: &Operation) -> Self {
         let (scope, id) = match lock {
             Some(lock) => (lock.to_string(), id.to_owned()),
@@ -38,89 +39,93 @@ impl Once {
         Self { scope, id, digest: digest(operation) }
     }
 
-    /// The lock; empty for what is open.
+    /// Returns the lock; empty for open resources.
     pub fn scope(&self) -> &str {
         &self.scope
     }
 
-    /// The name; unique within its scope.
+    /// Returns the name, unique within its scope.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What the operation asks for, as 64 hexadecimal digits.
+    /// Returns the digest of the operation, as 64 hexadecimal digits.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// How many of its scope are remembered; the oldest is forgotten first.
+    /// Returns the maximum number of stored outcomes in this scope; the oldest is dropped first.
     pub fn capacity(&self) -> usize {
         if self.scope.is_empty() { OF_THE_OPEN } else { OF_A_LOCK }
     }
 
-    /// What is kept of it.
+    /// Returns the record to be stored.
     pub(super) fn record(&self, first: &First) -> String {
         format!("{} {}", self.digest, first.text())
     }
 
-    /// What a record that was kept under its name says to it; `None` where it cannot be read.
-    pub(super) fn compare(&self, record: &str) -> Option<Known> {
+    /// Compares with the record stored under this name; `None` if it cannot be parsed.
+    pub(super) fn compare(&self, record: &str) -> Option<EarlierOperation> {
         let (digest, first) = record.split_once(' ')?;
         let first = First::parse(first)?;
-        Some(if digest == self.digest { Known::Same(first) } else { Known::Other })
+        Some(if digest == self.digest {
+            EarlierOperation::Same(first)
+        } else {
+            EarlierOperation::Other
+        })
     }
 }
 
-/// An operation of this name was there before.
+/// Result of comparing an operation with an earlier one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// The very same.
+pub(super) enum EarlierOperation {
+    /// The same operation.
     Same(First),
-    /// Another one.
+    /// Another operation.
     Other,
 }
 
-/// What became of an operation when it was sent first.
+/// Outcome of an operation's first attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum First {
-    /// It wrote the object.
+    /// Wrote the object.
     Stored {
-        /// Whether there was none before.
+        /// `true` if there was no object before.
         created: bool,
-        /// The tag that it gave it.
+        /// Tag that the write gave it.
         etag: ETag,
     },
-    /// It removed the object.
+    /// Removed the object.
     Deleted {
-        /// Whether there was one.
+        /// `true` if there was an object.
         existed: bool,
     },
-    /// Its condition did not hold.
+    /// The condition did not hold.
     PreconditionFailed {
-        /// The object's tag as it was; `None` where there was no object.
+        /// Tag of the object at that time; `None` if there was none.
         etag: Option<ETag>,
     },
 }
 
 impl First {
-    /// What is to be remembered of `operation`; `None` for what is not.
-    pub(super) fn of(operation: &Operation, outcome: &Outcome) -> Option<Self> {
+    /// Returns the outcome to store for `operation`; `None` if none is stored.
+    pub(super) fn from_outcome(operation: &Operation, outcome: &FenceOutcome) -> Option<Self> {
         match (operation, outcome) {
-            (_, Outcome::PreconditionFailed { etag, .. }) => {
+            (_, FenceOutcome::PreconditionFailed { etag, .. }) => {
                 Some(Self::PreconditionFailed { etag: etag.clone() })
             }
             (
                 Operation::Put { object, .. },
-                Outcome::Applied { effect: Effect::Stored { created }, .. },
+                FenceOutcome::Applied { effect: Effect::Stored { created }, .. },
             ) => Some(Self::Stored { created: *created, etag: object.etag.clone() }),
-            (Operation::Delete { .. }, Outcome::Applied { effect, .. }) => {
+            (Operation::Delete { .. }, FenceOutcome::Applied { effect, .. }) => {
                 Some(Self::Deleted { existed: *effect == Effect::Deleted })
             }
             _ => None,
         }
     }
 
-    /// As the stores keep it; the scripts write the same.
+    /// Returns the stored form; the scripts write the same.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Stored { created, etag } => {
@@ -133,7 +138,7 @@ impl First {
         }
     }
 
-    /// Reads what a store kept; `None` where that is no record of ours.
+    /// Parses the stored form; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let flag = |text: &str| match text {
             "1" => Some(true),
@@ -155,7 +160,7 @@ impl First {
         })
     }
 
-    /// Whether it took effect.
+    /// Returns `true` if the operation took effect.
     pub fn applied(&self) -> bool {
         !matches!(self, Self::PreconditionFailed { .. })
     }
@@ -198,7 +203,7 @@ mod tests {
 
     fn put(key: &str, body: &str, content_type: &str, condition: Condition) -> Operation {
         let object = Object {
-            etag: ETag::of(body.as_bytes(), &service_kit::ids::random_hex(8)),
+            etag: ETag::from_body(body.as_bytes(), &service_kit::ids::random_hex(8)),
             content_type: content_type.to_owned(),
             body: Bytes::copy_from_slice(body.as_bytes()),
         };
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_is_another_operation() {
+    fn every_difference_makes_another_operation() {
         let tag = |tag: &str| ETag::from_stored(tag);
         let key = || ObjectKey::new("a").unwrap();
         let all = [
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn records_are_read_back() {
         let once = Once::new(None, "id", &put("a", "body", "text/plain", Condition::None));
-        let etag = ETag::of(b"body", "01");
+        let etag = ETag::from_body(b"body", "01");
         for first in [
             First::Stored { created: true, etag: etag.clone() },
             First::Stored { created: false, etag: etag.clone() },
@@ -247,9 +252,9 @@ mod tests {
             First::PreconditionFailed { etag: None },
         ] {
             let record = once.record(&first);
-            assert_eq!(once.compare(&record), Some(Known::Same(first)));
+            assert_eq!(once.compare(&record), Some(EarlierOperation::Same(first)));
             let other = Once { digest: "0".repeat(64), ..once.clone() };
-            assert_eq!(other.compare(&record), Some(Known::Other));
+            assert_eq!(other.compare(&record), Some(EarlierOperation::Other));
         }
         for damaged in ["", "abc", "abc stored", "abc stored 2 x", "abc deleted", "abc else 1"] {
             assert_eq!(once.compare(damaged), None, "{damaged}");

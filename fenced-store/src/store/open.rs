@@ -1,4 +1,4 @@
-//! From the `--store` setting to a store that is ready.
+//! Opening of the store that `--store` names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::memory::MemoryStore;
 use super::redis::{RedisOptions, RedisStore, Shared};
 use crate::store::commit::FolderError;
 
-/// Which store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
+/// A store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
 /// `redis-cluster://host:port,host:port`.
 ///
 /// Its text hides passwords.
@@ -27,7 +27,7 @@ pub enum StoreUrl {
     Memory,
     /// One redb file in this folder.
     Embedded(PathBuf),
-    /// One Redis, version 7 or later, or the one that sentinels call the master.
+    /// One Redis, version 7 or later, or the master that sentinels name.
     Redis(RedisTarget),
     /// A Redis Cluster; the objects are in one slot of it.
     Cluster(ClusterTarget),
@@ -67,10 +67,10 @@ impl FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// With what is said beside the URL of who the guard is there.
+    /// Adds the login that other settings name.
     ///
     /// # Errors
-    /// A sentence that names the flag, where it goes with no such store.
+    /// A sentence that names the flag, if the store takes no login.
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
@@ -80,7 +80,7 @@ impl StoreUrl {
         }
     }
 
-    /// Whether it is reached over TLS.
+    /// Returns `true` for a store reached over TLS.
     pub fn is_tls(&self) -> bool {
         match self {
             Self::Memory | Self::Embedded(_) => false,
@@ -101,22 +101,22 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A store that cannot be used: which, why, and what to do.
+/// A store that cannot be used, with the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The data folder.
+    /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Redis.
+    /// Redis cannot be used.
     #[error("{0}")]
     Redis(String),
-    /// Memory, which failed its probe.
+    /// The memory store failed its probe.
     #[error("memory: {0}")]
     Memory(String),
 }
 
-/// Opens the store of `url` and lets it prove what it guarantees. `kit` gives it tasks, and a
-/// place to say when it fails.
+/// Opens the store of `url` and probes its guarantee. `kit` gives it tasks, and a place to report
+/// failures.
 ///
 /// # Errors
 /// [`OpenError`], a sentence with the path or address and what to do.
@@ -147,16 +147,16 @@ pub async fn open(
     Ok(Opened { store, redis: None })
 }
 
-/// A store that has proved what it guarantees.
+/// A store that has proved its guarantee.
 #[derive(Debug)]
 pub struct Opened {
-    /// The store.
+    /// Store, ready for use.
     pub store: Arc<dyn FenceStore>,
-    /// What a port stands before.
+    /// Backend of a Redis port.
     pub(crate) redis: Option<Behind>,
 }
 
-/// What a Redis port stands before.
+/// Backend of a Redis port.
 #[derive(Clone, Debug)]
 pub(crate) enum Behind {
     /// The same Redis as the objects; the port shares the marks with them.

@@ -1,9 +1,9 @@
-//! The start-up probe of the stores that run in this process: `atomic` is claimed only where it was
-//! just seen (invariant G7).
+//! Start-up probe of the stores in this process: `atomic` is claimed only after it was just shown
+//! (invariant G7).
 //!
-//! The rules are tried one by one; then many leases race to seal with one and the same token, from
-//! tasks of their own. Exactly one may win a round: where check and raise were two steps, two could.
-//! It leaves marks and objects behind, so it is run on a store that is thrown away afterwards.
+//! The rules are tried one by one; then many leases race to seal with one token, from tasks of
+//! their own. Exactly one may win a round; if check and raise were two steps, two could. The probe
+//! leaves marks and objects behind, so it runs on a store that is discarded afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use bytes::Bytes;
 use fence_protocol::{LockName, Token};
 use service_kit::{Kit, ids};
 
-use super::{Effect, FenceStore, Object, Operation, Outcome};
+use super::{Effect, FenceOutcome, FenceStore, Object, Operation};
 use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
 use crate::verdict::{Fence, Mark};
 
 const RACERS: usize = 64;
 const ROUNDS: u64 = 3;
-/// The token that the rules end with.
+/// Last token of the rules' check.
 const LAST: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tries `store`, which should be empty, and says what it saw.
+/// Probes `store`, which should be empty, and returns a description of the result.
 ///
 /// # Errors
-/// A sentence that says what was seen instead.
+/// A sentence on the deviation.
 pub(super) async fn probe(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<String, String> {
     let tried = async {
         rules_hold(&**store).await?;
@@ -41,10 +41,10 @@ pub(super) async fn probe(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<Stri
     ))
 }
 
-/// The mark that a store which passed still has when it is opened again.
+/// Checks that a store which passed still has its mark after it was opened again.
 ///
 /// # Errors
-/// A sentence that says what was seen instead.
+/// A sentence on the deviation.
 pub(super) async fn remembers(store: &dyn FenceStore) -> Result<(), String> {
     let expected = LAST + ROUNDS;
     match store.show(&lock()?).await {
@@ -54,7 +54,8 @@ pub(super) async fn remembers(store: &dyn FenceStore) -> Result<(), String> {
 }
 
 async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
-    let (one, two) = (ids::lease_id(), ids::lease_id());
+    let one = ids::lease_id();
+    let two = ids::lease_id();
     for (token, lease, expected) in [
         (2, one, "applied"),
         (2, one, "applied"),
@@ -72,7 +73,9 @@ async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
     let key = ObjectKey::new("probe").map_err(text)?;
     let seen = store.apply(None, Operation::Get { key }).await.map_err(text)?;
     match seen {
-        Outcome::Applied { effect: Effect::Found(object), .. } if object.body == body(LAST) => {
+        FenceOutcome::Applied { effect: Effect::Found(object), .. }
+            if object.body == body(LAST) =>
+        {
             Ok(())
         }
         other => Err(format!("a refused write changed the data: {other:?}")),
@@ -83,10 +86,12 @@ async fn races(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<(), String> {
     for token in LAST + 1..=LAST + ROUNDS {
         let mut racers = Vec::with_capacity(RACERS);
         for _ in 0..RACERS {
-            let (store, fence) = (Arc::clone(store), fence(token, ids::lease_id())?);
+            let store = Arc::clone(store);
+            let fence = fence(token, ids::lease_id())?;
             racers.push(kit.tasks.spawn(async move { store.seal(fence).await }));
         }
-        let (mut won, mut lost) = (0, 0);
+        let mut won = 0;
+        let mut lost = 0;
         for racer in racers {
             match word(&racer.await.map_err(text)?.map_err(text)?) {
                 "applied" => won += 1,
@@ -101,11 +106,11 @@ async fn races(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<(), String> {
     Ok(())
 }
 
-fn word(outcome: &Outcome) -> &'static str {
+fn word(outcome: &FenceOutcome) -> &'static str {
     match outcome {
-        Outcome::Applied { .. } => "applied",
-        Outcome::Stale { .. } => "stale",
-        Outcome::Collision { .. } => "collision",
+        FenceOutcome::Applied { .. } => "applied",
+        FenceOutcome::Stale { .. } => "stale",
+        FenceOutcome::Collision { .. } => "collision",
         _ => "something else",
     }
 }
@@ -125,7 +130,7 @@ fn body(token: u64) -> Bytes {
 
 fn write(token: u64) -> Result<Operation, String> {
     let body = body(token);
-    let etag = ETag::of(&body, &ids::random_hex(8));
+    let etag = ETag::from_body(&body, &ids::random_hex(8));
     let object = Object { etag, content_type: "text/plain".to_owned(), body };
     let key = ObjectKey::new("probe").map_err(text)?;
     Ok(Operation::Put { key, object, condition: Condition::None })
@@ -146,7 +151,7 @@ mod tests {
     use super::super::{FenceList, FenceQuery, Fences, Once, StoreError, StoreReport};
     use super::*;
 
-    /// Compares, lets others run, and only then writes: two steps where one is needed.
+    /// Compares, yields, and only then writes: two steps instead of one.
     #[derive(Debug, Default)]
     struct TwoSteps {
         store: MemoryStore,
@@ -163,16 +168,19 @@ mod tests {
             self.store.report()
         }
 
-        async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+        async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
             use crate::verdict::{Verdict, judge};
             let mark = *self.mark.lock().unwrap();
             tokio::task::yield_now().await;
             Ok(match judge(mark, fence.presented) {
-                Verdict::Stale { mark } => Outcome::Stale { mark },
-                Verdict::Collision { mark } => Outcome::Collision { mark },
+                Verdict::Stale { mark } => FenceOutcome::Stale { mark },
+                Verdict::Collision { mark } => FenceOutcome::Collision { mark },
                 Verdict::Admit | Verdict::Raise => {
                     *self.mark.lock().unwrap() = Some(fence.presented);
-                    Outcome::Applied { effect: Effect::Sealed, mark: Some(fence.presented.token) }
+                    FenceOutcome::Applied {
+                        effect: Effect::Sealed,
+                        mark: Some(fence.presented.token),
+                    }
                 }
             })
         }
@@ -197,12 +205,12 @@ mod tests {
             fence: Option<Fence>,
             operation: Operation,
             once: Option<Once>,
-        ) -> Result<Outcome, StoreError> {
+        ) -> Result<FenceOutcome, StoreError> {
             self.store.apply_once(fence, operation, once).await
         }
     }
 
-    /// Takes every token.
+    /// Admits every token.
     #[derive(Debug, Default)]
     struct NoFence(TwoSteps);
 
@@ -216,9 +224,9 @@ mod tests {
             self.0.report()
         }
 
-        async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+        async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
             let mark = Some(fence.presented.token);
-            Ok(Outcome::Applied { effect: Effect::Sealed, mark })
+            Ok(FenceOutcome::Applied { effect: Effect::Sealed, mark })
         }
 
         async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
@@ -241,7 +249,7 @@ mod tests {
             _: Option<Fence>,
             operation: Operation,
             once: Option<Once>,
-        ) -> Result<Outcome, StoreError> {
+        ) -> Result<FenceOutcome, StoreError> {
             self.0.store.apply_once(None, operation, once).await
         }
     }

@@ -1,11 +1,11 @@
-//! The store in a Redis that exists already: one Lua script does check, raise and effect.
+//! Store in an existing Redis: one Lua script does check, raise and effect.
 //!
 //! All keys of a namespace share the hash tag `{fence:<namespace>}`, so that marks and data are in
-//! one slot whatever the rules map where. (A tag for each lock would spread over a cluster, but an
-//! object would move, and be lost, when its rule is changed.) The marks are one hash, which nothing
-//! but a FLUSH or an eviction removes; the start-up probe refuses a Redis that may evict it.
+//! one slot whatever the rules. (A tag for each lock would spread over a cluster, but an object
+//! would move, and be lost, when its rule is changed.) The marks are one hash, which only a FLUSH
+//! or an eviction removes; the start-up probe refuses a Redis that may evict it.
 //!
-//! The guard itself remembers nothing: any number of guards before one Redis are as safe as one.
+//! The guard keeps no state itself: many guards before one Redis are as safe as one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use redis_link::{LinkError, LinkOptions, LinkState, RedisLink, RedisTarget};
 use service_kit::Kit;
 
 use super::{
-    FenceList, FenceQuery, FenceStore, Fences, Once, Operation, Outcome, StoreError, StoreReport,
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
+    StoreReport,
 };
 use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};
@@ -35,21 +36,21 @@ mod state;
 mod verify;
 
 use preempt::Registration;
-use reply::Step;
+use reply::ScriptReply;
 use scripts::Scripts;
 pub(crate) use state::GuardState;
 pub use state::LostMarks;
 pub(crate) use verify::judge;
 
-/// How often an operation is tried when it finds lower connections to be ended, or a state that
-/// has to be verified again.
+/// Maximum number of attempts of an operation that meets lower connections, or a state to be
+/// verified again.
 const TRIES: usize = 8;
 
-/// Why an operation is refused again and again although Redis is verified.
-const UNVERIFIED: &str = "the mark of this lock in Redis is not as it was left; state a floor above \
+/// Reason of a refusal that persists although Redis is verified.
+const UNVERIFIED: &str = "the mark of this lock in Redis was changed by another program; state a floor above \
                           every token that was issued: POST /v1/floor";
 
-/// How long a floor that was stated may wait for a Redis that is down.
+/// Time that a new floor may wait for an unreachable Redis.
 const FLOOR_WITHIN: Duration = Duration::from_secs(5);
 
 /// Marks and objects in one Redis.
@@ -58,7 +59,7 @@ pub struct RedisStore {
     shared: Arc<Shared>,
 }
 
-/// What the objects and the port before one Redis share: the marks.
+/// Marks of one Redis, shared by the objects and the port.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) link: RedisLink,
@@ -68,18 +69,18 @@ pub(crate) struct Shared {
     pub(crate) fail_points: FailPoints,
 }
 
-/// How a guard treats the Redis behind it.
+/// Options of the Redis behind a guard.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RedisOptions {
-    /// What becomes of marks that Redis has lost.
+    /// Treatment of a Redis that has lost marks.
     pub lost_marks: LostMarks,
-    /// The first token to be admitted, where an operator states it at the start.
+    /// First token to admit, stated at start.
     pub floor: Option<Token>,
-    /// Where a test makes the guard fail.
+    /// Points at which a test makes the guard fail.
     pub fail_points: FailPoints,
 }
 
-/// The names of the keys of one namespace.
+/// Names of the keys of one namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
@@ -99,24 +100,24 @@ impl Keys {
         }
     }
 
-    /// Where the port's connections are registered under `lock`.
+    /// Returns the key of the connections registered under `lock`.
     pub(crate) fn conns(&self, lock: &LockName) -> String {
         format!("{}conns:{lock}", self.prefix)
     }
 
-    /// What is kept of the operations that were named, of one lock.
+    /// Returns the key of a lock's named operations.
     fn names(&self, lock: &str) -> String {
         format!("{}names:{lock}", self.prefix)
     }
 
-    /// Makes the marks of a probe belong to its state.
+    /// Stamps a probe's marks with its state's id.
     pub(crate) fn stamp(&self, state: &str) -> Cmd {
         let mut command = redis::cmd("HSET");
         command.arg(&self.marks).arg("#").arg(state);
         command
     }
 
-    /// What every key of the guard begins with.
+    /// Returns the prefix of every key of the guard.
     fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -127,10 +128,10 @@ impl Keys {
 }
 
 impl RedisStore {
-    /// Connects, judges the Redis, and shows by a probe that its scripts are atomic.
+    /// Connects, checks the Redis, and probes that its scripts are atomic.
     ///
     /// # Errors
-    /// A sentence with the address, why this Redis cannot be used, and what to do.
+    /// A sentence with the address, the reason and the remedy.
     pub async fn open(
         target: RedisTarget,
         namespace: &Namespace,
@@ -157,14 +158,14 @@ impl RedisStore {
         Ok(Self { shared: Arc::new(Shared { link, scripts, keys, state, fail_points }) })
     }
 
-    /// What the port shares with the objects.
+    /// Returns the state that the port shares with the objects.
     pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 }
 
 impl Shared {
-    /// Runs a fenced operation; ends lower connections first where it meets some.
+    /// Runs a fenced operation; ends lower connections first if it meets any.
     ///
     /// # Errors
     /// As [`FenceStore::apply`].
@@ -172,27 +173,27 @@ impl Shared {
         &self,
         fence: Option<&Fence>,
         command: impl Fn(&str) -> Cmd + Send + Sync,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<FenceOutcome, StoreError> {
         let mut last = String::new();
         for _ in 0..TRIES {
             let generation = self.link.generation();
             let value = self.run(command(&self.state.id())).await?;
-            match (reply::step(value, fence)?, fence) {
-                (Step::Done(outcome), Some(fence)) => {
+            match (reply::parse(value, fence)?, fence) {
+                (ScriptReply::Done(outcome), Some(fence)) => {
                     if outcome.mark().is_some() {
                         self.state.remember(fence);
                     }
                     return Ok(outcome);
                 }
-                (Step::Done(outcome), None) => return Ok(outcome),
-                (Step::Sealing, Some(fence)) => match self.settle(&fence.lock).await {
+                (ScriptReply::Done(outcome), None) => return Ok(outcome),
+                (ScriptReply::Sealing, Some(fence)) => match self.settle(&fence.lock).await {
                     Ok(()) => {}
                     Err(reason) => {
                         last =
                             format!("connections with lower tokens could not be ended: {reason}");
                     }
                 },
-                (Step::Sealing | Step::Unverified, _) => {
+                (ScriptReply::Sealing | ScriptReply::Unverified, _) => {
                     UNVERIFIED.clone_into(&mut last);
                     let verified = self.link.verify_again(generation).await;
                     verified.map_err(|error| StoreError::Unavailable(error.to_string()))?;
@@ -202,32 +203,32 @@ impl Shared {
         Err(StoreError::Unavailable(last))
     }
 
-    /// Raises the mark and nothing else.
+    /// Raises the mark without any other effect.
     ///
     /// # Errors
     /// As [`Fences::seal`].
-    pub(crate) async fn seal(&self, fence: &Fence) -> Result<Outcome, StoreError> {
+    pub(crate) async fn seal(&self, fence: &Fence) -> Result<FenceOutcome, StoreError> {
         self.fenced(Some(fence), |state| self.scripts.seal(&self.keys, state, fence)).await
     }
 
-    /// Ends what is registered below the mark of `lock`.
+    /// Ends the connections registered below the mark of `lock`.
     ///
     /// # Errors
-    /// A sentence; the next one who meets the lock goes on.
+    /// A sentence; the next operation on the lock continues.
     pub(crate) async fn settle(&self, lock: &LockName) -> Result<(), String> {
         let mut pinned = self.link.pinned().map_err(|error| error.to_string())?;
         preempt::settle(&mut pinned, &self.scripts, &self.keys, lock, &self.fail_points).await
     }
 
-    /// Has the floor stated when Redis is verified next, awaits that, and says which floor is in
+    /// Sets the floor at the next verification of Redis, awaits that, and returns the floor in
     /// force: a higher one stays.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`]; the floor is then stated as soon as Redis is usable.
+    /// [`StoreError::Unavailable`]; the floor is then set as soon as Redis is usable.
     async fn state_floor(&self, floor: Token) -> Result<Token, StoreError> {
         let unavailable = |reason: String| {
             StoreError::Unavailable(format!(
-                "{reason}; the floor {floor} is stated as soon as Redis is usable"
+                "{reason}; the floor {floor} will be set as soon as Redis is usable"
             ))
         };
         self.state.state_floor(floor);
@@ -247,13 +248,13 @@ impl Shared {
                 return Token::new(floor).map_err(|error| unavailable(error.to_string()));
             }
         }
-        Err(unavailable("Redis is verified again and again".to_owned()))
+        Err(unavailable("Redis had to be verified too often".to_owned()))
     }
 
-    /// Takes connections that are not used any more out of the registry.
+    /// Removes ended connections from the registry.
     ///
     /// # Errors
-    /// A sentence; it can be tried again.
+    /// A sentence; the caller may retry.
     pub(crate) async fn retire(&self, registrations: &[&Registration]) -> Result<(), String> {
         self.fail_points.reached(FailPoint::BeforeRetire);
         let mut pinned = self.link.pinned().map_err(|error| error.to_string())?;
@@ -263,14 +264,14 @@ impl Shared {
     async fn run(&self, command: Cmd) -> Result<Value, StoreError> {
         self.link.call(&command).await.map_err(|error| match error {
             LinkError::Down(_) => StoreError::Unavailable(error.to_string()),
-            // A script of ours writes nothing before the last thing that can fail.
+            // Our scripts write only after the last command that can fail.
             LinkError::Server { .. } => StoreError::Unavailable(error.to_string()),
             LinkError::Unknown(_) => StoreError::Unknown(error.to_string()),
         })
     }
 
-    /// As `run`, for what only looks: a lost reply is then simply no answer.
-    async fn look(&self, command: Cmd) -> Result<Value, StoreError> {
+    /// Runs a command without effect: a lost reply means `Unavailable`, not `Unknown`.
+    async fn run_read(&self, command: Cmd) -> Result<Value, StoreError> {
         self.run(command).await.map_err(|error| match error {
             StoreError::Unknown(text) => StoreError::Unavailable(text),
             other => other,
@@ -281,7 +282,7 @@ impl Shared {
 #[async_trait]
 impl Fences for RedisStore {
     fn guarantee(&self) -> Guarantee {
-        // `open` fails where the probe did not show it.
+        // `open` fails if the probe did not show it.
         Guarantee::Atomic
     }
 
@@ -290,10 +291,10 @@ impl Fences for RedisStore {
             kind: "redis",
             target: self.shared.link.target().to_string(),
             guarantee: self.guarantee(),
-            probe: "its scripts refused stale and colliding tokens, and of many leases that raced \
-                    over several connections one won each token"
+            probe: "its scripts refused stale and colliding tokens, and in races of many leases \
+                    over several connections one lease won each token"
                 .to_owned(),
-            gaps: gaps::of_target(self.shared.link.target())
+            gaps: gaps::target_gap(self.shared.link.target())
                 .into_iter()
                 .chain(self.shared.state.gaps())
                 .collect(),
@@ -303,10 +304,10 @@ impl Fences for RedisStore {
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
         let mut command = redis::cmd("HMGET");
         command.arg(&self.shared.keys.state).arg("highest").arg("floor");
-        reply::highest(self.shared.look(command).await?)
+        reply::highest(self.shared.run_read(command).await?)
     }
 
-    async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         self.shared.seal(&fence).await
     }
 
@@ -317,12 +318,12 @@ impl Fences for RedisStore {
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         let mut command = redis::cmd("HGET");
         command.arg(&self.shared.keys.marks).arg(lock.as_str());
-        reply::mark(self.shared.look(command).await?)
+        reply::mark(self.shared.run_read(command).await?)
     }
 
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
         let command = self.shared.scripts.list(&self.shared.keys, &query);
-        reply::page(self.shared.look(command).await?, query.limit)
+        reply::page(self.shared.run_read(command).await?, query.limit)
     }
 }
 
@@ -333,15 +334,17 @@ impl FenceStore for RedisStore {
         fence: Option<Fence>,
         operation: Operation,
         once: Option<Once>,
-    ) -> Result<Outcome, StoreError> {
-        let (shared, fence, once) = (&*self.shared, fence.as_ref(), once.as_ref());
+    ) -> Result<FenceOutcome, StoreError> {
+        let shared = &*self.shared;
+        let fence = fence.as_ref();
+        let once = once.as_ref();
         let command =
             |state: &str| shared.scripts.apply(&shared.keys, state, fence, &operation, once);
         shared.fenced(fence, command).await
     }
 }
 
-/// A condition as the scripts read it: its kind, the number of tags, the tags.
+/// Adds a condition as the scripts read it: its kind, the number of tags, the tags.
 fn add_condition(command: &mut Cmd, condition: &Condition) {
     let (kind, tags) = condition.parts();
     command.arg(kind).arg(tags.len());

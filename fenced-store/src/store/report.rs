@@ -1,33 +1,33 @@
-//! What a store says of itself: what its probe showed, and what could void it.
+//! Self-description of a store: the result of its probe, and its gaps.
 
 use fence_protocol::wire::fence::Guarantee;
 
-/// What a store is, what its start-up probe showed, and which gaps its set-up leaves.
+/// Kind of a store, result of its start-up probe, and the gaps of its set-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReport {
     /// `memory`, `embedded`, `redis`, `http`, …
     pub kind: &'static str,
-    /// Where it is, without a password.
+    /// Address, without a password.
     pub target: String,
-    /// What the probe showed (invariant G7: never more than that).
+    /// Guarantee that the probe showed (invariant G7: never more than that).
     pub guarantee: Guarantee,
-    /// What the probe did and saw, in words.
+    /// Actions and result of the probe, in words.
     pub probe: String,
-    /// What can void the guarantee as it is set up, a whole sentence each.
+    /// Gaps of the set-up that can void the guarantee, a whole sentence each.
     pub gaps: Vec<String>,
 }
 
-/// Shown by a probe; without one a store promises nothing.
+/// Result of a probe; without one a store promises nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown(Option<String>);
 
 impl Shown {
-    /// The probe passed; `words` say what it saw.
+    /// A passed probe; `words` describe its result.
     pub(super) fn atomic(words: String) -> Self {
         Self(Some(words))
     }
 
-    /// What may be claimed.
+    /// Returns the guarantee that may be claimed.
     pub(super) fn guarantee(&self) -> Guarantee {
         match self.0 {
             Some(_) => Guarantee::Atomic,
@@ -35,7 +35,7 @@ impl Shown {
         }
     }
 
-    /// What was seen.
+    /// Returns the description of the result.
     pub(super) fn words(&self) -> String {
         self.0.clone().unwrap_or_else(|| "not probed".to_owned())
     }

@@ -320,9 +320,9 @@ async fn clients_have_the_limits_of_the_other_port() {
     let mut client = RespClient::fenced(&port.address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &key, &large]).await, Resp::simple("OK"));
     let said = silent[15].until_closed().await;
-    assert!(said[0].expect_error("ERR").contains("did not come within 500 ms"), "{said:?}");
+    assert!(said[0].expect_error("ERR").contains("did not arrive within 500 ms"), "{said:?}");
     let said = client.until_closed().await;
-    assert!(said[0].expect_error("ERR").contains("no command came for 5000 ms"), "{said:?}");
+    assert!(said[0].expect_error("ERR").contains("no command was sent for 5000 ms"), "{said:?}");
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn half_a_command_has_its_time() {
     let mut half = RespClient::fenced(&guard.address, &grant.credential).await;
     let mut resting = RespClient::fenced(&guard.address, &grant.credential).await;
     half.send_raw(b"*3\r\n$3\r\nSET\r\n").await;
-    assert_cut(&mut half, "the rest of a command did not come within 500 ms").await;
+    assert_cut(&mut half, "the rest of a command did not arrive within 500 ms").await;
     assert_eq!(resting.call(&["SET", &grant.key("a"), "1"]).await, Resp::simple("OK"));
 }
 
@@ -62,7 +62,7 @@ async fn who_rests_for_too_long_is_disconnected() {
     let mut blocked = RespClient::fenced(&guard.address, &grant.credential).await;
     blocked.send(&["BLPOP", &grant.key("list"), "0"]).await;
     assert_cut(&mut stranger, "no token was presented").await;
-    assert_cut(&mut known, "no command came for 5000 ms").await;
+    assert_cut(&mut known, "no command was sent for 5000 ms").await;
     let mut other = RespClient::fenced(&guard.address, &grant.credential).await;
     let replies =
         other.pipeline(&[&["PUBLISH", "news", "x"], &["RPUSH", &grant.key("list"), "x"]]).await;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use fence_protocol::{LeaseId, LockName, Token};
 use fenced_store::etag::{Condition, ETag};
 use fenced_store::key::ObjectKey;
-use fenced_store::store::{Effect, FenceStore, First, Object, Once, Operation, Outcome};
+use fenced_store::store::{Effect, FenceOutcome, FenceStore, First, Object, Once, Operation};
 use fenced_store::verdict::{Fence, Mark};
 
 mod data;
@@ -48,7 +48,7 @@ fn fence(name: &str, token: u64) -> Fence {
 fn object(body: &str) -> Object {
     let nonce = fence_nonce();
     Object {
-        etag: ETag::of(body.as_bytes(), &nonce),
+        etag: ETag::from_body(body.as_bytes(), &nonce),
         content_type: "text/plain".to_owned(),
         body: Bytes::copy_from_slice(body.as_bytes()),
     }
@@ -78,7 +78,7 @@ fn delete(at: &str) -> Operation {
 async fn applied(store: &Store, fence: Fence, operation: Operation) -> Effect {
     let presented = fence.presented.token;
     match store.apply(Some(fence), operation).await.expect("the store works") {
-        Outcome::Applied { effect, mark } => {
+        FenceOutcome::Applied { effect, mark } => {
             assert_eq!(mark, Some(presented), "the mark is what was presented");
             effect
         }
@@ -89,10 +89,10 @@ async fn applied(store: &Store, fence: Fence, operation: Operation) -> Effect {
 /// What is there, read without a fence, so that the read changes nothing.
 async fn text_at(store: &Store, at: &str) -> Option<String> {
     match store.apply(None, get(at)).await.expect("the store works") {
-        Outcome::Applied { effect: Effect::Found(object), .. } => {
+        FenceOutcome::Applied { effect: Effect::Found(object), .. } => {
             Some(String::from_utf8(object.body.to_vec()).expect("text"))
         }
-        Outcome::Applied { effect: Effect::Absent, .. } => None,
+        FenceOutcome::Applied { effect: Effect::Absent, .. } => None,
         other => panic!("{other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP client towards the upstream: no retries, no redirects, no shared connection for writes.
+//! HTTP client for the upstream: no retries, no redirects, no shared connection for writes.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 const IDLE_CONNECTIONS: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What became of a request that got no reply.
+/// Failure of a request without a reply.
 #[derive(Debug)]
 pub(super) enum Lost {
     /// No connection could be made: nothing was sent.
     NotSent(String),
     /// It was sent, in whole or in part.
-    InDoubt(String),
+    Unknown(String),
 }
 
-/// Sends requests to the upstream.
+/// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     reads: HyperClient<HttpConnector, Full<Bytes>>,
-    /// Each write has a connection of its own. One taken from a pool may be closing at the other
-    /// end that very moment, and then nobody could say whether the write was sent.
+    /// Client for writes; each has a connection of its own. A pooled connection may be closing at
+    /// the other end that very moment, and then it is unknown if the write was sent.
     writes: HyperClient<HttpConnector, Full<Bytes>>,
 }
 
 impl Client {
-    /// `timeout` is what a whole request is given; connecting gets half of it, so that a failure to
-    /// connect is always told apart from a lost answer.
+    /// Makes a client. `timeout` is for a whole request; connecting gets half of it, so that a
+    /// failure to connect is never taken for a lost reply.
     pub(super) fn new(timeout: Duration) -> Self {
         let build = |idle: usize| {
             let mut connector = HttpConnector::new();
@@ -53,8 +53,7 @@ impl Client {
     /// Sends a request and awaits the head of the reply.
     ///
     /// # Cancel safety
-    /// Dropping the future of a write closes its connection; the upstream may act on it all the
-    /// same.
+    /// Dropping the future of a write closes its connection; the upstream may still act on it.
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -63,12 +62,12 @@ impl Client {
         let client = if is_write { &self.writes } else { &self.reads };
         client.request(request).await.map_err(|error| {
             let text = chain(&error);
-            if error.is_connect() { Lost::NotSent(text) } else { Lost::InDoubt(text) }
+            if error.is_connect() { Lost::NotSent(text) } else { Lost::Unknown(text) }
         })
     }
 }
 
-/// An error with its causes, in one line.
+/// Formats an error with its causes, in one line.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

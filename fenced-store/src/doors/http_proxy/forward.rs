@@ -1,4 +1,4 @@
-//! One request to the upstream and what its answer means for the lane.
+//! One request to the upstream, and the meaning of its reply for the lane.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use fence_protocol::Code;
-use fence_protocol::wire::fence::Outcome as Told;
+use fence_protocol::wire::fence::Outcome as WireOutcome;
 use futures_util::stream::try_unfold;
 use http::header::HOST;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
@@ -30,7 +30,7 @@ pub(super) struct Checked {
     pub(super) body: Bytes,
 }
 
-/// How the upstream is asked.
+/// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     pub(super) client: Client,
@@ -39,25 +39,25 @@ pub(super) struct Forwarder {
     pub(super) max_reply_bytes: usize,
 }
 
-/// What the lane has to know, and what the client is told.
+/// Result of a forwarded request, for the lane and the client.
 #[derive(Debug)]
 pub(super) struct Forwarded {
-    /// Whether the operation may still take effect.
-    pub(super) is_in_doubt: bool,
-    /// For the account: `applied` (it was answered), `not-sent` or `unknown`.
+    /// The operation has an unknown outcome: it may still take effect.
+    pub(super) is_unknown: bool,
+    /// Word for the metrics: `applied` (there was a reply), `not-sent` or `unknown`.
     pub(super) verdict: &'static str,
     /// The reply.
     pub(super) response: Response,
 }
 
-/// Methods that by RFC 9110 change nothing.
+/// Returns `true` for methods that change nothing (RFC 9110).
 pub(super) fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 impl Forwarder {
-    /// Sends a request that may change something. Its reply is received whole before it counts as
-    /// answered: a client that reads slowly must not hold up the lane.
+    /// Sends a request that may change something. Its reply is received whole before the operation
+    /// ends: a slow client must not hold up the lane.
     pub(super) async fn write(&self, request: Checked) -> Forwarded {
         let what = format!("{} {}", request.method, request.key);
         let request = match self.request(request) {
@@ -72,29 +72,29 @@ impl Forwarder {
         };
         match tokio::time::timeout(self.timeout, exchange).await {
             Err(_) => {
-                self.unknown(&what, &format!("no answer within {} ms", self.timeout.as_millis()))
+                self.unknown(&what, &format!("no reply within {} ms", self.timeout.as_millis()))
             }
             Ok(Err(Lost::NotSent(why))) => self.unreachable(&what, &why),
-            Ok(Err(Lost::InDoubt(why))) => self.unknown(&what, &why),
-            Ok(Ok((_, Err(why)))) => self.unknown(&what, &format!("its answer broke off: {why}")),
+            Ok(Err(Lost::Unknown(why))) => self.unknown(&what, &why),
+            Ok(Ok((_, Err(why)))) => self.unknown(&what, &format!("its reply broke off: {why}")),
             Ok(Ok((head, Ok(body)))) => self.answered(&what, head, body),
         }
     }
 
     fn answered(&self, what: &str, head: http::response::Parts, body: Bytes) -> Forwarded {
-        // A gateway behind which the request may be on its way still.
+        // A gateway replied; the request may still be on its way behind it.
         if matches!(head.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
             || head.status.is_informational()
         {
-            return self.unknown(what, &format!("it answered {}", head.status));
+            return self.unknown(what, &format!("it replied {}", head.status));
         }
-        // Accepted is not done.
-        let is_in_doubt = head.status == StatusCode::ACCEPTED;
+        // 202: accepted, and not yet applied.
+        let is_unknown = head.status == StatusCode::ACCEPTED;
         let response = relay(head, Body::from(body));
-        Forwarded { is_in_doubt, verdict: "applied", response }
+        Forwarded { is_unknown, verdict: "applied", response }
     }
 
-    /// Sends a request that changes nothing, and passes the reply on as it comes in.
+    /// Sends a request that changes nothing, and streams the reply.
     pub(super) async fn read(&self, request: Checked) -> Forwarded {
         let what = format!("{} {}", request.method, request.key);
         let request = match self.request(request) {
@@ -106,15 +106,15 @@ impl Forwarder {
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
                 let response = relay(head, self.streamed(body));
-                return Forwarded { is_in_doubt: false, verdict: "applied", response };
+                return Forwarded { is_unknown: false, verdict: "applied", response };
             }
-            Ok(Err(Lost::NotSent(why) | Lost::InDoubt(why))) => why,
-            Err(_) => format!("no answer within {} ms", self.timeout.as_millis()),
+            Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,
+            Err(_) => format!("no reply within {} ms", self.timeout.as_millis()),
         };
         self.unreachable(&what, &lost)
     }
 
-    /// A body that ends when the upstream lets it rest for too long.
+    /// Streams a body, and ends it if the upstream pauses for too long.
     fn streamed(&self, body: Incoming) -> Body {
         let timeout = self.timeout;
         Body::from_stream(try_unfold(body, move |mut body| async move {
@@ -131,7 +131,7 @@ impl Forwarder {
         }))
     }
 
-    /// The canonical path, the query as it came, and the upstream's name.
+    /// Makes the upstream's request: the canonical path, the query unchanged, the upstream's name.
     fn request(&self, checked: Checked) -> Result<Request<Full<Bytes>>, Box<Reject>> {
         let refuse = |error: String| Box::new(Reject::new(Code::InvalidRequest, error));
         let path = match &checked.query {
@@ -159,19 +159,21 @@ impl Forwarder {
     fn unknown(&self, what: &str, why: &str) -> Forwarded {
         let detail = format!("{what} was sent to {}, and {why}", self.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
-            .with("outcome", Told::Unknown)
+            .with("outcome", WireOutcome::Unknown)
             .hint(UNKNOWN_HINT);
-        Forwarded { is_in_doubt: true, verdict: "unknown", response: reject.into_response() }
+        Forwarded { is_unknown: true, verdict: "unknown", response: reject.into_response() }
     }
 
     fn unreachable(&self, what: &str, why: &str) -> Forwarded {
-        let detail = format!("{what} could not be passed on to {}: {why}", self.url);
-        not_sent(Reject::new(Code::UpstreamUnavailable, detail).with("outcome", Told::NotApplied))
+        let detail = format!("{what} could not be forwarded to {}: {why}", self.url);
+        not_sent(
+            Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
+        )
     }
 }
 
 fn not_sent(reject: Reject) -> Forwarded {
-    Forwarded { is_in_doubt: false, verdict: "not-sent", response: reject.into_response() }
+    Forwarded { is_unknown: false, verdict: "not-sent", response: reject.into_response() }
 }
 
 fn relay(mut head: http::response::Parts, body: Body) -> Response {

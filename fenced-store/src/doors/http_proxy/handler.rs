@@ -24,7 +24,7 @@ use crate::key::ObjectKey;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 
-/// What the proxy's handler needs. Cheap to clone.
+/// State of the proxy's handler. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
@@ -48,23 +48,24 @@ impl Proxy {
     }
 }
 
-/// Checks, receives and forwards. From the moment the body is there, all happens in a tracked task:
-/// a client that hangs up takes a request out of the queue at most, never back from the upstream.
+/// Checks, receives and forwards a request. Once the body is received, a tracked task does the
+/// rest: a client that disconnects can take a request out of the queue, never back from the
+/// upstream.
 pub(super) async fn forward(
     State(proxy): State<Proxy>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let (asked, method, key) = check(&proxy, &request)?;
+    let (summary, method, key) = check(&proxy, &request)?;
     let query = request.uri().query().map(ToOwned::to_owned);
     let headers = request.headers().clone();
-    // The body is received before the lane is entered: who sends slowly holds up nobody.
+    // The body is received before the lane is entered: a slow sender holds up no other request.
     let upload = Upload::from_request(request, &proxy.shared).await?;
     let checked = Checked { method, key, query, headers, body: upload.body.clone() };
     let gone = CancellationToken::new();
     let _when_the_client_leaves = gone.clone().drop_guard();
     let tasks = proxy.guard().kit.tasks.clone();
     let task = tasks.spawn(async move {
-        let response = proxy.pass(asked, checked, &gone).await;
+        let response = proxy.pass(summary, checked, &gone).await;
         drop(upload);
         response
     });
@@ -92,55 +93,55 @@ fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, Ob
 impl Proxy {
     async fn pass(
         &self,
-        asked: RequestSummary,
+        summary: RequestSummary,
         request: Checked,
         gone: &CancellationToken,
     ) -> Result<Response, Failure> {
         let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
         if self.guard().observer.mode() == Mode::Observe {
-            return Ok(self.watch(&asked, request, kind).await);
+            return Ok(self.watch(&summary, request, kind).await);
         }
-        let Some(fence) = &asked.fence else {
+        let Some(fence) = &summary.fence else {
             let forwarded = self.send(request, kind).await;
             return Ok(render(forwarded, None));
         };
         let mark = fence.presented.token;
         let ticket = match self.lanes.enter(fence, kind, gone).await {
             Ok(Entry::Admitted(ticket)) => ticket,
-            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&asked, Ok(outcome))),
-            Err(error) => return Err(self.refuse(&asked, Err(error))),
+            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&summary, Ok(outcome))),
+            Err(error) => return Err(self.refuse(&summary, Err(error))),
         };
         let forwarded = self.send(request, kind).await;
-        if forwarded.is_in_doubt {
-            ticket.in_doubt();
+        if forwarded.is_unknown {
+            ticket.unanswered();
         } else {
             ticket.ended();
         }
         Ok(render(forwarded, Some(mark)))
     }
 
-    /// Observe mode: notes the token and forwards, without waiting for anything.
-    async fn watch(&self, asked: &RequestSummary, request: Checked, kind: Kind) -> Response {
-        let mark = match &asked.fence {
+    /// Records the token and forwards at once (observe mode).
+    async fn watch(&self, summary: &RequestSummary, request: Checked, kind: Kind) -> Response {
+        let mark = match &summary.fence {
             None => None,
             Some(fence) => {
-                let noted = self.lanes.note(fence.clone()).await;
-                self.guard().let_pass(asked, &request.key, &noted)
+                let noted = self.lanes.record(fence.clone()).await;
+                self.guard().let_pass(summary, &request.key, &noted)
             }
         };
         let forwarded = self.send(request, kind).await;
-        if forwarded.is_in_doubt {
-            self.guard().counters.in_doubt.inc();
+        if forwarded.is_unknown {
+            self.guard().counters.unknown_outcomes.inc();
         }
         render(forwarded, mark)
     }
 
     fn refuse(
         &self,
-        asked: &RequestSummary,
-        outcome: Result<crate::store::Outcome, crate::store::StoreError>,
+        summary: &RequestSummary,
+        outcome: Result<crate::store::FenceOutcome, crate::store::StoreError>,
     ) -> Failure {
-        match self.guard().account(asked, outcome) {
+        match self.guard().account(summary, outcome) {
             Err(failure) => failure,
             Ok(_) => Reject::new(Code::Internal, "a refusal was accounted as a success").into(),
         }

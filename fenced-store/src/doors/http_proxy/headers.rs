@@ -1,4 +1,4 @@
-//! Which headers pass, in both directions.
+//! Filters of headers, in both directions.
 
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN};
 use http::header::{
@@ -10,7 +10,7 @@ use service_kit::problem::Reject;
 
 use super::second_name;
 
-/// Headers that are about one connection (RFC 9110 section 7.6.1), and their old relatives.
+/// Headers of one connection (RFC 9110 section 7.6.1), and their old relatives.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -23,19 +23,19 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Headers that some upstreams prefer to `Host`: with them a request could choose another virtual
-/// host. The upstream has one name, which the configuration states.
+/// Headers that some upstreams prefer to `Host`: with them a request could select another virtual
+/// host. The upstream has one name, from the configuration.
 const HOST_ALIASES: [&str; 5] =
     ["forwarded", "x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host"];
 
-/// Refuses a request whose headers could name another resource or method than its request line does,
-/// because the guard has checked the lock of that one alone.
+/// Refuses a request whose headers could name another resource or method than its request line: the
+/// guard has checked the lock of that one only.
 ///
 /// # Errors
-/// 400, naming the header.
+/// 400, with the header's name.
 pub(super) fn check_request(headers: &HeaderMap) -> Result<(), Reject> {
     if headers.contains_key(UPGRADE) {
-        return refuse("the proxy does not pass on upgrades; send no Upgrade header".to_owned());
+        return refuse("the proxy does not forward upgrades; send no Upgrade header".to_owned());
     }
     if listed(headers).any(|name| name == FENCING_TOKEN) {
         return refuse("the Connection header must not list fencing-token".to_owned());
@@ -61,11 +61,11 @@ fn refuse(detail: String) -> Result<(), Reject> {
     Err(Reject::new(Code::InvalidRequest, detail))
 }
 
-/// Removes from a request what must not reach the upstream. The token itself passes: it is of no
-/// use to anybody who cannot reach the guard anyway, and the upstream may log or check it.
+/// Removes headers that must not reach the upstream. The token itself passes: it is useless to a
+/// client that cannot reach the guard, and the upstream may log or check it.
 pub(super) fn clean_request(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
-    // The body was received whole, and its length is stated anew.
+    // The body was received whole, and gets a new length.
     for name in [HOST, EXPECT, CONTENT_LENGTH] {
         headers.remove(name);
     }
@@ -74,7 +74,7 @@ pub(super) fn clean_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a reply what must not reach the client; mark and guarantee are the guard's to say.
+/// Removes headers that must not reach the client; mark and guarantee are the guard's own.
 pub(super) fn clean_response(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     headers.remove(FENCING_MARK);
@@ -91,7 +91,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The names that the Connection header lists, in lower case.
+/// Returns the names that the Connection header lists, in lower case.
 fn listed(headers: &HeaderMap) -> impl Iterator<Item = String> {
     headers.get_all(CONNECTION).iter().flat_map(|value| {
         let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();

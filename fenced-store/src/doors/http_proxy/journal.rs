@@ -1,4 +1,4 @@
-//! What the lanes must not forget: marks, and the intents of writes that may be at the upstream.
+//! Durable state of the lanes: marks, and the intents of writes that may be at the upstream.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,17 +12,17 @@ use service_kit::tasks::Tasks;
 use super::lane::OpId;
 use crate::store::commit::marks::{self, Highest, MARKS};
 use crate::store::commit::{Cause, Committer, Done, FolderError};
-use crate::store::{Effect, FenceList, FenceQuery, Outcome, StoreError};
+use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Operation → (lock, token).
 const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");
 
-/// How long a resolved intent may stay in the file. A crash within it costs a needless quarantine;
+/// Time that a resolved intent may stay in the file. A crash within it costs a needless quarantine;
 /// a commit for each would cost every write twice.
 const FORGET_AFTER: Duration = Duration::from_millis(50);
 
-/// The file of the state folder. Cheap to clone; all clones are the same.
+/// The file of the state folder. All clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     file: Arc<Committer>,
@@ -32,7 +32,7 @@ pub(super) struct Journal {
     tasks: Tasks,
 }
 
-/// An intent that was found at start.
+/// An intent found at start.
 #[derive(Clone, Debug)]
 pub(super) struct Intent {
     pub(super) op: OpId,
@@ -48,16 +48,17 @@ impl Journal {
             transaction.open_table(INTENTS)?;
             highest.read(transaction)
         })?;
-        let (file, resolved) = (Arc::new(file), Arc::default());
+        let file = Arc::new(file);
+        let resolved = Arc::default();
         Ok(Self { file, highest, resolved, tasks: kit.tasks.clone() })
     }
 
-    /// Fails once the file cannot be trusted any more.
+    /// Fails once the file cannot be trusted.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.file.check()
     }
 
-    /// Every intent that was never resolved.
+    /// Returns every unresolved intent.
     pub(super) async fn intents(&self) -> Result<Vec<Intent>, StoreError> {
         self.file
             .read(|snapshot| {
@@ -65,7 +66,8 @@ impl Journal {
                 for row in snapshot.open_table(INTENTS)?.iter()? {
                     let (op, row) = row?;
                     let (lock, token) = row.value();
-                    let (lock, token) = (LockName::new(lock)?, Token::new(token)?);
+                    let lock = LockName::new(lock)?;
+                    let token = Token::new(token)?;
                     found.push(Intent { op: op.value(), lock, token });
                 }
                 Ok(found)
@@ -82,25 +84,25 @@ impl Journal {
         self.file.read(move |snapshot| marks::list(snapshot, &query)).await
     }
 
-    /// The highest mark of all lanes, or higher.
+    /// Returns the highest mark of all lanes, or a higher number.
     pub(super) fn highest(&self) -> Option<Token> {
         self.highest.get()
     }
 
-    /// The file, for messages.
+    /// Returns the file's path, for messages.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Judges a token and raises the mark, in one step. A lane that is in memory does not learn of
-    /// it: for observe mode, in which there are none.
-    pub(super) async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    /// Compares a token with the mark and raises the mark, in one step. A lane in memory does not
+    /// learn of it: for observe mode, which has no lanes.
+    pub(super) async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         let applied =
-            Outcome::Applied { effect: Effect::Sealed, mark: Some(fence.presented.token) };
+            FenceOutcome::Applied { effect: Effect::Sealed, mark: Some(fence.presented.token) };
         match judge(self.mark(&fence.lock).await?, fence.presented) {
             Verdict::Admit => return Ok(applied),
-            Verdict::Stale { mark } => return Ok(Outcome::Stale { mark }),
-            Verdict::Collision { mark } => return Ok(Outcome::Collision { mark }),
+            Verdict::Stale { mark } => return Ok(FenceOutcome::Stale { mark }),
+            Verdict::Collision { mark } => return Ok(FenceOutcome::Collision { mark }),
             Verdict::Raise => {}
         }
         let highest = self.highest.clone();
@@ -108,11 +110,11 @@ impl Journal {
             let mut table = transaction.open_table(MARKS)?;
             let mark = marks::get(&table, &fence.lock)?;
             Ok(match judge(mark, fence.presented) {
-                Verdict::Stale { mark } => Done::unchanged(Outcome::Stale { mark }),
-                Verdict::Collision { mark } => Done::unchanged(Outcome::Collision { mark }),
+                Verdict::Stale { mark } => Done::unchanged(FenceOutcome::Stale { mark }),
+                Verdict::Collision { mark } => Done::unchanged(FenceOutcome::Collision { mark }),
                 Verdict::Admit => Done::unchanged(applied),
                 Verdict::Raise => {
-                    highest.note(fence.presented.token);
+                    highest.record(fence.presented.token);
                     marks::set(&mut table, &fence.lock, fence.presented)?;
                     Done { answer: applied, changed: true }
                 }
@@ -128,10 +130,11 @@ impl Journal {
         mark: Option<Mark>,
         intent: Option<(OpId, Token)>,
     ) -> Result<(), StoreError> {
-        let (resolved, highest) = (Arc::clone(&self.resolved), self.highest.clone());
+        let resolved = Arc::clone(&self.resolved);
+        let highest = self.highest.clone();
         let write = move |transaction: &WriteTransaction| {
             if let Some(mark) = mark {
-                highest.note(mark.token);
+                highest.record(mark.token);
                 marks::set(&mut transaction.open_table(MARKS)?, &lock, mark)?;
             }
             remove(transaction, &resolved)?;
@@ -143,7 +146,7 @@ impl Journal {
         self.file.submit(0, write).await
     }
 
-    /// Lets go of an intent, soon.
+    /// Removes an intent, within 50 ms.
     pub(super) fn forget(&self, op: OpId) {
         let is_first = {
             let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,20 @@
 //! The drain lane of one lock: events in, actions out, no I/O and no clock.
 //!
-//! An opaque upstream cannot compare tokens, so the guard has to make sure by waiting that nothing
-//! lower can take effect once something higher was forwarded or answered:
+//! An opaque upstream cannot compare tokens, so the guard waits until nothing lower can take effect
+//! before it forwards or replies to anything higher:
 //!
 //! - A token above the mark first makes the mark durable. From then on everything lower is refused,
-//!   also what was admitted and not yet forwarded.
-//! - It is forwarded once no lower operation is at the upstream. One that ended without an answer is
-//!   *in doubt*: it may still take effect. The lane is then quarantined until the upstream's maximum
-//!   request lifetime has passed.
-//! - A write is forwarded only after its intent is durable. After a restart every intent that was
-//!   not resolved is in doubt.
+//!   also operations that were admitted and not yet forwarded.
+//! - It is forwarded once no lower operation is at the upstream. An operation that ended without a
+//!   reply has an *unknown outcome*: it may still take effect. The lane is then quarantined until
+//!   the upstream's maximum request lifetime has passed.
+//! - A write is forwarded only after its intent is durable. After a restart every unresolved intent
+//!   has an unknown outcome.
 //!
-//! In quarantine the holder of the very token that is in doubt may read and seal, nothing more: a
-//! further write of its own could be overtaken by the one in doubt, and a newer value be lost to an
-//! older one. Tokens compare equal, so the fence alone would not prevent it. Reads are forwarded in
-//! turn like writes, but need no intent and are never in doubt: they change nothing.
+//! In quarantine the holder of the token with the unknown outcome may read and seal, not write: its
+//! next write could be overtaken by the earlier one, so that the newer value is lost. Tokens
+//! compare equal, so the fence alone would not prevent it. Reads are forwarded in turn like writes,
+//! but need no intent and never quarantine a lane: they change nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,131 +22,131 @@ use fence_protocol::Token;
 
 use crate::verdict::{Mark, Verdict, judge};
 
-/// Names one operation; unique in the state folder's life.
+/// Number of one operation; unique in the state folder's life.
 pub type OpId = u64;
 
-/// What an operation does at the upstream.
+/// Effect of an operation at the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Anything that may change something.
+    /// May change something.
     Write,
     /// A safe method.
     Read,
-    /// Nothing: it only raises the mark and awaits the drain.
+    /// Never forwarded: raises the mark and awaits the drain.
     Seal,
 }
 
-/// What happened.
+/// Input of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An operation asks to be forwarded.
+    /// An operation arrives, to be forwarded.
     Arrive {
-        /// Its name.
+        /// Number of the operation.
         op: OpId,
         /// Its token and lease.
         presented: Mark,
-        /// What it does.
+        /// Its effect.
         kind: Kind,
-        /// Until when it is willing to wait.
+        /// Time at which it times out.
         patience_until_ms: u64,
     },
-    /// What [`Action::Persist`] asked for is durable.
+    /// The content of an [`Action::Persist`] is durable.
     Persisted {
-        /// The mark.
+        /// Raised mark, if any.
         mark: Option<Mark>,
-        /// The intent.
+        /// Operation whose intent it is, if any.
         intent: Option<OpId>,
     },
-    /// A forwarded operation has its answer, or was certainly never sent.
+    /// A forwarded operation has its reply, or was certainly never sent.
     Ended {
-        /// Which.
+        /// The operation.
         op: OpId,
     },
-    /// A forwarded write has no answer: it may take effect until then.
-    Doubtful {
-        /// Which.
+    /// A forwarded write has no reply: it may take effect until `until_ms`.
+    Unanswered {
+        /// The operation.
         op: OpId,
-        /// When it can no longer take effect.
+        /// Time at which it can no longer take effect.
         until_ms: u64,
     },
-    /// An operation that was still waiting gives up.
-    GaveUp {
-        /// Which.
+    /// A waiting operation times out, or its client disconnected.
+    Abandoned {
+        /// The operation.
         op: OpId,
     },
     /// Time has passed.
     Tick {
-        /// To this.
+        /// Time now.
         now_ms: u64,
     },
 }
 
-/// What is to be done.
+/// Output of a lane, to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make both durable in one step, then say [`Event::Persisted`].
+    /// Make both durable in one step, then send [`Event::Persisted`].
     Persist {
-        /// The mark.
+        /// Raised mark, if any.
         mark: Option<Mark>,
         /// The intent to forward this write.
         intent: Option<OpId>,
     },
-    /// Forward the operation (answer it, where it is a seal).
+    /// Forward the operation (reply, if it is a seal).
     Go {
-        /// Which.
+        /// The operation.
         op: OpId,
     },
-    /// Answer the operation; it was not forwarded.
+    /// Reply with a refusal; the operation was not forwarded.
     Refuse {
-        /// Which.
+        /// The operation.
         op: OpId,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// The intent is resolved: it need not be remembered.
+    /// The intent is resolved and can be removed.
     Forget {
-        /// Which.
+        /// The operation.
         op: OpId,
     },
 }
 
-/// Why an operation was not forwarded.
+/// Reason why an operation was not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Its token is below the mark.
     Stale {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
     /// Another lease owns this very token.
     Collision {
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
     /// Lower operations are still at the upstream.
     Draining,
-    /// An operation in doubt may still take effect.
+    /// An operation with an unknown outcome may still take effect.
     Quarantined {
-        /// Until then.
+        /// Time at which it no longer can.
         until_ms: u64,
     },
-    /// Too many are waiting.
+    /// Too many operations wait.
     Full,
 }
 
-/// At most this many operations of one lock wait.
+/// Maximum number of waiting operations of one lock.
 pub const MAX_WAITING: usize = 1024;
 
 /// The lane of one lock.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// Durable.
+    /// The durable mark.
     mark: Option<Mark>,
-    /// On its way to being durable; nothing else is decided meanwhile.
+    /// A mark being made durable; nothing else is decided meanwhile.
     persisting: Option<Mark>,
-    /// Admitted: its intent is being written, or it is at the upstream.
+    /// Admitted: the intent is being written, or the operation is at the upstream.
     active: BTreeMap<OpId, Active>,
-    doubt: Option<Doubt>,
+    unanswered: Option<Unanswered>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -157,8 +157,8 @@ struct Active {
 }
 
 #[derive(Clone, Debug)]
-struct Doubt {
-    /// The lowest token in doubt.
+struct Unanswered {
+    /// Lowest token with an unknown outcome.
     token: Token,
     until_ms: u64,
     ops: Vec<OpId>,
@@ -179,38 +179,38 @@ enum Gate {
 }
 
 impl Lane {
-    /// A lane that nothing is known of but its durable mark.
+    /// Makes a lane from its durable mark.
     pub fn new(mark: Option<Mark>) -> Self {
         Self { mark, ..Self::default() }
     }
 
-    /// A lane after a restart: its durable mark, and the intents that were never resolved.
+    /// Makes a lane after a restart, from its durable mark and the unresolved intents.
     pub fn restore(mark: Option<Mark>, intents: &[(OpId, Token)], until_ms: u64) -> Self {
         let lowest = intents.iter().map(|(_, token)| *token).min();
         let ops = intents.iter().map(|(op, _)| *op).collect();
-        let doubt = lowest.map(|token| Doubt { token, until_ms, ops });
-        Self { mark, doubt, ..Self::default() }
+        let unanswered = lowest.map(|token| Unanswered { token, until_ms, ops });
+        Self { mark, unanswered, ..Self::default() }
     }
 
-    /// The durable mark.
+    /// Returns the durable mark.
     pub fn mark(&self) -> Option<Mark> {
         self.mark
     }
 
-    /// Whether it waits for an operation in doubt.
+    /// Returns `true` while the lane waits for an operation with an unknown outcome.
     pub fn is_quarantined(&self) -> bool {
-        self.doubt.is_some()
+        self.unanswered.is_some()
     }
 
-    /// Whether nothing would be lost if it were forgotten and made anew from the durable mark.
+    /// Returns `true` if the lane can be dropped and made again from the durable mark.
     pub fn is_idle(&self) -> bool {
         self.persisting.is_none()
             && self.active.is_empty()
-            && self.doubt.is_none()
+            && self.unanswered.is_none()
             && self.waiting.is_empty()
     }
 
-    /// Takes an event; what is to be done is added to `actions`, in its order.
+    /// Handles an event; appends the resulting actions in order.
     pub fn handle(&mut self, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Arrive { op, presented, kind, patience_until_ms } => {
@@ -225,11 +225,13 @@ impl Lane {
                     actions.push(Action::Forget { op });
                 }
             }
-            Event::Doubtful { op, until_ms } => self.doubtful(op, until_ms),
-            Event::GaveUp { op } => self.gave_up(op, actions),
+            Event::Unanswered { op, until_ms } => self.unanswered(op, until_ms),
+            Event::Abandoned { op } => self.abandoned(op, actions),
             Event::Tick { now_ms } => {
-                if let Some(doubt) = self.doubt.take_if(|doubt| doubt.until_ms <= now_ms) {
-                    actions.extend(doubt.ops.into_iter().map(|op| Action::Forget { op }));
+                if let Some(unanswered) =
+                    self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms)
+                {
+                    actions.extend(unanswered.ops.into_iter().map(|op| Action::Forget { op }));
                 }
             }
         }
@@ -246,7 +248,7 @@ impl Lane {
         };
         match judge(self.mark, active.presented) {
             Verdict::Admit => actions.push(Action::Go { op }),
-            // The mark rose while the intent was being written: it must not be forwarded any more.
+            // The mark rose while the intent was being written: it must no longer be forwarded.
             Verdict::Stale { mark } => self.withdraw(op, Why::Stale { mark }, actions),
             Verdict::Collision { mark } => self.withdraw(op, Why::Collision { mark }, actions),
             Verdict::Raise => debug_assert!(false, "an intent above the durable mark"),
@@ -260,27 +262,28 @@ impl Lane {
         actions.push(Action::Forget { op });
     }
 
-    fn doubtful(&mut self, op: OpId, until_ms: u64) {
+    fn unanswered(&mut self, op: OpId, until_ms: u64) {
         let Some(active) = self.active.remove(&op) else { return };
         let token = active.presented.token;
-        let doubt = self.doubt.get_or_insert(Doubt { token, until_ms, ops: Vec::new() });
-        doubt.token = doubt.token.min(token);
-        doubt.until_ms = doubt.until_ms.max(until_ms);
-        doubt.ops.push(op);
+        let unanswered =
+            self.unanswered.get_or_insert(Unanswered { token, until_ms, ops: Vec::new() });
+        unanswered.token = unanswered.token.min(token);
+        unanswered.until_ms = unanswered.until_ms.max(until_ms);
+        unanswered.ops.push(op);
     }
 
-    fn gave_up(&mut self, op: OpId, actions: &mut Vec<Action>) {
+    fn abandoned(&mut self, op: OpId, actions: &mut Vec<Action>) {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.op == op) else { return };
         self.waiting.remove(at);
-        let why = match &self.doubt {
-            Some(doubt) => Why::Quarantined { until_ms: doubt.until_ms },
+        let why = match &self.unanswered {
+            Some(unanswered) => Why::Quarantined { until_ms: unanswered.until_ms },
             None => Why::Draining,
         };
         actions.push(Action::Refuse { op, why });
     }
 
-    /// Lets in what can be let in. Whoever is behind somebody who has to wait is looked at too: it
-    /// may be stale, or it may raise the mark.
+    /// Admits every waiting operation that may go. Those behind one that has to wait are checked
+    /// too: they may be stale, or raise the mark.
     fn pump(&mut self, actions: &mut Vec<Action>) {
         let mut at = 0;
         while self.persisting.is_none()
@@ -312,11 +315,11 @@ impl Lane {
         }
     }
 
-    /// Makes the mark durable; a write that would not have to wait has its intent written with it.
+    /// Makes the mark durable; a write that need not wait has its intent written with it.
     fn raise(&mut self, at: usize, waiting: Waiting, actions: &mut Vec<Action>) {
         let mark = waiting.presented;
         self.persisting = Some(mark);
-        let is_clear = self.active.is_empty() && self.doubt.is_none();
+        let is_clear = self.active.is_empty() && self.unanswered.is_none();
         let intent = (is_clear && waiting.kind == Kind::Write).then_some(waiting.op);
         if let Some(op) = intent {
             self.waiting.remove(at);
@@ -330,11 +333,13 @@ impl Lane {
         if self.active.values().any(|active| active.presented.token < token) {
             return Gate::Wait;
         }
-        match &self.doubt {
+        match &self.unanswered {
             None => Gate::Open,
-            Some(doubt) if doubt.token == token && waiting.kind != Kind::Write => Gate::Open,
-            Some(doubt) if doubt.until_ms > waiting.patience_until_ms => {
-                Gate::Quarantined { until_ms: doubt.until_ms }
+            Some(unanswered) if unanswered.token == token && waiting.kind != Kind::Write => {
+                Gate::Open
+            }
+            Some(unanswered) if unanswered.until_ms > waiting.patience_until_ms => {
+                Gate::Quarantined { until_ms: unanswered.until_ms }
             }
             Some(_) => Gate::Wait,
         }
@@ -357,7 +362,7 @@ mod tests {
     use super::*;
     use crate::verdict::tests::mark;
 
-    /// The mark came to belong to another lease while the intent was being written.
+    /// The mark passed to another lease while the intent was being written.
     #[test]
     fn a_collision_with_a_durable_intent_is_no_stale_token() {
         for (raised, why) in [
@@ -366,7 +371,8 @@ mod tests {
         ] {
             let mut lane = Lane::new(Some(mark(5, 1)));
             let mut actions = Vec::new();
-            let (presented, kind) = (mark(5, 1), Kind::Write);
+            let presented = mark(5, 1);
+            let kind = Kind::Write;
             lane.handle(
                 Event::Arrive { op: 1, presented, kind, patience_until_ms: 1_000 },
                 &mut actions,

@@ -1,5 +1,5 @@
-//! The lane against a hostile upstream: forwarded writes take effect whenever they like while they
-//! can, answers get lost, disks answer late, the guard crashes.
+//! Model test of the lane against a hostile upstream: forwarded writes take effect at any possible
+//! time, replies get lost, disks are slow, the guard crashes.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +11,37 @@ use super::lane::{Action, Event, Kind, Lane, MAX_WAITING, OpId, Why};
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
 
-/// The upstream's maximum request lifetime.
+/// Maximum request lifetime of the upstream.
 const LIFETIME_MS: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum LaneStep {
     Arrive {
         token: u64,
         lease: u64,
         kind: Kind,
         patience_ms: u64,
     },
-    /// The disk finishes one of the things that it was asked for.
+    /// The disk completes one request.
     Persist(usize),
     /// A write takes effect at the upstream.
     Land(usize),
-    /// The upstream answers.
+    /// The upstream replies.
     Answer(usize),
     /// The connection to the upstream breaks.
     Break(usize),
-    GiveUp(usize),
+    Abandon(usize),
     Pass(u64),
-    /// The guard dies and comes back; the disk had finished so many of what it was asked for.
+    /// The guard crashes and restarts; the disk had completed so many requests.
     Crash(usize),
 }
 
-/// A forwarded operation, as the upstream sees it.
+/// A forwarded operation at the upstream.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     token: Token,
     kind: Kind,
-    /// Whether the guard still waits for the answer.
+    /// The guard still waits for the reply.
     awaited: bool,
     dies_at_ms: Option<u64>,
 }
@@ -51,15 +51,15 @@ struct World {
     lane: Lane,
     now_ms: u64,
     next: OpId,
-    asked: BTreeMap<OpId, (Mark, Kind)>,
+    pending: BTreeMap<OpId, (Mark, Kind)>,
     persists: Vec<(Option<Mark>, Option<OpId>)>,
     disk_mark: Option<Mark>,
     disk_intents: BTreeMap<OpId, Token>,
     flights: BTreeMap<OpId, Flight>,
-    /// The highest token that took effect or was answered with success.
+    /// The highest token that took effect or was acknowledged.
     highest: Option<Token>,
-    /// The highest mark that anybody was told.
-    told: Option<Token>,
+    /// The highest mark in any reply.
+    shown: Option<Token>,
     landed: usize,
     answered: usize,
 }
@@ -73,9 +73,9 @@ impl World {
                 Action::Persist { mark, intent } => self.persists.push((mark, intent)),
                 Action::Go { op } => self.go(op),
                 Action::Refuse { op, why } => {
-                    self.asked.remove(&op);
+                    self.pending.remove(&op);
                     if let Why::Stale { mark } | Why::Collision { mark } = why {
-                        self.tell(mark.token);
+                        self.show(mark.token);
                     }
                 }
                 Action::Forget { op } => {
@@ -86,7 +86,7 @@ impl World {
     }
 
     fn go(&mut self, op: OpId) {
-        let (presented, kind) = self.asked.remove(&op).expect("an operation goes once");
+        let (presented, kind) = self.pending.remove(&op).expect("an operation goes once");
         match kind {
             Kind::Seal => self.success(presented.token),
             Kind::Read | Kind::Write => {
@@ -100,19 +100,19 @@ impl World {
         }
     }
 
-    /// G1 and G2: what takes effect, or is answered, is never below what did or was before.
+    /// G1 and G2: no effect or reply is below an earlier one.
     fn success(&mut self, token: Token) {
         assert!(self.highest <= Some(token), "{token} after {:?}", self.highest);
         self.highest = Some(token);
         self.answered += 1;
-        self.tell(token);
+        self.show(token);
     }
 
-    /// G4: the mark that is told never falls.
-    fn tell(&mut self, mark: Token) {
-        self.told = self.told.max(Some(mark));
+    /// G4: the mark in replies never falls.
+    fn show(&mut self, mark: Token) {
+        self.shown = self.shown.max(Some(mark));
         let durable = self.disk_mark.map(|mark| mark.token);
-        assert!(durable >= self.told, "told {:?}, durable {durable:?}", self.told);
+        assert!(durable >= self.shown, "shown {:?}, durable {durable:?}", self.shown);
     }
 
     fn persist(&mut self, at: usize) -> Option<(Option<Mark>, Option<OpId>)> {
@@ -121,7 +121,8 @@ impl World {
         }
         let (mark, intent) = self.persists.remove(at % self.persists.len());
         self.disk_mark = mark.or(self.disk_mark);
-        if let Some((op, (presented, _))) = intent.and_then(|op| Some((op, self.asked.get(&op)?))) {
+        if let Some((op, (presented, _))) = intent.and_then(|op| Some((op, self.pending.get(&op)?)))
+        {
             self.disk_intents.insert(op, presented.token);
         }
         Some((mark, intent))
@@ -133,40 +134,41 @@ impl World {
         (!ops.is_empty()).then(|| ops[at % ops.len()])
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: LaneStep) {
         match step {
-            Step::Arrive { token, lease, kind, patience_ms } => {
-                let (op, presented) = (self.next, mark(token, lease));
+            LaneStep::Arrive { token, lease, kind, patience_ms } => {
+                let op = self.next;
+                let presented = mark(token, lease);
                 self.next += 1;
-                self.asked.insert(op, (presented, kind));
+                self.pending.insert(op, (presented, kind));
                 let patience_until_ms = self.now_ms + patience_ms;
                 self.feed(Event::Arrive { op, presented, kind, patience_until_ms });
             }
-            Step::Persist(at) => {
+            LaneStep::Persist(at) => {
                 if let Some((mark, intent)) = self.persist(at) {
                     self.feed(Event::Persisted { mark, intent });
                 }
             }
-            Step::Land(at) => self.land(at),
-            Step::Answer(at) => {
+            LaneStep::Land(at) => self.land(at),
+            LaneStep::Answer(at) => {
                 if let Some(op) = self.pick(at, |flight| flight.awaited) {
                     let flight = self.flights.remove(&op).unwrap();
                     self.success(flight.token);
                     self.feed(Event::Ended { op });
                 }
             }
-            Step::Break(at) => self.break_off(at),
-            Step::GiveUp(at) => {
-                let op = self.asked.keys().nth(at % self.asked.len().max(1)).copied();
-                op.into_iter().for_each(|op| self.feed(Event::GaveUp { op }));
+            LaneStep::Break(at) => self.break_off(at),
+            LaneStep::Abandon(at) => {
+                let op = self.pending.keys().nth(at % self.pending.len().max(1)).copied();
+                op.into_iter().for_each(|op| self.feed(Event::Abandoned { op }));
             }
-            Step::Pass(ms) => {
+            LaneStep::Pass(ms) => {
                 self.now_ms += ms;
                 let now_ms = self.now_ms;
                 self.flights.retain(|_, flight| flight.dies_at_ms.is_none_or(|at| at > now_ms));
                 self.feed(Event::Tick { now_ms });
             }
-            Step::Crash(durable) => self.crash(durable),
+            LaneStep::Crash(durable) => self.crash(durable),
         }
     }
 
@@ -188,7 +190,7 @@ impl World {
         let until_ms = self.now_ms + LIFETIME_MS;
         let flight = self.flights.get_mut(&op).unwrap();
         (flight.awaited, flight.dies_at_ms) = (false, Some(until_ms));
-        self.feed(Event::Doubtful { op, until_ms });
+        self.feed(Event::Unanswered { op, until_ms });
     }
 
     fn crash(&mut self, durable: usize) {
@@ -196,7 +198,7 @@ impl World {
             self.persist(0);
         }
         self.persists.clear();
-        self.asked.clear();
+        self.pending.clear();
         let until_ms = self.now_ms + LIFETIME_MS;
         self.flights.retain(|_, flight| flight.kind == Kind::Write);
         for flight in self.flights.values_mut() {
@@ -207,19 +209,19 @@ impl World {
         self.lane = Lane::restore(self.disk_mark, &intents, until_ms);
     }
 
-    /// Once nothing more arrives and time passes, everybody has been answered.
+    /// Once nothing more arrives and time passes, every operation has its reply.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             if self.lane.is_idle() {
                 break;
             }
-            self.step(Step::Persist(0));
-            self.step(Step::Answer(0));
-            self.step(Step::Pass(1));
+            self.step(LaneStep::Persist(0));
+            self.step(LaneStep::Answer(0));
+            self.step(LaneStep::Pass(1));
         }
         assert!(self.lane.is_idle(), "{:?}", self.lane);
-        assert!(self.asked.is_empty(), "never answered: {:?}", self.asked);
-        assert!(self.disk_intents.is_empty(), "never forgotten: {:?}", self.disk_intents);
+        assert!(self.pending.is_empty(), "without reply: {:?}", self.pending);
+        assert!(self.disk_intents.is_empty(), "never removed: {:?}", self.disk_intents);
     }
 }
 
@@ -227,27 +229,31 @@ fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![3 => Just(Kind::Write), 1 => Just(Kind::Read), 1 => Just(Kind::Seal)]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LaneStep> {
     let arrive =
         (1u64..6, 0u64..8, kind(), 0u64..15).prop_map(|(token, odd, kind, patience_ms)| {
-            // Now and then the issuer repeats itself.
+            // Sometimes the issuer issues a token twice.
             let lease = if odd == 0 { 99 } else { token };
-            Step::Arrive { token, lease, kind, patience_ms }
+            LaneStep::Arrive { token, lease, kind, patience_ms }
         });
     prop_oneof![
         6 => arrive,
-        8 => (0usize..4).prop_map(Step::Persist),
-        5 => (0usize..4).prop_map(Step::Land),
-        4 => (0usize..4).prop_map(Step::Answer),
-        2 => (0usize..4).prop_map(Step::Break),
-        1 => (0usize..4).prop_map(Step::GiveUp),
-        3 => (1u64..6).prop_map(Step::Pass),
-        1 => (0usize..3).prop_map(Step::Crash),
+        8 => (0usize..4).prop_map(LaneStep::Persist),
+        5 => (0usize..4).prop_map(LaneStep::Land),
+        4 => (0usize..4).prop_map(LaneStep::Answer),
+        2 => (0usize..4).prop_map(LaneStep::Break),
+        1 => (0usize..4).prop_map(LaneStep::Abandon),
+        3 => (1u64..6).prop_map(LaneStep::Pass),
+        1 => (0usize..3).prop_map(LaneStep::Crash),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1024, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 1024,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn nothing_lower_takes_effect_after_anything_higher(
@@ -261,56 +267,61 @@ proptest! {
     }
 }
 
-fn run(steps: &[Step]) -> World {
+fn run(steps: &[LaneStep]) -> World {
     let mut world = World::default();
     steps.iter().for_each(|step| world.step(*step));
     world
 }
 
-fn write(token: u64) -> Step {
-    Step::Arrive { token, lease: token, kind: Kind::Write, patience_ms: 100 }
+fn write(token: u64) -> LaneStep {
+    LaneStep::Arrive { token, lease: token, kind: Kind::Write, patience_ms: 100 }
 }
 
-/// 33 is on the wire while 34 arrives: 34 waits for its answer.
+/// 33 is on the wire while 34 arrives: 34 waits for its reply.
 #[test]
 fn a_higher_write_waits_for_the_lower_one() {
-    let mut world = run(&[write(33), Step::Persist(0), write(34), Step::Persist(0)]);
+    let mut world = run(&[write(33), LaneStep::Persist(0), write(34), LaneStep::Persist(0)]);
     assert_eq!(world.flights.len(), 1, "34 was not forwarded");
-    world.step(Step::Answer(0));
-    world.step(Step::Persist(0));
+    world.step(LaneStep::Answer(0));
+    world.step(LaneStep::Persist(0));
     assert_eq!(world.flights.values().map(|f| f.token.get()).collect::<Vec<_>>(), [34]);
 }
 
 #[test]
-fn a_write_in_doubt_holds_up_the_higher_one_until_it_can_no_longer_land() {
-    let mut world =
-        run(&[write(33), Step::Persist(0), Step::Break(0), write(34), Step::Persist(0)]);
-    world.step(Step::Pass(LIFETIME_MS - 1));
+fn an_unanswered_write_holds_up_the_higher_one_until_it_can_no_longer_land() {
+    let mut world = run(&[
+        write(33),
+        LaneStep::Persist(0),
+        LaneStep::Break(0),
+        write(34),
+        LaneStep::Persist(0),
+    ]);
+    world.step(LaneStep::Pass(LIFETIME_MS - 1));
     assert!(world.persists.is_empty() && world.lane.is_quarantined());
-    world.step(Step::Pass(1));
-    world.step(Step::Persist(0));
+    world.step(LaneStep::Pass(1));
+    world.step(LaneStep::Persist(0));
     assert_eq!(world.flights.values().map(|f| f.token.get()).collect::<Vec<_>>(), [34]);
 }
 
-/// In doubt about its own write, a holder may look, and not write.
+/// A holder with an unanswered write may read, and not write.
 #[test]
 fn an_equal_token_may_read_in_quarantine_and_not_write() {
-    let mut world = run(&[write(33), Step::Persist(0), Step::Break(0)]);
-    let arrive = |kind| Step::Arrive { token: 33, lease: 33, kind, patience_ms: 0 };
+    let mut world = run(&[write(33), LaneStep::Persist(0), LaneStep::Break(0)]);
+    let arrive = |kind| LaneStep::Arrive { token: 33, lease: 33, kind, patience_ms: 0 };
     world.step(arrive(Kind::Read));
     assert_eq!(world.flights.values().filter(|f| f.kind == Kind::Read).count(), 1);
     world.step(arrive(Kind::Write));
-    assert!(world.asked.is_empty() && world.persists.is_empty(), "refused at once");
+    assert!(world.pending.is_empty() && world.persists.is_empty(), "refused at once");
 }
 
 #[test]
-fn whoever_was_refused_is_answered_and_the_queue_is_bounded() {
+fn refused_operations_get_a_reply_and_the_queue_is_bounded() {
     let mut lane = Lane::default();
     let mut actions = Vec::new();
     for op in 0..=MAX_WAITING as u64 {
         let event =
             Event::Arrive { op, presented: mark(1, 1), kind: Kind::Write, patience_until_ms: 0 };
-        // The disk never answers: everybody behind the first waits.
+        // The disk never completes: all operations behind the first wait.
         lane.handle(event, &mut actions);
     }
     let full = |op| Action::Refuse { op, why: Why::Full };

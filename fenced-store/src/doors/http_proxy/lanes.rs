@@ -1,4 +1,4 @@
-//! All lanes: feeds them events, does what they say, and wakes who waits.
+//! All lanes: feeds them events, carries out their actions, and notifies waiters.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,20 +17,20 @@ use super::lane::{Action, Event, Kind, Lane, OpId, Why};
 use super::ticket::{OperationEnds, Ticket};
 use super::{ProxyError, Upstream, UpstreamUrl};
 use crate::counters::Counters;
-use crate::store::{Effect, FenceList, FenceQuery, Fences, Outcome, StoreError, StoreReport};
+use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
 use crate::verdict::{Fence, Mark};
 
-/// At most this many lanes are in memory; idle ones make room, and come back from the file.
+/// Maximum number of lanes in memory; idle ones make room, and are loaded again from the file.
 const MAX_LANES: usize = 100_000;
-/// The shortest advice on when to come again.
+/// Minimum advised time before a retry.
 const RETRY_MS: u64 = 1000;
 
 /// The lanes before one upstream, and their marks.
 #[derive(Debug)]
 pub struct Lanes {
     slots: Mutex<HashMap<LockName, Slot>>,
-    /// Held while a lane is made from the file or thrown away, so that none is ever made from a
-    /// mark that was read before another one of the same lock rose.
+    /// Held while a lane is loaded from the file or dropped, so that no lane is made from a mark
+    /// that was read before another lane of the same lock raised it.
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
     next_op: AtomicU64,
@@ -54,13 +54,13 @@ struct Caller {
     answer: oneshot::Sender<Result<(), Why>>,
 }
 
-/// Whether an operation may be forwarded.
+/// Result of waiting in a lane.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// It may; say how it ended.
+    /// The operation may be forwarded; its end must be reported.
     Admitted(Ticket),
-    /// The fence refused it.
-    Refused(Outcome),
+    /// The fence refused the operation.
+    Refused(FenceOutcome),
 }
 
 impl Lanes {
@@ -88,7 +88,7 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// Puts every lane with an unresolved intent into quarantine.
+    /// Quarantines every lane with an unresolved intent.
     async fn restore(&self, intents: Vec<Intent>) -> Result<(), StoreError> {
         let until_ms = self.now_ms() + self.lifetime_ms;
         let mut by_lock: HashMap<LockName, Vec<(OpId, Token)>> = HashMap::new();
@@ -97,7 +97,7 @@ impl Lanes {
         }
         for (lock, intents) in by_lock {
             tracing::warn!(
-                %lock, in_doubt = intents.len(), lifetime_ms = self.lifetime_ms,
+                %lock, unknown = intents.len(), lifetime_ms = self.lifetime_ms,
                 "operations were in flight when the last process ended; the lane is quarantined"
             );
             let lane = Lane::restore(self.journal.mark(&lock).await?, &intents, until_ms);
@@ -108,8 +108,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Waits until the operation may be forwarded, for as long as the drain may take, or until
-    /// `gone`: then it leaves the lane, its mark stays.
+    /// Waits until the operation may be forwarded, at most for the drain time. On `gone` it leaves
+    /// the lane; its mark stays.
     ///
     /// # Errors
     /// [`StoreError`]; the operation was not forwarded.
@@ -130,8 +130,8 @@ impl Lanes {
         let answered = match waited {
             Some(answered) => answered,
             None => {
-                self.feed(&fence.lock, Event::GaveUp { op });
-                // Either that took it out of the queue, or it is about to be answered anyway.
+                self.feed(&fence.lock, Event::Abandoned { op });
+                // The operation left the queue, or is about to get its reply.
                 answer.await
             }
         };
@@ -153,8 +153,10 @@ impl Lanes {
                 op,
                 kind,
             ))),
-            Ok(Err(Why::Stale { mark })) => Ok(Entry::Refused(Outcome::Stale { mark })),
-            Ok(Err(Why::Collision { mark })) => Ok(Entry::Refused(Outcome::Collision { mark })),
+            Ok(Err(Why::Stale { mark })) => Ok(Entry::Refused(FenceOutcome::Stale { mark })),
+            Ok(Err(Why::Collision { mark })) => {
+                Ok(Entry::Refused(FenceOutcome::Collision { mark }))
+            }
             Ok(Err(Why::Draining)) => Err(StoreError::Draining { lock, retry_ms: RETRY_MS }),
             Ok(Err(Why::Quarantined { until_ms })) => {
                 let retry_ms = until_ms.saturating_sub(self.now_ms()).max(RETRY_MS);
@@ -168,7 +170,7 @@ impl Lanes {
         }
     }
 
-    /// Puts an operation into its lane, which is loaded where it is not in memory.
+    /// Puts an operation into its lane, and loads the lane if it is not in memory.
     async fn arrive(
         &self,
         op: OpId,
@@ -209,7 +211,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Tells a lane what happened.
+    /// Feeds an event to a lane.
     fn feed(&self, lock: &LockName, event: Event) {
         if let Some(slot) = self.slots().get_mut(lock) {
             self.run(lock, slot, event);
@@ -239,7 +241,7 @@ impl Lanes {
             Action::Go { op } => {
                 let delivered = slot.waiting.remove(&op).map(|caller| caller.answer.send(Ok(())));
                 if !matches!(delivered, Some(Ok(()))) {
-                    // Nobody is there to forward it, so it certainly was not.
+                    // No caller is left to forward it, so it certainly was not sent.
                     events.push(Event::Ended { op });
                 }
             }
@@ -254,28 +256,30 @@ impl Lanes {
 
     fn persist(&self, lock: &LockName, slot: &Slot, mark: Option<Mark>, intent: Option<OpId>) {
         let token = intent.and_then(|op| slot.waiting.get(&op)).map(|caller| caller.token);
-        let (lock, itself) = (lock.clone(), self.itself.clone());
+        let lock = lock.clone();
+        let itself = self.itself.clone();
         let journal = self.journal.clone();
         self.kit.tasks.spawn(async move {
             let result = journal.persist(lock.clone(), mark, intent.zip(token)).await;
             let Some(lanes) = itself.upgrade() else { return };
             match result {
                 Ok(()) => lanes.feed(&lock, Event::Persisted { mark, intent }),
-                Err(error) => lanes.give_up(&lock, &error),
+                Err(error) => lanes.abandon(&lock, &error),
             }
         });
     }
 
-    /// The journal failed, for good: nobody who waits in this lane can be forwarded.
-    fn give_up(&self, lock: &LockName, error: &StoreError) {
-        tracing::error!(%lock, %error, "the lane cannot go on without its journal");
+    /// Refuses all waiting operations of a lane after the journal failed, which is final.
+    fn abandon(&self, lock: &LockName, error: &StoreError) {
+        tracing::error!(%lock, %error, "the lane stops: its journal failed");
         if let Some(slot) = self.slots().get_mut(lock) {
             slot.waiting.clear();
         }
     }
 
     fn tick_at(&self, lock: LockName, until_ms: u64) {
-        let (itself, clock) = (self.itself.clone(), Arc::clone(&self.kit.clock));
+        let itself = self.itself.clone();
+        let clock = Arc::clone(&self.kit.clock);
         let stop = self.kit.tasks.shutdown_token();
         self.kit.tasks.spawn(async move {
             loop {
@@ -314,12 +318,12 @@ impl OperationEnds for Lanes {
 
     fn unanswered(&self, lock: &LockName, op: OpId) {
         let until_ms = self.now_ms() + self.lifetime_ms;
-        self.counters.in_doubt.inc();
+        self.counters.unknown_outcomes.inc();
         tracing::warn!(
             %lock, lifetime_ms = self.lifetime_ms,
-            "a forwarded operation has no answer; the lane is quarantined"
+            "a forwarded operation has no reply; the lane is quarantined"
         );
-        self.feed(lock, Event::Doubtful { op, until_ms });
+        self.feed(lock, Event::Unanswered { op, until_ms });
         self.tick_at(lock.clone(), until_ms);
     }
 }
@@ -342,8 +346,8 @@ impl Fences for Lanes {
             ),
             gaps: vec![
                 format!(
-                    "Whatever the datastore does later than {lifetime} ms (--max-request-lifetime) \
-                     after a connection broke is not fenced."
+                    "Effects of the datastore later than {lifetime} ms (--max-request-lifetime) \
+                     after a connection broke are not fenced."
                 ),
                 "A second proxy with a state folder of its own is not noticed, and shares no marks."
                     .to_owned(),
@@ -351,8 +355,8 @@ impl Fences for Lanes {
         }
     }
 
-    async fn note(&self, fence: Fence) -> Result<Outcome, StoreError> {
-        self.journal.note(fence).await
+    async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
+        self.journal.record(fence).await
     }
 
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
@@ -360,12 +364,12 @@ impl Fences for Lanes {
         Ok(self.journal.highest())
     }
 
-    async fn seal(&self, fence: Fence) -> Result<Outcome, StoreError> {
+    async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         let token = fence.presented.token;
         match self.enter(&fence, Kind::Seal, &CancellationToken::new()).await? {
             Entry::Admitted(ticket) => {
                 ticket.ended();
-                Ok(Outcome::Applied { effect: Effect::Sealed, mark: Some(token) })
+                Ok(FenceOutcome::Applied { effect: Effect::Sealed, mark: Some(token) })
             }
             Entry::Refused(outcome) => Ok(outcome),
         }

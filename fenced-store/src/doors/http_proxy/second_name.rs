@@ -1,8 +1,8 @@
-//! Ways in which a request can name another resource than its path does.
+//! Ways in which a request can name another resource than its path.
 //!
 //! The guard checks the lock of the path. An upstream that takes a second resource from the method,
-//! from a header or from a query parameter would read or write it without its lock, so such requests
-//! are refused. What a body names is invisible to the guard: rules deny those paths.
+//! a header or a query parameter would read or write it without its lock, so such requests are
+//! refused. The guard cannot see names in a body: rules deny those paths.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use service_kit::problem::Reject;
 
-/// Methods that concern the resource of the path alone. Those of WebDAV that name a second one (COPY,
-/// MOVE, BIND, REBIND, MERGE, …) are not among them, nor are unknown methods.
+/// Methods that concern the path's resource only. WebDAV's methods with a second one (COPY, MOVE,
+/// BIND, REBIND, MERGE, …) are missing, and so are unknown methods.
 const METHODS: [&str; 12] = [
     "GET",
     "HEAD",
@@ -28,7 +28,7 @@ const METHODS: [&str; 12] = [
     "UNLOCK",
 ];
 
-/// Whole names of headers.
+/// Names of headers, whole.
 const NAMES: [&str; 13] = [
     "content-location",
     "destination",
@@ -45,7 +45,7 @@ const NAMES: [&str; 13] = [
     "script-name",
 ];
 
-/// Parts of names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
+/// Parts of headers' names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
 const PARTS: [&str; 17] = [
     "copy-from",
@@ -67,24 +67,24 @@ const PARTS: [&str; 17] = [
     "symlink-target",
 ];
 
-/// Whether a header or query parameter of this name, in lower case, can name another resource or
-/// method than the request line.
+/// Returns `true` if a header or query parameter of this name, in lower case, can name another
+/// resource or method than the request line.
 pub(super) fn is_one(name: &str) -> bool {
     NAMES.contains(&name)
         || name.starts_with("x-accel-")
         || PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Refuses methods that can concern another resource than that of the path.
+/// Refuses methods that can concern another resource than the path's.
 ///
 /// # Errors
-/// 405, naming the method.
+/// 405, with the method.
 pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
     if METHODS.contains(&method.as_str()) {
         return Ok(());
     }
     let detail = format!(
-        "the proxy does not pass on {method}: it takes methods that concern one resource alone"
+        "the proxy does not forward {method}: it accepts only methods that concern one resource"
     );
     let hint = format!(
         "Use one of {}; read and write the two resources of a COPY or MOVE with the token of each.",
@@ -93,11 +93,11 @@ pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
     Err(Reject::new(Code::MethodNotAllowed, detail).hint(hint))
 }
 
-/// Refuses query parameters that mirror such a header, as object stores take them in signed URLs,
+/// Refuses query parameters that mirror such a header, which object stores accept in signed URLs,
 /// and `_method`.
 ///
 /// # Errors
-/// 400, naming the parameter.
+/// 400, with the parameter's name.
 pub(super) fn check_query(query: Option<&str>) -> Result<(), Reject> {
     let parameters = query.unwrap_or_default().split(['&', ';']);
     for parameter in parameters {

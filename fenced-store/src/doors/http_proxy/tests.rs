@@ -1,4 +1,4 @@
-//! The proxy before an upstream that does only what the test says.
+//! The proxy before a scripted upstream.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn answer(self, status: &str) {
+    fn reply(self, status: &str) {
         let text = format!(
             "HTTP/1.1 {status}\r\ncontent-length: 2\r\nfencing-mark: 7\r\nkeep-alive: 5\r\n\r\nok"
         );
@@ -45,13 +45,13 @@ struct World {
     kit: Kit,
 }
 
-/// The next request at the upstream; a test that waits for none is to fail, not to hang.
+/// Returns the next request at the upstream; without one, the test fails rather than hangs.
 async fn arrived(seen: &mut mpsc::Receiver<Seen>) -> Seen {
     let patience = Duration::from_secs(30);
     tokio::time::timeout(patience, seen.recv()).await.expect("nothing was forwarded").unwrap()
 }
 
-/// Waits for a condition, and fails where it never comes true.
+/// Awaits a condition, and fails after 30 s.
 async fn until(condition: impl AsyncFn() -> bool) {
     let wait = async {
         while !condition().await {
@@ -107,7 +107,8 @@ async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &K
 
 impl World {
     async fn new(lifetime_ms: u64) -> Self {
-        let (kit, state) = (Kit::new("test"), tempfile::tempdir().unwrap());
+        let kit = Kit::new("test");
+        let state = tempfile::tempdir().unwrap();
         let (addr, seen) = upstream(&kit).await;
         let app = app(addr, state.path(), lifetime_ms, &kit).await;
         let proxy = app.proxy.unwrap().1;
@@ -115,7 +116,7 @@ impl World {
     }
 
     fn send(&self, method: Method, path: &str, token: u64) -> JoinHandle<Answer> {
-        self.kit.tasks.spawn(ask(self.proxy.clone(), request(method, path, token)))
+        self.kit.tasks.spawn(request_reply(self.proxy.clone(), request(method, path, token)))
     }
 
     async fn seen(&mut self) -> Seen {
@@ -125,7 +126,8 @@ impl World {
     /// Waits until the lane's durable mark is `token`.
     async fn mark_is(&self, token: u64) {
         until(async || {
-            let answer = ask(self.api.clone(), request(Method::GET, "/v1/fences/a", 0)).await;
+            let answer =
+                request_reply(self.api.clone(), request(Method::GET, "/v1/fences/a", 0)).await;
             answer.text.contains(&format!("\"mark\":{token},"))
         })
         .await;
@@ -154,7 +156,7 @@ fn request(method: Method, path: &str, token: u64) -> Request<Body> {
     request.body(Body::from("hi")).unwrap()
 }
 
-async fn ask(router: ApiRouter, request: Request<Body>) -> Answer {
+async fn request_reply(router: ApiRouter, request: Request<Body>) -> Answer {
     let response = TowerToHyperService::new(router).call(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -170,7 +172,7 @@ async fn a_reply_is_passed_on_with_mark_and_guarantee() {
     assert!(seen.text.starts_with("PUT /a?x=1 HTTP/1.1\r\n"), "{}", seen.text);
     assert!(seen.text.contains(&format!("host: {}\r\n", world.addr)), "{}", seen.text);
     assert!(seen.text.ends_with("\r\n\r\nhi"), "{}", seen.text);
-    seen.answer("200 OK");
+    seen.reply("200 OK");
     let answer = answer.await.unwrap();
     assert_eq!((answer.status, answer.text.as_str()), (StatusCode::OK, "ok"));
     assert_eq!(answer.headers[FENCING_MARK], "33");
@@ -191,11 +193,11 @@ async fn a_higher_token_waits_for_the_lower_write_and_refuses_the_next_one() {
         (StatusCode::PRECONDITION_FAILED, "stale-token")
     );
     assert!(world.seen.try_recv().is_err(), "34 was forwarded while 33 was on the wire");
-    on_the_wire.answer("204 No Content");
+    on_the_wire.reply("204 No Content");
     assert_eq!(lower.await.unwrap().status, StatusCode::NO_CONTENT);
     let forwarded = world.seen().await;
     assert!(forwarded.text.starts_with("GET /a"), "{}", forwarded.text);
-    forwarded.answer("200 OK");
+    forwarded.reply("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
 }
 
@@ -205,10 +207,10 @@ async fn a_seal_is_answered_after_the_drain() {
     let lower = world.send(Method::PUT, "/a", 33);
     let on_the_wire = world.seen().await;
     let seal = request(Method::POST, "/v1/fences/a/seal", 34);
-    let seal = world.kit.tasks.spawn(ask(world.api.clone(), seal));
+    let seal = world.kit.tasks.spawn(request_reply(world.api.clone(), seal));
     world.mark_is(34).await;
     assert!(!seal.is_finished(), "sealed while 33 was on the wire");
-    on_the_wire.answer("200 OK");
+    on_the_wire.reply("200 OK");
     assert_eq!(lower.await.unwrap().status, StatusCode::OK);
     assert_eq!(seal.await.unwrap().text, "{\"lock\":\"a\",\"mark\":34}");
 }
@@ -223,7 +225,7 @@ async fn a_broken_write_is_unknown_and_quarantines_the_lane() {
         (lower.status, lower.code().as_str()),
         (StatusCode::GATEWAY_TIMEOUT, "outcome-unknown")
     );
-    // The lifetime is longer than anybody waits, so the answer is immediate.
+    // The lifetime is longer than any wait, so the reply is immediate.
     for (method, token) in [(Method::PUT, 33), (Method::GET, 34), (Method::PUT, 34)] {
         let answer = world.send(method, "/a", token).await.unwrap();
         assert_eq!(answer.code(), "quarantined", "{token}");
@@ -240,14 +242,14 @@ async fn a_quarantine_ends_when_the_lifetime_has_passed() {
     assert_eq!(lower.await.unwrap().status, StatusCode::GATEWAY_TIMEOUT);
     let begun_ms = world.kit.clock.monotonic_ms();
     let higher = world.send(Method::PUT, "/a", 34);
-    world.seen().await.answer("200 OK");
-    // It may take longer; it must not take less, but for what passed before the clock was read.
+    world.seen().await.reply("200 OK");
+    // Not earlier, but for the time before the clock was read.
     assert!(world.kit.clock.monotonic_ms() - begun_ms > 150, "forwarded within the lifetime");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn accepted_and_gateway_errors_leave_the_lane_in_doubt() {
+async fn accepted_and_gateway_errors_quarantine_the_lane() {
     for (status, expected) in [
         ("202 Accepted", StatusCode::ACCEPTED),
         ("502 Bad Gateway", StatusCode::GATEWAY_TIMEOUT),
@@ -255,7 +257,7 @@ async fn accepted_and_gateway_errors_leave_the_lane_in_doubt() {
     ] {
         let mut world = World::new(60_000).await;
         let lower = world.send(Method::PUT, "/a", 33);
-        world.seen().await.answer(status);
+        world.seen().await.reply(status);
         assert_eq!(lower.await.unwrap().status, expected, "{status}");
         let higher = world.send(Method::PUT, "/a", 34).await.unwrap();
         assert_eq!(higher.code(), "quarantined", "{status}");
@@ -272,54 +274,55 @@ async fn a_client_that_hangs_up_cancels_nothing() {
     let higher = world.send(Method::PUT, "/a", 34);
     world.mark_is(34).await;
     assert!(world.seen.try_recv().is_err(), "34 was forwarded while 33 was on the wire");
-    on_the_wire.answer("200 OK");
-    world.seen().await.answer("200 OK");
+    on_the_wire.reply("200 OK");
+    world.seen().await.reply("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_crash_leaves_what_was_in_flight_in_doubt() {
+async fn a_crash_leaves_an_unknown_outcome_in_flight() {
     let mut world = World::new(60_000).await;
     let _lower = world.send(Method::PUT, "/a", 33);
     let _on_the_wire = world.seen().await;
-    // What the disk holds at this moment is what a new process would find.
+    // A new process would find the disk as it is now.
     let found = tempfile::tempdir().unwrap();
     std::fs::copy(world.state.path().join("lanes.redb"), found.path().join("lanes.redb")).unwrap();
     let kit = Kit::new("test");
     let reborn = app(world.addr, found.path(), 60_000, &kit).await.proxy.unwrap().1;
-    let answer = ask(reborn.clone(), request(Method::PUT, "/a", 34)).await;
+    let answer = request_reply(reborn.clone(), request(Method::PUT, "/a", 34)).await;
     assert_eq!(answer.code(), "quarantined");
-    let answer = ask(reborn, request(Method::PUT, "/a", 32)).await;
+    let answer = request_reply(reborn, request(Method::PUT, "/a", 32)).await;
     assert_eq!(answer.code(), "stale-token", "the mark survived");
 }
 
 #[tokio::test]
-async fn an_orderly_end_leaves_nothing_in_doubt() {
+async fn an_orderly_end_leaves_no_unknown_outcome() {
     let mut world = World::new(60_000).await;
     let write = world.send(Method::PUT, "/a", 33);
-    world.seen().await.answer("200 OK");
+    world.seen().await.reply("200 OK");
     assert_eq!(write.await.unwrap().status, StatusCode::OK);
     let World { state, addr, mut seen, proxy, api, kit } = world;
     kit.tasks.begin_shutdown();
     drop((proxy, api));
     let kit = Kit::new("test");
-    // The tasks of the first one end in the background; until then it holds the file.
+    // The first process holds the file until its background tasks end.
     until(async || redb::Database::open(state.path().join("lanes.redb")).is_ok()).await;
     let reborn = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
-    let higher = kit.tasks.spawn(ask(reborn, request(Method::PUT, "/a", 34)));
-    arrived(&mut seen).await.answer("200 OK");
+    let higher = kit.tasks.spawn(request_reply(reborn, request(Method::PUT, "/a", 34)));
+    arrived(&mut seen).await.reply("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_no_doubt() {
-    let (kit, state) = (Kit::new("test"), tempfile::tempdir().unwrap());
+async fn a_refused_connection_is_a_known_outcome() {
+    let kit = Kit::new("test");
+    let state = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     drop(listener);
     let proxy = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
     for token in [33, 34] {
-        let answer = ask(proxy.clone(), request(Method::PUT, "/a", token)).await;
+        let answer = request_reply(proxy.clone(), request(Method::PUT, "/a", token)).await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (StatusCode::BAD_GATEWAY, "upstream-unavailable")
@@ -331,7 +334,7 @@ async fn a_refused_connection_is_no_doubt() {
 async fn what_needs_no_token_passes_and_what_does_not_belong_is_refused() {
     let mut world = World::new(60_000).await;
     let open = world.send(Method::PUT, "/public/x", 0);
-    world.seen().await.answer("200 OK");
+    world.seen().await.reply("200 OK");
     assert_eq!(open.await.unwrap().status, StatusCode::OK);
     for (path, token, status) in [
         ("/a", 0, 428),
@@ -346,6 +349,6 @@ async fn what_needs_no_token_passes_and_what_does_not_belong_is_refused() {
     }
     let mut tricky = request(Method::GET, "/a", 33);
     tricky.headers_mut().insert("connection", "fencing-token".parse().unwrap());
-    assert_eq!(ask(world.proxy.clone(), tricky).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(request_reply(world.proxy.clone(), tricky).await.status, StatusCode::BAD_REQUEST);
     assert!(world.seen.try_recv().is_err());
 }

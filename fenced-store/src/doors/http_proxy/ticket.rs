@@ -1,4 +1,4 @@
-//! The right to forward one operation, and the duty to say how it ended.
+//! Permission to forward one operation, with the duty to report its end.
 
 use std::sync::Weak;
 
@@ -6,16 +6,16 @@ use fence_protocol::LockName;
 
 use super::lane::{Kind, OpId};
 
-/// Receives the ends of forwarded operations.
+/// Receiver of the ends of forwarded operations.
 pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
-    /// The upstream has answered the operation, or was certainly not reached.
+    /// The upstream has replied, or was certainly not reached.
     fn ended(&self, lock: &LockName, op: OpId);
 
-    /// A forwarded write has no answer, so it may still take effect.
+    /// A forwarded write has no reply, so it may still take effect.
     fn unanswered(&self, lock: &LockName, op: OpId);
 }
 
-/// One admitted operation. A write whose ticket is dropped without a word is in doubt.
+/// One admitted operation. A write whose ticket is dropped without a report counts as unanswered.
 #[derive(Debug)]
 pub(super) struct Ticket {
     lanes: Weak<dyn OperationEnds>,
@@ -35,23 +35,23 @@ impl Ticket {
         Self { lanes, lock, op, kind, is_settled: false }
     }
 
-    /// The upstream has answered, or was certainly not reached.
+    /// Reports that the upstream has replied, or was certainly not reached.
     pub(super) fn ended(mut self) {
         self.settle(false);
     }
 
-    /// Nobody knows what the upstream did or will do.
-    pub(super) fn in_doubt(mut self) {
+    /// Reports an unknown outcome.
+    pub(super) fn unanswered(mut self) {
         self.settle(true);
     }
 
-    fn settle(&mut self, is_in_doubt: bool) {
+    fn settle(&mut self, is_unknown: bool) {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
         let Some(lanes) = self.lanes.upgrade() else { return };
         match self.kind {
-            Kind::Write if is_in_doubt => lanes.unanswered(&self.lock, self.op),
+            Kind::Write if is_unknown => lanes.unanswered(&self.lock, self.op),
             Kind::Write | Kind::Read => lanes.ended(&self.lock, self.op),
             Kind::Seal => {}
         }

@@ -1,4 +1,4 @@
-//! Which datastore, and how patient to be with it.
+//! Settings of the reverse proxy.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,29 +10,29 @@ use fence_protocol::Invalid;
 use http::Uri;
 use http::uri::Authority;
 
-/// The settings of the reverse proxy.
+/// Settings of the reverse proxy.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// Where the proxy listens.
+    /// Address of the proxy.
     pub listen: SocketAddr,
-    /// The datastore. It comes from the settings alone; redirects are not followed.
+    /// Datastore, from the settings alone; redirects are not followed.
     pub url: UpstreamUrl,
-    /// For how long the datastore may still act on a request whose connection broke.
+    /// Time for which the datastore may still act on a request whose connection broke.
     pub max_request_lifetime: Duration,
-    /// The folder for durable marks and intents.
+    /// Folder of durable marks and intents.
     pub state: PathBuf,
-    /// How long to wait for an answer.
+    /// Time limit of a reply.
     pub timeout: Duration,
-    /// How long a request waits for lower ones.
+    /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
 }
 
-/// `http://HOST:PORT`, nothing else.
+/// An address `http://HOST:PORT`, without path or credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamUrl(Authority);
 
 impl UpstreamUrl {
-    /// Host and port.
+    /// Returns host and port.
     pub fn authority(&self) -> &Authority {
         &self.0
     }
@@ -44,7 +44,7 @@ impl FromStr for UpstreamUrl {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let refuse = || {
             let shown = service_kit::login::without_password(text);
-            Invalid::new("upstream", shown, "must be like http://HOST:PORT, no more")
+            Invalid::new("upstream", shown, "must be http://HOST:PORT without a path")
         };
         let uri: Uri = text.parse().map_err(|_| refuse())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();

@@ -1,4 +1,4 @@
-//! Which right each request needs.
+//! Rights that requests need.
 
 use access_control::{Asked, Need, Verb};
 use http::Method;
@@ -6,8 +6,8 @@ use http::Method;
 use super::request;
 use crate::rules::{Protection, Rules};
 
-/// What a request needs; what is not named here nobody may do. The right to an object is the one
-/// to the lock that protects it, and where none does, to its key.
+/// Returns the right that a request needs; a route missing here is refused to all. The right to an
+/// object is the right to the lock that protects it, or else to its key.
 pub(crate) fn need(rules: &Rules, asked: &Asked<'_>) -> Need {
     match (asked.method, asked.route) {
         (&Method::GET, "/v1/objects/{*key}") => object(rules, asked, Verb::Read),
@@ -21,8 +21,8 @@ pub(crate) fn need(rules: &Rules, asked: &Asked<'_>) -> Need {
     }
 }
 
-/// A key that cannot be one, or that no rule can judge, is refused by the handler; until then it is
-/// in nobody's part of the names but theirs who have all.
+/// Returns the right to an object. The handler refuses an invalid key, or one that no rule can
+/// resolve; until then it needs the right to all names.
 fn object(rules: &Rules, asked: &Asked<'_>, verb: Verb) -> Need {
     let Ok(key) = request::key(asked.uri) else { return Need::Under(verb, Vec::new()) };
     match rules.protection(&key) {
@@ -54,7 +54,7 @@ mod tests {
         need(&rules, &Asked::new(&method, route, &uri, &[]))
     }
 
-    /// Every operation that is documented needs a right, a known caller, or nothing.
+    /// Every documented operation needs a right, a known caller, or nothing.
     #[test]
     fn every_operation_is_mapped() {
         let document: Value = serde_json::from_str(include_str!("openapi.json")).unwrap();

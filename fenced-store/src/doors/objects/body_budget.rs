@@ -1,10 +1,10 @@
-//! The memory that all bodies may take together.
+//! Memory limit of all bodies together.
 //!
-//! What has arrived counts, not what was announced, so that a sender that announces much and sends
-//! slowly takes nothing from the others. Small bodies have a share of their own and never wait for a
-//! large one. Bodies that were begun come first: a large one is let in only while there is room for
-//! all of it, and of those that need more when nothing is left, one waits and the others are refused,
-//! which frees what it waits for.
+//! Received bytes count, not the stated length, so that a slow sender with a large length takes
+//! nothing from the others. Small bodies have a share of their own and never wait for a large one.
+//! Begun bodies come first: a large one is admitted only while there is room for all of it. When no
+//! memory is left, one body waits for more and the others are refused, which frees memory for the
+//! first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use fence_protocol::Code;
 use service_kit::problem::Reject;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The grain in which memory is counted, in bytes.
+/// Unit of memory, in bytes.
 const UNIT_BYTES: usize = 4096;
-/// A body of at most this many bytes is small.
+/// Maximum size of a small body, in bytes.
 const SMALL_BYTES: usize = 64 * 1024;
-/// How long a body waits for memory.
+/// Time limit of waiting for memory.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The memory for bodies. Cheap to clone.
+/// Memory for bodies. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct BodyBudget {
     small: Arc<Pool>,
@@ -30,7 +30,7 @@ pub(super) struct BodyBudget {
 #[derive(Debug)]
 struct Pool {
     units: Arc<Semaphore>,
-    /// Taken by the one body that holds memory and waits for more.
+    /// Held by the one body that has memory and waits for more.
     turn: Semaphore,
     freed: Notify,
 }
@@ -41,7 +41,7 @@ impl Pool {
         Arc::new(Self { units, turn: Semaphore::new(1), freed: Notify::new() })
     }
 
-    /// Waits until there is room for `bytes`, and takes none of it.
+    /// Waits until there is room for `bytes`, without taking it.
     async fn room(&self, bytes: usize) {
         loop {
             let freed = self.freed.notified();
@@ -67,18 +67,18 @@ impl Pool {
 }
 
 impl BodyBudget {
-    /// `bytes` for all bodies, of which a quarter is for small ones. A body of `max_object_bytes`
-    /// always fits.
+    /// Makes a budget of `bytes` for all bodies, a quarter of it for small ones. A body of
+    /// `max_object_bytes` always fits.
     pub(super) fn new(bytes: usize, max_object_bytes: usize) -> Self {
         let small = (bytes / 4).max(SMALL_BYTES);
         let large = bytes.saturating_sub(small).max(max_object_bytes);
         Self { small: Pool::new(small), large: Pool::new(large) }
     }
 
-    /// Begins a body of a stated size, or of an unknown one.
+    /// Begins a body of a stated or unknown size.
     ///
     /// # Errors
-    /// 429 where there is no room for it in good time.
+    /// 429 if there is no room within the time limit.
     pub(super) async fn begin(&self, stated_bytes: Option<usize>) -> Result<Memory, Reject> {
         let is_large = stated_bytes.is_some_and(|bytes| bytes > SMALL_BYTES);
         if let Some(bytes) = stated_bytes.filter(|_| is_large) {
@@ -89,7 +89,7 @@ impl BodyBudget {
     }
 }
 
-/// The memory of one body, until this is dropped.
+/// Memory of one body, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Memory {
     budget: BodyBudget,
@@ -98,16 +98,16 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes what is missing for `bytes` of the body. A body of unknown size that is no longer small
-    /// moves to the share of the large ones.
+    /// Takes memory until `bytes` of the body are covered. A body of unknown size that outgrows the
+    /// small ones moves to the share of the large ones.
     ///
     /// # Errors
-    /// 429 where there is none in good time.
+    /// 429 if there is none within the time limit.
     pub(super) async fn cover(&mut self, bytes: usize) -> Result<(), Reject> {
         if !self.is_large && bytes > SMALL_BYTES {
             let is_begun = self.held.is_some();
             let moved = self.budget.large.take(units(bytes), is_begun).await?;
-            self.give_back();
+            self.release();
             self.held = Some(moved);
             self.is_large = true;
             return Ok(());
@@ -130,7 +130,7 @@ impl Memory {
         if self.is_large { &self.budget.large } else { &self.budget.small }
     }
 
-    fn give_back(&mut self) {
+    fn release(&mut self) {
         drop(self.held.take());
         self.pool().freed.notify_waiters();
     }
@@ -138,7 +138,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// 4 MiB, of which 1 MiB is for small bodies.
+    /// Budget of 4 MiB, of which 1 MiB is for small bodies.
     fn budget() -> BodyBudget {
         BodyBudget::new(4 * MIB, MIB)
     }
@@ -188,7 +188,7 @@ mod tests {
         }
         let mut unknown = budget.begin(None).await.unwrap();
         unknown.cover(SMALL_BYTES).await.unwrap();
-        // It outgrows the share of the small ones, and there is no other memory.
+        // It outgrows the share of small bodies, and no other memory is left.
         assert!(unknown.cover(MIB).now_or_never().is_none(), "it waits");
         assert!(budget.begin(Some(MIB)).now_or_never().is_none(), "it waits");
         for _ in 0..10 {

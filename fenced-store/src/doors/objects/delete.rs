@@ -9,8 +9,8 @@ use super::{reply, request};
 use crate::service::Failure;
 use crate::store::Operation;
 
-/// Removes the object; its lock's mark stays. Removing what is not there is a success, so that a
-/// repeated request is.
+/// Removes the object; its lock's mark stays. Success if there is none, so that a retry is
+/// idempotent.
 pub(super) async fn delete(
     State(shared): State<HandlerState>,
     uri: Uri,
@@ -18,11 +18,11 @@ pub(super) async fn delete(
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let key = request::key(&uri)?;
-    let asked = request::asked(guard, &key, &headers, "delete", "DELETE")?;
+    let summary = request::summary(guard, &key, &headers, "delete", "DELETE")?;
     let condition = request::condition(&headers)?;
     let name = request::name(&headers)?;
     let operation = Operation::Delete { key, condition };
     let once = name.map(|name| guard.once(&name, &operation));
-    let applied = guard.apply(asked, operation, once).await?;
+    let applied = guard.apply(summary, operation, once).await?;
     Ok(reply::repeatable(&applied, StatusCode::NO_CONTENT))
 }

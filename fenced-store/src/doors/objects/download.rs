@@ -1,4 +1,4 @@
-//! An object on its way to a reader, which counts in a budget until it is sent.
+//! Body of an object being sent, which counts in a budget until it is sent.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,19 +11,20 @@ use service_kit::problem::Reject;
 
 use super::body_budget::{BodyBudget, Memory};
 
-/// hyper takes a piece when the one before it is nearly in the socket, so that what is unsent is here.
+/// Size of a piece. hyper takes the next piece when the one before is nearly in the socket, so
+/// unsent bytes are counted here.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The bytes that are not sent yet.
+/// The unsent bytes.
 struct Download {
     rest: Bytes,
     _memory: Memory,
 }
 
-/// `object` as the body of a reply.
+/// Makes a reply's body of `object`.
 ///
 /// # Errors
-/// 429 where slow readers hold all memory for replies.
+/// 429 if slow readers hold all memory for replies.
 pub(super) async fn body(object: Bytes, budget: &BodyBudget) -> Result<Body, Reject> {
     let mut memory = budget.begin(Some(object.len())).await?;
     memory.cover(object.len()).await?;

@@ -1,4 +1,4 @@
-//! `POST /v1/floor`: an operator states the first token to be admitted.
+//! `POST /v1/floor`: an operator sets the first token to admit.
 
 use access_control::Caller;
 use axum::Json;
@@ -10,8 +10,9 @@ use service_kit::problem::{ApiJson, Reject};
 use super::handler_state::HandlerState;
 use crate::credible;
 
-/// Refuses every token below the floor from now on: what an operator does after a store has lost
-/// its marks. The reply has the floor in force, which may be a higher one. Connections of the Redis port are ended, and come back as far as they may.
+/// Refuses every token below the floor from now on, after a store has lost its marks. The reply has
+/// the floor in force, which may be higher. Connections of the Redis port are ended; those with a
+/// token above the floor can reconnect.
 pub(super) async fn floor(
     State(shared): State<HandlerState>,
     caller: Caller,
@@ -22,22 +23,21 @@ pub(super) async fn floor(
     match shared.guard().fences.set_floor(request.floor).await {
         Ok(Some(floor)) => {
             caller.note("floor", floor);
-            tracing::warn!(stated = %request.floor, %floor, "an operator stated the first token to be admitted");
+            tracing::warn!(stated = %request.floor, %floor, "an operator set the first token to admit");
             Ok(Json(FloorRequest { floor, force: false }))
         }
         Ok(None) => {
-            let detail = "this guard's store does not lose its marks, so it takes no floor";
+            let detail = "this guard's store does not lose its marks, so it has no floor";
             Err(Reject::new(Code::NotOffered, detail))
         }
         Err(error) => {
-            let hint =
-                "Start Redis, and look at GET /v1/stores; repeating the request is harmless.";
+            let hint = "Start Redis, and check GET /v1/stores; a retry of the request is harmless.";
             Err(Reject::new(Code::StoreUnavailable, error.to_string()).hint(hint))
         }
     }
 }
 
-/// A floor near the maximum would refuse every holder for ever.
+/// Refuses a floor near the maximum, which would refuse every holder from then on.
 fn check_credible(request: &FloorRequest, wall_ms: u64) -> Result<(), Reject> {
     let max = credible::floor_max(wall_ms);
     if request.force || request.floor.get() <= max {

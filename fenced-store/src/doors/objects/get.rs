@@ -13,8 +13,8 @@ use crate::etag::Condition;
 use crate::service::Failure;
 use crate::store::{Effect, Operation};
 
-/// Reads the object. A read with a token raises the mark before it is answered, also where there
-/// is nothing to be found.
+/// Reads the object. A read with a token raises the mark before the reply, also if there is no
+/// object.
 pub(super) async fn get(
     State(shared): State<HandlerState>,
     uri: Uri,
@@ -22,12 +22,12 @@ pub(super) async fn get(
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let key = request::key(&uri)?;
-    let asked = request::asked(guard, &key, &headers, "get", "GET")?;
+    let summary = request::summary(guard, &key, &headers, "get", "GET")?;
     let condition = match headers.contains_key(IF_NONE_MATCH) {
         true => request::condition(&headers)?,
         false => Condition::None,
     };
-    let applied = guard.apply(asked, Operation::Get { key: key.clone() }, None).await?;
+    let applied = guard.apply(summary, Operation::Get { key: key.clone() }, None).await?;
     let Effect::Found(object) = applied.effect else {
         let detail = format!("there is no object {key}");
         let hint = "Write it with PUT, or check the key.";
@@ -39,7 +39,7 @@ pub(super) async fn get(
         return Ok(reply::fenced(applied.mark, (StatusCode::NOT_MODIFIED, tag)));
     }
     let content_type = [(CONTENT_TYPE, object.content_type)];
-    // What was stored is never to be taken for something that runs in a browser.
+    // A browser must not run stored content.
     let no_sniff = [("x-content-type-options", "nosniff")];
     let body = download::body(object.body, &shared.reply_budget).await?;
     Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, body)))

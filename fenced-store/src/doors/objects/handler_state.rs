@@ -10,26 +10,26 @@ use crate::service::Guard;
 pub struct HandlerState {
     pub(super) guard: Arc<Guard>,
     pub(super) body_budget: BodyBudget,
-    /// The memory for objects that are being sent.
+    /// Memory for objects being sent.
     pub(super) reply_budget: BodyBudget,
     pub(super) max_object_bytes: usize,
 }
 
 impl HandlerState {
-    /// Handlers of `guard`. An object has at most `max_object_bytes`; all bodies that are being
-    /// received have at most `max_body_bytes_in_all` together, and so have those that are being sent.
+    /// Makes the state of `guard`'s handlers. An object has at most `max_object_bytes`; all bodies
+    /// being received have at most `max_body_bytes_in_all` together, and so have all being sent.
     pub fn new(guard: Arc<Guard>, max_object_bytes: usize, max_body_bytes_in_all: usize) -> Self {
         let body_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
         let reply_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
         Self { guard, body_budget, reply_budget, max_object_bytes }
     }
 
-    /// The guard.
+    /// Returns the guard.
     pub fn guard(&self) -> &Arc<Guard> {
         &self.guard
     }
 
-    /// The largest body, in bytes.
+    /// Returns the maximum size of a body, in bytes.
     pub fn max_object_bytes(&self) -> usize {
         self.max_object_bytes
     }

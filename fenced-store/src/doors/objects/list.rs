@@ -17,7 +17,7 @@ use crate::store::FenceQuery;
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
-/// Which page.
+/// Query of a page.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Query {
@@ -27,7 +27,7 @@ pub(super) struct Query {
     limit: Option<usize>,
 }
 
-/// Fences in the order of their names.
+/// Lists fences in the order of their names.
 pub(super) async fn list(
     State(shared): State<HandlerState>,
     caller: Caller,
@@ -39,7 +39,7 @@ pub(super) async fn list(
         let text = "list fences".to_owned();
         failure(&RequestSummary { fence: None, kind: "list", text, owner: None }, Err(error))
     };
-    // It is of the whole namespace, so it is for those who may read that.
+    // The highest mark concerns the whole namespace: only callers who may read it all get it.
     let highest_mark = match caller.may_all(Verb::Read) {
         Ok(()) => guard.fences.highest_mark().await.map_err(failed)?,
         Err(_) => None,
@@ -68,7 +68,7 @@ fn checked(query: Query) -> Result<FenceQuery, Invalid> {
     Ok(FenceQuery { prefix: query.prefix, after: query.after, limit })
 }
 
-/// The answer to a path that names no lock.
+/// Makes the reply to a path that names no lock.
 pub(super) fn no_lock() -> Failure {
     Reject::new(Code::NotFound, "the path names no lock").into()
 }

@@ -1,11 +1,11 @@
-//! `GET /openapi.json`: the API described for programs.
+//! `GET /openapi.json`: the API's description for programs.
 
 use axum::http::header;
 use axum::response::IntoResponse;
 
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// The document, as it is in the source.
+/// Returns the committed document.
 pub(super) async fn document() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT)
 }
@@ -21,7 +21,7 @@ mod tests {
         serde_json::from_str(DOCUMENT).unwrap()
     }
 
-    /// Every route that the router is given, and no other.
+    /// The document has every route of the router, and no other.
     #[test]
     fn describes_every_route() {
         // The wildcard of the router is a parameter like any other in the document.
@@ -30,7 +30,7 @@ mod tests {
             .split(".route(\"")
             .skip(1)
             .filter_map(|rest| rest.split_once('"').map(|(path, _)| path))
-            // A wildcard takes what follows the lock's name too.
+            // A wildcard includes the path behind the lock's name.
             .chain(["/v1/fences/{lock}/seal", "/livez", "/readyz", "/version", "/metrics"])
             .collect();
         routes.sort_unstable();
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(paths, routes);
     }
 
-    /// Every reference leads somewhere.
+    /// Every reference resolves.
     #[test]
     fn references_resolve() {
         fn visit(value: &Value, document: &Value) {
@@ -61,7 +61,7 @@ mod tests {
         visit(&document, &document);
     }
 
-    /// What `value` has is what the schema `name` lists.
+    /// The members of `value` are those of the schema `name`.
     fn assert_described(document: &Value, name: &str, value: &Value) {
         let schema = &document["components"]["schemas"][name];
         let properties = schema["properties"].as_object().unwrap();
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// The words and members that are written here are those of the types.
+    /// The words and members in the document are those of the types.
     #[test]
     fn schemas_are_those_of_the_types() {
         let document = document();

@@ -20,11 +20,11 @@ use crate::store::{Effect, First, Object, Once, Operation};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 const MAX_CONTENT_TYPE_BYTES: usize = 256;
-/// Hashing more than this takes longer than other requests should wait.
+/// Size above which hashing would delay other requests.
 const HASH_INLINE_BYTES: usize = 256 << 10;
 
-/// Writes the whole object. The token is checked before the body is received: whoever may not
-/// write need not send.
+/// Writes the whole object. The token is checked before the body is received, so that a refused
+/// client need not send it.
 pub(super) async fn put(
     State(shared): State<HandlerState>,
     request: Request,
@@ -32,7 +32,7 @@ pub(super) async fn put(
     let guard = &shared.guard;
     let key = request::key(request.uri())?;
     let headers = request.headers();
-    let asked = request::asked(guard, &key, headers, "put", "PUT")?;
+    let summary = request::summary(guard, &key, headers, "put", "PUT")?;
     let condition = request::condition(headers)?;
     let content_type = content_type(headers)?;
     let name = request::name(headers)?;
@@ -44,7 +44,7 @@ pub(super) async fn put(
         Some(name) => Some(once(guard, name, &operation).await?),
         None => None,
     };
-    let applied = guard.apply(asked, operation, once).await?;
+    let applied = guard.apply(summary, operation, once).await?;
     let status = match applied.effect {
         Effect::Stored { created: true } => StatusCode::CREATED,
         _ => StatusCode::NO_CONTENT,
@@ -68,7 +68,7 @@ fn content_type(headers: &HeaderMap) -> Result<String, Invalid> {
 async fn tag(body: &Bytes) -> Result<ETag, Reject> {
     let nonce = ids::random_hex(8);
     let shared = body.clone();
-    hashed(body.len(), move || ETag::of(&shared, &nonce)).await
+    hashed(body.len(), move || ETag::from_body(&shared, &nonce)).await
 }
 
 async fn once(guard: &Arc<Guard>, name: String, operation: &Operation) -> Result<Once, Reject> {
@@ -76,11 +76,12 @@ async fn once(guard: &Arc<Guard>, name: String, operation: &Operation) -> Result
         Operation::Put { object, .. } => object.body.len(),
         _ => 0,
     };
-    let (guard, operation) = (Arc::clone(guard), operation.clone());
+    let guard = Arc::clone(guard);
+    let operation = operation.clone();
     hashed(bytes, move || guard.once(&name, &operation)).await
 }
 
-/// Runs `hash`, which reads `bytes`, where it holds up nobody.
+/// Runs `hash` over `bytes` bytes, on another thread if it takes long.
 async fn hashed<T: Send + 'static>(
     bytes: usize,
     hash: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! What replies carry beside their own content.
+//! Headers that replies share.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -11,7 +11,7 @@ use http::header::CONNECTION;
 use super::unread::Unread;
 use crate::service::Applied;
 
-/// Adds `Fencing-Mark`, where the operation was fenced.
+/// Adds `Fencing-Mark` if the operation was fenced.
 pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Response {
     let mut response = response.into_response();
     if let Some(mark) = mark {
@@ -20,7 +20,7 @@ pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Respon
     response
 }
 
-/// As [`fenced`], and says so where the operation had been done before.
+/// Adds `Fencing-Mark`, and marks the reply to an idempotent retry.
 pub(super) fn repeatable(applied: &Applied, response: impl IntoResponse) -> Response {
     let mut response = fenced(applied.mark, response);
     if applied.repeated.is_some() {
@@ -29,7 +29,7 @@ pub(super) fn repeatable(applied: &Applied, response: impl IntoResponse) -> Resp
     response
 }
 
-/// Adds `Fencing-Guarantee` to every reply, refusals too, and ends the connection where a refusal
+/// Adds `Fencing-Guarantee` to every reply, refusals too, and closes the connection if a refusal
 /// left the request's body unread.
 pub(crate) async fn guarantee(
     State(guarantee): State<Guarantee>,

@@ -1,4 +1,4 @@
-//! What every handler takes from a request.
+//! Parts of a request that every handler reads.
 
 use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName, Owner};
 use http::{HeaderMap, HeaderName, Uri};
@@ -12,22 +12,22 @@ use crate::service::{Guard, RequestSummary};
 const OBJECTS: &str = "/v1/objects/";
 const FENCES: &str = "/v1/fences/";
 const MAX_NAME_BYTES: usize = 128;
-/// Who asks, for the list of refusals; optional.
+/// Header with the caller's name, for the list of refusals; optional.
 const FENCE_OWNER: &str = "fence-owner";
 
-/// The key, from the path as it came: the router's own decoding is not used.
+/// Returns the key, from the raw path: the router's own decoding is not used.
 pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
     ObjectKey::from_path(uri.path().strip_prefix(OBJECTS).unwrap_or_default())
 }
 
-/// The lock, from the path as it came, without `verb` at its end.
+/// Returns the lock, from the raw path without `verb` at its end.
 pub(super) fn lock(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
     let rest = uri.path().strip_prefix(FENCES).unwrap_or_default();
     rest.strip_suffix(verb).map(lock_from_path).transpose()
 }
 
-/// Checks the token for an operation on `key`, and says what is asked, for the account.
-pub(super) fn asked(
+/// Checks the token for an operation on `key`, and summarises the request.
+pub(super) fn summary(
     guard: &Guard,
     key: &ObjectKey,
     headers: &HeaderMap,
@@ -39,7 +39,7 @@ pub(super) fn asked(
     Ok(RequestSummary { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
 }
 
-/// The `Fence-Owner` header.
+/// Parses the `Fence-Owner` header.
 pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
     let Some(value) = headers.get(FENCE_OWNER) else { return Ok(None) };
     let text = std::str::from_utf8(value.as_bytes())
@@ -47,21 +47,22 @@ pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
     Owner::new(text).map(Some)
 }
 
-/// `If-Match` and `If-None-Match`.
+/// Parses `If-Match` and `If-None-Match`.
 pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
     let if_match = list(headers, &http::header::IF_MATCH)?;
     let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
     Condition::parse(if_match.as_deref(), if_none_match.as_deref())
 }
 
-/// `Idempotency-Key`: the sender's name for the operation, a string of RFC 9651 or a bare word.
+/// Parses `Idempotency-Key`: the sender's name for the operation, a string of RFC 9651 or a bare
+/// word.
 pub(super) fn name(headers: &HeaderMap) -> Result<Option<String>, Invalid> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().unwrap_or("…").trim();
     let refuse = |rule: &str| Invalid::new("Idempotency-Key", text, rule);
     if values.next().is_some() {
-        return Err(refuse("comes more than once"));
+        return Err(refuse("is given more than once"));
     }
     let name = match text.strip_prefix('"') {
         Some(rest) => quoted(rest),
@@ -80,8 +81,8 @@ fn is_of_a_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._:-".contains(&byte)
 }
 
-/// The rest of a string of RFC 9651, behind its first quote: printable ASCII, in which a backslash
-/// stands before a quote or a backslash.
+/// Parses the rest of a string of RFC 9651, behind its first quote: printable ASCII, with a
+/// backslash before a quote or a backslash.
 fn quoted(rest: &str) -> Option<String> {
     let mut text = String::new();
     let mut rest = rest.chars();
@@ -95,7 +96,7 @@ fn quoted(rest: &str) -> Option<String> {
     }
 }
 
-/// A header that may come in several lines, as one list.
+/// Parses a header that may be given in several lines, as one list.
 fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Invalid> {
     let lines: Result<Vec<&str>, _> =
         headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();

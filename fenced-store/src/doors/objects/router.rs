@@ -7,7 +7,7 @@ use axum::routing::{get, post, put};
 use super::handler_state::HandlerState;
 use super::{delete, floor, get as read, list, openapi, put as write, reply, seal, show, stores};
 
-/// The routes of the guard; the operational ones come from service-kit.
+/// Makes the routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: HandlerState) -> Router {
     Router::new()
         .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))

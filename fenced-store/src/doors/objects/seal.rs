@@ -12,7 +12,7 @@ use super::handler_state::HandlerState;
 use super::{reply, request};
 use crate::service::{Failure, RequestSummary};
 
-/// Raises the mark to the token that is presented: once this is answered, nothing lower is applied.
+/// Raises the mark to the presented token: after the reply, nothing lower is applied.
 pub(super) async fn seal(
     State(shared): State<HandlerState>,
     uri: Uri,
@@ -27,9 +27,9 @@ pub(super) async fn seal(
     let fence = guard.fencing.to_lock(&lock, &headers)?;
     let owner = request::owner(&headers)?;
     let text = format!("SEAL {lock}");
-    let asked = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
+    let summary = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
     let presented = fence.presented.token;
-    // In observe mode a seal that would be refused tells the mark that stands.
-    let mark = guard.seal(asked, fence).await?.mark.unwrap_or(presented);
+    // In observe mode the reply to a refused seal has the current mark.
+    let mark = guard.seal(summary, fence).await?.mark.unwrap_or(presented);
     Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
 }

@@ -10,8 +10,8 @@ use super::handler_state::HandlerState;
 use super::{reply, request};
 use crate::service::{Failure, RequestSummary, failure};
 
-/// A lock's mark and what this process refused. A lock that no token has been seen of is shown
-/// too, without a mark: it is not known whether it exists.
+/// Shows a lock's mark and the refusals of this process. A lock without a token so far is shown
+/// without a mark: it may or may not exist.
 pub(super) async fn show(
     State(shared): State<HandlerState>,
     uri: Uri,

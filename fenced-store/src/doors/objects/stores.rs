@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::handler_state::HandlerState;
 use super::reply;
 
-/// What this guard stands before, how far it can be trusted, and what was let pass.
+/// Describes the store, its guarantee, and what observe mode let pass.
 pub(super) async fn stores(State(shared): State<HandlerState>) -> Response {
     reply::fenced(None, Json(shared.guard.stores()))
 }

@@ -34,7 +34,7 @@ async fn router() -> ApiRouter {
     app::build(settings, &Kit::new("test")).await.unwrap().router
 }
 
-async fn ask(
+async fn send(
     router: &ApiRouter,
     method: Method,
     path: &str,
@@ -49,7 +49,7 @@ async fn ask(
     let response = TowerToHyperService::new(router.clone()).call(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes().to_vec();
-    // These two are answered before the routes are reached.
+    // These two are replied before the routes.
     if !matches!(head.status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::PAYLOAD_TOO_LARGE) {
         assert_eq!(head.headers[FENCING_GUARANTEE], "atomic");
     }
@@ -67,40 +67,41 @@ async fn bytes_types_and_conditions_survive() {
     let fence = (FENCING_TOKEN, own.as_str());
     let bytes: Vec<u8> = (0..=255).collect();
     let typed = ("content-type", "image/x-test");
-    let put = ask(&router, Method::PUT, "/v1/objects/a%2Fb", &[fence, typed], bytes.clone()).await;
+    let put = send(&router, Method::PUT, "/v1/objects/a%2Fb", &[fence, typed], bytes.clone()).await;
     assert_eq!(put.status, StatusCode::CREATED);
     assert_eq!(put.headers[FENCING_MARK], "34");
     let etag = put.headers["etag"].to_str().unwrap().to_owned();
-    let got = ask(&router, Method::GET, "/v1/objects/a/b", &[fence], "").await;
+    let got = send(&router, Method::GET, "/v1/objects/a/b", &[fence], "").await;
     assert_eq!((got.status, got.body), (StatusCode::OK, bytes.clone()));
     assert_eq!(got.headers["content-type"], "image/x-test");
     assert_eq!(got.headers["etag"], etag.as_str());
-    let again = ask(&router, Method::PUT, "/v1/objects/a/b", &[fence], bytes).await;
+    let again = send(&router, Method::PUT, "/v1/objects/a/b", &[fence], bytes).await;
     assert_eq!(again.status, StatusCode::NO_CONTENT);
     assert_ne!(again.headers["etag"], etag.as_str(), "equal bytes, another version");
     let old = ("if-match", etag.as_str());
-    let lost = ask(&router, Method::PUT, "/v1/objects/a/b", &[fence, old], "x").await;
+    let lost = send(&router, Method::PUT, "/v1/objects/a/b", &[fence, old], "x").await;
     assert_eq!((lost.status.as_u16(), lost.code().as_str()), (412, "precondition-failed"));
     let unchanged = ("if-none-match", again.headers["etag"].to_str().unwrap());
-    let got = ask(&router, Method::GET, "/v1/objects/a/b", &[fence, unchanged], "").await;
+    let got = send(&router, Method::GET, "/v1/objects/a/b", &[fence, unchanged], "").await;
     assert_eq!(got.status, StatusCode::NOT_MODIFIED);
-    let head = ask(&router, Method::HEAD, "/v1/objects/a/b", &[fence], "").await;
+    let head = send(&router, Method::HEAD, "/v1/objects/a/b", &[fence], "").await;
     assert_eq!((head.status, head.body.len()), (StatusCode::OK, 0));
 }
 
 #[tokio::test]
 async fn a_refusal_says_what_it_met_and_is_remembered() {
     let router = router().await;
-    let (old, new) = (token(33, "a"), token(34, "a"));
+    let old = token(33, "a");
+    let new = token(34, "a");
     let put = |fence: String, who: &'static str| {
         let router = router.clone();
         async move {
             let headers = [(FENCING_TOKEN, fence.as_str()), ("fence-owner", who)];
-            ask(&router, Method::PUT, "/v1/objects/a", &headers, "x").await
+            send(&router, Method::PUT, "/v1/objects/a", &headers, "x").await
         }
     };
     assert_eq!(put(old.clone(), "first").await.status, StatusCode::CREATED);
-    let seal = ask(&router, Method::POST, "/v1/fences/a/seal", &[(FENCING_TOKEN, &new)], "").await;
+    let seal = send(&router, Method::POST, "/v1/fences/a/seal", &[(FENCING_TOKEN, &new)], "").await;
     assert_eq!(seal.body, b"{\"lock\":\"a\",\"mark\":34}");
     let stale = put(old, "first").await;
     assert_eq!(stale.code(), "stale-token");
@@ -111,13 +112,13 @@ async fn a_refusal_says_what_it_met_and_is_remembered() {
     assert_eq!(problem.extension::<String>("outcome").unwrap(), "not-applied");
     let twin = new.replace("000000000034", "000000000035");
     assert_eq!(put(twin, "second").await.code(), "token-collision");
-    let shown = ask(&router, Method::GET, "/v1/fences/a", &[], "").await;
+    let shown = send(&router, Method::GET, "/v1/fences/a", &[], "").await;
     let shown: FenceReply = serde_json::from_slice(&shown.body).unwrap();
     assert_eq!(shown.refused_total, 2);
     let last = &shown.last_refusals[0];
     assert_eq!((last.code.as_str(), last.token.get()), ("token-collision", 34));
     assert_eq!(last.owner.as_ref().unwrap().as_str(), "second");
-    let page = ask(&router, Method::GET, "/v1/fences?limit=1", &[], "").await;
+    let page = send(&router, Method::GET, "/v1/fences?limit=1", &[], "").await;
     let page: FencePage = serde_json::from_slice(&page.body).unwrap();
     assert_eq!((page.fences.len(), page.fences[0].refused_total), (1, 2));
 }
@@ -162,21 +163,22 @@ async fn bad_requests_are_refused_and_change_nothing() {
         (Method::GET, "/v1/fences?after=a//b", vec![], Body::empty(), "invalid-request"),
         (Method::GET, "/v1/fences?what=1", vec![], Body::empty(), "invalid-request"),
     ] {
-        let answer = ask(&router, method, path, &headers, body).await;
+        let answer = send(&router, method, path, &headers, body).await;
         assert_eq!(answer.code(), expected, "{path}");
     }
-    let shown = ask(&router, Method::GET, "/v1/fences/a", &[], "").await;
+    let shown = send(&router, Method::GET, "/v1/fences/a", &[], "").await;
     let shown: FenceReply = serde_json::from_slice(&shown.body).unwrap();
     assert_eq!(shown.mark, None, "nothing was raised");
 }
 
-/// A connection with an unread body cannot be used again, and the client has to know.
+/// A connection with an unread body cannot be used again, and the reply must close it.
 #[tokio::test]
-async fn whoever_leaves_a_body_unread_says_so() {
+async fn a_reply_closes_a_connection_with_an_unread_body() {
     let router = router().await;
-    let (own, stale) = (token(34, "a"), token(33, "a"));
+    let own = token(34, "a");
+    let stale = token(33, "a");
     let put = async |headers: &[(&str, &str)]| {
-        let answer = ask(&router, Method::PUT, "/v1/objects/a", headers, "body").await;
+        let answer = send(&router, Method::PUT, "/v1/objects/a", headers, "body").await;
         (answer.status.as_u16(), answer.headers.contains_key("connection"))
     };
     assert_eq!(put(&[]).await, (428, true));

@@ -1,7 +1,7 @@
-//! Knows whether a request's body was read to its end.
+//! Tracker of a request's unread body.
 //!
 //! A request that is refused by its head alone leaves its body in the connection, which then cannot
-//! carry another one: the reply has to say so, or the client's next request is lost.
+//! carry another request: the reply has to close it, or the client's next request is lost.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use axum::extract::Request;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// Whether the body of one request was read to its end. Cheap to clone.
+/// Set while the body of one request is not read to its end. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unread(Option<Arc<AtomicBool>>);
 
 impl Unread {
-    /// Watches the request's body, where it has one.
+    /// Watches the request's body, if it has one.
     pub(super) fn watch(request: Request) -> (Request, Self) {
         if request.body().is_end_stream() {
             return (request, Self(None));
@@ -29,7 +29,7 @@ impl Unread {
         (request, Self(Some(is_read)))
     }
 
-    /// Whether some of it is left.
+    /// Returns `true` if part of the body is unread.
     pub(super) fn is_left(&self) -> bool {
         self.0.as_ref().is_some_and(|is_read| !is_read.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! The body of a write, within the limit of one object and of all bodies together.
+//! Body of a write, within the limit of one object and of all bodies together.
 
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use service_kit::problem::{Pieces, Reject, next_bytes, too_large};
 use super::body_budget::Memory;
 use super::handler_state::HandlerState;
 
-/// A body that was received whole, and the memory that it takes until this is dropped.
+/// A body that was received whole, and its memory until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) body: Bytes,

@@ -1,4 +1,4 @@
-//! Holds the keys of a command against the tokens of the connection that sent it.
+//! Authorisation of a command's keys by the tokens of its connection.
 
 use fence_protocol::Code;
 
@@ -9,14 +9,14 @@ use super::tokens::HeldTokens;
 use crate::rules::Protects;
 use crate::service::Guard;
 
-/// Why a command may not be sent.
+/// Reason why a command may not be sent.
 #[derive(Debug)]
 pub(super) struct Denied {
-    /// What kind of refusal it is.
+    /// Code of the refusal.
     pub(super) code: Code,
-    /// Which argument is the key that it is about.
+    /// Index of the refused key's argument.
     pub(super) arg: Option<usize>,
-    /// The line to be answered.
+    /// Error line for the client.
     pub(super) line: String,
 }
 
@@ -26,13 +26,13 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// Counts a denied command in observe mode, and returns whether it passes all the same.
+/// Counts a denied command in observe mode, and returns `true` if it passes.
 pub(super) fn passes(guard: &Guard, command: Command<'_>, denied: &Denied) -> bool {
     let key = denied.arg.map_or(&b""[..], |arg| command.arg(arg));
     guard.observer.passes(denied.code, guard.fencing.rules.label(key), &denied.line)
 }
 
-/// Whether a connection with `tokens` may send `command`.
+/// Checks that a connection with `tokens` may send `command`.
 ///
 /// # Errors
 /// [`Denied`].
@@ -47,7 +47,7 @@ pub(super) fn authorize(
     match plan.touches {
         Touches::Nothing => Ok(()),
         Touches::Keyspace if tokens.is_empty() && guard.fencing.protects_reads() => {
-            let line = "NOTOKEN the names of all keys are read with a token only, of whichever \
+            let line = "NOTOKEN the names of all keys can be read only with a token, of any \
                         lock; or start the guard with --allow-unfenced-reads";
             Err(Denied { code: Code::TokenRequired, arg: None, line: line.to_owned() })
         }
@@ -66,7 +66,7 @@ pub(super) fn authorize(
     }
 }
 
-/// FLUSHDB and FLUSHALL: every rule has to be open, or of a lock that is held.
+/// Checks FLUSHDB and FLUSHALL: every rule has to be open, or of a held lock.
 fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
     let denied = |code, line: String| Err(Denied { code, arg: None, line });
     match guard.fencing.rules.locks_of_everything() {
@@ -83,14 +83,15 @@ fn everything(guard: &Guard, tokens: &HeldTokens) -> Result<(), Denied> {
         Err(rule) => denied(
             Code::Forbidden,
             format!(
-                "DENIED it deletes the keys of every lock, and by {rule} these are of more locks than \
-                 a connection can hold; delete keys by name, or let an operator run it on Redis itself"
+                "DENIED it deletes the keys of every lock, and by {rule} they belong to more locks than \
+                 a connection can hold; delete keys by name, or let an operator run it on Redis \
+                 itself"
             ),
         ),
     }
 }
 
-/// SORT with BY or GET: every key that can be named must be readable.
+/// Checks SORT with BY or GET: every key that can be named must be readable.
 fn named_by_data(guard: &Guard, tokens: &HeldTokens, command: Command<'_>) -> Result<(), Denied> {
     let fencing = &guard.fencing;
     let locks: Vec<&str> = tokens.fences().iter().map(|fence| fence.lock.as_str()).collect();
@@ -124,7 +125,7 @@ fn one(
     match resolved.protection {
         Protects::Open => Ok(()),
         Protects::Deny => {
-            let reason = "the guard's rules deny it to everybody";
+            let reason = "the guard's rules deny it to every client";
             Err((Code::Forbidden, denied_key(key, reason)))
         }
         Protects::Lock(lock) if tokens.holds(lock) => Ok(()),

@@ -1,24 +1,25 @@
-//! What the port may hold for its clients in all.
+//! Memory limit for all clients of the port together.
 //!
-//! Where the budget is spent, the connection whose buffer made no progress for the longest time gives
-//! way: one that announces much and falls silent, or does not read its replies, costs others nothing.
+//! When the budget is used up, the connection whose buffer made no progress for the longest time is
+//! evicted: a client that announces a large command and stops sending, or does not read its
+//! replies, costs others nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What every buffer may hold without a part of the budget, in bytes.
+/// Size of a buffer that does not count, in bytes.
 pub(super) const FREE: usize = 64 * 1024;
 
-/// So many bytes are progress.
+/// Number of bytes that count as progress.
 const STEP: usize = 16 * 1024;
 
-/// The bytes that are held for clients beyond [`FREE`] a buffer.
+/// Bytes held for clients beyond [`FREE`] a buffer.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: usize,
-    /// The most that one buffer may hold of it.
+    /// Maximum for one buffer.
     share: usize,
     books: Mutex<Books>,
 }
@@ -27,7 +28,7 @@ pub(super) struct Budget {
 struct Books {
     used: usize,
     last_turn: u64,
-    /// By the turn in which the buffer made progress last.
+    /// Holders by the turn of their buffer's last progress.
     holders: BTreeMap<u64, Holder>,
 }
 
@@ -38,7 +39,8 @@ struct Holder {
 }
 
 impl Budget {
-    /// One buffer may hold a quarter of `limit`, or a command of `max_command_bytes`.
+    /// Makes a budget. One buffer may hold a quarter of `limit`, or a command of
+    /// `max_command_bytes`.
     pub(super) fn new(limit: usize, max_command_bytes: usize) -> Arc<Self> {
         let share = (limit / 4).max(max_command_bytes).min(limit);
         Arc::new(Self { limit, share, books: Mutex::default() })
@@ -56,7 +58,7 @@ impl Books {
         self.last_turn
     }
 
-    /// Takes the least recent holders out until `limit` is kept.
+    /// Evicts the least recent holders until `limit` is kept.
     fn evict(&mut self, limit: usize) {
         while self.used > limit
             && let Some((_, holder)) = self.holders.pop_first()
@@ -67,11 +69,11 @@ impl Books {
     }
 }
 
-/// One buffer's part of the budget; given back when dropped.
+/// One buffer's part of the budget; released on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
     budget: Arc<Budget>,
-    /// Where it stands in the books; nowhere while it holds nothing.
+    /// Its turn in the books; `None` while it holds nothing.
     turn: Option<u64>,
     /// Bytes since its last turn.
     moved: usize,
@@ -79,12 +81,12 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// `evicted` is notified when another buffer takes this one's place.
+    /// Makes a charge. `evicted` is notified when another buffer evicts this one.
     pub(super) fn new(budget: &Arc<Budget>, evicted: &Arc<Notify>) -> Self {
         Self { budget: Arc::clone(budget), turn: None, moved: 0, evicted: Arc::clone(evicted) }
     }
 
-    /// The buffer is of this size now; `false` where it may not be, or was evicted.
+    /// Sets the buffer's size; `false` if it is not allowed, or the buffer was evicted.
     #[must_use]
     pub(super) fn set(&mut self, size: usize) -> bool {
         let wanted = size.saturating_sub(FREE);
@@ -116,13 +118,13 @@ impl Charge {
         self.turn.is_some_and(|turn| books.holders.contains_key(&turn))
     }
 
-    /// Gives back all of it, so that the buffer can begin anew, also where it was evicted.
+    /// Releases all of it, so that the buffer can begin anew, also after an eviction.
     pub(super) fn restart(&mut self) {
         *self = Self::new(&self.budget, &self.evicted);
     }
 
-    /// So many bytes of the buffer were received from its client, or read by it. Single bytes are no
-    /// progress beside a client that sends at full speed.
+    /// Records bytes received from the client, or read by it. Single bytes are no progress beside a
+    /// client that sends at full speed.
     pub(super) fn progress(&mut self, bytes: usize) {
         self.moved += bytes;
         let Some(turn) = self.turn else { return };
@@ -138,7 +140,7 @@ impl Charge {
         }
     }
 
-    /// Whether another buffer took its place; it must be dropped then.
+    /// Returns `true` if the buffer was evicted; it must be dropped then.
     pub(super) fn is_evicted(&self) -> bool {
         self.turn.is_some_and(|turn| !self.budget.books().holders.contains_key(&turn))
     }
@@ -154,7 +156,7 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes on their way to Redis: they count, and give way to nothing.
+/// Bytes on their way to Redis: they count, and are never evicted.
 #[derive(Debug)]
 pub(super) struct FixedCharge {
     budget: Arc<Budget>,
@@ -166,7 +168,7 @@ impl FixedCharge {
         Self { budget: Arc::clone(budget), held: 0 }
     }
 
-    /// So many bytes are held now.
+    /// Sets the number of held bytes.
     pub(super) fn set(&mut self, size: usize) {
         let wanted = size.saturating_sub(FREE);
         if wanted != self.held {
@@ -192,11 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_used_again() {
+    fn released_bytes_can_be_used_again() {
         let budget = Budget::new(1000, 1000);
-        let (mut one, mut two) = (charge(&budget), charge(&budget));
+        let mut one = charge(&budget);
+        let mut two = charge(&budget);
         assert!(one.set(FREE) && one.set(FREE + 900) && two.set(FREE + 100));
-        assert!(one.set(FREE + 50), "less is always taken");
+        assert!(one.set(FREE + 50), "a smaller size is always allowed");
         assert!(two.set(FREE + 950));
         drop(one);
         assert!(two.set(FREE + 1000));
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recent_gives_way() {
+    fn the_least_recent_is_evicted() {
         let budget = Budget::new(1000, 1000);
         let mut charges: Vec<Charge> = (0..10).map(|_| charge(&budget)).collect();
         assert!(charges.iter_mut().all(|charge| charge.set(FREE + 100)));
@@ -221,9 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_grows_without_progress_gives_way_itself() {
+    fn a_buffer_that_grows_without_progress_is_evicted_itself() {
         let budget = Budget::new(1000, 800);
-        let (mut unread, mut other) = (charge(&budget), charge(&budget));
+        let mut unread = charge(&budget);
+        let mut other = charge(&budget);
         assert!(unread.set(FREE + 500) && other.set(FREE + 400));
         assert!(!unread.set(FREE + 601));
         assert!(!other.is_evicted());
@@ -232,7 +236,8 @@ mod tests {
     #[test]
     fn one_buffer_has_its_share_alone() {
         let budget = Budget::new(1000, 100);
-        let (mut large, mut other) = (charge(&budget), charge(&budget));
+        let mut large = charge(&budget);
+        let mut other = charge(&budget);
         assert!(other.set(FREE + 250));
         assert!(!large.set(FREE + 251));
         assert!(!other.is_evicted(), "it costs others nothing");

@@ -1,4 +1,5 @@
-//! A client of one Redis: reads its commands, checks their keys against its tokens, and forwards them.
+//! A client of one Redis: reads its commands, checks their keys against its tokens, and forwards
+//! them.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -58,8 +59,8 @@ pub(super) struct Client {
     identity: Identity,
     keys: Vec<KeyUse>,
     scratch: String,
-    /// Profile of its connections to Redis. They are registered under the tokens of the identity, but
-    /// in observe mode under none.
+    /// Profile of its connections to Redis. They are registered under the tokens of the identity,
+    /// but in observe mode under none.
     profile: ConnectionProfile,
     upstream: Option<Rc<Upstream>>,
     /// State of an own connection; `None` on a shared one.
@@ -71,8 +72,8 @@ pub(super) struct Client {
     /// Clients that hold the same tokens.
     group: Option<Rc<TokenGroup>>,
     transaction: Option<Transaction>,
-    /// The client watched keys on a connection that was lost, so they may have changed unseen: the next
-    /// EXEC fails, as it does in Redis after a change.
+    /// The client watched keys on a connection that was lost, so they may have changed unseen: the
+    /// next EXEC fails, as it does in Redis after a change.
     lost_watch: bool,
 }
 
@@ -101,14 +102,14 @@ fn keys_of<'k>(
     keys.iter().map(move |key| (command.arg(key.arg), key.access))
 }
 
-/// Whether a command changes, or depends on, the state of an own connection in [`Own`].
+/// `true` if a command changes, or depends on, the state of an own connection in [`Own`].
 fn is_special(name: &[u8]) -> bool {
     let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
     names.iter().any(|special| name.eq_ignore_ascii_case(special))
 }
 
-/// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not earlier:
-/// a pipeline that Redis receives in one piece is answered in one piece.
+/// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not
+/// earlier: a pipeline that Redis receives in one piece is answered in one piece.
 async fn kicked<T>(
     upstream: Option<Rc<Upstream>>,
     outbox: &Outbox,
@@ -165,7 +166,8 @@ impl Client {
         }
     }
 
-    /// Serves the client until it disconnects, or until `stop` and the replies to all commands sent.
+    /// Serves the client until it disconnects, or until `stop` and the replies to all commands
+    /// sent.
     pub(super) async fn serve(mut self, stop: CancellationToken) {
         while self.serve_buffered().await == Flow::Continue
             && self.wait(&stop).await == Flow::Continue
@@ -218,8 +220,8 @@ impl Client {
         next
     }
 
-    /// Replies to bytes that are no command. Bytes behind them cannot be parsed; earlier commands still
-    /// receive their replies.
+    /// Replies to bytes that are no command. Bytes behind them cannot be parsed; earlier commands
+    /// still receive their replies.
     async fn refuse_bytes(&mut self, error: &ProtocolError) -> Flow {
         self.outbox.error(&format!("ERR {error}"));
         self.settled().await;
@@ -233,13 +235,13 @@ impl Client {
         }
     }
 
-    /// Whether the outbox has room for the replies of more commands.
+    /// `true` if the outbox has room for the replies of more commands.
     fn may_serve(&self) -> bool {
         !self.outbox.is_full()
     }
 
-    /// Fast path: forwards a command that needs nothing but the connection that exists. Returns `false`
-    /// without an effect for any other command.
+    /// Fast path: forwards a command that needs nothing but the connection that exists. Returns
+    /// `false` without an effect for any other command.
     fn forward_at_once(&mut self, len: usize) -> bool {
         let Some(upstream) = &self.upstream else { return false };
         if self.refused.is_some()
@@ -259,7 +261,7 @@ impl Client {
             Handling::Shared => match plan.touches {
                 Touches::Keys => true,
                 Touches::Everything => false,
-                _ => Listing::of(command).is_none(),
+                _ => Listing::from_command(command).is_none(),
             },
             Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
             Handling::Script => upstream.is_own() && self.is_confined_for(command),
@@ -346,20 +348,21 @@ impl Client {
         }
     }
 
-    /// Whether messages may arrive on an own connection. In RESP3 the guard does not know when that ends.
+    /// `true` if messages may arrive on an own connection. In RESP3 the guard does not know when
+    /// that ends.
     fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
         own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
     }
 
-    /// Whether the client has an own connection that no other can replace.
+    /// `true` if the client has an own connection that no other can replace.
     fn is_bound(&self) -> bool {
         self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
             own.watches || own.is_tuned || self.subscribes(own, upstream)
         })
     }
 
-    /// Whether the client is read although nothing more is served now: a blocking command may block for
-    /// ever, and only a read shows that its client has disconnected.
+    /// `true` if the client is read although nothing more is served now: a blocking command may
+    /// block for ever, and only a read shows that its client has disconnected.
     fn reads_ahead(&self) -> bool {
         self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
     }

@@ -7,10 +7,10 @@
 //! touch of a slot, read or write, raises it there, so no lower token can change what a holder has
 //! read. The old holder can still write a slot that the new holder has not touched yet.
 //!
-//! A mark is `{fence:<namespace>:<number>}:mark:<lock>`, where the number makes the name hash to the
-//! slot. It is a key like any other, so it moves with its slot when the cluster is resharded. While a
-//! slot is on its way, Redis runs a script only where all of its keys are (TRYAGAIN otherwise), so
-//! that no script can miss a mark that is on the other side.
+//! A mark is `{fence:<namespace>:<number>}:mark:<lock>`, where the number makes the name hash to
+//! the slot. It is a key like any other, so it moves with its slot when the cluster is resharded.
+//! While a slot is on its way, Redis runs a script only where all of its keys are (TRYAGAIN
+//! otherwise), so that no script can miss a mark that is on the other side.
 
 use std::sync::Arc;
 
@@ -259,7 +259,8 @@ async fn send(
     }
 }
 
-/// Sends ASKING and the command in one pipeline: ASKING covers only the next command of its connection.
+/// Sends ASKING and the command in one pipeline: ASKING covers only the next command of its
+/// connection.
 async fn call_asking(link: &RedisLink, packed: &Cmd) -> Result<Value, LinkError> {
     let replies = link.pinned()?.pipeline(&[redis::cmd("ASKING"), packed.clone()]).await?;
     match replies.into_iter().nth(1) {

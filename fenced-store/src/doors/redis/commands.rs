@@ -1,8 +1,8 @@
-//! Which keys a command touches, and what the port does with it.
+//! Plans of commands: the keys that they touch, and their handling.
 //!
-//! Where keys stand comes from Redis' own COMMAND reply, read anew whenever a Redis was verified;
-//! what is allowed, and how it has to travel, is in [`policy`]. Whatever neither of them knows well
-//! enough is refused: a key that the guard overlooks is a write that nobody fences.
+//! Key positions come from Redis' COMMAND reply, read again whenever a Redis was verified;
+//! [`policy`] says what is allowed and how it is sent. A command without certain key positions is
+//! refused: an overlooked key would be an unfenced write.
 
 use std::sync::Arc;
 
@@ -34,38 +34,38 @@ pub(crate) use refused::Refused;
 use refused::shown;
 use table::Entries;
 
-/// A key of a command, and what the command does to it.
+/// A key of a command, and its access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyUse {
-    /// Which argument of the command is the key; the command's name is argument 0.
+    /// Index of the argument; the command's name is argument 0.
     pub(crate) arg: usize,
-    /// What the command does to it.
+    /// Access of the command to the key.
     pub(crate) access: KeyAccess,
 }
 
-/// What a command does to a key.
+/// Access of a command to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyAccess {
-    /// It looks.
+    /// Reads the key.
     Read,
-    /// It changes the key, or may.
+    /// Changes the key, or may change it.
     Write,
 }
 
-/// What the port does with a command, and how far the command reaches.
+/// Handling and scope of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// How it travels.
+    /// Way of sending it.
     pub(crate) handling: Handling,
-    /// How far it reaches.
+    /// Scope of its effect.
     pub(crate) touches: Touches,
-    /// Whether the user of a script may run it: Redis' ACL then finds each of its keys.
+    /// The user of a script may run it: Redis' ACL then finds each of its keys.
     pub(crate) in_scripts: bool,
-    /// Whether the policy refuses it, so that it passes in observe mode alone.
+    /// The policy refuses it, so it passes only in observe mode.
     pub(crate) is_denied: bool,
 }
 
-/// How far a command reaches.
+/// Scope of a command's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touches {
     /// No key.
@@ -80,107 +80,85 @@ pub(crate) enum Touches {
     Everything,
 }
 
-/// How a command travels.
+/// Way of sending a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handling {
-    /// One reply and no state of the connection: any pipelined connection does.
+    /// One reply and no connection state: any pipelined connection will do.
     Shared,
-    /// It blocks, or it sets or shows a connection's state: a connection of the client's own.
+    /// Blocks, or sets or shows connection state: needs a connection of the client's own.
     Own,
     /// EVAL, EVALSHA, FCALL and their read-only forms: an own connection, confined to the keys.
     Script,
-    /// MULTI.
     Multi,
-    /// EXEC.
     Exec,
-    /// DISCARD.
     Discard,
-    /// WATCH.
     Watch,
-    /// UNWATCH.
     Unwatch,
     /// SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE.
     Subscribe,
     /// UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE.
     Unsubscribe,
-    /// The guard answers; Redis sees nothing of it.
+    /// The guard replies; nothing is sent to Redis.
     Local(Local),
 }
 
-/// A command that the guard itself answers.
+/// A command that the guard itself replies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
-    /// AUTH.
     Auth,
-    /// HELLO.
     Hello,
-    /// SELECT.
     Select,
-    /// QUIT.
     Quit,
-    /// RESET.
     Reset,
-    /// CLIENT SETNAME.
     ClientSetName,
-    /// CLIENT GETNAME.
     ClientGetName,
-    /// CLIENT SETINFO.
     ClientSetInfo,
-    /// CLIENT ID.
     ClientId,
-    /// CLIENT INFO.
     ClientInfo,
-    /// CLIENT LIST.
     ClientList,
-    /// CLIENT UNBLOCK.
     ClientUnblock,
-    /// CONFIG GET.
     ConfigGet,
-    /// ACL WHOAMI.
     AclWhoAmI,
-    /// MODULE LIST.
     ModuleList,
-    /// FENCE.
     Fence,
 }
 
-/// What is known of every command of one Redis.
+/// Table of all commands of one Redis.
 #[derive(Debug)]
 pub(crate) struct CommandTable {
     entries: Entries,
     script_rules: Arc<[String]>,
-    /// In observe mode, what passes beyond what the policy allows.
+    /// In observe mode, the commands that pass although the policy refuses them.
     observing: Option<Observing>,
 }
 
 impl CommandTable {
-    /// The table of the Redis that answered COMMAND with `reply`, in RESP2 or RESP3.
+    /// Makes the table from a reply to COMMAND, in RESP2 or RESP3.
     ///
     /// # Errors
-    /// A sentence that says what in the reply cannot be read.
+    /// A sentence on the unreadable part of the reply.
     pub(crate) fn from_reply(reply: &redis::Value) -> Result<Self, String> {
         let entries = compile::entries(&meta::commands(reply)?);
         let script_rules = entries.script_rules().into();
         Ok(Self { entries, script_rules, observing: None })
     }
 
-    /// ACL rules that allow a script's user what it may run (`+get`, `+xgroup|create`), in order of
-    /// their names. All else stays forbidden, also what a module adds later.
+    /// Returns ACL rules that allow a script's user its commands (`+get`, `+xgroup|create`), in the
+    /// order of names. Everything else is forbidden, also commands that a module adds later.
     pub(crate) fn script_rules(&self) -> Arc<[String]> {
         Arc::clone(&self.script_rules)
     }
 
-    /// A command's name with its subcommand, as people write it: CONFIG SET.
+    /// Returns a command's name with its subcommand, as in documentation: CONFIG SET.
     pub(crate) fn name_of(&self, command: Command<'_>) -> String {
         self.entries.find(command).map_or_else(|_| "other".to_owned(), |entry| shown(entry.name()))
     }
 
-    /// What to do with a command. `keys` is emptied, and then holds the keys that it touches; a key
-    /// that is named twice is there twice. Nothing is allocated but by `keys` when it grows, and
-    /// for a refusal.
+    /// Plans a command. `keys` is cleared, then holds the keys that it touches; a key named twice
+    /// is there twice. Memory is allocated only for growing `keys` and for a refusal.
     ///
     /// # Errors
-    /// [`Refused`] for commands that are denied, unknown or malformed; `keys` means nothing then.
+    /// [`Refused`] for commands that are denied, unknown or malformed; `keys` is then unspecified.
     pub(crate) fn plan(
         &self,
         command: Command<'_>,

@@ -1,17 +1,16 @@
-//! Redis users for own connections, so that a script reaches the keys that its connection may touch
-//! and no others.
+//! Redis users for own connections, which limit a script to the keys that its connection may touch.
 //!
-//! The text of a script does not show which keys it will touch; Redis asks its ACL at each of
-//! them. Every own connection is logged in as a user of its own. Confined, the user may touch what
-//! the rules allow to the connection's tokens, as far as patterns can express it ([`KeyPatterns`]), and
-//! the keys that a script declares beyond them. Before a command that needs more, and once nothing
-//! is on its way, the user is widened, and confined again before the next script.
+//! The text of a script does not show its keys; Redis checks its ACL at each key access. Every own
+//! connection is logged in as a user of its own. Confined, the user may touch the keys that the
+//! rules give to the connection's tokens, as far as patterns can express it ([`KeyPatterns`]), and
+//! further keys that a script declares. Before a command that needs more, and once nothing is under
+//! way, the user is widened; before the next script it is confined again.
 //!
-//! Redis' ACL finds keys by key specs, and some commands take other keys than their specs find (the
-//! last STORE of GEORADIUS, where the spec has the first). So a confined user may run what
-//! [`CommandTable::script_rules`](super::commands::CommandTable::script_rules) lists and nothing
-//! else: commands whose keys Redis and the guard find alike. What it may do when it is wide is a
-//! selector of its own, which confining takes away.
+//! Redis' ACL finds keys by key specs, and some commands take other keys than their specs give (the
+//! last STORE of GEORADIUS, where the spec has the first). So a confined user may run only the
+//! commands of [`CommandTable::script_rules`](super::commands::CommandTable::script_rules), for
+//! which Redis and the guard find the same keys. The rights of a wide user are a separate selector,
+//! which confining removes.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -30,14 +29,14 @@ mod users;
 pub(super) use keys::{CheckedKeys, Wanted};
 pub(super) use users::{AclUsers, remove, remove_leftovers};
 
-/// What a user that is not confined may do, as a selector. To Redis ROLE and LASTSAVE are
-/// administration, too; they only read.
+/// Rights of a user that is not confined, as a selector. Redis counts ROLE and LASTSAVE as
+/// administration, although they only read.
 const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -swapdb -migrate)";
-/// The same in observe mode, in which clients may administer Redis.
+/// Rights in observe mode, in which clients may administer Redis.
 const WIDE_OBSERVED: &str = "(~* &* +@all -swapdb)";
 
-/// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns have no
-/// "but", so there is one for each byte in which a name can differ.
+/// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns cannot
+/// exclude, so there is one for each byte in which a name can differ.
 const SCRIPT_CHANNELS: [&str; 14] = [
     "&",
     "&[^{]*",
@@ -55,48 +54,48 @@ const SCRIPT_CHANNELS: [&str; 14] = [
     "&{fence[^:]*",
 ];
 
-/// A user. Its name is never used again: a script that waits in Redis' socket when its client
+/// A Redis user. Its name is never used again: a script that waits in Redis' socket when its client
 /// leaves must not find its user widened for another client.
 #[derive(Debug)]
 pub(super) struct AclUser {
     name: String,
     password: String,
-    /// What it may do when it is not confined.
+    /// Rights when it is not confined.
     wide: &'static str,
     scope: RefCell<Scope>,
-    /// What it may touch when it is confined, whatever a script declares.
+    /// Keys when it is confined, whatever a script declares.
     patterns: KeyPatterns,
-    /// What it may run when it is confined.
+    /// Commands when it is confined.
     rules: Arc<[String]>,
-    /// Whether Redis knows these rules already; they stay.
+    /// Redis already has these rules; they stay.
     has_rules: Cell<bool>,
-    /// The id in Redis of the connection that is logged in as this user; 0 before there is one.
+    /// Id in Redis of the connection that is logged in as this user; 0 before there is one.
     pub(super) redis_id: Cell<u64>,
 }
 
 #[derive(Debug)]
 enum Scope {
     All,
-    /// Its patterns, and these keys beyond them.
+    /// Its patterns, and these further keys.
     Confined(CheckedKeys),
     /// A change was sent to Redis and has no reply: it may take effect at any time.
     Unknown,
 }
 
 impl AclUser {
-    /// Its name.
+    /// Returns the name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Logs a connection in as this user.
+    /// Makes the command that logs a connection in as this user.
     pub(super) fn auth(&self) -> Cmd {
         let mut command = redis::cmd("AUTH");
         command.arg(&self.name).arg(&self.password);
         command
     }
 
-    /// Whether a command with these keys can be run as it is; `in_scripts` as in its plan.
+    /// Returns `true` if a command with these keys can be run now; `in_scripts` as in its plan.
     pub(super) fn covers<'k>(
         &self,
         in_scripts: bool,
@@ -111,12 +110,12 @@ impl AclUser {
         }
     }
 
-    /// Whether its patterns cover this key.
+    /// Returns `true` if its patterns cover this key.
     pub(super) fn reaches(&self, (key, access): Wanted<'_>) -> bool {
         self.patterns.cover(key, access == KeyAccess::Write)
     }
 
-    /// `queued`, and the keys of a script that its patterns do not cover.
+    /// Returns `queued`, and the keys of a script that its patterns do not cover.
     pub(super) fn beyond<'k>(
         &self,
         queued: CheckedKeys,
@@ -127,17 +126,17 @@ impl AclUser {
         more
     }
 
-    /// Whether it is confined to its patterns and these keys: no more, so that a script passes or
-    /// fails whatever was sent before it, and no less.
+    /// Returns `true` if it is confined to exactly its patterns and these keys, so that a script's
+    /// success does not depend on earlier commands.
     pub(super) fn is_confined_to(&self, more: &CheckedKeys) -> bool {
         matches!(&*self.scope.borrow(), Scope::Confined(known) if known == more)
     }
 
-    /// Confines it to its patterns and to keys that were checked. Nothing may be on its way that
-    /// needs other keys. A key that was checked for reading can be read only.
+    /// Confines it to its patterns and to checked keys. No command that needs other keys may be
+    /// under way. A key that was checked for reading can only be read.
     ///
     /// # Errors
-    /// The line to be answered, where they cannot be written down, or Redis cannot be used.
+    /// The error line, if the keys cannot be expressed or Redis cannot be used.
     pub(super) async fn confine(
         &self,
         redis: &Shared,
@@ -152,25 +151,25 @@ impl AclUser {
         Ok(())
     }
 
-    /// Lets it run every command on every key again. Nothing may be on its way that was to be
-    /// confined.
+    /// Lets it run every command on every key again. No script that was to be confined may be under
+    /// way.
     ///
     /// # Errors
-    /// Why Redis cannot be used.
+    /// The reason why Redis cannot be used.
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
         command.arg("clearselectors").arg(self.wide);
         self.set(redis, run_id, &command, Scope::All).await
     }
 
-    /// Whether a change of it was sent that may still take effect at any time. Its connection must not be used
-    /// any more: a late one would widen what is confined by then.
+    /// Returns `true` if a change was sent that may still take effect. Its connection must not be
+    /// used again: a late change would widen a confined user.
     pub(super) fn is_scope_unknown(&self) -> bool {
         matches!(*self.scope.borrow(), Scope::Unknown)
     }
 
-    /// Changes the user to `scope` in the very process that the connection was made to; in another
-    /// one it would confine nothing.
+    /// Changes the user to `scope` in the process of its connection; in another process it would
+    /// confine nothing.
     async fn set(
         &self,
         redis: &Shared,
@@ -191,7 +190,7 @@ impl AclUser {
             }
             Ok(_) => Err(changed()),
             Err(error) => {
-                // Redis has not seen it, or has refused it (BUSY).
+                // Redis has not received it, or has refused it (BUSY).
                 if !matches!(error, LinkError::Unknown(_)) {
                     *self.scope.borrow_mut() = before;
                 }
@@ -207,10 +206,10 @@ fn set_user(name: &str) -> Cmd {
     command
 }
 
-/// Adds to ACL SETUSER what confines a user; with `rules` where Redis does not know them yet.
+/// Adds to ACL SETUSER the rules that confine a user; with `rules` if Redis does not have them yet.
 ///
 /// # Errors
-/// As [`CheckedKeys::acl_rules`].
+/// As for [`CheckedKeys::acl_rules`].
 pub(super) fn add_confinement(
     command: &mut Cmd,
     rules: Option<&[String]>,
@@ -221,7 +220,7 @@ pub(super) fn add_confinement(
     if let Some(rules) = rules {
         command.arg("nocommands").arg("resetchannels").arg(rules).arg(&SCRIPT_CHANNELS[..]);
     }
-    // To Redis' ACL it reads; it stores the count in its key, so it counts as a write here.
+    // Redis' ACL counts PFCOUNT as a read; it stores the count in its key, so here it is a write.
     let only_reads = patterns.has_reads() || more.has_reads();
     command.arg(if only_reads { "-pfcount" } else { "+pfcount" });
     command.arg("resetkeys");
@@ -256,6 +255,6 @@ mod tests {
         assert!(covers(b"a", Read) && !covers(b"a", Write) && covers(b"b", Write));
         assert!(!user.covers(false, [(&b"b"[..], Write)].into_iter()), "no script may run it");
         *user.scope.borrow_mut() = Scope::Unknown;
-        assert!(!covers(b"a", Read), "a change without a reply says nothing");
+        assert!(!covers(b"a", Read), "a change without a reply proves nothing");
     }
 }

@@ -1,21 +1,21 @@
-//! What the port counts.
+//! Metrics of the port.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use service_kit::metrics::Metrics;
 
-/// The port's own figures; refusals by the fence are on the guard's account.
+/// Metrics of the port; refusals by the fence are in the guard's account.
 #[derive(Debug, Default)]
 pub(super) struct PortCounters {
-    /// Commands sent on.
+    /// Commands forwarded to Redis.
     pub(super) forwarded: Counter,
-    /// Commands answered with an error by the guard.
+    /// Commands that the guard replied to with an error.
     pub(super) refused: Counter,
-    /// Scripts that touched what their connection may not touch.
+    /// Scripts that touched a key, command or channel that their connection may not touch.
     pub(super) scripts_denied: Counter,
-    /// Commands whose outcome could not be told.
+    /// Commands with an unknown outcome.
     pub(super) unknown: Counter,
-    /// Clients that are connected.
+    /// Connected clients.
     pub(super) clients: Gauge,
 }
 
@@ -25,12 +25,12 @@ impl PortCounters {
         metrics.registry(|registry| {
             registry.register(
                 "redis_port_commands_forwarded",
-                "Commands that the Redis port sent on",
+                "Commands that the Redis port forwarded",
                 counters.forwarded.clone(),
             );
             registry.register(
                 "redis_port_commands_refused",
-                "Commands that the Redis port answered with an error of its own",
+                "Commands that the Redis port refused with an error of its own",
                 counters.refused.clone(),
             );
             registry.register(
@@ -45,7 +45,7 @@ impl PortCounters {
             );
             registry.register(
                 "redis_port_clients",
-                "Clients that are connected to the Redis port",
+                "Clients connected to the Redis port",
                 counters.clients.clone(),
             );
         });

@@ -42,7 +42,7 @@ pub(super) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
     pub(super) in_flight: InFlight,
-    /// Whether a client without a token can do nothing but present one.
+    /// `true` if a client without a token can do nothing but present one.
     pub(super) limits_strangers: bool,
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,
@@ -56,8 +56,9 @@ pub(super) struct Hub {
 /// Most shared connections of a thread; for one more the least recently used one is closed.
 const SHARED_MAX: usize = 1024;
 
-/// One shared connection. Clients that need it while it is being made wait for it, and share a failure:
-/// separate attempts for each of many clients would take for ever with a Redis that does not reply.
+/// One shared connection. Clients that need it while it is being made wait for it, and share a
+/// failure: separate attempts for each of many clients would take for ever with a Redis that does
+/// not reply.
 #[derive(Debug, Default)]
 struct Slot {
     made: Mutex<Option<Rc<Upstream>>>,
@@ -137,8 +138,8 @@ impl Hub {
         made
     }
 
-    /// Returns a connection for one client alone, and prepares another for the next client. One that is
-    /// made now is confined at once if it is `for_script`.
+    /// Returns a connection for one client alone, and prepares another for the next client. One
+    /// that is made now is confined at once if it is `for_script`.
     ///
     /// # Errors
     /// The errors of [`Hub::shared`].
@@ -210,7 +211,8 @@ impl Hub {
         !(self.limits_strangers && profile.tokens.is_empty())
     }
 
-    /// Closes unused connections after a failure, because Redis may have reached its limit of clients.
+    /// Closes unused connections after a failure, because Redis may have reached its limit of
+    /// clients.
     fn make_way(&self, refusal: &Refusal) {
         if matches!(refusal, Refusal::Unavailable(_)) {
             self.retire_all(self.spares.take_all());
@@ -226,8 +228,8 @@ impl Hub {
         ended.into_iter().for_each(|ended| self.port.retire(ended));
     }
 
-    /// Keys that a script may touch on a connection that is registered under these tokens. In observe
-    /// mode, in which none is, all but Fencepost's own keys.
+    /// Keys that a script may touch on a connection that is registered under these tokens. In
+    /// observe mode, in which none is, all but Fencepost's own keys.
     fn key_patterns(&self, tokens: &HeldTokens) -> KeyPatterns {
         let guard = &self.port.guard;
         if guard.observer.mode() == Mode::Observe {
@@ -237,8 +239,8 @@ impl Hub {
         guard.fencing.rules.key_patterns(&locks, guard.fencing.allow_unfenced_reads)
     }
 
-    /// Connects, with one retry if the connection broke while it was registered: a higher token may have
-    /// ended it, and then the retry returns that refusal.
+    /// Connects, with one retry if the connection broke while it was registered: a higher token may
+    /// have ended it, and then the retry returns that refusal.
     async fn prepare(
         &self,
         profile: &ConnectionProfile,

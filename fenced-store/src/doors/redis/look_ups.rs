@@ -1,4 +1,5 @@
-//! Replies to what drivers ask when they connect: the client itself, and a few settings of Redis.
+//! Replies to look-ups of drivers when they connect: the client itself, and a few settings of
+//! Redis.
 
 use std::net::SocketAddr;
 
@@ -9,29 +10,31 @@ use super::refusal::{Refusal, quoted};
 use super::resp::request::Command;
 use super::resp::{Protocol, encode};
 
-/// Settings that drivers and frameworks read, and that tell nothing of other clients.
+/// Settings that drivers and frameworks read, and that reveal nothing of other clients.
 const SETTINGS: [&str; 5] = ["appendonly", "databases", "maxmemory", "maxmemory-policy", "save"];
-/// The user that every client is, as far as it can know.
+/// User name shown to every client.
 pub(super) const USER: &str = "default";
 
-/// A client, as CLIENT INFO shows it.
+/// A client in CLIENT INFO.
 #[derive(Debug)]
 pub(super) struct ClientInfo<'a> {
-    /// The id that HELLO gave.
+    /// Id from HELLO.
     pub(super) id: u64,
     pub(super) name: &'a [u8],
-    /// The client's address, and the guard's.
+    /// Addresses of the client and of the guard.
     pub(super) addresses: [Option<SocketAddr>; 2],
     pub(super) db: i64,
     pub(super) protocol: Protocol,
 }
 
 impl ClientInfo<'_> {
-    /// Redis' line. What only Redis counts is 0.
+    /// Formats the line as Redis does. Figures known only to Redis are 0.
     fn line(&self, command: &str) -> String {
         let [addr, laddr] =
             self.addresses.map(|addr| addr.map_or(String::new(), |a| a.to_string()));
-        let (id, name, db) = (self.id, self.name.escape_ascii(), self.db);
+        let id = self.id;
+        let name = self.name.escape_ascii();
+        let db = self.db;
         let resp = if self.protocol == Protocol::Resp3 { 3 } else { 2 };
         format!(
             "id={id} addr={addr} laddr={laddr} fd=0 name={name} age=0 idle=0 flags=N db={db} sub=0 \
@@ -40,15 +43,15 @@ impl ClientInfo<'_> {
         )
     }
 
-    /// The reply to CLIENT INFO.
+    /// Makes the reply to CLIENT INFO.
     pub(super) fn info(&self) -> String {
         self.line("client|info")
     }
 
-    /// The reply to CLIENT LIST: this client, where the options do not leave it out.
+    /// Makes the reply to CLIENT LIST: this client, unless the options exclude it.
     ///
     /// # Errors
-    /// Redis' line for options that it does not take.
+    /// Redis' line for invalid options.
     pub(super) fn list(&self, command: Command<'_>) -> Result<String, Refusal> {
         let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
         let own = || self.line("client|list");
@@ -76,7 +79,7 @@ impl ClientInfo<'_> {
     }
 }
 
-/// A text, in RESP3 as one that is to be shown as it is.
+/// Encodes a text, in RESP3 as a verbatim string.
 pub(super) fn text(out: &mut BytesMut, text: &str, protocol: Protocol) {
     match protocol {
         Protocol::Resp2 => encode::bulk(out, text.as_bytes()),
@@ -86,10 +89,10 @@ pub(super) fn text(out: &mut BytesMut, text: &str, protocol: Protocol) {
     }
 }
 
-/// The id and the reason of a CLIENT UNBLOCK.
+/// Parses the id and the reason of a CLIENT UNBLOCK.
 ///
 /// # Errors
-/// Redis' line for arguments that it does not take.
+/// Redis' line for invalid arguments.
 pub(super) fn unblock(command: Command<'_>) -> Result<(u64, &'static str), Refusal> {
     let line = |text: &str| Err(Refusal::Line(text.to_owned()));
     let is = |word: &[u8]| command.arg(3).eq_ignore_ascii_case(word);
@@ -111,7 +114,7 @@ pub(super) fn unblock(command: Command<'_>) -> Result<(u64, &'static str), Refus
     }
 }
 
-/// Whether it is a CONFIG GET of settings that every client may read.
+/// Returns `true` for a CONFIG GET of settings that every client may read.
 pub(super) fn offers(command: Command<'_>) -> bool {
     command.iter().skip(2).all(is_offered)
 }
@@ -120,7 +123,7 @@ fn is_offered(name: &[u8]) -> bool {
     SETTINGS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// The CONFIG GET that is sent for a client's.
+/// Makes the CONFIG GET for Redis from a client's.
 ///
 /// # Errors
 /// The refusal of a setting that is not offered.
@@ -141,7 +144,7 @@ pub(super) fn config_get(command: Command<'_>) -> Result<Cmd, Refusal> {
     Ok(get)
 }
 
-/// Redis' reply to that, for the client.
+/// Encodes Redis' reply to it for the client.
 pub(super) fn settings(out: &mut BytesMut, reply: Value, protocol: Protocol) {
     let words: Vec<String> = match reply {
         Value::Map(pairs) => {

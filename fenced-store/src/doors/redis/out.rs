@@ -1,4 +1,4 @@
-//! What waits to be written to a socket.
+//! Bytes to be written to a socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -6,12 +6,12 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::tcp::OwnedWriteHalf;
 
-/// From this size on a piece is kept as it came instead of being copied to its neighbours.
+/// Size from which a piece is kept as a chunk of its own instead of being copied.
 const LARGE: usize = 16 * 1024;
-/// Pieces a system call.
+/// Chunks of one system call.
 const SLICES: usize = 16;
 
-/// Bytes in their order: small ones gathered, large ones as they came.
+/// Bytes in order: small pieces gathered, large ones kept as they are.
 #[derive(Debug, Default)]
 pub(super) struct Out {
     chunks: VecDeque<Bytes>,
@@ -28,13 +28,13 @@ impl Out {
         self.len == 0
     }
 
-    /// Adds a copy.
+    /// Appends a copy.
     pub(super) fn copy(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
         self.len += bytes.len();
     }
 
-    /// Adds the bytes themselves where they are many.
+    /// Appends the bytes themselves if they are large.
     pub(super) fn give(&mut self, bytes: Bytes) {
         if bytes.len() < LARGE {
             return self.copy(&bytes);
@@ -46,15 +46,15 @@ impl Out {
         self.chunks.push_back(bytes);
     }
 
-    /// Whether `len` bytes are better given than copied.
+    /// Returns `true` if `len` bytes are better given than copied.
     pub(super) fn is_large(len: usize) -> bool {
         len >= LARGE
     }
 
-    /// Writes what the socket takes now; `true` when nothing is left.
+    /// Writes as much as the socket accepts now; `true` when nothing is left.
     ///
     /// # Errors
-    /// Of the socket; it is of no use any more.
+    /// The socket's; it must not be used again.
     pub(super) fn write_to(&mut self, socket: &OwnedWriteHalf) -> io::Result<bool> {
         while self.len > 0 {
             let written = if self.chunks.is_empty() {
@@ -95,7 +95,7 @@ impl Out {
             }
         }
         if self.tail.is_empty() {
-            // Makes room at the front usable again, and lets go of an exceptional size.
+            // Reuses room at the front, and releases an exceptional size.
             if self.tail.capacity() > 4 * LARGE {
                 self.tail = BytesMut::new();
             } else {
@@ -117,7 +117,8 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
         let (_read, write) = stream.into_split();
-        let (mut out, mut expected) = (Out::default(), Vec::new());
+        let mut out = Out::default();
+        let mut expected = Vec::new();
         for round in 0..200_u32 {
             let size = if round % 3 == 0 { LARGE + round as usize } else { 100 };
             let piece = vec![round as u8; size];

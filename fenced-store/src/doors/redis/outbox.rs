@@ -1,8 +1,8 @@
 //! Replies to one client, in the order of its commands.
 //!
-//! The reply to a forwarded command is *expected*: it arrives from an upstream connection later. A reply
-//! by the guard itself waits behind the expected replies of earlier commands. A client has commands on
-//! one upstream connection at a time, so replies need no numbers.
+//! The reply to a forwarded command is *expected*: it arrives from an upstream connection later. A
+//! reply by the guard itself waits behind the expected replies of earlier commands. A client has
+//! commands on one upstream connection at a time, so replies need no numbers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -122,7 +122,7 @@ impl Outbox {
         self.in_flight.add(1);
     }
 
-    /// Whether no other client of the thread expects a reply.
+    /// `true` if no other client of the thread expects a reply.
     pub(super) fn is_alone(&self) -> bool {
         self.in_flight.0.get() == self.expected()
     }
@@ -133,7 +133,7 @@ impl Outbox {
         inner.sent - inner.done
     }
 
-    /// Whether no more commands of the client are served until replies are complete and read.
+    /// `true` if no more commands of the client are served until replies are complete and read.
     pub(super) fn is_full(&self) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;
@@ -180,8 +180,8 @@ impl Outbox {
         self.end_wait(inner);
     }
 
-    /// Holds a part of the next expected reply. One that exceeds the budget is dropped: its client has
-    /// received nothing of it, and can receive an error in its place.
+    /// Holds a part of the next expected reply. One that exceeds the budget is dropped: its client
+    /// has received nothing of it, and can receive an error in its place.
     pub(super) fn hold(&self, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.end.is_some() || inner.is_held_lost {
@@ -299,8 +299,8 @@ impl Outbox {
         self.write();
     }
 
-    /// Writes what the socket takes now, for other tasks than the client's, which is woken if something
-    /// is left to write.
+    /// Writes what the socket takes now, for other tasks than the client's, which is woken if
+    /// something is left to write.
     pub(super) fn flush_and_wake(&self) {
         if !self.write() {
             self.wake.notify_one();
@@ -353,7 +353,7 @@ impl OutboxState {
         self.charge.set(self.out.len() + self.local_bytes + self.held.len())
     }
 
-    /// Whether a reply by the guard can be written at once.
+    /// `true` if a reply by the guard can be written at once.
     fn may_write(&self) -> bool {
         self.sent == self.done && !self.is_open
     }

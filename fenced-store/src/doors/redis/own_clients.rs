@@ -1,27 +1,27 @@
-//! Clients that have a connection to Redis of their own, so that CLIENT UNBLOCK finds it by the id that
-//! the guard gave to the client.
+//! Registry of clients with a connection of their own, so that CLIENT UNBLOCK finds it by the id
+//! that the guard gave to the client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tokens::HeldTokens;
 
-/// The connections of all threads, by their clients' ids.
+/// Own connections of all threads, by their clients' ids.
 #[derive(Debug, Default)]
 pub(super) struct OwnClients(Mutex<HashMap<u64, OwnClient>>);
 
 /// A client's own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnClient {
-    /// The tokens that it is registered under.
+    /// Tokens that it is registered under.
     pub(super) tokens: HeldTokens,
-    /// Its id in Redis.
+    /// Client id in Redis.
     pub(super) redis_id: u64,
-    /// The process that this id is of.
+    /// Run id of the process of this client id.
     pub(super) run_id: Option<String>,
 }
 
-/// An entry, which ends with the connection.
+/// An entry, removed on drop.
 #[derive(Debug)]
 pub(super) struct OwnClientEntry {
     clients: Arc<OwnClients>,
@@ -30,14 +30,14 @@ pub(super) struct OwnClientEntry {
 }
 
 impl OwnClients {
-    /// Adds the connection of the client `id`, in place of an earlier one.
+    /// Adds the connection of client `id`, in place of an earlier one.
     pub(super) fn add(self: &Arc<Self>, id: u64, client: OwnClient) -> OwnClientEntry {
         let redis_id = client.redis_id;
         self.all().insert(id, client);
         OwnClientEntry { clients: Arc::clone(self), id, redis_id }
     }
 
-    /// The connection of the client `id`.
+    /// Returns the connection of client `id`.
     pub(super) fn find(&self, id: u64) -> Option<OwnClient> {
         self.all().get(&id).cloned()
     }

@@ -1,5 +1,5 @@
-//! The password of the port as a whole, as Redis' `requirepass`: without it, or a fencing credential, a
-//! client is served nothing.
+//! Password of the port as a whole, like Redis' `requirepass`: without it, or a fencing credential,
+//! a client is served nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,26 +18,27 @@ use super::tokens::HeldTokens;
 use crate::fencing::FencingPolicy;
 use crate::verdict::Fence;
 
-/// How often the file is read.
+/// Interval at which the file is read.
 const READ_EVERY: Duration = Duration::from_millis(500);
-/// The readiness check.
+/// Name of the readiness check.
 const CHECK: &str = "redis-password-file";
 /// Redis' reply to a client that has not logged in.
 const NOAUTH: &str = "NOAUTH Authentication required.";
 /// Redis' reply to HELLO from such a client.
 pub(super) const NOAUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, \
-                                       otherwise the HELLO <proto> AUTH <user> <pass> option can be used to \
-                                       authenticate the client and select the RESP protocol version at the \
-                                       same time";
+                                       otherwise the HELLO <proto> AUTH <user> <pass> option can \
+                                       be used to \
+                                       authenticate the client and select the RESP protocol \
+                                       version at the same time";
 
-/// The password in a file, which is read again when it changes. Clones share it.
+/// Password in a file, which is read again when it changes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct PortPassword {
     file: PathBuf,
     digest: Arc<RwLock<PasswordDigest>>,
 }
 
-/// SHA-256 of a password. It is compared in constant time, and the password itself is not kept.
+/// SHA-256 of a password. It is compared in constant time; the password itself is not kept.
 #[derive(Clone, Copy)]
 struct PasswordDigest([u8; 32]);
 
@@ -48,7 +49,7 @@ impl fmt::Debug for PasswordDigest {
 }
 
 impl PasswordDigest {
-    fn of(text: &[u8]) -> Self {
+    fn from_text(text: &[u8]) -> Self {
         Self(Sha256::digest(text).into())
     }
 
@@ -62,7 +63,7 @@ impl PortPassword {
     /// Reads the file.
     ///
     /// # Errors
-    /// A sentence that begins with the file and does not repeat what is in it.
+    /// A sentence that begins with the file and does not repeat its content.
     pub fn read(file: &Path) -> Result<Self, String> {
         let digest = digest_of(file)?;
         Ok(Self { file: file.to_owned(), digest: Arc::new(RwLock::new(digest)) })
@@ -70,11 +71,11 @@ impl PortPassword {
 
     fn is(&self, text: &[u8]) -> bool {
         let digest = *self.digest.read().unwrap_or_else(PoisonError::into_inner);
-        digest.is(PasswordDigest::of(text))
+        digest.is(PasswordDigest::from_text(text))
     }
 
-    /// Takes over changes of the file until shutdown. While it cannot be used, the password that was
-    /// read last stays in force. Clients that have logged in stay so.
+    /// Applies changes of the file until shutdown. While it cannot be used, the last password stays
+    /// in force. Clients that have logged in stay so.
     pub(super) async fn follow(self, kit: Kit) {
         let shutdown = kit.tasks.shutdown_token();
         kit.health.set(CHECK, Status::Ok);
@@ -93,9 +94,7 @@ impl PortPassword {
                     *self.digest.write().unwrap_or_else(PoisonError::into_inner) = digest;
                     None
                 }
-                Err(reason) => {
-                    Some(format!("{reason}; the password that was read last stays in force"))
-                }
+                Err(reason) => Some(format!("{reason}; the last password stays in force")),
             };
             if found != problem {
                 if let Some(reason) = &found {
@@ -109,23 +108,23 @@ impl PortPassword {
 }
 
 fn digest_of(file: &Path) -> Result<PasswordDigest, String> {
-    Ok(PasswordDigest::of(Password::read(file)?.expose().as_bytes()))
+    Ok(PasswordDigest::from_text(Password::read(file)?.expose().as_bytes()))
 }
 
-/// What a client presents where Redis takes a password.
+/// Credential of a client, for a command that takes a password.
 #[derive(Debug)]
 pub(super) enum Login {
     /// The password of the port.
     Password,
-    /// The tokens of a fencing credential; genuine.
+    /// Tokens of a fencing credential; verified.
     Tokens(Vec<Fence>),
 }
 
 impl Login {
-    /// Reads what a client presents.
+    /// Parses a client's credential.
     ///
     /// # Errors
-    /// Kind of the refusal, and the line to be answered.
+    /// Code of the refusal, and the error line.
     pub(super) fn read(
         text: &[u8],
         policy: &FencingPolicy,
@@ -143,7 +142,7 @@ impl Login {
         })
     }
 
-    /// The tokens to be held from now on.
+    /// Returns the tokens to hold from now on.
     pub(super) fn tokens(self) -> Vec<Fence> {
         match self {
             Self::Password => Vec::new(),
@@ -152,12 +151,12 @@ impl Login {
     }
 }
 
-/// Whether the text was meant to be a credential, so that what is wrong with it can be said.
+/// Returns `true` if the text was meant to be a credential, so that the error can name its fault.
 fn begins_as_credential(text: &[u8]) -> bool {
     text.starts_with(credential::PREFIX.as_bytes()) || text.windows(5).any(|part| part == b"lock=")
 }
 
-/// The refusal of a text that is no credential: most likely it is a password of Redis.
+/// Makes the refusal of a text that is no credential: most likely it is a password of Redis.
 fn no_credential(has_password: bool) -> &'static str {
     match has_password {
         true => {
@@ -167,14 +166,14 @@ fn no_credential(has_password: bool) -> &'static str {
         false => {
             "WRONGTOKEN it is no fencing credential, and this port has no password. If it is the password \
              of Redis: leave it out where keys need no token, or start the guard with \
-             --redis-password-file to keep it; for protected keys acquire the lock and give the \
+             --redis-password-file to keep it; for protected keys acquire the lock and send the \
              fencing_credential of the lease"
         }
     }
 }
 
-/// The refusal of a command from a client that has not logged in; `None` where it may be sent.
-/// AUTH, HELLO and FENCE bring what they need, or are refused where they are carried out.
+/// Returns the refusal of a command from a client that has not logged in; `None` if it may be sent.
+/// AUTH, HELLO and FENCE bring credentials, or are refused later.
 pub(super) fn before_login(command: Command<'_>) -> Option<&'static str> {
     let is = |at: usize, word: &str| command.arg(at).eq_ignore_ascii_case(word.as_bytes());
     let may_be_sent = match is(0, "fence") {
@@ -190,10 +189,10 @@ mod tests {
 
     #[test]
     fn a_password_is_compared_whole() {
-        let digest = PasswordDigest::of(b"hunter2");
-        assert!(digest.is(PasswordDigest::of(b"hunter2")));
+        let digest = PasswordDigest::from_text(b"hunter2");
+        assert!(digest.is(PasswordDigest::from_text(b"hunter2")));
         for other in [&b""[..], b"hunter", b"hunter2 ", b"Hunter2"] {
-            assert!(!digest.is(PasswordDigest::of(other)));
+            assert!(!digest.is(PasswordDigest::from_text(other)));
         }
         let mut close = digest;
         close.0[31] ^= 1;

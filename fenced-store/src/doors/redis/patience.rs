@@ -1,29 +1,29 @@
-//! How long the port waits for a client that is silent.
+//! Time limits of silent clients.
 
 use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-/// Limits on a client's silence.
+/// Time limits of silent clients.
 #[derive(Clone, Copy, Debug)]
 pub struct SilenceLimits {
-    /// How long the rest of a command may take, beside what its size needs at `bytes_per_sec_min`.
+    /// Time for the rest of a command, beside the time for its size at `bytes_per_sec_min`.
     pub command: Duration,
-    /// The rate that a sender of a large command must keep up.
+    /// Minimum rate of a sender of a large command.
     pub bytes_per_sec_min: u32,
-    /// How long a client that presented no token may rest.
+    /// Time that a client without a token may be idle.
     pub stranger: Duration,
-    /// How long any other client may rest; without end where there is none.
+    /// Time that any other client may be idle; `None` for no limit.
     pub idle: Option<Duration>,
 }
 
-/// What a client is waited for.
+/// Input that the port waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// Nothing, or not by the client's fault.
+    /// Nothing, or nothing that the client owes.
     Nothing,
-    /// The rest of a command, of which so many bytes have come.
+    /// The rest of a command, with the number of bytes received.
     Rest(usize),
     /// The next command of a client that has presented no token.
     Introduction,
@@ -32,8 +32,8 @@ pub(super) enum Awaited {
 }
 
 impl SilenceLimits {
-    /// The longest silence; none where the client owes nothing.
-    fn of(&self, awaited: Awaited) -> Option<Duration> {
+    /// Returns the longest silence; `None` if the client owes nothing.
+    fn limit_for(&self, awaited: Awaited) -> Option<Duration> {
         match awaited {
             Awaited::Nothing => None,
             Awaited::Rest(_) => Some(self.command),
@@ -42,14 +42,14 @@ impl SilenceLimits {
         }
     }
 
-    /// Whether enough of a command came within the time for one.
+    /// Returns `true` if enough of a command arrived within the time limit.
     fn is_quick(&self, before: usize, now: usize) -> bool {
         let due = self.command.as_secs_f64() * f64::from(self.bytes_per_sec_min);
         now.saturating_sub(before) as f64 >= due
     }
 }
 
-/// The time that a client has left. Nothing is measured while it is served.
+/// Timer of one client. It does not run while the client is served.
 #[derive(Debug)]
 pub(super) struct Patience {
     limits: SilenceLimits,
@@ -61,18 +61,18 @@ impl Patience {
         Self { limits, timer: None }
     }
 
-    /// The client has sent a whole command.
+    /// Resets the timer: the client has sent a whole command.
     pub(super) fn renew(&mut self) {
         self.timer = None;
     }
 
-    /// Ends with the reason when the client was silent for too long.
+    /// Waits until the client was silent for too long, and returns the reason.
     ///
     /// # Cancel safety
-    /// The time goes on to count.
+    /// The time continues to count.
     pub(super) async fn ends(&mut self, awaited: Awaited) -> String {
         loop {
-            let limit = self.limits.of(awaited);
+            let limit = self.limits.limit_for(awaited);
             let Some(limit) = limit else {
                 self.timer = None;
                 return std::future::pending().await;
@@ -100,13 +100,13 @@ impl Patience {
         match awaited {
             Awaited::Rest(_) => {
                 format!(
-                    "ERR the rest of a command did not come within {ms} ms; nothing of it was done"
+                    "ERR the rest of a command did not arrive within {ms} ms; it was not executed"
                 )
             }
             Awaited::Introduction => {
-                format!("ERR no token was presented, and no command came for {ms} ms")
+                format!("ERR no token was presented, and no command was sent for {ms} ms")
             }
-            Awaited::Nothing | Awaited::Command => format!("ERR no command came for {ms} ms"),
+            Awaited::Nothing | Awaited::Command => format!("ERR no command was sent for {ms} ms"),
         }
     }
 }
@@ -127,10 +127,13 @@ mod tests {
     #[test]
     fn rest_is_limited_for_strangers_alone_unless_it_is_set() {
         let limits = limits();
-        assert_eq!(limits.of(Awaited::Introduction), Some(limits.stranger));
-        assert_eq!((limits.of(Awaited::Command), limits.of(Awaited::Nothing)), (None, None));
+        assert_eq!(limits.limit_for(Awaited::Introduction), Some(limits.stranger));
+        assert_eq!(
+            (limits.limit_for(Awaited::Command), limits.limit_for(Awaited::Nothing)),
+            (None, None)
+        );
         let idle = Some(Duration::from_secs(5));
-        assert_eq!(SilenceLimits { idle, ..limits }.of(Awaited::Command), idle);
+        assert_eq!(SilenceLimits { idle, ..limits }.limit_for(Awaited::Command), idle);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a connection to Redis is set up with.
+//! Profile of a connection to Redis.
 
 use super::resp::Protocol;
 use super::tokens::HeldTokens;
@@ -8,7 +8,7 @@ use super::tokens::HeldTokens;
 pub(super) struct ConnectionProfile {
     /// Tokens that the connection is registered under.
     pub(super) tokens: HeldTokens,
-    /// Database that is selected.
+    /// Selected database.
     pub(super) db: i64,
     pub(super) protocol: Protocol,
 }

@@ -1,40 +1,40 @@
-//! What the port answers where it does not forward, in Redis' own form: a code word, what happened
-//! with the values, and what to do next.
+//! Error replies of the port, in Redis' form: a code word, the event with its values, and the next
+//! step for the client.
 
 use fence_protocol::{LockName, Token};
 
 use crate::verdict::{Fence, Mark};
 
-/// A refusal by the fence, or the reason why a connection cannot be used.
+/// Refusal by the fence, or reason why a connection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The token is below the mark.
     Stale {
-        /// What was presented.
+        /// Presented fence.
         fence: Fence,
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
     /// Another lease owns this very token.
     Collision {
-        /// What was presented.
+        /// Presented fence.
         fence: Fence,
-        /// What it met.
+        /// Mark that refused it.
         mark: Mark,
     },
-    /// Redis cannot be used now; nothing was sent.
+    /// Redis is unreachable or not verified; nothing was sent.
     Unavailable(String),
-    /// What was asked for is not allowed, or not understood; the whole line of the reply.
+    /// The request is not allowed or not understood; the whole line of the reply.
     Line(String),
 }
 
 impl Refusal {
-    /// Whether the token was refused. Marks never fall, so it will be refused every time.
+    /// Returns `true` if the token was refused: marks never fall, so a retry is refused too.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::Collision { .. })
     }
 
-    /// The line for a command that was not sent.
+    /// Returns the line for a command that was not sent.
     pub(crate) fn not_applied(&self) -> String {
         match self {
             Self::Stale { fence, mark } => stale(fence, *mark, NOTHING_CHANGED),
@@ -46,9 +46,9 @@ impl Refusal {
         }
     }
 
-    /// The line for a command that was sent on a connection which broke before its reply.
+    /// Returns the line for a command whose connection broke before its reply.
     pub(crate) fn unknown(&self) -> String {
-        const UNKNOWN: &str = "whether this command was applied is not known, for it was on its \
+        const UNKNOWN: &str = "this command has an unknown outcome: it was on its \
                                way when the hand-over ended the connection";
         match self {
             Self::Stale { fence, mark } => stale(fence, *mark, UNKNOWN),
@@ -71,20 +71,20 @@ fn stale(fence: &Fence, mark: Mark, outcome: &str) -> String {
 fn collision(fence: &Fence, mark: Mark, outcome: &str) -> String {
     format!(
         "COLLISION token {} of lock {} is held by another lease ({}, this one is {}); {outcome}. \
-         The lock server issued one token twice: stop, and look at its lineage",
+         The lock server issued one token twice: stop, and check its lineage",
         fence.presented.token, fence.lock, mark.lease, fence.presented.lease
     )
 }
 
-/// A command went out and its reply did not come.
+/// Makes the line for a command that was sent and got no reply.
 pub(crate) fn unknown(reason: &str) -> String {
     format!(
-        "UNKNOWN the connection to Redis broke ({reason}), and whether this command was applied is \
-         not known. Read before you repeat it"
+        "UNKNOWN the connection to Redis broke ({reason}), and this command has an \
+         unknown outcome. Read before you retry it"
     )
 }
 
-/// A key that needs a token which the connection does not have.
+/// Makes the line for a key whose token the connection does not hold.
 pub(crate) fn no_token<'a>(
     key: &[u8],
     lock: &str,
@@ -99,17 +99,17 @@ pub(crate) fn no_token<'a>(
     )
 }
 
-/// The beginning of a key or a name, for a message.
+/// Returns the beginning of a key or a name, for a message.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(QUOTED_BYTES_MAX)];
     let rest = if shown.len() < bytes.len() { "…" } else { "" };
     format!("{}{rest}", shown.escape_ascii())
 }
 
-/// What of a client's own words is repeated to it, in bytes.
+/// Maximum length of a client's words in an error, in bytes.
 const QUOTED_BYTES_MAX: usize = 256;
 
-/// A key that a rule, or the lack of one, keeps from everybody.
+/// Makes the line for a key that the rules deny to every client.
 pub(crate) fn denied_key(key: &[u8], reason: &str) -> String {
     format!("DENIED key {}: {reason}", quoted(key))
 }
@@ -120,12 +120,12 @@ mod tests {
     use crate::verdict::tests::mark;
 
     #[test]
-    fn a_stale_token_is_told_with_its_values() {
+    fn a_stale_token_is_shown_with_its_values() {
         let fence = Fence { lock: LockName::new("orders/42").unwrap(), presented: mark(33, 1) };
         let refusal = Refusal::Stale { fence, mark: mark(34, 2) };
         let line = refusal.not_applied();
         assert!(line.starts_with("FENCED token 33 is below mark 34 of lock orders/42; nothing"));
-        assert!(refusal.unknown().contains("is not known"));
+        assert!(refusal.unknown().contains("unknown outcome"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! RESP, the protocol that Redis and its clients speak, as a proxy needs it: where a command and a
-//! reply end, which arguments a command has, and the few replies that the guard gives by itself.
+//! RESP, the protocol of Redis and its clients, as a proxy needs it: ends of commands and replies,
+//! arguments of commands, and the few replies of the guard itself.
 //!
-//! Nothing here reads, writes or waits. Commands are understood as Redis understands them or more
-//! strictly, never more loosely: what is accepted is forwarded as it is to a connection that other
-//! clients may share, and there both ends must agree on every boundary.
+//! No I/O and no waiting. Commands are understood as Redis does or more strictly, never more
+//! loosely: they are forwarded unchanged to a connection that other clients may share, where both
+//! ends must agree on every boundary.
 
 pub(crate) mod encode;
 #[cfg(any(test, fuzzing))]
@@ -18,15 +18,15 @@ pub(crate) mod request;
 /// The version of RESP that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
-    /// RESP2, with which every connection begins.
+    /// RESP2, the initial version of every connection.
     Resp2,
     /// RESP3, after `HELLO 3`.
     Resp3,
 }
 
-/// Bytes that are not RESP, or that are above a limit. The connection cannot be read any further.
+/// Bytes that are not RESP, or exceed a limit. The connection cannot be read any further.
 ///
-/// The text is what follows `-ERR ` in the reply, in Redis' own words where Redis has some.
+/// The text follows `-ERR ` in the reply, in Redis' own words if it has any.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProtocolError {
     /// The count behind `*` is not a plain number, or is above the limit of arguments.
@@ -35,21 +35,21 @@ pub(crate) enum ProtocolError {
     /// The length behind `$` is not a plain number, or is by itself above the limit of a command.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    /// An argument does not begin as one.
+    /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", .0.escape_ascii())]
     ExpectedBulk(u8),
-    /// An argument is longer or shorter than it said. Redis would go on in the middle of it.
+    /// An argument is longer or shorter than announced. Redis would continue in the middle of it.
     #[error("Protocol error: expected CRLF after a bulk of {0} bytes")]
     BulkEnd(usize),
-    /// The command as a whole takes more bytes than are allowed.
+    /// The whole command exceeds the limit.
     #[error(
         "Protocol error: a command of at least {bytes} bytes is above the limit of {max} bytes; \
          split it, or raise the guard's limit"
     )]
     CommandTooLarge {
-        /// What the command takes at the least.
+        /// Minimum size of the command, in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit, in bytes.
         max: usize,
     },
     /// More arguments than a client may send before it has presented a token.
@@ -61,25 +61,25 @@ pub(crate) enum ProtocolError {
     /// An inline command has too many words.
     #[error("Protocol error: more than {0} arguments in an inline request")]
     InlineArguments(usize),
-    /// An inline command goes on without an end of line.
+    /// An inline command without an end of line.
     #[error("Protocol error: too big inline request")]
     InlineTooLarge,
     /// A quote of an inline command is not closed, or something touches a closing quote.
     #[error("Protocol error: unbalanced quotes in request")]
     InlineQuotes,
-    /// A zero byte in an inline command, where Redis would never find the end of the line.
+    /// A zero byte in an inline command, in which Redis would never find the end of the line.
     #[error("Protocol error: zero byte in an inline request")]
     InlineZero,
-    /// An HTTP request. Redis hangs up on these, because a browser can be made to send them.
+    /// An HTTP request. Redis closes such connections, because a browser can be made to send them.
     #[error("Protocol error: this is an HTTP request, and this port speaks RESP")]
     Http,
-    /// A reply does not begin with a type that a reply can have.
+    /// A reply does not begin with the type of a reply.
     #[error("Protocol error: unknown type '{}' of a reply", .0.escape_ascii())]
     ReplyType(u8),
     /// The length or count of a reply is not a plain number.
     #[error("Protocol error: invalid length of a reply")]
     ReplyLength,
-    /// A bulk of a reply does not end where it said.
+    /// A bulk of a reply does not end at its length.
     #[error("Protocol error: expected CRLF after a bulk of a reply")]
     ReplyEnd,
 }

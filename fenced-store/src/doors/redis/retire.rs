@@ -1,4 +1,4 @@
-//! Removes what Redis keeps of connections that ended: their registrations and their users.
+//! Removal of ended connections from Redis: their registrations and their users.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::confine;
 use crate::store::redis::Shared;
 use crate::store::redis::preempt::Registration;
 
-/// So many may wait; what is beyond stays in Redis until its lock's mark is raised.
+/// Maximum number that may wait; others stay in Redis until their lock's mark is raised.
 const WAITING: usize = 16 * 1024;
-/// So many are removed together: a batch costs as many ways to Redis and back as one alone.
+/// Maximum number removed together: a batch costs as many round trips as a single one.
 const AT_ONCE: usize = 256;
-/// How often it is tried while Redis is there.
+/// Maximum number of attempts while Redis is reachable.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long the last ones may take once shutdown has begun.
+/// Time limit of the last removals after shutdown has begun.
 const LAST: Duration = Duration::from_secs(2);
 
-/// A connection that ended.
+/// An ended connection.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Where it was registered, if anywhere.
+    /// Its registration, if any.
     pub(super) registration: Option<Registration>,
-    /// The user that was made for it, if any.
+    /// Its own user, if any.
     pub(super) user: Option<String>,
 }
 
@@ -35,20 +35,20 @@ impl Ended {
     }
 }
 
-/// Where connections that ended are handed in, and who looks after them.
+/// Makes the queue of ended connections, and its worker.
 pub(super) fn queue(redis: Arc<Shared>) -> (mpsc::Sender<Ended>, Worker) {
     let (sender, receiver) = mpsc::channel(WAITING);
     (sender, Worker { redis, receiver })
 }
 
-/// Retires connections, all that wait at once.
+/// Worker that removes ended connections in batches.
 pub(super) struct Worker {
     redis: Arc<Shared>,
     receiver: mpsc::Receiver<Ended>,
 }
 
 impl Worker {
-    /// Runs until `stop`, and a little longer for what is left then.
+    /// Runs until `stop`, and a little longer for the rest of the queue.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut ended = Vec::with_capacity(AT_ONCE);
         loop {
@@ -66,7 +66,10 @@ impl Worker {
         let last = async {
             while self.receiver.recv_many(&mut ended, AT_ONCE).await > 0 {
                 if let Err(reason) = self.retire(&ended).await {
-                    tracing::debug!(reason, "something of a connection stays in Redis");
+                    tracing::debug!(
+                        reason,
+                        "registrations or users of ended connections stay in Redis"
+                    );
                 }
                 ended.clear();
             }
@@ -74,15 +77,16 @@ impl Worker {
         let _ = tokio::time::timeout(LAST, last).await;
     }
 
-    /// Tries until it is done, for it is harmless to try, and Redis may be away for a while.
+    /// Retries until it succeeds: the removal is idempotent, and Redis may be unreachable for a
+    /// while.
     async fn insist(&self, ended: &[Ended], stop: &CancellationToken) {
         let mut tries = 0;
         while let Err(reason) = self.retire(ended).await {
-            // Only a Redis that answers and does not do it counts; one that is away will be back.
+            // Only an error of a reachable Redis counts; an unreachable one will return.
             tries += u32::from(self.redis.link.generation() > 0);
             if tries >= TRIES {
-                tracing::warn!(reason, "something of a connection stays in Redis");
-                // One of them may be what keeps the others.
+                tracing::warn!(reason, "registrations or users of ended connections stay in Redis");
+                // One of them may make the whole batch fail.
                 for one in ended {
                     let _ = self.retire(std::slice::from_ref(one)).await;
                 }

@@ -1,4 +1,4 @@
-//! The guard's sentence in place of Redis' error, where Redis refuses what a script does.
+//! The guard's error in place of Redis', when Redis refuses a script's command.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -8,24 +8,24 @@ use std::sync::Arc;
 use super::Port;
 use super::tokens::HeldTokens;
 
-/// So many different scripts of a connection are reported, each once.
+/// Maximum number of scripts of a connection that are reported, each once.
 const REPORTED_MAX: usize = 16;
 
-/// How the errors of Redis 7.0 begin, and of later versions.
+/// Beginnings of the errors of Redis 7.0, and of later versions.
 const OF_REDIS: [&str; 2] =
     ["-ERR The user executing the script can't ", "-NOPERM ACL failure in script: "];
 
-/// The refusals of scripts on one connection.
+/// Refusals of scripts on one connection.
 #[derive(Debug)]
 pub(super) struct ScriptDenials {
     port: Arc<Port>,
-    /// The connection is registered under them.
+    /// Tokens that the connection is registered under.
     tokens: HeldTokens,
-    /// Scripts whose refusal is on the account of the tokens' locks.
+    /// Scripts whose refusal was counted for the tokens' locks.
     reported: RefCell<BTreeSet<String>>,
 }
 
-/// An error by which Redis refused something to the user of a script.
+/// Redis' error for a refused command of a script.
 #[derive(Debug)]
 struct Denial<'r> {
     /// `script SHA-1`, or the name of a function.
@@ -33,7 +33,7 @@ struct Denial<'r> {
     object: Object,
 }
 
-/// The object of a refusal.
+/// Object of a refusal.
 #[derive(Clone, Copy, Debug)]
 enum Object {
     Key,
@@ -42,29 +42,29 @@ enum Object {
 }
 
 impl ScriptDenials {
-    /// For a connection that is registered under these tokens.
+    /// Makes the record for a connection that is registered under these tokens.
     pub(super) fn new(port: Arc<Port>, tokens: HeldTokens) -> Self {
         Self { port, tokens, reported: RefCell::default() }
     }
 
-    /// The line in place of `reply`, where that is Redis' refusal of a key, a command or a channel to
-    /// the user of a script. The refusal is counted, and reported as those of stale tokens are.
+    /// Returns the line in place of `reply`, if that is Redis' refusal of a script's key, command
+    /// or channel. The refusal is counted, and reported like those of stale tokens.
     pub(super) fn in_place_of(&self, reply: &[u8]) -> Option<String> {
-        let denial = Denial::of(reply)?;
+        let denial = Denial::from_reply(reply)?;
         self.port.counters.scripts_denied.inc();
         let mut reported = self.reported.borrow_mut();
         if reported.len() < REPORTED_MAX && reported.insert(denial.script.clone().into_owned()) {
-            self.port.guard.note_denied_script(self.tokens.fences(), &denial.summary());
+            self.port.guard.record_denied_script(self.tokens.fences(), &denial.summary());
         }
         Some(denial.line(&self.tokens))
     }
 }
 
 impl<'r> Denial<'r> {
-    fn of(reply: &'r [u8]) -> Option<Self> {
+    fn from_reply(reply: &'r [u8]) -> Option<Self> {
         let text = std::str::from_utf8(reply).ok()?;
         let why = OF_REDIS.iter().find_map(|begin| text.strip_prefix(begin))?;
-        // Its name stands behind the reason, but for an error that the script replies itself.
+        // The name is behind the reason, except in an error that the script itself replies.
         let named = why.rsplit_once("script: ");
         let name = named.and_then(|(_, rest)| rest.split_once(", on @")).map(|(name, _)| name);
         let why = named.map_or(why, |(why, _)| why);
@@ -77,7 +77,7 @@ impl<'r> Denial<'r> {
         Some(Self { script, object })
     }
 
-    /// The operation that was refused.
+    /// Describes the refused operation.
     fn summary(&self) -> String {
         let Self { script, object } = self;
         match object {
@@ -87,7 +87,7 @@ impl<'r> Denial<'r> {
         }
     }
 
-    /// The reply to a client whose connection is registered under `tokens`.
+    /// Makes the reply to a client whose connection is registered under `tokens`.
     fn line(&self, tokens: &HeldTokens) -> String {
         let summary = self.summary();
         let advice = match self.object {
@@ -103,8 +103,8 @@ impl<'r> Denial<'r> {
                 let held = if held.is_empty() { "no token".to_owned() } else { held.join(", ") };
                 format!(
                     ", with {held}. A key that a script builds needs a rule of a held lock, or an \
-                     @open rule, that covers every name behind a text (PATTERN:**); other keys have \
-                     to be declared in KEYS. Acquire the lock of that key, or declare it"
+                     @open rule, that covers every name behind a text (PATTERN:**); other keys \
+                     have to be declared in KEYS. Acquire the lock of that key, or declare it"
                 )
             }
         };
@@ -123,7 +123,7 @@ mod tests {
     fn line(reply: &str) -> Option<String> {
         let fence = Fence { lock: LockName::new("orders/1").unwrap(), presented: mark(5, 1) };
         let tokens = HeldTokens::default().with(vec![fence]).unwrap();
-        Denial::of(reply.as_bytes()).map(|denial| denial.line(&tokens))
+        Denial::from_reply(reply.as_bytes()).map(|denial| denial.line(&tokens))
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         let key = "-NOPERM ACL failure in script: No permissions to access a key ";
         let named = line(&format!("{key}script: my_channel, on @user_function:1.\r\n")).unwrap();
         assert!(named.contains("script my_channel touched a key"), "{named}");
-        // An error that the script replies itself has no name.
+        // An error that the script itself replies has no name.
         let unnamed = line(&format!("{key}\r\n")).unwrap();
         assert!(unnamed.contains("DENIED a script touched a key"), "{unnamed}");
         assert_eq!(line("-ERR no such key\r\n"), None);

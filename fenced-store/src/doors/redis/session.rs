@@ -2,8 +2,8 @@
 //! FENCE, SELECT, RESET, QUIT and what a client asks about itself).
 //!
 //! The rules stand here once, for every upstream. What depends on the upstream is behind the trait
-//! [`Session`]: a client of one Redis has connections that follow its tokens, protocol and database; a
-//! client of a cluster has none, for each of its commands brings its tokens along.
+//! [`Session`]: a client of one Redis has connections that follow its tokens, protocol and
+//! database; a client of a cluster has none, for each of its commands brings its tokens along.
 
 use std::net::SocketAddr;
 
@@ -31,10 +31,10 @@ pub(super) use look_up::{LookUp, look_up};
 
 /// The error of a client whose bytes do not fit into the memory of all clients.
 pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full \
-                                       (--max-redis-buffer-bytes); nothing of this command was sent. \
-                                       Try again later, or send smaller commands";
+                                       (--max-redis-buffer-bytes); nothing of this command was \
+                                       sent. Try again later, or send smaller commands";
 
-/// Whether the connection of a client is served further.
+/// `true` if the connection of a client is served further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Continue,
@@ -54,7 +54,8 @@ pub(super) struct Identity {
     pub(super) tokens: HeldTokens,
     /// The client has presented a genuine token.
     pub(super) is_known: bool,
-    /// The client has presented the password of the port or a credential, or the port has no password.
+    /// The client has presented the password of the port or a credential, or the port has no
+    /// password.
     pub(super) is_admitted: bool,
     has_password: bool,
     limits_strangers: bool,
@@ -89,7 +90,7 @@ impl Identity {
         self.is_admitted = !self.has_password;
     }
 
-    /// Whether the limits of clients that have not logged in apply.
+    /// `true` if the limits of clients that have not logged in apply.
     pub(super) fn is_stranger(&self) -> bool {
         !self.is_admitted || (!self.is_known && self.limits_strangers)
     }
@@ -113,7 +114,8 @@ impl Identity {
     }
 }
 
-/// A client's session, as far as the commands that the guard answers by itself depend on the upstream.
+/// A client's session, as far as the commands that the guard answers by itself depend on the
+/// upstream.
 pub(super) trait Session {
     fn identity(&self) -> &Identity;
     fn identity_mut(&mut self) -> &mut Identity;

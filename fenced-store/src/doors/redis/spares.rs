@@ -1,10 +1,10 @@
-//! Connections to Redis that are ready before a client needs one of its own.
+//! Connections to Redis that are set up before a client needs one of its own.
 //!
-//! A command such as SUBSCRIBE, MULTI or BLPOP leaves the shared connection, and setting up another
-//! one takes some exchanges with Redis. A command that the same program sends meanwhile elsewhere
-//! would overtake it: the message of a PUBLISH that follows a SUBSCRIBE would be missed. So where
-//! clients of the thread ask for own connections, one is kept ready for each set of tokens in use.
-//! It is registered like every other, and a higher token ends it.
+//! A command such as SUBSCRIBE, MULTI or BLPOP leaves the shared connection, and the set-up of
+//! another one takes some round trips. A command that the same program sends elsewhere meanwhile
+//! would overtake it: the message of a PUBLISH after a SUBSCRIBE would be missed. So while clients
+//! of the thread need own connections, one is kept ready for each set of tokens in use. It is
+//! registered like every other, and a higher token ends it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,35 +16,35 @@ use super::confine::AclUser;
 use super::profile::ConnectionProfile;
 use super::retire::Ended;
 
-/// At most so many a thread; clients beyond that wait for their connection.
+/// Maximum number of spares of a thread; further clients wait for their connection.
 const SPARES_MAX: usize = 256;
-/// A spare that was not taken between so many looks is closed.
-const LOOKS: u32 = 3;
+/// Number of sweeps after which an unused spare is closed.
+const SWEEPS: u32 = 3;
 
-/// A connection that was set up and that nothing reads yet.
+/// A connection that was set up and has no reader yet.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) stream: TcpStream,
     pub(super) user: Option<AclUser>,
-    /// The process that it was made to; known where it is registered.
+    /// Run id of its Redis process; known if it is registered.
     pub(super) run_id: Option<String>,
-    /// What is to be retired after its end.
+    /// Registration and user to be retired after its end.
     pub(super) ended: Ended,
 }
 
 impl Prepared {
-    /// Whether Redis has neither closed it nor sent anything on it.
+    /// Returns `true` if Redis has neither closed it nor sent anything on it.
     fn is_fresh(&self) -> bool {
         let read = self.stream.try_read(&mut [0]);
         matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
-/// The spares of one thread.
+/// Spares of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     ready: RefCell<HashMap<ConnectionProfile, Spare>>,
-    /// Whether clients have asked for own connections lately.
+    /// Clients have needed own connections lately.
     are_wanted: Cell<bool>,
     is_closed: Cell<bool>,
     begun: Cell<u64>,
@@ -56,13 +56,13 @@ enum Spare {
     Ready { connection: Box<Prepared>, looks: u32 },
 }
 
-/// One that is being made, and that nothing else is kept for.
+/// Permission to make one spare; no other is made for its profile meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Making(u64);
 
 impl Spares {
-    /// The spare for clients of this profile, where there is one to the Redis process `run_id` that
-    /// Redis has not closed. An unusable one is given to `retire`.
+    /// Returns the spare for clients of this profile, if one exists that leads to the Redis process
+    /// `run_id` and is open. An unusable one is given to `retire`.
     pub(super) fn take(
         &self,
         profile: &ConnectionProfile,
@@ -83,7 +83,7 @@ impl Spares {
         None
     }
 
-    /// Begins to make one, where it is wanted and there is none.
+    /// Starts making a spare, if one is wanted and missing.
     pub(super) fn begin(&self, profile: &ConnectionProfile) -> Option<Making> {
         let mut ready = self.ready.borrow_mut();
         let begins = self.are_wanted.get()
@@ -98,7 +98,7 @@ impl Spares {
         Some(making)
     }
 
-    /// Keeps what was made. Where it is not wanted any more, what is to be retired.
+    /// Stores a new spare. If it is no longer wanted, returns the parts to be retired.
     #[must_use]
     pub(super) fn keep(
         &self,
@@ -115,7 +115,7 @@ impl Spares {
         }
     }
 
-    /// It could not be made.
+    /// Records that a spare could not be made.
     pub(super) fn forget(&self, profile: &ConnectionProfile, making: Making) {
         let mut ready = self.ready.borrow_mut();
         if ready.get(profile).is_some_and(|spare| spare.is(making)) {
@@ -123,13 +123,13 @@ impl Spares {
         }
     }
 
-    /// Takes out those that nobody took for a while; to be called now and then.
+    /// Removes spares that no client took for a while; called periodically.
     pub(super) fn take_unused(&self) -> Vec<Ended> {
         let mut unused = Vec::new();
         self.ready.borrow_mut().retain(|_, spare| {
             let Spare::Ready { looks, connection } = spare else { return true };
             *looks += 1;
-            let stays = *looks < LOOKS && connection.is_fresh();
+            let stays = *looks < SWEEPS && connection.is_fresh();
             if !stays {
                 unused.push(std::mem::take(&mut connection.ended));
             }
@@ -141,7 +141,7 @@ impl Spares {
         unused
     }
 
-    /// Takes out all; those that are being made are not kept.
+    /// Removes all spares; those being made will not be stored.
     pub(super) fn take_all(&self) -> Vec<Ended> {
         let all = std::mem::take(&mut *self.ready.borrow_mut());
         let ended = all.into_values().filter_map(|spare| match spare {
@@ -151,7 +151,7 @@ impl Spares {
         ended.collect()
     }
 
-    /// As [`Spares::take_all`]; none is made any more.
+    /// Removes all spares, and makes no more.
     pub(super) fn close(&self) -> Vec<Ended> {
         self.is_closed.set(true);
         self.take_all()
@@ -183,9 +183,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_comes_too_late_takes_no_place() {
-        let (spares, profile) = (Spares::default(), profile());
-        assert!(spares.begin(&profile).is_none(), "no client has asked");
+    async fn a_late_spare_is_not_stored() {
+        let spares = Spares::default();
+        let profile = profile();
+        assert!(spares.begin(&profile).is_none(), "no client has needed one");
         assert!(spares.take(&profile, "a", |_| ()).is_none());
         let late = spares.begin(&profile).unwrap();
         assert!(spares.begin(&profile).is_none() && spares.take_all().is_empty());
@@ -202,8 +203,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn none_of_another_process_is_used() {
-        let (spares, profile) = (Spares::default(), profile());
+    async fn a_spare_of_another_process_is_not_used() {
+        let spares = Spares::default();
+        let profile = profile();
         spares.take(&profile, "a", |_| ());
         let making = spares.begin(&profile).unwrap();
         let (connection, _redis) = prepared("one").await;

@@ -6,19 +6,18 @@ use super::resp::ProtocolError;
 use super::resp::request::Begun;
 use crate::service::Guard;
 
-/// Arguments of a command.
+/// Maximum number of arguments of a command.
 const ARGS_MAX: usize = 10;
-/// Bytes of an argument.
+/// Maximum length of an argument, in bytes.
 const ARG_BYTES_MAX: usize = 16 * 1024;
 
-/// Whether clients without a token are limited: where every key needs one, and what has none is
-/// refused.
+/// Returns `true` if clients without a token are limited: every key that is not denied needs one.
 pub(super) fn are_limited(guard: &Guard) -> bool {
     guard.fencing.needs_tokens() && guard.observer.mode() == Mode::Enforce
 }
 
-/// Whether a stranger may send a command that begins so. `FENCE credential COMMAND …` brings its token
-/// along, so its own limits end behind the credential.
+/// Checks the beginning of a client's command. `FENCE credential COMMAND …` has its own token, so
+/// the limits end behind the credential.
 ///
 /// # Errors
 /// The limit that is exceeded.
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
     use crate::doors::redis::resp::request::{RequestLimits, RequestParser};
 
-    /// Of the first bytes of a command, where `good` is the only credential.
+    /// Checks the first bytes of a command; `good` is the only credential.
     fn checked(bytes: &str) -> Result<(), ProtocolError> {
         let mut parser = RequestParser::new(RequestLimits::default());
         parser.parse(bytes.as_bytes()).unwrap();
@@ -55,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_has_the_limits_of_redis() {
+    fn a_client_without_a_token_has_the_limits_of_redis() {
         assert_eq!(checked("*10\r\n$3\r\nDEL\r\n$1"), Ok(()));
         let many = Err(ProtocolError::StrangersArguments);
         assert_eq!(checked("*11\r\n$3\r\nDEL\r\n$1"), many);
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_with_a_token_is_no_strangers() {
+    fn a_command_with_a_token_is_not_limited() {
         assert_eq!(checked("*100\r\n"), Ok(()), "it may begin with FENCE");
         assert_eq!(checked("*100\r\n$5\r\nfence\r\n$4\r\ngoo"), Ok(()));
         let begun = "*100\r\n$5\r\nFENCE\r\n$4\r\ngood\r\n$3\r\nSET\r\n$999999\r\n";

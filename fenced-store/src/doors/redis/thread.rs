@@ -1,4 +1,4 @@
-//! The threads of the port: each accepts clients and has them to itself.
+//! Threads of the port: each accepts clients and serves them alone.
 
 use std::io;
 use std::rc::Rc;
@@ -17,22 +17,22 @@ use super::Port;
 use super::client::Client;
 use super::hub::Hub;
 
-/// How often connections that nobody uses are looked for.
-const LOOK: Duration = Duration::from_secs(20);
-/// How long accepting rests when the process has no file descriptor left.
+/// Interval of the search for unused connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(20);
+/// Pause of accepting when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A port whose address is taken.
+/// A port whose address is bound.
 #[derive(Debug)]
 pub(crate) struct Listening {
     port: Arc<Port>,
     listener: std::net::TcpListener,
 }
 
-/// Takes the address.
+/// Binds the address.
 ///
 /// # Errors
-/// With the address and what to do.
+/// An error with the address and the remedy.
 pub(crate) async fn listen(port: Arc<Port>) -> Result<Listening, BindError> {
     let address = port.settings.listen;
     let listener = listener::bind(address).await?;
@@ -41,25 +41,25 @@ pub(crate) async fn listen(port: Arc<Port>) -> Result<Listening, BindError> {
 }
 
 impl Listening {
-    /// Where it listens.
+    /// Returns the address.
     pub(crate) fn addr(&self) -> Option<std::net::SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Serves clients until shutdown begins, and those that are in the midst of something for
-    /// `drain` more.
+    /// Serves clients until shutdown begins, and those with a command under way for `drain` more.
     pub(crate) async fn serve(self, drain: Duration) {
         let stop = self.port.guard.kit.tasks.shutdown_token();
         let mut ends = Vec::new();
         for number in 0..self.port.settings.threads {
             let (end, ended) = oneshot::channel();
-            let (port, stop) = (Arc::clone(&self.port), stop.clone());
+            let port = Arc::clone(&self.port);
+            let stop = stop.clone();
             let listener = self.listener.try_clone();
             let body = move || {
                 if let Err(error) = listener.and_then(|listener| run(port, listener, stop, drain)) {
                     tracing::error!(%error, "a thread of the Redis port ended");
                 }
-                // Nobody listens any more where the server is gone.
+                // The receiver is gone if the server ended.
                 let _ = end.send(());
             };
             let spawned =
@@ -97,7 +97,7 @@ fn run(
         drop(listener);
         hub.close_spares();
         let all = u32::try_from(connections(&hub)).unwrap_or(u32::MAX);
-        // What is left then is cut.
+        // Remaining clients are disconnected.
         let _ = tokio::time::timeout(drain, clients.acquire_many(all)).await;
         Ok(())
     })
@@ -108,7 +108,7 @@ fn connections(hub: &Hub) -> usize {
     (settings.max_connections / settings.threads).clamp(1, 1 << 20)
 }
 
-/// Accepts for ever; at the limit of clients it waits for one to leave.
+/// Accepts clients until shutdown; at the limit it waits for one to leave.
 async fn accept_all(
     hub: &Rc<Hub>,
     listener: &TcpListener,
@@ -119,7 +119,8 @@ async fn accept_all(
         // The semaphore is never closed.
         let Ok(slot) = Arc::clone(clients).acquire_owned().await else { return };
         let stream = accept(listener).await;
-        let (hub, stop) = (Rc::clone(hub), stop.clone());
+        let hub = Rc::clone(hub);
+        let stop = stop.clone();
         spawn_local(async move {
             hub.port.counters.clients.inc();
             Client::new(Rc::clone(&hub), stream).serve(stop).await;
@@ -146,13 +147,13 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 async fn look_after(hub: &Hub) {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
         hub.close_idle();
     }
 }
 
-/// Probes the connections whenever the guard's own connection to Redis was replaced: what it
-/// ran into may have happened to them too, and shows on a connection only when something is expected.
+/// Probes the connections whenever the guard's own connection to Redis was replaced: the same fault
+/// may have hit them, and a broken connection shows it only when a reply is due.
 async fn follow(hub: &Hub) {
     let mut states = hub.port.redis.link.watch();
     states.mark_unchanged();

@@ -1,7 +1,7 @@
 //! Clients of one thread that hold the same tokens, such as the connections of a pool.
 //!
-//! A pool hands out any of its connections. Once one of them was answered `FENCED`, the others can
-//! only be answered the same, one failed command each, so those that rest are closed with it.
+//! A pool may use any of its connections. Once one of them got `FENCED`, the others would get it
+//! too, one failed command each, so the idle ones are closed with it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::tokens::HeldTokens;
 
-/// The groups of one thread.
+/// Groups of one thread.
 #[derive(Debug, Default)]
 pub(super) struct TokenGroups(RefCell<HashMap<HeldTokens, Weak<TokenGroup>>>);
 
@@ -23,14 +23,14 @@ pub(super) struct TokenGroup {
 }
 
 impl TokenGroups {
-    /// The group of `tokens`, which were just admitted; `None` for a client that holds none.
+    /// Joins the group of `tokens`, which were just admitted; `None` for a client without tokens.
     pub(super) fn join(&self, tokens: &HeldTokens) -> Option<Rc<TokenGroup>> {
         if tokens.is_empty() {
             return None;
         }
         let mut groups = self.0.borrow_mut();
         let known = groups.get(tokens).and_then(Weak::upgrade);
-        // After a loss of marks tokens can be admitted that were refused before.
+        // After a loss of marks, refused tokens can be admitted again.
         if let Some(group) = known.filter(|group| !group.is_refused()) {
             return Some(group);
         }
@@ -39,25 +39,25 @@ impl TokenGroups {
         Some(group)
     }
 
-    /// Removes groups without clients; to be called now and then.
+    /// Removes groups without clients; called periodically.
     pub(super) fn sweep(&self) {
         self.0.borrow_mut().retain(|_, group| group.strong_count() > 0);
     }
 }
 
 impl TokenGroup {
-    /// A client of the group was answered that its tokens are refused.
+    /// Records that a client of the group got a refusal of its tokens.
     pub(super) fn refuse(&self) {
         self.is_refused.set(true);
         self.refused.notify_waiters();
     }
 
-    /// Whether a client of the group was answered that its tokens are refused.
+    /// Returns `true` if a client of the group got a refusal of its tokens.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.get()
     }
 
-    /// Waits until a client of the group is answered that its tokens are refused.
+    /// Waits until a client of the group gets a refusal of its tokens.
     pub(super) async fn refused(&self) {
         self.refused.notified().await;
     }

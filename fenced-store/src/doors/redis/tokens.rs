@@ -1,4 +1,4 @@
-//! The tokens that a connection holds: one a lock.
+//! Tokens that a connection holds: one for each lock.
 
 use bytes::BytesMut;
 use fence_protocol::{Code, LockName, Token, credential};
@@ -8,7 +8,7 @@ use super::resp::encode;
 use crate::fencing::FencingPolicy;
 use crate::verdict::Fence;
 
-/// At most so many locks a connection.
+/// Maximum number of locks for a connection.
 pub(crate) const MAX_TOKENS: usize = 16;
 
 /// The tokens of one connection, in the order of their locks.
@@ -18,18 +18,18 @@ pub(crate) const MAX_TOKENS: usize = 16;
 pub(crate) struct HeldTokens(Vec<Fence>);
 
 impl HeldTokens {
-    /// Reads and verifies a credential: one or several tokens.
+    /// Parses and verifies a credential: one or several tokens.
     ///
     /// # Errors
-    /// The line to be answered.
+    /// The error line.
     pub(crate) fn genuine(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, Refusal> {
         Self::read(text, policy).map_err(|(_, refusal)| refusal)
     }
 
-    /// As [`HeldTokens::genuine`], with the kind of refusal.
+    /// Parses and verifies a credential as [`HeldTokens::genuine`] does.
     ///
     /// # Errors
-    /// Kind, and the line to be answered.
+    /// Code of the refusal, and the error line.
     pub(crate) fn read(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, (Code, Refusal)> {
         let refuse = |code, reason: String| (code, Refusal::Line(format!("WRONGTOKEN {reason}")));
         let wrong = |reason: String| refuse(Code::MalformedToken, reason);
@@ -45,10 +45,10 @@ impl HeldTokens {
             .collect()
     }
 
-    /// The same with `fences`, each in place of another token of its lock.
+    /// Returns the set with `fences`, each in place of an earlier token of its lock.
     ///
     /// # Errors
-    /// The line to be answered, where they would be too many.
+    /// The error line, if there would be too many.
     pub(crate) fn with(&self, fences: Vec<Fence>) -> Result<Self, Refusal> {
         let mut held = self.clone();
         for fence in fences {
@@ -65,12 +65,12 @@ impl HeldTokens {
         Ok(held)
     }
 
-    /// The same without the token of `lock`.
+    /// Returns the set without the token of `lock`.
     pub(crate) fn without(&self, lock: &LockName) -> Self {
         Self(self.0.iter().filter(|fence| fence.lock != *lock).cloned().collect())
     }
 
-    /// Whether a token of this lock is there.
+    /// Returns `true` if it has a token of this lock.
     pub(crate) fn holds(&self, lock: &str) -> bool {
         self.0.iter().any(|fence| fence.lock.as_str() == lock)
     }
@@ -83,7 +83,7 @@ impl HeldTokens {
         &self.0
     }
 
-    /// The reply to `FENCE SHOW`: lock, token and lease of each.
+    /// Encodes the reply to `FENCE SHOW`: lock, token and lease of each.
     pub(crate) fn show(&self, out: &mut BytesMut) {
         encode::array(out, self.0.len());
         for fence in &self.0 {
@@ -94,7 +94,7 @@ impl HeldTokens {
         }
     }
 
-    /// Locks with their tokens, for messages.
+    /// Returns locks and their tokens, for messages.
     pub(crate) fn listed(&self) -> impl Iterator<Item = (&LockName, Token)> {
         self.0.iter().map(|fence| (&fence.lock, fence.presented.token))
     }
@@ -102,14 +102,14 @@ impl HeldTokens {
 
 const HELP: [&str; 6] = [
     "FENCE SET <credential> -- hold a token on this connection, in place of one of the same lock.",
-    "FENCE CLEAR [<lock>] -- hold no token any more, or none of this lock.",
+    "FENCE CLEAR [<lock>] -- drop all tokens, or that of this lock.",
     "FENCE SHOW -- the tokens of this connection: lock, token and lease of each.",
     "FENCE <credential> <command> [<arg> ...] -- hold a token for one command.",
     "FENCE HELP -- this text.",
     "A credential is the fencing_credential, or the fencing_token, that the lock server gave.",
 ];
 
-/// The reply to `FENCE HELP`.
+/// Encodes the reply to `FENCE HELP`.
 pub(crate) fn help(out: &mut BytesMut) {
     encode::array(out, HELP.len());
     HELP.iter().for_each(|line| encode::simple(out, line));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_a_lock_whatever_the_order() {
+    fn one_token_a_lock_in_any_order() {
         let one = HeldTokens::default().with(vec![fence("b", 1), fence("a", 2)]).unwrap();
         let two = HeldTokens::default().with(vec![fence("a", 2), fence("b", 1)]).unwrap();
         assert_eq!(one, two);

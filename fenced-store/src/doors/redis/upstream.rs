@@ -1,8 +1,9 @@
-//! One connection to Redis that carries the commands of one client, or of many with the same tokens.
+//! One connection to Redis that carries the commands of one client, or of many with the same
+//! tokens.
 //!
-//! It was registered under its tokens before it exists here (see [`connect`]), so whatever is sent on
-//! it either takes effect before a higher token is admitted, or never. Commands travel as they came;
-//! replies are cut apart and handed on as they come.
+//! It was registered under its tokens before it exists here (see [`connect`]), so a command on it
+//! takes effect before a higher token is admitted, or never. Commands are sent unchanged; replies
+//! are split and delivered as they arrive.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,61 +31,61 @@ mod reader;
 
 use barrier::Barrier;
 
-/// From so many unsent bytes on clients have to wait before they send more.
+/// Number of unsent bytes at which clients have to wait before they send more.
 const FULL: usize = 4 << 20;
-/// How long Redis may leave a probe unanswered.
+/// Time that Redis may leave a probe without reply.
 const PROBE: Duration = Duration::from_secs(5);
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// A connection that may be used, until it breaks.
+/// A usable connection, until it breaks.
 #[derive(Debug)]
 pub(super) struct Upstream {
     socket: OwnedWriteHalf,
-    state: RefCell<State>,
-    /// Something is to be written, or the connection broke.
+    state: RefCell<UpstreamState>,
+    /// There are bytes to write, or the connection broke.
     work: Notify,
     /// There is room again, or the connection broke.
     pub(super) room: Notify,
     /// The client of an own connection.
     owner: Option<Rc<Outbox>>,
-    /// What Redis' refusals of scripts become, on an own connection.
+    /// Replacements for Redis' refusals of scripts, on an own connection.
     denials: Option<ScriptDenials>,
     /// The connection is to be closed.
     closing: Notify,
-    /// How often something was read.
+    /// Number of reads.
     reads: Cell<u64>,
-    /// How often nobody had used it when it was looked at, in a row.
-    idle_looks: Cell<u32>,
+    /// Number of checks in a row that found the connection unused.
+    idle_checks: Cell<u32>,
 }
 
 #[derive(Debug)]
-struct State {
+struct UpstreamState {
     out: Out,
     charge: FixedCharge,
     waiting: VecDeque<Waiting>,
     broken: Option<Rc<str>>,
     barrier: Barrier,
-    /// Barriers that are waited for.
+    /// Number of awaited barriers.
     barriers: usize,
     /// Redis is in RESP2's subscriber mode, in which every reply is a message.
     subscribed: bool,
 }
 
-impl State {
-    /// Accounts for what waits to be sent. Senders wait where it is too much ([`FULL`]); what they
-    /// hold meanwhile is theirs.
+impl UpstreamState {
+    /// Charges the unsent bytes to the budget. Senders wait while there are too many ([`FULL`]);
+    /// bytes that they hold meanwhile are their own charge.
     fn settle(&mut self) {
         self.charge.set(self.out.len());
     }
 }
 
-/// What is expected next of Redis.
+/// Next thing expected of Redis.
 #[derive(Debug)]
 enum Waiting {
     /// A reply to this client.
     Reply {
         outbox: Rc<Outbox>,
-        /// Answered in place of Redis' own reply.
+        /// Reply in place of Redis' own.
         instead: Option<Instead>,
     },
     /// The end of the replies to a subscription of the owner.
@@ -93,26 +94,26 @@ enum Waiting {
     Probe,
 }
 
-/// What a client is answered in place of Redis' reply.
+/// Reply to a client in place of Redis'.
 #[derive(Clone, Debug)]
 pub(super) enum Instead {
     /// These bytes.
     Reply(Bytes),
     /// Redis' reply to the EXEC of a transaction with scripts, whose errors are replaced.
     Exec,
-    /// What is made of the names in so many replies.
+    /// The reply made from the names in so many replies.
     Names { listing: Listing, replies: u32, protocol: Protocol },
 }
 
-/// The bytes of a command, to be copied or to be given.
+/// Bytes of a command, to be copied or moved.
 pub(super) enum Raw<'a> {
     Copy(&'a [u8]),
     Give(Bytes),
 }
 
 impl Upstream {
-    /// Starts serving a connection that was set up; `owner` where it is one client's own.
-    /// `on_end` runs when it is over, whatever ended it.
+    /// Starts serving a connection that was set up; with `owner` it is one client's own. `on_end`
+    /// runs when it ends, for any reason.
     pub(super) fn start(
         stream: TcpStream,
         (owner, denials): (Option<Rc<Outbox>>, Option<ScriptDenials>),
@@ -122,7 +123,7 @@ impl Upstream {
         let (reader, socket) = stream.into_split();
         let upstream = Rc::new(Self {
             socket,
-            state: RefCell::new(State {
+            state: RefCell::new(UpstreamState {
                 out: Out::default(),
                 charge: FixedCharge::new(budget),
                 waiting: VecDeque::new(),
@@ -137,7 +138,7 @@ impl Upstream {
             denials,
             closing: Notify::new(),
             reads: Cell::new(0),
-            idle_looks: Cell::new(0),
+            idle_checks: Cell::new(0),
         });
         spawn_local(Rc::clone(&upstream).write_loop());
         let served = Rc::clone(&upstream);
@@ -148,8 +149,8 @@ impl Upstream {
         upstream
     }
 
-    /// Sends a command of `outbox`, which leaves with the next [`Upstream::kick`]. Call it only while
-    /// [`Upstream::broken`] is `None`.
+    /// Queues a command of `outbox`, which is sent by the next [`Upstream::kick`]. Callable only
+    /// while [`Upstream::broken`] is `None`.
     pub(super) fn send(&self, outbox: &Rc<Outbox>, raw: Raw<'_>, instead: Option<Instead>) {
         let mut state = self.state.borrow_mut();
         match raw {
@@ -158,20 +159,20 @@ impl Upstream {
         }
         state.settle();
         outbox.expect();
-        self.idle_looks.set(0);
+        self.idle_checks.set(0);
         state.waiting.push_back(Waiting::Reply { outbox: Rc::clone(outbox), instead });
     }
 
-    /// Sends a command of the guard's own, whose short reply is dropped.
+    /// Queues a command of the guard's own, whose short reply is dropped.
     pub(super) fn send_own(&self, bytes: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         state.out.copy(bytes);
         state.waiting.push_back(Waiting::Probe);
     }
 
-    /// As [`Upstream::send`], for a command of the owner whose replies cannot be counted: a
-    /// subscription, or any command in RESP2's subscriber mode. It counts as one that is expected,
-    /// until all of its replies were handed on.
+    /// Queues a command of the owner whose number of replies is unknown: a subscription, or any
+    /// command in RESP2's subscriber mode. It counts as one expected reply until all of its replies
+    /// were delivered.
     pub(super) fn send_to_subscriber(&self, raw: Bytes) {
         let Some(owner) = &self.owner else { return };
         let state = &mut *self.state.borrow_mut();
@@ -183,8 +184,8 @@ impl Upstream {
         state.waiting.push_back(Waiting::Barrier);
     }
 
-    /// Sees to it that what was sent leaves: now where its client `is_alone`; else with what others send
-    /// before the writer's turn comes, so that Redis is woken once for what all clients of a turn sent.
+    /// Sends the queued commands: at once if the client `is_alone`; otherwise with those of other
+    /// clients when it is the writer's turn, so that Redis is woken once for all clients of a turn.
     pub(super) fn kick(&self, is_alone: bool) {
         let state = &mut *self.state.borrow_mut();
         if state.out.is_empty() || state.broken.is_some() {
@@ -196,54 +197,56 @@ impl Upstream {
         state.settle();
     }
 
-    /// Whether the owner is in RESP2's subscriber mode, or may be: a subscription is on its way.
+    /// Returns `true` if the owner is in RESP2's subscriber mode, or may be: a subscription is
+    /// under way.
     pub(super) fn is_subscribed(&self) -> bool {
         let state = self.state.borrow();
         state.subscribed || state.barriers > 0
     }
 
-    /// Whether it is one client's own.
+    /// Returns `true` if it is one client's own.
     pub(super) fn is_own(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Why it broke, where it did.
+    /// Returns the reason why it broke, if it did.
     pub(super) fn broken(&self) -> Option<Rc<str>> {
         self.state.borrow().broken.clone()
     }
 
-    /// Whether it broke.
+    /// Returns `true` if it broke.
     pub(super) fn is_broken(&self) -> bool {
         self.state.borrow().broken.is_some()
     }
 
-    /// Whether nobody waits for a reply on it.
+    /// Returns `true` if no client waits for a reply on it.
     pub(super) fn is_at_rest(&self) -> bool {
         self.state.borrow().waiting.is_empty()
     }
 
-    /// Whether nobody has used it since the look before the last; this is a look.
+    /// Returns `true` if it was not used since the check before the last; this call is a check.
     pub(super) fn is_idle(&self) -> bool {
-        let looks = self.idle_looks.get() + 1;
-        self.idle_looks.set(looks);
-        looks > 2 && self.state.borrow().waiting.is_empty()
+        let checks = self.idle_checks.get() + 1;
+        self.idle_checks.set(checks);
+        checks > 2 && self.state.borrow().waiting.is_empty()
     }
 
-    /// Whether senders have to wait for [`Upstream::room`].
+    /// Returns `true` if senders have to wait for [`Upstream::room`].
     pub(super) fn is_full(&self) -> bool {
         let state = self.state.borrow();
         state.out.len() > FULL && state.broken.is_none()
     }
 
-    /// Ends a shared connection unless Redis sends something on it in time. For one on which replies
-    /// come at once: nothing that blocks is sent on shared connections.
+    /// Closes a shared connection unless Redis sends something on it in time. Shared connections
+    /// reply at once: no blocking command is sent on them.
     pub(super) fn probe(self: &Rc<Self>) {
         if self.is_broken() {
             return;
         }
         self.send_own(PING);
         self.work.notify_one();
-        let (upstream, reads) = (Rc::clone(self), self.reads.get());
+        let upstream = Rc::clone(self);
+        let reads = self.reads.get();
         spawn_local(async move {
             tokio::time::sleep(PROBE).await;
             if upstream.reads.get() == reads {
@@ -253,8 +256,8 @@ impl Upstream {
         });
     }
 
-    /// Ends the connection. From now on it counts as broken, so that nobody sends on it any more,
-    /// and nothing that still comes is handed on.
+    /// Closes the connection. From now on it counts as broken: nothing more is sent on it or
+    /// delivered from it.
     pub(super) fn close(&self) {
         self.close_for("closed");
     }
@@ -299,12 +302,12 @@ impl Upstream {
                 };
                 match written {
                     Ok(true) => break,
-                    // An error shows in the write that follows; a break wakes it too.
+                    // An error shows in the next write; a break wakes this too.
                     Ok(false) => tokio::select! {
                         _ = self.socket.writable() => {}
                         () = self.work.notified() => {}
                     },
-                    // The reader hears of it too, and by then has every reply that still came.
+                    // The reader notices too, after it has read every last reply.
                     Err(_) => return,
                 }
                 if !self.is_full() {

@@ -1,4 +1,4 @@
-//! The ways in which the name of a lock is split among the captures of a rule's target.
+//! Ways to split the name of a lock among the captures of a rule's target.
 
 use std::cell::Cell;
 
@@ -6,13 +6,13 @@ use fence_protocol::LockName;
 
 use super::super::target::Part;
 
-/// The most ways for one lock and rule.
+/// Maximum number of ways for one lock and rule.
 const SPLITS_MAX: usize = 64;
-/// The most steps in search of ways for one connection; what is found later becomes no pattern.
+/// Maximum number of search steps for one connection; ways found later become no pattern.
 pub(super) const STEPS_MAX: usize = 32 * 1024;
 
-/// Every way to give the `captures` of a rule texts that make `name` of `parts`: for each capture its
-/// text, where it is part of the target.
+/// Finds every way to give the `captures` of a rule texts that make `name` of `parts`: each
+/// capture's text, if it is part of the target.
 pub(super) fn splits<'l>(
     parts: &[Part],
     name: &'l str,
@@ -20,7 +20,7 @@ pub(super) fn splits<'l>(
     steps_left: &Cell<usize>,
 ) -> Vec<Vec<Option<&'l str>>> {
     let mut search = Search { bound: vec![None; captures], found: Vec::new(), steps_left };
-    search.of(parts, name);
+    search.search(parts, name);
     search.found
 }
 
@@ -31,7 +31,7 @@ struct Search<'l, 's> {
 }
 
 impl<'l> Search<'l, '_> {
-    fn of(&mut self, parts: &[Part], name: &'l str) {
+    fn search(&mut self, parts: &[Part], name: &'l str) {
         if self.steps_left.get() == 0 || self.found.len() >= SPLITS_MAX {
             return;
         }
@@ -45,13 +45,13 @@ impl<'l> Search<'l, '_> {
         match part {
             Part::Text(text) => {
                 if let Some(rest) = name.strip_prefix(text.as_str()) {
-                    self.of(parts, rest);
+                    self.search(parts, rest);
                 }
             }
             Part::Capture(index) => match self.bound.get(*index).copied().flatten() {
                 Some(text) => {
                     if let Some(rest) = name.strip_prefix(text) {
-                        self.of(parts, rest);
+                        self.search(parts, rest);
                     }
                 }
                 None => self.bind(*index, parts, name),
@@ -65,7 +65,7 @@ impl<'l> Search<'l, '_> {
             let Some((text, rest)) = name.split_at_checked(end) else { continue };
             if LockName::is_valid(text.as_bytes()) {
                 self.bound[index] = Some(text);
-                self.of(parts, rest);
+                self.search(parts, rest);
                 self.bound[index] = None;
             }
         }

@@ -1,4 +1,4 @@
-//! Patterns against the rules that they are made from.
+//! Key patterns, compared with the rules that they are made from.
 
 use proptest::prelude::*;
 
@@ -13,9 +13,10 @@ fn globs(patterns: &KeyPatterns) -> Vec<String> {
     patterns.acl_rules().map(|rule| String::from_utf8(rule).unwrap()).collect()
 }
 
-/// The match of Redis (stringmatchlen), written a second time.
+/// Matches as Redis does (stringmatchlen), as a second implementation.
 fn redis_matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut pattern, mut text) = (pattern, text);
+    let mut pattern = pattern;
+    let mut text = text;
     while let (Some(&sign), Some(&byte)) = (pattern.first(), text.first()) {
         match sign {
             b'*' => {
@@ -48,7 +49,7 @@ fn redis_matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern.is_empty() && text.is_empty()
 }
 
-/// What comes behind a class that has this byte.
+/// Returns the pattern behind a class that contains this byte.
 fn class(mut class: &[u8], byte: u8) -> Option<&[u8]> {
     let is_not = class.first() == Some(&b'^');
     class = &class[usize::from(is_not)..];
@@ -73,7 +74,7 @@ fn class(mut class: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Whether a connection may write, and whether it may read `key`, by the rules alone.
+/// Decides by the rules alone if a connection may write and may read `key`.
 fn allowed(rules: &Rules, locks: &[&str], unfenced_reads: bool, key: &[u8]) -> (bool, bool) {
     let mut scratch = String::new();
     let Ok(resolved) = rules.resolve(key, &mut scratch) else { return (false, false) };
@@ -161,17 +162,18 @@ fn many_rules_make_few_patterns() {
     assert!(!patterns.cover(b"long-prefix-7-of-a-rule:y:a", false));
 }
 
-/// A name that ends otherwise than the rule wants has as many splits as bytes to the fourth power.
+/// A name that does not end as the rule requires has n^4 splits, for n bytes.
 #[test]
 fn splitting_a_name_is_bounded() {
     let rule: Rule = "p:{a}:{b}:{c}:{d}:**={a}{b}{c}{d}/z".parse().unwrap();
-    let (name, steps_left) = ("y".repeat(256), &Cell::new(STEPS_MAX));
+    let name = "y".repeat(256);
+    let steps_left = &Cell::new(STEPS_MAX);
     let locks = &[name.as_str()][..];
     let holder = Holder { locks, purpose: Purpose::Write, unfenced_reads: false, steps_left };
     assert!(rule.regions(holder).is_empty() && steps_left.get() == 0);
 }
 
-/// A rule over few bytes, so that rules and keys meet often.
+/// Generates a rule over few bytes, so that rules and keys meet often.
 fn rule() -> impl Strategy<Value = String> {
     let segment = prop::sample::select(
         &[
@@ -203,7 +205,7 @@ fn rule() -> impl Strategy<Value = String> {
     })
 }
 
-/// Texts that are often behind a pattern's beginning.
+/// Generates texts that are often behind a pattern's beginning.
 fn filling() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         "[ab:/{}]{0,4}".prop_map(String::into_bytes),
@@ -215,7 +217,8 @@ fn filling() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// What Redis would allow by the patterns, the rules allow, and nothing of Fencepost's own.
+    /// The rules allow every key that the patterns allow in Redis, and none of these is Fencepost's
+    /// own.
     #[test]
     fn patterns_allow_nothing_that_the_rules_refuse(
         texts in prop::collection::vec(rule(), 0..5),
@@ -245,7 +248,8 @@ proptest! {
                     glob.strip_prefix(sign).is_some_and(|glob| redis_matches(glob, &key))
                 })
             };
-            let (writes, reads) = (matched(b"~"), matched(b"~") || matched(b"%R~"));
+            let writes = matched(b"~");
+            let reads = writes || matched(b"%R~");
             prop_assert_eq!(patterns.cover(&key, true), writes, "{:?}", key);
             prop_assert_eq!(patterns.cover(&key, false), reads, "{:?}", key);
             prop_assert!(!(reads && key.starts_with(OWN_NAMES)), "{:?}", key);

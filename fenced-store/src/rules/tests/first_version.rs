@@ -1,5 +1,5 @@
-//! Rules as they were while keys had slashes alone: the oracle for what rules without a colon mean.
-//! The code is that of the first version; only what surrounds it is new.
+//! The first version of the rules, for keys with slashes alone: the oracle for rules without a
+//! colon. Its code is unchanged.
 
 use fence_protocol::{Invalid, LockName};
 
@@ -17,7 +17,7 @@ impl Rule {
         Ok(Self { pattern, target })
     }
 
-    /// The lock of `key`, `None` for @open, where the rule matches.
+    /// Returns the lock of `key`, `None` for @open, if the rule matches.
     pub(super) fn protection(&self, key: &str) -> Option<Result<Option<LockName>, Invalid>> {
         self.pattern.matches(key).map(|captures| self.target.fill(&captures))
     }
@@ -92,7 +92,7 @@ fn parts(text: &str) -> Result<Vec<Part>, String> {
 #[derive(Clone, Debug)]
 struct Pattern {
     segments: Vec<Segment>,
-    /// Ends in `**`: any rest matches, also none.
+    /// Ends in `**`: any rest matches, also an empty one.
     open_ended: bool,
 }
 
@@ -103,12 +103,12 @@ enum Segment {
     Capture(String),
 }
 
-/// What the named segments of a pattern caught.
+/// Texts caught by the named segments of a pattern.
 #[derive(Debug)]
 struct Captures<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Captures<'a> {
-    /// What `name` caught; empty for a name that the pattern does not have (which
+    /// Returns the text caught by `name`; empty for a name that the pattern does not have (which
     /// [`Pattern::captures`] has ruled out, and which makes no valid lock name).
     fn get(&self, name: &str) -> &'a str {
         self.0.iter().find_map(|(known, value)| (*known == name).then_some(*value)).unwrap_or("")
@@ -138,12 +138,12 @@ impl Pattern {
         Ok(pattern)
     }
 
-    /// Whether the pattern has `{name}`.
+    /// Returns `true` if the pattern has `{name}`.
     fn captures(&self, name: &str) -> bool {
         self.segments.iter().any(|s| matches!(s, Segment::Capture(known) if known == name))
     }
 
-    /// What it catches in `key`; `None` where it does not match.
+    /// Returns the caught text of `key`; `None` if it does not match.
     fn matches<'a>(&'a self, key: &'a str) -> Option<Captures<'a>> {
         let mut captures = Vec::new();
         let mut rest = key.split('/');

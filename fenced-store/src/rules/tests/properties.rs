@@ -1,4 +1,4 @@
-//! For rules and keys that nobody thought of.
+//! Properties of rules and keys, on random ones.
 
 use proptest::prelude::*;
 
@@ -24,8 +24,8 @@ fn first_version_rule() -> impl Strategy<Value = String> {
     )
 }
 
-/// A pattern of this version with what its segments are made of, and a key that is near to it:
-/// wildcards are filled with bytes of all kinds, and then a byte may be changed, added or cut off.
+/// A pattern, and a key near to it: wildcards are filled with bytes of all kinds, and then a byte
+/// may be changed, added or cut off.
 fn pattern_and_key() -> impl Strategy<Value = (String, Vec<u8>)> {
     let separator = prop::sample::select(&["/", ":", ":", "::"][..]);
     let wild = prop::sample::select(&["", "*", "{n}"][..]);
@@ -39,7 +39,8 @@ fn pattern_and_key() -> impl Strategy<Value = (String, Vec<u8>)> {
     let change = (0..4u8, any::<prop::sample::Index>(), any::<u8>());
     (prop::collection::vec(segment, 1..4), prop::bool::ANY, change).prop_map(
         |(segments, open_ended, (change, at, byte))| {
-            let (mut pattern, mut key) = (String::new(), Vec::new());
+            let mut pattern = String::new();
+            let mut key = Vec::new();
             let count = segments.len();
             for (index, (before, wild, after, filling, separator)) in
                 segments.into_iter().enumerate()
@@ -73,7 +74,7 @@ fn pattern_and_key() -> impl Strategy<Value = (String, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Rules that have no colon in their pattern mean what they always meant.
+    /// Rules without a colon in their pattern keep the meaning of the first version.
     #[test]
     fn slashes_mean_what_they_did(
         texts in prop::collection::vec(first_version_rule(), 1..4),
@@ -98,7 +99,7 @@ proptest! {
         prop_assert_eq!(word(&rules, &key).map_err(|_| ()), expected, "{:?}", texts);
     }
 
-    /// What the first version took as a rule without a colon or a new word is one still.
+    /// A rule of the first version, without a colon or a new word, is still one.
     #[test]
     fn a_rule_of_the_first_version_is_one_now(text in "[ab*{}x/.-]{1,6}(/\\*\\*)?=[ab{}x/@.]{1,5}") {
         if first_version::Rule::parse(&text).is_ok() {
@@ -106,11 +107,11 @@ proptest! {
         }
     }
 
-    /// The matcher against the documentation, as another program reads it.
+    /// The matcher agrees with the documentation's second implementation.
     #[test]
     fn matches_what_the_documentation_says((pattern, key) in pattern_and_key()) {
         let Ok(rule) = format!("{pattern}=@open").parse::<Rule>() else {
-            // Only what slashes forbid: an empty segment between them.
+            // Only an empty segment between slashes is forbidden.
             let forbidden = pattern.starts_with('/') || pattern.contains("//")
                 || pattern.contains("/**/") || pattern.ends_with('/') || pattern.is_empty();
             prop_assert!(forbidden, "{}", pattern);
@@ -128,8 +129,8 @@ proptest! {
         }
     }
 
-    /// A key is open only by a rule that matches it and says so, or by the default; one that was
-    /// caught unsoundly is refused, whatever comes after.
+    /// A key is open only by a rule that matches and says so, or by the default; a key whose caught
+    /// text is unsound is refused, whatever comes after.
     #[test]
     fn nothing_is_open_by_accident(
         (pattern, key) in pattern_and_key(),
@@ -155,7 +156,9 @@ proptest! {
                     DefaultRule::Open => prop_assert_eq!(word.unwrap(), "@open"),
                     DefaultRule::Deny => prop_assert_eq!(word.unwrap(), "@deny"),
                     DefaultRule::Fenced => match std::str::from_utf8(&key) {
-                        Ok(key) if LockName::new(key).is_ok() => prop_assert_eq!(word.unwrap(), key),
+                        Ok(key) if LockName::new(key).is_ok() => {
+                            prop_assert_eq!(word.unwrap(), key);
+                        }
                         _ => prop_assert!(word.is_err()),
                     },
                 }
@@ -163,7 +166,7 @@ proptest! {
         }
     }
 
-    /// A lock that is made from a key is a lock, made as the rule says.
+    /// A lock made from a key is a lock name, made as the rule says.
     #[test]
     fn what_is_made_is_a_lock((pattern, key) in pattern_and_key()) {
         let Ok(rule) = format!("{pattern}=l/{{n0}}.").parse::<Rule>() else { return Ok(()) };

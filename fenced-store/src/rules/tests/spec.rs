@@ -1,9 +1,9 @@
-//! What the rules' documentation says, a second time: it cuts pattern and key into segments, where
-//! the real matcher compares runs of bytes.
+//! A second implementation of the rules' documentation: it cuts pattern and key into segments,
+//! while the real matcher compares runs of bytes.
 
 use fence_protocol::LockName;
 
-/// Segments, each with the separator behind it.
+/// Cuts into segments, each with the separator behind it.
 fn cut(text: &[u8], separators: &[u8]) -> Vec<(Vec<u8>, Option<u8>)> {
     let mut segments = vec![(Vec::new(), None)];
     for byte in text {
@@ -22,7 +22,7 @@ fn literal(text: &[u8]) -> Vec<u8> {
     percent_encoding::percent_decode(text).collect()
 }
 
-/// The wildcard of a segment: what is before, its name (empty for `*`), what is behind.
+/// Splits a segment at its wildcard: text before, name (empty for `*`), text behind.
 fn wildcard(segment: &[u8]) -> Option<(Vec<u8>, String, Vec<u8>)> {
     let text = String::from_utf8(segment.to_vec()).unwrap();
     if let Some((before, after)) = text.split_once('*') {
@@ -33,7 +33,7 @@ fn wildcard(segment: &[u8]) -> Option<(Vec<u8>, String, Vec<u8>)> {
     Some((literal(before.as_bytes()), name.to_owned(), literal(after.as_bytes())))
 }
 
-/// What `pattern` (one that is valid, and has no escaped separator) catches in `key`, by name.
+/// Returns the text that a valid `pattern` without escaped separators catches in `key`, by name.
 pub(super) fn caught(pattern: &str, key: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     if pattern == "**" {
         return Some(Vec::new());
@@ -70,7 +70,7 @@ pub(super) fn caught(pattern: &str, key: &[u8]) -> Option<Vec<(String, Vec<u8>)>
     Some(all)
 }
 
-/// Whether every name that was caught can be part of a lock.
+/// Returns `true` if every caught text can be part of a lock.
 pub(super) fn is_sound(caught: &[(String, Vec<u8>)]) -> bool {
     caught
         .iter()

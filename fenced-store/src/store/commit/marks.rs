@@ -1,4 +1,4 @@
-//! The table of marks; the objects' file and the lanes' journal both have one.
+//! Table of marks, in the objects' file and in the lanes' journal.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::verdict::Mark;
 /// Lock → (token, lease). Rows are never removed (invariant G4).
 pub(crate) const MARKS: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("marks");
 
-/// The mark of `lock`.
+/// Returns the mark of `lock`.
 pub(crate) fn get(
     marks: &impl ReadableTable<&'static str, (u64, &'static str)>,
     lock: &LockName,
@@ -23,36 +23,37 @@ pub(crate) fn get(
     parse(row.value()).map(Some)
 }
 
-/// Writes the mark of `lock`, which must not fall; that it does not is checked here once more, on
-/// a path that does not depend on who decided.
+/// Writes the mark of `lock`. A lower mark is an error: a second check, independent of the one that
+/// decided.
 pub(crate) fn set(
     marks: &mut Table<'_, &'static str, (u64, &'static str)>,
     lock: &LockName,
     mark: Mark,
 ) -> Result<(), Cause> {
     if let Some(before) = get(marks, lock)?.filter(|before| before.token >= mark.token) {
-        let (before, mark) = (before.token, mark.token);
+        let before = before.token;
+        let mark = mark.token;
         return Err(format!("refusing to lower the mark of {lock} from {before} to {mark}").into());
     }
     marks.insert(lock.as_str(), (mark.token.get(), mark.lease.to_string().as_str()))?;
     Ok(())
 }
 
-/// A mark as it was stored. One that cannot be read is damage: nothing may be admitted then.
+/// Parses a stored mark. One that cannot be parsed is damage: nothing may be admitted then.
 fn parse((token, lease): (u64, &str)) -> Result<Mark, Cause> {
     Ok(Mark { token: Token::new(token)?, lease: lease.parse()? })
 }
 
-/// The highest mark of a file, kept in memory: read once, raised with every mark from then on. Cheap
-/// to clone; all clones are the same.
+/// Highest mark of a file, in memory: read once, raised with every mark from then on. All clones
+/// share it.
 ///
-/// It may be above what is in the file, where a commit failed: for whoever has to be above every
-/// mark that is no harm.
+/// It may be above the file's highest after a failed commit, which is harmless: callers need a
+/// number that no mark exceeds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Highest(Arc<AtomicU64>);
 
 impl Highest {
-    /// Reads every mark that is there.
+    /// Reads all stored marks.
     pub(crate) fn read(&self, transaction: &WriteTransaction) -> Result<(), Cause> {
         for row in transaction.open_table(MARKS)?.iter()? {
             self.0.fetch_max(row?.1.value().0, Ordering::Relaxed);
@@ -60,18 +61,18 @@ impl Highest {
         Ok(())
     }
 
-    /// A mark was raised to this.
-    pub(crate) fn note(&self, token: Token) {
+    /// Records a raised mark.
+    pub(crate) fn record(&self, token: Token) {
         self.0.fetch_max(token.get(), Ordering::Relaxed);
     }
 
-    /// The highest; `None` where there is no mark.
+    /// Returns the highest mark; `None` if there is none.
     pub(crate) fn get(&self) -> Option<Token> {
         Token::new(self.0.load(Ordering::Relaxed)).ok()
     }
 }
 
-/// A page of marks.
+/// Returns a page of marks.
 pub(crate) fn list(snapshot: &ReadTransaction, query: &FenceQuery) -> Result<FenceList, Cause> {
     let marks = snapshot.open_table(MARKS)?;
     let from = match &query.after {

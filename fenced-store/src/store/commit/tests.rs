@@ -1,4 +1,4 @@
-//! Group commit over a disk that works, and over one that fails.
+//! Group commit over a working and over a failing disk.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -65,7 +65,8 @@ async fn insert(file: &Committer, number: u64) -> Result<u64, StoreError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_together_is_committed_together() {
-    let (disk, tasks) = (Disk::default(), Tasks::new());
+    let disk = Disk::default();
+    let tasks = Tasks::new();
     let file = Arc::new(committer(&disk, &Health::new()));
     let busy = disk.busy.clone();
     let before = disk.syncs.load(Ordering::SeqCst);
@@ -98,14 +99,15 @@ async fn nothing_is_answered_before_it_is_durable() {
 
 #[tokio::test]
 async fn a_failed_commit_is_unknown_and_everything_after_it_is_refused() {
-    let (disk, health) = (Disk::default(), Health::new());
+    let disk = Disk::default();
+    let health = Health::new();
     let file = committer(&disk, &health);
     assert_eq!(insert(&file, 1).await, Ok(1));
     assert!(health.is_ready());
     disk.fails.store(true, Ordering::SeqCst);
     assert!(matches!(insert(&file, 2).await, Err(StoreError::Unknown(_))));
     assert!(!health.is_ready());
-    // A disk that seems to have recovered is not believed.
+    // A disk that seems to have recovered is not used again.
     disk.fails.store(false, Ordering::SeqCst);
     assert!(matches!(insert(&file, 3).await, Err(StoreError::Unavailable(_))));
     let read = file.read(|_| Ok(())).await;
@@ -114,21 +116,23 @@ async fn a_failed_commit_is_unknown_and_everything_after_it_is_refused() {
 
 #[tokio::test]
 async fn a_job_that_fails_takes_its_transaction_with_it() {
-    let (disk, health) = (Disk::default(), Health::new());
+    let disk = Disk::default();
+    let health = Health::new();
     let file = committer(&disk, &health);
     let failed = file.submit(8, |transaction| {
         transaction.open_table(NUMBERS)?.insert(7, 7)?;
         Err::<Done<()>, Cause>("no".into())
     });
     assert!(matches!(failed.await, Err(StoreError::Unavailable(_))));
-    assert!(!health.is_ready(), "the file is not used any more");
+    assert!(!health.is_ready(), "the file is not used again");
     let snapshot = redb::ReadableDatabase::begin_read(&*file.database).unwrap();
     assert_eq!(snapshot.open_table(NUMBERS).unwrap().iter().unwrap().count(), 0);
 }
 
 #[tokio::test]
 async fn a_writer_that_panics_is_no_silence() {
-    let (disk, health) = (Disk::default(), Health::new());
+    let disk = Disk::default();
+    let health = Health::new();
     let file = committer(&disk, &health);
     let panicked = file.submit(8, |_| -> Result<Done<()>, Cause> { panic!("damage") }).await;
     assert!(matches!(panicked, Err(StoreError::Unknown(_))), "{panicked:?}");

@@ -1,24 +1,29 @@
-//! The names of the last operations of each lock, in the transaction that does them.
+//! Names of the last operations of each lock, in the transaction that applies them.
 
 use redb::{ReadableTable as _, WriteTransaction};
 
 use super::tables::{NAMES, NAMES_IN_ORDER};
 use crate::store::commit::Cause;
-use crate::store::once::Known;
+use crate::store::once::EarlierOperation;
 use crate::store::{First, Once};
 
-/// What is known of an operation of this name.
-pub(super) fn known(transaction: &WriteTransaction, once: &Once) -> Result<Option<Known>, Cause> {
+/// Returns the earlier operation of this name.
+pub(super) fn known(
+    transaction: &WriteTransaction,
+    once: &Once,
+) -> Result<Option<EarlierOperation>, Cause> {
     let names = transaction.open_table(NAMES)?;
     let Some(record) = names.get((once.scope(), once.id()))? else { return Ok(None) };
     let known = once.compare(record.value());
     known.map(Some).ok_or_else(|| {
-        let (id, scope) = (once.id(), once.scope());
-        format!("what is kept of operation \"{id}\" of lock \"{scope}\" cannot be read").into()
+        let id = once.id();
+        let scope = once.scope();
+        format!("the stored outcome of operation \"{id}\" of lock \"{scope}\" cannot be read")
+            .into()
     })
 }
 
-/// Remembers what became of it, and forgets the oldest of its scope where there are too many.
+/// Stores the outcome, and drops the oldest of its scope above the maximum.
 pub(super) fn remember(
     transaction: &WriteTransaction,
     once: &Once,

@@ -1,4 +1,4 @@
-//! One operation, inside a transaction.
+//! One operation inside a transaction.
 
 use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
@@ -10,17 +10,17 @@ use crate::key::ObjectKey;
 use crate::store::commit::marks::{self, MARKS};
 use crate::store::commit::{Cause, Done};
 use crate::store::decide::{Decision, decide};
-use crate::store::once::Known;
-use crate::store::{Effect, First, Object, Once, Operation, Outcome};
+use crate::store::once::EarlierOperation;
+use crate::store::{Effect, FenceOutcome, First, Object, Once, Operation};
 use crate::verdict::{Fence, Verdict, judge};
 
-/// Does `operation` (`None`: a seal) in `transaction`, which becomes durable later.
+/// Applies `operation` (`None`: a seal) in `transaction`, which becomes durable later.
 pub(super) fn write(
     transaction: &WriteTransaction,
     fence: Option<&Fence>,
     operation: Option<Operation>,
     once: Option<&Once>,
-) -> Result<Done<Outcome>, Cause> {
+) -> Result<Done<FenceOutcome>, Cause> {
     let known = match once {
         Some(once) => names::known(transaction, once)?,
         None => None,
@@ -31,7 +31,7 @@ pub(super) fn write(
     };
     let mut done = decided(transaction, fence, operation, known)?;
     if let Some((operation, once)) = named
-        && let Some(first) = First::of(&operation, &done.answer)
+        && let Some(first) = First::from_outcome(&operation, &done.answer)
     {
         names::remember(transaction, once, &first)?;
         done.changed = true;
@@ -43,8 +43,8 @@ fn decided(
     transaction: &WriteTransaction,
     fence: Option<&Fence>,
     operation: Option<Operation>,
-    known: Option<Known>,
-) -> Result<Done<Outcome>, Cause> {
+    known: Option<EarlierOperation>,
+) -> Result<Done<FenceOutcome>, Cause> {
     let mut table = transaction.open_table(MARKS)?;
     let mark = match fence {
         Some(fence) => marks::get(&table, &fence.lock)?,
@@ -67,7 +67,7 @@ fn decided(
     }
     let (effect, wrote) = effect(transaction, operation, etag.is_none())?;
     let mark = fence.map(|fence| fence.presented.token);
-    Ok(Done { answer: Outcome::Applied { effect, mark }, changed: raise.is_some() || wrote })
+    Ok(Done { answer: FenceOutcome::Applied { effect, mark }, changed: raise.is_some() || wrote })
 }
 
 fn effect(
@@ -97,24 +97,24 @@ fn effect(
     }
 }
 
-/// Answers a read from a snapshot where no mark has to be raised; `None` where one has to be.
+/// Serves a read from a snapshot if no mark has to be raised; `None` otherwise.
 pub(super) fn read(
     snapshot: &ReadTransaction,
     fence: Option<&Fence>,
     key: &ObjectKey,
-) -> Result<Option<Outcome>, Cause> {
+) -> Result<Option<FenceOutcome>, Cause> {
     if let Some(fence) = fence {
         let mark = marks::get(&snapshot.open_table(MARKS)?, &fence.lock)?;
         match judge(mark, fence.presented) {
             Verdict::Admit => {}
             Verdict::Raise => return Ok(None),
-            Verdict::Stale { mark } => return Ok(Some(Outcome::Stale { mark })),
-            Verdict::Collision { mark } => return Ok(Some(Outcome::Collision { mark })),
+            Verdict::Stale { mark } => return Ok(Some(FenceOutcome::Stale { mark })),
+            Verdict::Collision { mark } => return Ok(Some(FenceOutcome::Collision { mark })),
         }
     }
     let effect = find(&snapshot.open_table(OBJECTS)?, &snapshot.open_table(BODIES)?, key)?;
     let mark = fence.map(|fence| fence.presented.token);
-    Ok(Some(Outcome::Applied { effect, mark }))
+    Ok(Some(FenceOutcome::Applied { effect, mark }))
 }
 
 fn etag(

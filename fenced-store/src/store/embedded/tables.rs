@@ -1,4 +1,4 @@
-//! What is in the file, beside the marks.
+//! Tables of the file beside the marks.
 
 use redb::{TableDefinition, WriteTransaction};
 
@@ -6,10 +6,10 @@ use crate::store::commit::{Cause, marks::MARKS};
 
 /// Key → (entity tag, content type).
 pub(super) const OBJECTS: TableDefinition<'_, &str, (&str, &str)> = TableDefinition::new("objects");
-/// Key → bytes. Apart from the above, so that judging a condition does not load them.
+/// Key → bytes. A table of its own, so that checking a condition does not load them.
 pub(super) const BODIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("bodies");
 
-/// (Lock, name of an operation) → what is kept of it.
+/// (Lock, name of an operation) → its stored outcome.
 pub(super) const NAMES: TableDefinition<'_, (&str, &str), &str> = TableDefinition::new("names");
 /// (Lock, number that rises) → name of an operation.
 pub(super) const NAMES_IN_ORDER: TableDefinition<'_, (&str, u64), &str> =

@@ -1,5 +1,5 @@
 
--- What the scripts of the objects have in common.
+-- Common part of the objects' scripts.
 -- KEYS[5]  hash of one object: etag, type, body
 -- ARGV[5]  condition: none, exists, absent, any-of, none-of
 -- ARGV[6]  number of tags in the condition; they follow from ARGV[7] on
@@ -17,8 +17,8 @@ local function condition_holds(etag)
   return true
 end
 
--- After: either a reply that refuses is returned and no data was written, or the mark is what was
--- presented (when a fence is asked), the condition holds, and nil is returned.
+-- After: either a refusal is returned and no data was written, or the mark is the presented token
+-- (with a fence), the condition holds, and nil is returned.
 local function check(etag)
   if ARGV[2] ~= '' then
     local refusal = enter(nil)

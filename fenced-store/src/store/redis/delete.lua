@@ -1,5 +1,5 @@
 -- Removes an object; the mark stays.
--- After: as check_once() says; when it lets pass, there is no object.
+-- After: as check_once() says; unless it refuses, there is no object.
 -- Returns {'deleted'} or {'absent'}.
 local etag = redis.call('HGET', KEYS[5], 'etag')
 local refusal = check_once(etag)

@@ -1,25 +1,25 @@
--- What every script of the guard begins with: the check of a token against its lock's mark. Redis
--- runs a script as one step: nobody sees or does anything between its commands, and what it wrote
--- is persisted and replicated together.
+-- Common beginning of the guard's scripts: the check of a token against its lock's mark. Redis runs
+-- a script as one step: no other command runs in between, and its writes are persisted and
+-- replicated together.
 --
--- KEYS[1]  hash: lock -> "token lease flag", the marks; "#" -> the id of the state that they belong to
--- KEYS[2]  sorted set of the locks in KEYS[1], for listing them, and for missing none of them
+-- KEYS[1]  hash: lock -> "token lease flag", the marks; "#" -> the id of their state
+-- KEYS[2]  sorted set of the locks in KEYS[1], to list them and to miss none
 -- KEYS[3]  hash: "run id:client id" -> "token lease", the port's connections registered for the lock
 -- KEYS[4]  hash: id, phase, process, floor, floor_lease, highest, stamped; the guard's own state in
---          this Redis. Where it says "stamped", the marks have their "#".
--- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence is asked
+--          this Redis. With "stamped", the marks have their "#".
+-- ARGV[1]  lock   ARGV[2]  token   ARGV[3]  lease        all empty: no fence
 -- ARGV[4]  the id of the state that the caller verified
 --
--- The flag of a mark: none, nobody is registered; "c", connections with this very token are, and
+-- Flags of a mark: none, no connection is registered; "c", connections with this token are, and
 -- none with a lower one; "s", the mark was raised over registered connections that may still act:
--- nothing is admitted until settle.lua has heard that they are gone.
+-- nothing is admitted until settle.lua has recorded their end.
 --
--- Marks, locks and registrations that are not as they were left (deleted, or of another type) are
+-- Marks, locks and registrations that another program changed (deleted, or of another type) are
 -- never taken for "never written": the state is then unverified, and state.lua decides.
 --
 -- Before: token is 1 to 999999999999999 in decimal without leading zeros (exact in a Lua number).
--- Whatever can fail is read before the first write; and the first write is the mark, so that a
--- Redis that takes no writes (no memory, no disk, a replica) fails here and not half way.
+-- All that can fail is read before the first write; and the first write is the mark, so that a
+-- Redis that refuses writes (no memory, no disk, a replica) fails here and not half way.
 
 local function parse(mark)
   return string.match(mark, '^(%d+) (%S+) ?(%a?)$')
@@ -29,9 +29,9 @@ local function run_id()
   return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 end
 
--- The connections of this process that are registered with a token below `token`, and how many
--- others are. Client ids begin anew in every process, so those of an earlier one are forgotten:
--- they ended with it.
+-- Returns the connections of this process registered below `token`, and the number of others.
+-- Client ids start again in every process, so those of an earlier process are removed: they ended
+-- with it.
 local function registered_below(token)
   local run, lower, others = run_id(), {}, 0
   local entries = redis.call('HGETALL', KEYS[3])
@@ -48,13 +48,13 @@ local function registered_below(token)
   return lower, others
 end
 
--- Whether KEYS[3] has registrations at all, as a flag says that it must.
+-- Returns true if KEYS[3] has registrations, as a flag says that it must.
 local function has_registrations()
   local count = redis.pcall('HLEN', KEYS[3])
   return type(count) == 'number' and count > 0
 end
 
--- The mark of a lock, or false; and whether it is as it was left, all marks with it.
+-- Returns the mark of a lock, or false; and true if neither it nor other marks were changed.
 local function mark_of(lock, id)
   local marks = redis.pcall('HMGET', KEYS[1], '#', lock)
   if marks.err or marks[1] ~= id then return false, false end
@@ -68,25 +68,25 @@ local function write_mark(lock, token, lease, flag)
   redis.call('HSET', KEYS[1], lock, text)
 end
 
--- Connections may act that cannot be named any more: the state is "opening" until every connection
--- of the port was ended. That makes the lock whole, so its mark loses its flag.
+-- Connections may act whose ids are lost: the state is "opening" until every connection of the port
+-- was ended. That settles the lock, so its mark loses its flag.
 local function lose_registrations(lock, token, lease)
   redis.call('HSET', KEYS[4], 'phase', 'opening')
   redis.call('DEL', KEYS[3])
   write_mark(lock, token, lease, '')
 end
 
--- Holds the token against the mark and raises it. `field`, where given, is the caller's own
+-- Compares the token with the mark and raises it. `field`, if given, is the caller's own
 -- connection, to be registered.
--- After: nil is returned, the mark is what was presented, and nothing below it can act any more;
--- or {'sealing'}, the mark is what was presented and lower connections have to be ended first;
--- or a refusal, and nothing was written.
+-- After: nil is returned, the mark is the presented token, and nothing below it can act any more;
+-- or {'sealing'}, the mark is the presented token and lower connections have to be ended first; or
+-- a refusal, and nothing was written.
 local function enter(field)
   local lock, token, lease = ARGV[1], ARGV[2], ARGV[3]
   local state =
     redis.pcall('HMGET', KEYS[4], 'id', 'phase', 'floor', 'floor_lease', 'highest', 'process')
   if state.err or state[1] ~= ARGV[4] or state[2] ~= 'open' then return {'unverified'} end
-  -- Opened by another process: this one may have connections that nobody knows of any more.
+  -- Opened by another process: this one may have connections without a registration.
   if field and state[6] and state[6] ~= run_id() then return {'unverified'} end
   local mark, is_whole = mark_of(lock, ARGV[4])
   if not is_whole then return {'unverified'} end

@@ -1,19 +1,20 @@
-//! What Redis answers, for the fuzz target of the stores.
+//! Parsing of Redis' replies, for the fuzz target of the stores.
 
 use redis::Value;
 use service_kit::health::Status;
 
 use super::{gaps, reply, verify};
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::verdict::Fence;
 
-/// Replies of our scripts and of commands on the marks.
+/// Parses replies of our scripts and of commands on the marks.
 pub(in crate::store) fn replies(value: &Value, fence: &Fence) {
-    if let Ok(reply::Step::Done(Outcome::Stale { mark })) = reply::step(value.clone(), Some(fence))
+    if let Ok(reply::ScriptReply::Done(FenceOutcome::Stale { mark })) =
+        reply::parse(value.clone(), Some(fence))
     {
         assert!(mark.token.get() > 0);
     }
-    let _ = reply::step(value.clone(), None);
+    let _ = reply::parse(value.clone(), None);
     let _ = reply::mark(value.clone());
     let _ = reply::highest(value.clone());
     if let Ok(page) = reply::page(value.clone(), 2) {
@@ -21,7 +22,7 @@ pub(in crate::store) fn replies(value: &Value, fence: &Fence) {
     }
 }
 
-/// An INFO reply.
+/// Parses an INFO reply.
 pub(in crate::store) fn info(text: &str) {
     let _ = verify::judge(text);
     let _ = gaps::gaps(text, &Status::Ok, "");

@@ -1,17 +1,17 @@
-//! What can void the guarantee as this Redis is set up, a sentence each.
+//! Gaps in the guarantee by the set-up of this Redis, a sentence each.
 
 use redis_link::{RedisTarget, info_field};
 use service_kit::health::Status;
 
-/// What it means that others choose the Redis.
-pub(super) fn of_target(target: &RedisTarget) -> Option<String> {
+/// Gaps of a Redis that Sentinel or a cluster selects.
+pub(super) fn target_gap(target: &RedisTarget) -> Option<String> {
     let text = if target.is_sentinel() {
-        "Sentinels choose the Redis: best effort. A failover may lose the last marks and their data \
-         together, and a master that was cut off from the sentinels serves until it hears of it; an \
-         old holder's writes can then take effect again until the new one has been there."
+        "Sentinels select the Redis: best effort. A failover may lose the last marks and their data \
+         together, and a master that is cut off from the sentinels serves until it learns of it; \
+         an old holder's writes can then take effect until the new holder reaches the new master."
     } else if target.is_cluster() {
         "In a cluster the objects, and each slot before the Redis port, have marks of their own: the \
-         port shuts an old holder out of a slot when the new one has touched that slot. A failover \
+         port refuses an old holder in a slot once the new one has touched that slot. A failover \
          may lose the last marks of a node and their data together."
     } else {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn of_target(target: &RedisTarget) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Reads `INFO`; `persistence` is what was judged of its disk.
+/// Reads `INFO`; `persistence` is the verdict on its disk.
 pub(super) fn gaps(info: &str, persistence: &Status, prefix: &str) -> Vec<String> {
     let mut gaps = Vec::new();
     if let Status::Warn(text) | Status::Failing(text) = persistence {
@@ -29,8 +29,8 @@ pub(super) fn gaps(info: &str, persistence: &Status, prefix: &str) -> Vec<String
     let policy = info_field(info, "maxmemory_policy").unwrap_or("unknown");
     if policy.starts_with("volatile-") {
         gaps.push(format!(
-            "Redis has maxmemory-policy {policy}: marks have no expiry and stay, but what is kept \
-             of named operations (Idempotency-Key) has one, and a repeat may then be done twice."
+            "Redis has maxmemory-policy {policy}: marks have no expiry and stay, but the outcomes \
+             of named operations (Idempotency-Key) have one, and a retry may then be applied twice."
         ));
     }
     if let Some(bytes) = number("maxmemory").filter(|bytes| *bytes > 0) {
@@ -47,10 +47,10 @@ pub(super) fn gaps(info: &str, persistence: &Status, prefix: &str) -> Vec<String
         );
     }
     gaps.push(format!(
-        "FLUSHALL, or deleting {prefix}*, forgets the marks; a guard that runs notices it, one that \
-         is started afterwards cannot."
+        "FLUSHALL, or deleting {prefix}*, forgets the marks; a running guard notices it, one that \
+         starts afterwards cannot."
     ));
-    gaps.push("Whoever reaches this Redis without the guard writes unfenced.".to_owned());
+    gaps.push("A client that reaches this Redis without the guard writes unfenced.".to_owned());
     gaps
 }
 
@@ -66,7 +66,7 @@ mod tests {
         let warned = Status::Warn("appendfsync is everysec".to_owned());
         for (info, persistence, words) in [
             ("maxmemory:0", &warned, "everysec."),
-            ("maxmemory_policy:volatile-lru", &Status::Ok, "done twice"),
+            ("maxmemory_policy:volatile-lru", &Status::Ok, "applied twice"),
             ("maxmemory:1000", &Status::Ok, "maxmemory 1000"),
             ("connected_slaves:2", &Status::Ok, "asynchronous"),
         ] {

@@ -1,5 +1,5 @@
--- Reads an object. It raises the mark as a write does: whoever has read can no longer be overtaken.
--- After: as check() says; the object is as it was.
+-- Reads an object. It raises the mark as a write does, so that no lower write can follow the read.
+-- After: as check() says; the object is unchanged.
 -- Returns {'found', etag, content type, body} or {'absent'}.
 local object = redis.call('HMGET', KEYS[5], 'etag', 'type', 'body')
 local refusal = check(object[1])

@@ -1,13 +1,13 @@
 
--- Operations that their sender named: what became of the first is remembered in the step that did
--- it, and a repeat is told so and does nothing.
--- KEYS[6]  hash: "=name" -> "digest outcome", the last ones of one lock; "#" -> how many there ever
---          were; "#n" -> the name that has place n
--- The last three of ARGV: how many names are kept, the name (empty: none), the digest of what the
--- operation asks for, in hexadecimal
+-- Operations that their sender named: the first outcome is stored in the same step, and a retry
+-- returns it without effect.
+-- KEYS[6]  hash: "=name" -> "digest outcome", the last ones of one lock; "#" -> their number so
+--          far; "#n" -> the name with number n
+-- The last three of ARGV: maximum number of names, the name (empty: none), the hexadecimal digest
+-- of the operation's content
 
 local KEPT, NAME, DIGEST = ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
--- A lock that nobody names operations of for this long, in seconds, forgets them.
+-- A lock without named operations for this time, in seconds, drops its names.
 local NAMES_EXPIRE = 86400
 
 local function remember(outcome)
@@ -19,8 +19,9 @@ local function remember(outcome)
   redis.call('EXPIRE', KEYS[6], NAMES_EXPIRE)
 end
 
--- The check of an operation that may be a repeat.
--- After: as check() says; when it lets pass, the caller does the effect and then remembers it.
+-- Checks an operation that may be a retry.
+-- After: as check() says; unless it refuses, the caller applies the effect and then stores the
+-- outcome.
 local function check_once(etag)
   local record = NAME ~= '' and redis.call('HGET', KEYS[6], '=' .. NAME)
   if not record then

@@ -1,14 +1,12 @@
-//! Preempt and abort: ends the connections that carry a lower token, before a higher one is
-//! admitted.
+//! Preempt and abort: ends the connections with a lower token before a higher one is admitted.
 //!
-//! SCSI-3's PREEMPT AND ABORT, done to connections. A connection of the port is registered in
-//! Redis under its token. The step that raises a mark over registered connections leaves the lock
-//! *sealing*, and whoever meets it so ends them, awaits that they are gone, and records that. Every
-//! step can be repeated by anybody, so a guard that stops between two of them hurts nobody.
+//! SCSI-3's PREEMPT AND ABORT, for connections. A connection of the port is registered in Redis
+//! under its token. The step that raises a mark over registered connections leaves the lock
+//! *sealing*. The next guard that meets it ends those connections, awaits their end, and records
+//! it. Every step is idempotent, whichever guard runs it, so a guard may stop between any two.
 //!
-//! Client ids are worth something in one process only: they begin anew with the next. So whatever
-//! names and kills connections does both on one and the same physical connection, whose process
-//! cannot change under it.
+//! A client id is valid in one process only: ids start again after a restart. So listing and
+//! killing connections use one physical connection, whose process cannot change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,30 +20,30 @@ use super::scripts::Scripts;
 use super::{Keys, reply};
 use crate::fail_points::{FailPoint, FailPoints};
 
-/// How often a lock may be found with new lower connections before somebody else has to try.
+/// Maximum number of rounds in which a lock may be found with new lower connections.
 const ROUNDS: usize = 16;
-/// So many connections are ended in one way to Redis and back.
+/// Maximum number of connections ended in one round trip to Redis.
 const IDS_AT_ONCE: usize = 512;
-/// How long connections that were killed may stay listed.
+/// Time that killed connections may stay listed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-const FIRST_LOOK: Duration = Duration::from_micros(200);
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
 
-/// Why a step on a connection gave nothing: a sentence. The steps here can all be repeated, so
-/// there is nothing to tell apart.
+/// Failure of a step on a connection: a sentence. All steps here can be retried, so errors have no
+/// kinds.
 pub(crate) type Failed = String;
 
 /// One physical connection to one Redis process.
 #[async_trait]
 pub(crate) trait Wire: Send {
     /// Sends one command and reads its reply.
-    async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed>;
+    async fn call(&mut self, command: &Cmd) -> Result<Value, Failed>;
 
-    /// Sends commands and reads all their replies; one behind the other where the wire cannot do
-    /// better.
-    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+    /// Sends commands and reads all their replies, one after the other unless the wire can
+    /// pipeline.
+    async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
-            replies.push(self.ask(command).await?);
+            replies.push(self.call(command).await?);
         }
         Ok(replies)
     }
@@ -53,21 +51,21 @@ pub(crate) trait Wire: Send {
 
 #[async_trait]
 impl Wire for Pinned {
-    async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
+    async fn call(&mut self, command: &Cmd) -> Result<Value, Failed> {
         self.call(command).await.map_err(|error| error.to_string())
     }
 
-    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+    async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
         let replies = self.pipeline(commands).await.map_err(|error| error.to_string())?;
         let extracted = replies.into_iter().map(Value::extract_error).collect::<Result<_, _>>();
         extracted.map_err(|error| error.to_string())
     }
 }
 
-/// Ends what is registered below the mark of `lock`, until the lock is settled.
+/// Ends the connections registered below the mark of `lock`, until the lock is settled.
 ///
 /// # Errors
-/// A sentence; the lock is then still sealing, and the next one who meets it goes on.
+/// A sentence; the lock is then still sealing, and the next guard that meets it continues.
 pub(crate) async fn settle(
     wire: &mut dyn Wire,
     scripts: &Scripts,
@@ -77,7 +75,7 @@ pub(crate) async fn settle(
 ) -> Result<(), Failed> {
     let mut gone = Vec::new();
     for _ in 0..ROUNDS {
-        let lower = ask_strings(wire, &scripts.settle(keys, lock, &gone)).await?;
+        let lower = call_strings(wire, &scripts.settle(keys, lock, &gone)).await?;
         if lower.is_empty() {
             return Ok(());
         }
@@ -91,20 +89,20 @@ pub(crate) async fn settle(
     Err(format!("lock {lock} still has connections with lower tokens after {ROUNDS} rounds"))
 }
 
-/// A registration that its owner has no more use for.
+/// Registration of a connection that its guard no longer uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
-    /// The process that the connection was made to.
+    /// Run id of the process that the connection was made to.
     pub(crate) run_id: String,
-    /// Its id there.
+    /// Client id in that process.
     pub(crate) client_id: u64,
-    /// What it is registered under.
+    /// Locks that it is registered under.
     pub(crate) locks: Vec<LockName>,
 }
 
-/// Takes connections out of the registry. They are killed first: bytes that their owners sent may
-/// still wait in Redis' socket, and a connection that is not registered could act on them unseen.
-/// The number of ways to Redis and back does not grow with that of the connections.
+/// Removes connections from the registry. They are killed first: bytes that their owners sent may
+/// still wait in Redis' socket, and an unregistered connection could act on them unseen. The number
+/// of round trips to Redis does not grow with the number of connections.
 ///
 /// # Errors
 /// A sentence; the registrations then stay, which costs a line each in Redis and a needless kill
@@ -117,8 +115,8 @@ pub(crate) async fn retire(
 ) -> Result<(), Failed> {
     let mut info = redis::cmd("INFO");
     info.arg("server");
-    let info = ask_text(wire, &info).await?;
-    // In another process an id is another connection's; the registered one ended with its own.
+    let info = call_text(wire, &info).await?;
+    // In another process the id is another connection's; the registered one ended with its process.
     let is_of_this = |known: &&&Registration| info_field(&info, "run_id") == Some(&*known.run_id);
     let ids: Vec<u64> = registrations.iter().filter(is_of_this).map(|r| r.client_id).collect();
     end(wire, &ids, &FailPoints::default()).await?;
@@ -131,15 +129,15 @@ pub(crate) async fn retire(
     let settle = |(lock, fields): (&&LockName, &Vec<String>)| scripts.settle(keys, lock, fields);
     let commands: Vec<Cmd> = gone.iter().map(settle).collect();
     for commands in commands.chunks(IDS_AT_ONCE) {
-        wire.ask_all(commands).await?;
+        wire.call_all(commands).await?;
     }
     Ok(())
 }
 
-/// Kills clients of the process behind `wire` and awaits that they do not exist any more.
+/// Kills clients of the process behind `wire` and awaits their end.
 ///
 /// # Errors
-/// A sentence where Redis refuses, or a client is still there after five seconds.
+/// A sentence if Redis refuses, or a client is still listed after five seconds.
 pub(crate) async fn end(
     wire: &mut dyn Wire,
     client_ids: &[u64],
@@ -153,9 +151,9 @@ pub(crate) async fn end(
         };
         let (first, rest) = ids.split_at(usize::from(index == 0));
         for (part, is_first) in [(first, true), (rest, false)] {
-            // A wire takes no pipeline without commands.
+            // An empty pipeline is an error.
             if !part.is_empty() {
-                wire.ask_all(&part.iter().map(kill).collect::<Vec<_>>()).await?;
+                wire.call_all(&part.iter().map(kill).collect::<Vec<_>>()).await?;
             }
             if is_first && index == 0 {
                 fail_points.reached(FailPoint::MidAbort);
@@ -169,8 +167,9 @@ pub(crate) async fn end(
 async fn await_gone(wire: &mut dyn Wire, client_ids: &[u64]) -> Result<(), Failed> {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST").arg("ID").arg(client_ids);
-    let (mut waited, mut pause) = (Duration::ZERO, FIRST_LOOK);
-    while !ask_text(wire, &list).await?.trim().is_empty() {
+    let mut waited = Duration::ZERO;
+    let mut pause = FIRST_PAUSE;
+    while !call_text(wire, &list).await?.trim().is_empty() {
         if waited >= GONE_WITHIN {
             return Err(format!("Redis still lists clients {client_ids:?} after they were killed"));
         }
@@ -181,14 +180,14 @@ async fn await_gone(wire: &mut dyn Wire, client_ids: &[u64]) -> Result<(), Faile
     Ok(())
 }
 
-/// The clients of the process behind `wire` that bear `name`.
+/// Returns the clients named `name` of the process behind `wire`.
 ///
 /// # Errors
 /// A sentence.
 pub(crate) async fn clients_named(wire: &mut dyn Wire, name: &str) -> Result<Vec<u64>, Failed> {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST");
-    let text = ask_text(wire, &list).await?;
+    let text = call_text(wire, &list).await?;
     let field = |line: &str, key: &str| {
         line.split(' ').find_map(|word| word.strip_prefix(key)).map(str::to_owned)
     };
@@ -207,20 +206,20 @@ fn client_id(field: &str) -> Result<u64, Failed> {
         .ok_or_else(|| format!("a registration in Redis cannot be read: {field}"))
 }
 
-async fn ask_strings(wire: &mut dyn Wire, command: &Cmd) -> Result<Vec<String>, Failed> {
-    let strings = reply::strings(wire.ask(command).await?);
-    let strings = strings.ok_or("Redis answered what no script of ours does")?;
+async fn call_strings(wire: &mut dyn Wire, command: &Cmd) -> Result<Vec<String>, Failed> {
+    let strings = reply::strings(wire.call(command).await?);
+    let strings = strings.ok_or("Redis sent a reply that is none of our scripts'")?;
     strings
         .into_iter()
         .map(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()))
         .collect()
 }
 
-async fn ask_text(wire: &mut dyn Wire, command: &Cmd) -> Result<String, Failed> {
-    match wire.ask(command).await? {
+async fn call_text(wire: &mut dyn Wire, command: &Cmd) -> Result<String, Failed> {
+    match wire.call(command).await? {
         Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string()),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => Ok(text),
-        other => Err(format!("Redis answered {other:?} where a text was expected")),
+        other => Err(format!("Redis replied {other:?} instead of a text")),
     }
 }
 
@@ -228,17 +227,17 @@ async fn ask_text(wire: &mut dyn Wire, command: &Cmd) -> Result<String, Failed> 
 mod tests {
     use super::*;
 
-    /// Answers from a table, and keeps what was asked.
+    /// Replies from a table, and records the commands.
     struct Scripted {
         replies: Vec<Result<Value, Failed>>,
-        asked: Vec<String>,
-        /// Batches that were asked.
+        commands: Vec<String>,
+        /// Number of batches.
         exchanges: usize,
     }
 
     #[async_trait]
     impl Wire for Scripted {
-        async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
+        async fn call(&mut self, command: &Cmd) -> Result<Value, Failed> {
             let words: Vec<String> = command
                 .args_iter()
                 .map(|arg| match arg {
@@ -246,18 +245,18 @@ mod tests {
                     _ => String::new(),
                 })
                 .collect();
-            self.asked.push(words.join(" "));
+            self.commands.push(words.join(" "));
             if self.replies.is_empty() { Ok(bulk("")) } else { self.replies.remove(0) }
         }
 
-        /// As a pipeline of the driver.
-        async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        /// Fails for an empty batch, as a pipeline of the driver does.
+        async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
             if commands.is_empty() {
                 return Err("empty command - Client".to_owned());
             }
             let mut replies = Vec::new();
             for command in commands {
-                replies.push(self.ask(command).await?);
+                replies.push(self.call(command).await?);
             }
             self.exchanges += 1;
             Ok(replies)
@@ -266,7 +265,7 @@ mod tests {
 
     impl Scripted {
         fn new(replies: Vec<Result<Value, Failed>>) -> Self {
-            Self { replies, asked: Vec::new(), exchanges: 0 }
+            Self { replies, commands: Vec::new(), exchanges: 0 }
         }
     }
 
@@ -274,7 +273,7 @@ mod tests {
     async fn one_connection_alone_can_be_ended() {
         let mut wire = Scripted::new(vec![Ok(Value::Int(1))]);
         end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
-        assert!(wire.asked.iter().any(|text| text == "CLIENT KILL ID 7"), "{:?}", wire.asked);
+        assert!(wire.commands.iter().any(|text| text == "CLIENT KILL ID 7"), "{:?}", wire.commands);
     }
 
     fn bulk(text: &str) -> Value {
@@ -289,8 +288,8 @@ mod tests {
             let mut wire = Scripted::new(vec![Ok(info)]);
             let keys = Keys::new(&Default::default(), "guard");
             retire(&mut wire, &Scripts::new(), &keys, &[&registration]).await.unwrap();
-            let killed = wire.asked.iter().any(|text| text.contains("KILL ID 7"));
-            assert_eq!(killed, kills, "{:?}", wire.asked);
+            let killed = wire.commands.iter().any(|text| text.contains("KILL ID 7"));
+            assert_eq!(killed, kills, "{:?}", wire.commands);
         }
     }
 
@@ -306,19 +305,20 @@ mod tests {
         let all: Vec<&Registration> = registrations.iter().collect();
         let keys = Keys::new(&Default::default(), "guard");
         retire(&mut wire, &Scripts::new(), &keys, &all).await.unwrap();
-        let kills = wire.asked.iter().filter(|text| text.starts_with("CLIENT KILL ID")).count();
+        let kills = wire.commands.iter().filter(|text| text.starts_with("CLIENT KILL ID")).count();
         assert_eq!(kills, 400);
-        assert_eq!(wire.asked.iter().filter(|text| text.starts_with("EVALSHA")).count(), 40);
+        assert_eq!(wire.commands.iter().filter(|text| text.starts_with("EVALSHA")).count(), 40);
         assert!(wire.exchanges <= 3, "{} batches for 400 connections", wire.exchanges);
     }
 
     #[tokio::test]
-    async fn whoever_is_still_listed_is_awaited() {
+    async fn clients_still_listed_are_awaited() {
         let listed = bulk("id=7 addr=127.0.0.1:1\n");
         let replies = vec![Ok(Value::Int(1)), Ok(listed.clone()), Ok(listed), Ok(bulk(""))];
         let mut wire = Scripted::new(replies);
         end(&mut wire, &[7], &FailPoints::default()).await.unwrap();
-        let looks = wire.asked.iter().filter(|text| text.starts_with("CLIENT LIST ID 7")).count();
+        let looks =
+            wire.commands.iter().filter(|text| text.starts_with("CLIENT LIST ID 7")).count();
         assert_eq!(looks, 3);
     }
 

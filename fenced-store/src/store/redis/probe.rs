@@ -1,8 +1,8 @@
-//! The start-up probe: the guarantee `atomic` is claimed only where it was just seen.
+//! Start-up probe: the guarantee `atomic` is claimed only after it was just shown.
 //!
-//! Over keys of its own, which expire by themselves should the probe be cut off: the rules are
-//! tried one by one, then many seals of the same token by different leases race over several
-//! connections. Exactly one may win; where check and raise were two steps, two could.
+//! It uses keys of its own, which expire should the probe be interrupted. The rules are tried one
+//! by one, then many seals of one token by different leases race over several connections. Exactly
+//! one may win; if check and raise were two steps, two could.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use redis::{Cmd, Value};
 use redis_link::{RedisTarget, load_scripts};
 use service_kit::ids;
 
-use super::reply::Step;
+use super::reply::ScriptReply;
 use super::scripts::Scripts;
 use super::{Keys, reply};
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::verdict::{Fence, Mark};
 
 const CONNECTIONS: usize = 4;
 const RACERS_A_CONNECTION: usize = 16;
 const ROUNDS: u64 = 4;
 const EXPIRE_SECS: u64 = 60;
-/// The id of the probe's own state.
+/// Id of the probe's own state.
 const STATE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Shows that the scripts check, raise and refuse in one step.
 ///
 /// # Errors
-/// A sentence that says what was seen instead.
+/// A sentence on the deviation.
 pub(super) async fn probe(
     target: &RedisTarget,
     connect_timeout: Duration,
@@ -72,12 +72,14 @@ impl<'a> Probe<'a> {
     }
 
     async fn rules_hold(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
-        let (one, two) = (ids::lease_id(), ids::lease_id());
+        let one = ids::lease_id();
+        let two = ids::lease_id();
         self.begin(connection).await?;
-        let is_applied = |outcome: &Outcome| matches!(outcome, Outcome::Applied { .. });
-        let is_stale = |outcome: &Outcome| matches!(outcome, Outcome::Stale { .. });
-        let is_collision = |outcome: &Outcome| matches!(outcome, Outcome::Collision { .. });
-        type Expected<'e> = &'e dyn Fn(&Outcome) -> bool;
+        let is_applied = |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Applied { .. });
+        let is_stale = |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Stale { .. });
+        let is_collision =
+            |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Collision { .. });
+        type Expected<'e> = &'e dyn Fn(&FenceOutcome) -> bool;
         let steps: [(u64, LeaseId, Expected<'_>); 6] = [
             (2, one, &is_applied),
             (2, one, &is_applied),
@@ -101,8 +103,8 @@ impl<'a> Probe<'a> {
     async fn begin(&self, connection: &MultiplexedConnection) -> Result<(), String> {
         let mut command = redis::cmd("HSET");
         command.arg(&self.keys.state).arg("id").arg(STATE).arg("phase").arg("open");
-        self.ask(connection.clone(), command).await?;
-        self.ask(connection.clone(), self.keys.stamp(STATE)).await?;
+        self.send(connection.clone(), command).await?;
+        self.send(connection.clone(), self.keys.stamp(STATE)).await?;
         self.expire(connection).await
     }
 
@@ -113,8 +115,9 @@ impl<'a> Probe<'a> {
                     .map(|_| self.seal(connection.clone(), token, ids::lease_id()))
             });
             let outcomes = try_join_all(racers).await?;
-            let won = outcomes.iter().filter(|o| matches!(o, Outcome::Applied { .. })).count();
-            let lost = outcomes.iter().filter(|o| matches!(o, Outcome::Collision { .. })).count();
+            let won = outcomes.iter().filter(|o| matches!(o, FenceOutcome::Applied { .. })).count();
+            let lost =
+                outcomes.iter().filter(|o| matches!(o, FenceOutcome::Collision { .. })).count();
             if (won, lost) != (1, outcomes.len() - 1) {
                 return Err(format!("{won} of {} racers won token {token}", outcomes.len()));
             }
@@ -127,12 +130,12 @@ impl<'a> Probe<'a> {
         connection: MultiplexedConnection,
         token: u64,
         lease: LeaseId,
-    ) -> Result<Outcome, String> {
+    ) -> Result<FenceOutcome, String> {
         let token = Token::new(token).map_err(|error| error.to_string())?;
         let fence = Fence { lock: self.lock.clone(), presented: Mark { token, lease } };
-        let value = self.ask(connection, self.scripts.seal(&self.keys, STATE, &fence)).await?;
-        match reply::step(value, Some(&fence)).map_err(|error| error.to_string())? {
-            Step::Done(outcome) => Ok(outcome),
+        let value = self.send(connection, self.scripts.seal(&self.keys, STATE, &fence)).await?;
+        match reply::parse(value, Some(&fence)).map_err(|error| error.to_string())? {
+            ScriptReply::Done(outcome) => Ok(outcome),
             other => Err(format!("a seal gave {other:?}")),
         }
     }
@@ -141,7 +144,7 @@ impl<'a> Probe<'a> {
         for key in [&self.keys.marks, &self.keys.locks, &self.keys.state] {
             let mut command = redis::cmd("EXPIRE");
             command.arg(key).arg(EXPIRE_SECS);
-            self.ask(connection.clone(), command).await?;
+            self.send(connection.clone(), command).await?;
         }
         Ok(())
     }
@@ -149,12 +152,12 @@ impl<'a> Probe<'a> {
     async fn clean(&self, connection: &mut MultiplexedConnection) {
         let mut command = redis::cmd("DEL");
         command.arg(&self.keys.marks).arg(&self.keys.locks).arg(&self.keys.state);
-        if let Err(reason) = self.ask(connection.clone(), command).await {
+        if let Err(reason) = self.send(connection.clone(), command).await {
             tracing::warn!(reason, "the start-up probe left its keys behind");
         }
     }
 
-    async fn ask(
+    async fn send(
         &self,
         mut connection: MultiplexedConnection,
         command: Cmd,

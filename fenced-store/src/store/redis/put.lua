@@ -1,6 +1,6 @@
--- Writes an object. Before what once.lua takes from the end of ARGV: etag, content type, body.
--- After: as check_once() says; when it lets pass, the object is exactly what was given.
--- Returns {'stored', '1' when there was none before}.
+-- Writes an object. Before the arguments of once.lua at the end of ARGV: etag, content type, body.
+-- After: as check_once() says; unless it refuses, the object is exactly as given.
+-- Returns {'stored', '1' if there was none before}.
 local etag = redis.call('HGET', KEYS[5], 'etag')
 local refusal = check_once(etag)
 if refusal then return refusal end

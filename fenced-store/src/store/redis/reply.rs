@@ -1,68 +1,73 @@
-//! What the scripts answer, read back.
+//! Parsing of the scripts' replies.
 
 use bytes::Bytes;
 use fence_protocol::{LockName, Token};
 use redis::Value;
 
 use crate::etag::ETag;
-use crate::store::{Effect, FenceList, First, Object, Outcome, StoreError};
+use crate::store::{Effect, FenceList, FenceOutcome, First, Object, StoreError};
 use crate::verdict::{Fence, Mark};
 
-/// What a fenced script answered.
+/// Reply of a fenced script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// It did what it is for, or refused.
-    Done(Outcome),
-    /// The mark is what was presented; lower connections have to be ended before anything is
+pub(crate) enum ScriptReply {
+    /// The script was applied, or refused.
+    Done(FenceOutcome),
+    /// The mark is the presented token; lower connections have to be ended before any command is
     /// admitted.
     Sealing,
-    /// The guard's state in this Redis is not the one that was verified. Nothing was written.
+    /// The guard's state in this Redis is not the verified one. Nothing was written.
     Unverified,
 }
 
-/// The answer of a fenced script.
+/// Parses the reply of a fenced script.
 ///
 /// # Errors
-/// `Unknown` where the reply is none of ours: the operation was run, but what it did cannot be
-/// said.
-pub(crate) fn step(value: Value, fence: Option<&Fence>) -> Result<Step, StoreError> {
+/// `Unknown` for a reply that is none of our scripts': the operation was run with an unknown
+/// outcome.
+pub(crate) fn parse(value: Value, fence: Option<&Fence>) -> Result<ScriptReply, StoreError> {
     if let Value::Array(items) = &value
         && let [Value::BulkString(word)] = items.as_slice()
     {
         match word.as_slice() {
-            b"sealing" => return Ok(Step::Sealing),
-            b"unverified" => return Ok(Step::Unverified),
+            b"sealing" => return Ok(ScriptReply::Sealing),
+            b"unverified" => return Ok(ScriptReply::Unverified),
             _ => {}
         }
     }
-    read(value, fence)
-        .map(Step::Done)
-        .ok_or_else(|| StoreError::Unknown("Redis answered what no script of ours does".to_owned()))
+    read(value, fence).map(ScriptReply::Done).ok_or_else(|| {
+        StoreError::Unknown("Redis sent a reply that is none of our scripts'".to_owned())
+    })
 }
 
-fn read(value: Value, fence: Option<&Fence>) -> Option<Outcome> {
+fn read(value: Value, fence: Option<&Fence>) -> Option<FenceOutcome> {
     let mut fields = strings(value)?.into_iter();
     let word = fields.next()?;
     let mark = fence.map(|fence| fence.presented.token);
     let effect = match word.as_slice() {
-        b"stale" => return Some(Outcome::Stale { mark: pair(fields.next()?, fields.next()?)? }),
+        b"stale" => {
+            return Some(FenceOutcome::Stale { mark: pair(fields.next()?, fields.next()?)? });
+        }
         b"collision" => {
-            return Some(Outcome::Collision { mark: pair(fields.next()?, fields.next()?)? });
+            return Some(FenceOutcome::Collision { mark: pair(fields.next()?, fields.next()?)? });
         }
         b"precondition-failed" => {
             let etag = Some(text(fields.next()?)?).filter(|tag| !tag.is_empty());
-            return Some(Outcome::PreconditionFailed { etag: etag.map(ETag::from_stored), mark });
+            return Some(FenceOutcome::PreconditionFailed {
+                etag: etag.map(ETag::from_stored),
+                mark,
+            });
         }
         b"repeated" => {
             let first = First::parse(&text(fields.next()?)?)?;
-            return Some(Outcome::Repeated { first, mark });
+            return Some(FenceOutcome::Repeated { first, mark });
         }
         b"stale-repeat" => {
             let mark = pair(fields.next()?, fields.next()?)?;
             let first = First::parse(&text(fields.next()?)?)?;
-            return Some(Outcome::StaleRepeat { mark, first });
+            return Some(FenceOutcome::StaleRepeat { mark, first });
         }
-        b"name-taken" => return Some(Outcome::NameTaken { mark }),
+        b"name-taken" => return Some(FenceOutcome::NameTaken { mark }),
         b"stored" => Effect::Stored { created: fields.next()? == b"1" },
         b"deleted" => Effect::Deleted,
         b"absent" => Effect::Absent,
@@ -74,10 +79,10 @@ fn read(value: Value, fence: Option<&Fence>) -> Option<Outcome> {
         }),
         _ => return None,
     };
-    Some(Outcome::Applied { effect, mark })
+    Some(FenceOutcome::Applied { effect, mark })
 }
 
-/// A mark as the hash keeps it.
+/// Parses a mark from the hash.
 pub(super) fn mark(value: Value) -> Result<Option<Mark>, StoreError> {
     match value {
         Value::Nil => Ok(None),
@@ -86,7 +91,7 @@ pub(super) fn mark(value: Value) -> Result<Option<Mark>, StoreError> {
     }
 }
 
-/// The highest of some tokens; 0 and what is missing count for nothing.
+/// Returns the highest of some tokens; 0 and missing ones are skipped.
 pub(super) fn highest(value: Value) -> Result<Option<Token>, StoreError> {
     let Value::Array(items) = value else { return Err(unreadable()) };
     let mut highest = 0;
@@ -103,7 +108,7 @@ pub(super) fn highest(value: Value) -> Result<Option<Token>, StoreError> {
     Ok(Token::new(highest).ok())
 }
 
-/// A page of marks, one line longer than asked for where there are more.
+/// Parses a page of marks, which has one more than `limit` if more follow.
 pub(super) fn page(value: Value, limit: usize) -> Result<FenceList, StoreError> {
     let fields = strings(value).ok_or_else(unreadable)?;
     let mut page = FenceList::default();
@@ -119,14 +124,15 @@ pub(super) fn page(value: Value, limit: usize) -> Result<FenceList, StoreError> 
 
 fn unreadable() -> StoreError {
     StoreError::Unavailable(
-        "a mark in Redis cannot be read; did somebody else write it?".to_owned(),
+        "a mark in Redis cannot be parsed; did another program write it?".to_owned(),
     )
 }
 
-/// `token lease`, and perhaps a flag that is of no interest here.
+/// Parses `token lease`, optionally with a flag, which is ignored.
 fn stored(bytes: &[u8]) -> Option<Mark> {
     let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
-    let (token, lease) = (words.next()?, words.next()?);
+    let token = words.next()?;
+    let lease = words.next()?;
     Some(Mark { token: token.parse::<Token>().ok()?, lease: lease.parse().ok()? })
 }
 

@@ -1,4 +1,4 @@
-//! The scripts, and how they are called.
+//! The scripts and their calls.
 
 use fence_protocol::LockName;
 use redis::Cmd;
@@ -9,7 +9,7 @@ use crate::etag::Condition;
 use crate::store::{FenceQuery, Once, Operation};
 use crate::verdict::Fence;
 
-/// One script an operation; all but the listing begin with the same check.
+/// Scripts, one for each operation; all but the listing begin with the same check.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     put: Script,
@@ -45,7 +45,7 @@ impl Scripts {
         [put, get, delete, seal, register, settle, list]
     }
 
-    /// An operation on an object; `state` is the id of the guard's state that the caller verified.
+    /// Makes the call of an operation on an object; `state` is the id of the verified state.
     pub(super) fn apply(
         &self,
         keys: &Keys,
@@ -81,19 +81,19 @@ impl Scripts {
         command
     }
 
-    /// Raises the mark and nothing else.
+    /// Makes the call that raises the mark without any other effect.
     pub(super) fn seal(&self, keys: &Keys, state: &str, fence: &Fence) -> Cmd {
         fenced_call(&self.seal, keys, state, fence)
     }
 
-    /// Registers the connection that it is sent on.
+    /// Makes the call that registers the connection on which it is sent.
     pub(crate) fn register(&self, keys: &Keys, state: &str, fence: &Fence, client_id: u64) -> Cmd {
         let mut command = fenced_call(&self.register, keys, state, fence);
         command.arg(client_id);
         command
     }
 
-    /// Tells that the registrations `gone` have ended, and asks which lower ones have not.
+    /// Makes the call that removes the registrations `gone` and returns the lower ones that remain.
     pub(crate) fn settle(&self, keys: &Keys, lock: &LockName, gone: &[String]) -> Cmd {
         let conns = keys.conns(lock);
         let mut command =
@@ -105,7 +105,7 @@ impl Scripts {
         command
     }
 
-    /// Asks for one more than the page holds, to know whether there are more.
+    /// Makes the call for a page, with one more mark than the page holds, to know if more follow.
     pub(super) fn list(&self, keys: &Keys, query: &FenceQuery) -> Cmd {
         let from = match &query.after {
             Some(after) if after.as_str() >= query.prefix.as_str() => format!("({after}"),

@@ -1,3 +1,3 @@
 
--- Raises the mark and touches no object. Returns {'sealed'} or as enter() says.
+-- Raises the mark without any other effect. Returns {'sealed'} or as enter() says.
 return enter(nil) or {'sealed'}

@@ -1,9 +1,9 @@
 
--- Forgets connections that are gone, and finishes a sealing when no lower one is left. Anybody may
--- run it at any time: it believes the caller in one thing, that the connections named do not exist
--- any more. It compares no token.
+-- Removes registrations of ended connections, and finishes a sealing when no lower one is left.
+-- Idempotent; any guard may run it at any time. It trusts the caller in one thing, that the named
+-- connections do not exist any more. It compares no token.
 -- ARGV[5]…  the fields of KEYS[3] that are gone
--- Returns the fields that have to be ended before anything is admitted; none: the lock is settled,
+-- Returns the fields that have to be ended before anything is admitted. Empty: the lock is settled,
 -- or the state is opening, and then every connection is ended.
 local mark = redis.call('HGET', KEYS[1], ARGV[1])
 local held, owner, flag

@@ -1,25 +1,24 @@
 -- Adopts the guard's state in this Redis, or begins one. Run by EVAL before a connection is used.
 --
 -- KEYS[1]  hash: the state, as in fence.lua
--- KEYS[2]  the lock server's counter, where it is kept here   KEYS[3]  hash: what it knows of Redis
+-- KEYS[2]  the lock server's counter, if it is here   KEYS[3]  hash: its record of Redis
 -- KEYS[4]  hash: the marks   KEYS[5]  sorted set: their locks
--- ARGV[1]  the id that the caller knew, empty when it has just started
+-- ARGV[1]  the id that the caller knew, empty after its start
 -- ARGV[2]  the id of a new state   ARGV[3]  the lease of a floor
--- ARGV[4]  what becomes of lost marks: "refuse" or "accept"
--- ARGV[5]  the floor that an operator states: the first token to be admitted; empty for none
+-- ARGV[4]  treatment of lost marks: "refuse" or "accept"
+-- ARGV[5]  the operator's floor, the first token to admit; empty for none
 -- ARGV[6]  the run id of this process
 --
--- A state that the caller knew and that is gone means that Redis was emptied: all marks are lost,
--- and so are the registrations of connections that may still act. Marks that are not as they were
--- left mean the same: their stamp "#" is gone, there are more or fewer of them than locks, or what is
--- there is no hash. The new state is "opening" until every connection of the port was ended; only
--- then can a token be admitted.
--- A floor makes lost marks harmless: it is above every token that can have been issued before. The
--- lock server's counter is, once that server has verified this very process: it lifts the counter
--- where it may have lost something.
+-- If a state that the caller knew is gone, Redis was emptied: all marks are lost, and so are the
+-- registrations of connections that may still act. Changed marks mean the same: their stamp "#" is
+-- gone, there are more or fewer of them than locks, or their key is no hash. The new state is
+-- "opening" until every connection of the port was ended; only then can a token be admitted.
+-- A floor makes lost marks harmless: it is above every token that can have been issued before. So
+-- is the lock server's counter, once that server has verified this very process: it lifts a counter
+-- that may have lost increments.
 --
--- Returns {id, phase, floor}, or {'LOST', highest}: nothing was written, and an operator must state a
--- floor, above the highest token that the state knows of.
+-- Returns {id, phase, floor}, or {'LOST', highest}: nothing was written, and an operator must set a
+-- floor above the highest token that the state knows.
 local state = redis.pcall('HMGET', KEYS[1], 'id', 'phase', 'floor', 'process', 'stamped', 'highest')
 local is_readable = not state.err
 if not is_readable then state = {} end
@@ -40,7 +39,7 @@ else
   is_whole = is_whole and not stamp
 end
 
--- Makes exactly the locks of the marks that are there stand beside them.
+-- Lists exactly the locks of the existing marks.
 local function list_locks()
   redis.call('DEL', KEYS[5])
   for _, lock in ipairs(redis.call('HKEYS', KEYS[4])) do
@@ -55,13 +54,13 @@ if is_whole and state[1] then
   end
   if ARGV[5] ~= '' and tonumber(ARGV[5]) > tonumber(state[3] or '0') then
     redis.call('HSET', KEYS[1], 'phase', 'opening', 'floor', ARGV[5], 'floor_lease', ARGV[3])
-    -- One mark may be gone where another lock is: the numbers are right, and the lock is refused.
+    -- The numbers may agree while a lock without a mark is listed: its operations are refused.
     if tonumber(ARGV[5]) > tonumber(state[6] or '0') then list_locks() end
     return {state[1], 'opening', ARGV[5]}
   end
   if state[2] == 'open' and state[4] ~= ARGV[6] then
-    -- It was opened by another process. Where this one was a master before, it may still have
-    -- connections whose registrations were forgotten meanwhile.
+    -- Opened by another process. If this one was a master before, it may still have connections
+    -- whose registrations were removed meanwhile.
     redis.call('HSET', KEYS[1], 'phase', 'opening')
     return {state[1], 'opening', state[3] or '0'}
   end
@@ -69,7 +68,7 @@ if is_whole and state[1] then
 end
 
 local known, highest = state[3] or '0', state[6] or '0'
--- A floor that is too low says nothing; the counter may.
+-- A floor that is too low counts for nothing; the counter may do.
 local floor = tonumber(ARGV[5] ~= '' and ARGV[5] or '0') > tonumber(highest) and ARGV[5] or ''
 if floor == '' then
   local counter = redis.call('GET', KEYS[2])
@@ -81,7 +80,7 @@ if floor == '' then
     return {'LOST', highest}
   end
 end
--- Lost marks were no higher than the highest token that was admitted.
+-- Lost marks were no higher than the highest admitted token.
 if tonumber(highest) > 0 and tonumber(floor) <= tonumber(highest) then return {'LOST', highest} end
 if tonumber(known) > tonumber(floor) then floor = known end
 if not is_readable then redis.call('DEL', KEYS[1]) end

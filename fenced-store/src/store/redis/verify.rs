@@ -1,4 +1,4 @@
-//! Judges the Redis behind each new connection, before it is used.
+//! Verification of the Redis behind each new connection, before it is used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::preempt::{self, Failed, Wire};
 use super::scripts::Scripts;
 use super::state::GuardState;
 
-/// Readiness: whether Redis can be used.
+/// Readiness check: Redis can be used.
 const LINK: &str = "redis";
-/// Readiness: whether Redis keeps what it was told.
+/// Readiness check: Redis keeps what was written.
 const PERSISTENCE: &str = "redis-persistence";
 
 /// Refuses a Redis in which a mark can vanish or a script cannot write, and one that has lost its
-/// marks, until it is known which tokens are not to be admitted any more.
+/// marks until the floor is known.
 pub(super) struct GuardVerifier {
     scripts: Arc<Scripts>,
     state: Arc<GuardState>,
@@ -32,17 +32,17 @@ impl GuardVerifier {
     }
 }
 
-/// The connection that is being verified.
+/// Connection under verification.
 struct Verified<'a>(&'a mut MultiplexedConnection);
 
 #[async_trait]
 impl Wire for Verified<'_> {
-    async fn ask(&mut self, command: &redis::Cmd) -> Result<redis::Value, Failed> {
+    async fn call(&mut self, command: &redis::Cmd) -> Result<redis::Value, Failed> {
         let reply = self.0.send_packed_command(command).await;
         reply.and_then(redis::Value::extract_error).map_err(|error| error.to_string())
     }
 
-    async fn ask_all(&mut self, commands: &[redis::Cmd]) -> Result<Vec<redis::Value>, Failed> {
+    async fn call_all(&mut self, commands: &[redis::Cmd]) -> Result<Vec<redis::Value>, Failed> {
         let mut pipeline = redis::Pipeline::with_capacity(commands.len());
         for command in commands {
             pipeline.add_command(command.clone());
@@ -60,21 +60,21 @@ impl Verifier for GuardVerifier {
         let info: String = redis::cmd("INFO")
             .query_async(connection)
             .await
-            .map_err(|error| format!("Redis did not answer INFO: {error}"))?;
+            .map_err(|error| format!("Redis did not reply to INFO: {error}"))?;
         judge(&info)?;
         let run_id = info_field(&info, "run_id").ok_or("INFO has no run_id")?;
-        // Not every user may read the configuration; then only INFO speaks.
+        // Not every user may read the configuration; then INFO alone decides.
         let fsync: Option<Vec<String>> =
             redis::cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await.ok();
         let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
         let persistence = persistence(&info, fsync.as_deref());
-        self.state.note_gaps(&info, &persistence);
+        self.state.record_gaps(&info, &persistence);
         self.health.set(PERSISTENCE, persistence);
         load_scripts(connection, &self.scripts.all()).await?;
         let mut wire = Verified(connection);
-        let found = self.state.ask(&mut wire, run_id).await?;
+        let found = self.state.find(&mut wire, run_id).await?;
         if !found.is_open {
-            // Whoever is connected was registered in a state that is gone, if at all.
+            // Connected clients were registered, if at all, in a state that is gone.
             let ids = preempt::clients_named(&mut wire, &self.state.client_name()).await?;
             preempt::end(&mut wire, &ids, &Default::default()).await?;
             self.state.open(&mut wire, &found).await?;
@@ -85,7 +85,7 @@ impl Verifier for GuardVerifier {
     }
 }
 
-/// What a Redis must be for the guarantee `atomic`.
+/// Checks that a Redis can be `atomic`.
 pub(crate) fn judge(info: &str) -> Result<(), String> {
     let version = info_field(info, "redis_version").unwrap_or("unknown");
     let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
@@ -99,8 +99,8 @@ pub(crate) fn judge(info: &str) -> Result<(), String> {
             return Err(format!("Redis has the role {role}; connect to the master"));
         }
     }
-    // A limit of 0 means that nothing is ever evicted, whatever the policy; but the limit can be
-    // set while it runs, so the policy itself has to be right.
+    // A limit of 0 means no eviction, whatever the policy; but the limit can be set while Redis
+    // runs, so the policy itself has to be right.
     match info_field(info, "maxmemory_policy") {
         Some(policy) if policy == "noeviction" || policy.starts_with("volatile-") => Ok(()),
         policy => Err(format!(
@@ -110,8 +110,8 @@ pub(crate) fn judge(info: &str) -> Result<(), String> {
     }
 }
 
-/// What a crash of this Redis costs. Marks and data are lost together, but then a holder whose
-/// token was refused before may write again.
+/// Status of this Redis' persistence. A crash loses marks and data together, but then a holder
+/// whose token was refused before may write again.
 fn persistence(info: &str, fsync: Option<&str>) -> Status {
     match (info_field(info, "aof_enabled"), fsync) {
         (Some("1"), Some("always")) => Status::Ok,
@@ -128,14 +128,16 @@ fn persistence(info: &str, fsync: Option<&str>) -> Status {
     }
 }
 
-/// How often a connection that works is judged again: an operator may have changed the eviction
-/// policy, or demoted the process, while it ran.
-const JUDGE_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which a working connection is verified again: an operator may have changed the
+/// eviction policy, or demoted the process.
+const VERIFY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Makes readiness follow the link, and judges what is behind it again now and then. A Redis that
-/// does not pass any more takes the link down: operations are refused until it does.
+/// Updates readiness with the link, and verifies its Redis periodically. A Redis that fails takes
+/// the link down: operations are refused until it passes.
 pub(super) fn follow(link: &RedisLink, kit: &Kit) {
-    let (mut states, health, link) = (link.watch(), kit.health.clone(), link.clone());
+    let mut states = link.watch();
+    let health = kit.health.clone();
+    let link = link.clone();
     let stop = kit.tasks.shutdown_token();
     kit.tasks.spawn(async move {
         loop {
@@ -147,8 +149,8 @@ pub(super) fn follow(link: &RedisLink, kit: &Kit) {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = states.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(JUDGE_EVERY) => {
-                    // What it finds out is told through the state.
+                () = tokio::time::sleep(VERIFY_INTERVAL) => {
+                    // The result is in the link's state.
                     let _ = link.verify_again(link.generation()).await;
                 }
             }
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_costs_is_said() {
+    fn a_crash_s_cost_is_a_warning() {
         assert_eq!(persistence("aof_enabled:1", Some("always")), Status::Ok);
         for (info, fsync, word) in [
             ("aof_enabled:1", Some("everysec"), "everysec"),

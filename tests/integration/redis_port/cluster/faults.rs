@@ -166,7 +166,7 @@ async fn a_node_that_stalls_leaves_the_outcome_unknown() {
     cluster.node(owner).process().pause();
     let reply = client.call(&["RPUSH", &list, "2"]).await;
     let text = reply.expect_error("UNKNOWN");
-    assert!(text.contains("is not known"), "{text}");
+    assert!(text.contains("unknown outcome"), "{text}");
     cluster.node(owner).process().resume();
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     until_true("the node to be used again", || async {

@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn etag_of(outcome: &Outcome) -> Option<ETag> {
+fn etag_of(outcome: &FenceOutcome) -> Option<ETag> {
     match outcome {
-        Outcome::PreconditionFailed { etag, .. } => etag.clone(),
+        FenceOutcome::PreconditionFailed { etag, .. } => etag.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 async fn found(store: &Store, at: &str) -> Object {
     match store.apply(None, get(at)).await.expect("the store works") {
-        Outcome::Applied { effect: Effect::Found(object), .. } => object,
+        FenceOutcome::Applied { effect: Effect::Found(object), .. } => object,
         other => panic!("{other:?}"),
     }
 }
@@ -22,7 +22,7 @@ pub async fn the_fence_comes_before_the_condition(store: &Store) {
     for condition in [Condition::Absent, Condition::Exists] {
         let operation = put_if("order", "late", condition);
         let outcome = store.apply(Some(fence("order", 1)), operation).await.unwrap();
-        assert_eq!(outcome, Outcome::Stale { mark: mark(2, 2) });
+        assert_eq!(outcome, FenceOutcome::Stale { mark: mark(2, 2) });
     }
     assert_eq!(text_at(store, "order").await.as_deref(), Some("a"));
 }
@@ -44,14 +44,14 @@ pub async fn a_failed_condition_raises_the_mark_alone(store: &Store) {
         let outcome = store.apply(Some(fence("failed", token)), operation).await.unwrap();
         let expected = Token::new(token).ok();
         assert!(
-            matches!(&outcome, Outcome::PreconditionFailed { mark, .. } if *mark == expected),
+            matches!(&outcome, FenceOutcome::PreconditionFailed { mark, .. } if *mark == expected),
             "{outcome:?}"
         );
         assert_eq!(etag_of(&outcome), Some(tag.clone()));
         assert_eq!(mark_of(store, "failed").await, Some(mark(token, token)));
     }
     let late = store.apply(Some(fence("failed", 1)), put("failed", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(3, 3) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(3, 3) });
     assert_eq!(text_at(store, "failed").await.as_deref(), Some("a"));
 }
 
@@ -82,10 +82,10 @@ pub async fn conditions_compare_the_version(store: &Store) {
 pub async fn without_a_fence_nothing_is_raised(store: &Store) {
     let outcome = store.apply(None, put("open", "a")).await.unwrap();
     let effect = Effect::Stored { created: true };
-    assert_eq!(outcome, Outcome::Applied { effect, mark: None });
+    assert_eq!(outcome, FenceOutcome::Applied { effect, mark: None });
     assert_eq!(mark_of(store, "open").await, None);
     let outcome = store.apply(None, delete("open")).await.unwrap();
-    assert_eq!(outcome, Outcome::Applied { effect: Effect::Deleted, mark: None });
+    assert_eq!(outcome, FenceOutcome::Applied { effect: Effect::Deleted, mark: None });
 }
 
 /// Bytes, media type and tag come back as they were given.
@@ -94,7 +94,7 @@ pub async fn every_byte_comes_back(store: &Store) {
     let large: Vec<u8> = all.iter().copied().cycle().take(1_500_000).collect();
     for body in [Vec::new(), b"\r\n\0".to_vec(), all, large] {
         let object = Object {
-            etag: ETag::of(&body, &fence_nonce()),
+            etag: ETag::from_body(&body, &fence_nonce()),
             content_type: "application/x-thing; v=1".to_owned(),
             body: Bytes::from(body),
         };

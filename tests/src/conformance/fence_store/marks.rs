@@ -26,7 +26,7 @@ pub async fn the_holder_of_the_mark_goes_on(store: &Store) {
 /// G1, G2, G6: below the mark nothing is done, whatever is asked.
 pub async fn a_stale_token_changes_nothing(store: &Store) {
     applied(store, fence("stale", 34), put("stale", "new")).await;
-    let refusal = Outcome::Stale { mark: mark(34, 34) };
+    let refusal = FenceOutcome::Stale { mark: mark(34, 34) };
     for token in [1, 33] {
         for operation in [put("stale", "old"), delete("stale"), get("stale"), get("absent")] {
             let outcome = store.apply(Some(fence("stale", token)), operation).await.unwrap();
@@ -45,7 +45,7 @@ pub async fn a_stale_token_changes_nothing(store: &Store) {
 pub async fn a_collision_changes_nothing(store: &Store) {
     applied(store, fence("collision", 7), put("collision", "mine")).await;
     let other = || Fence { lock: lock("collision"), presented: mark(7, 99) };
-    let refusal = Outcome::Collision { mark: mark(7, 7) };
+    let refusal = FenceOutcome::Collision { mark: mark(7, 7) };
     for operation in [put("collision", "theirs"), delete("collision"), get("collision")] {
         assert_eq!(store.apply(Some(other()), operation).await.unwrap(), refusal);
     }
@@ -60,10 +60,10 @@ pub async fn reads_raise_the_mark(store: &Store) {
     let found = applied(store, fence("reads", 2), get("reads")).await;
     assert!(matches!(found, Effect::Found(_)), "{found:?}");
     let late = store.apply(Some(fence("reads", 1)), put("reads", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(2, 2) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(2, 2) });
     assert_eq!(applied(store, fence("reads", 3), get("reads/none")).await, Effect::Absent);
     let late = store.apply(Some(fence("reads", 2)), put("reads", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(3, 3) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(3, 3) });
     assert_eq!(text_at(store, "reads").await.as_deref(), Some("a"));
 }
 
@@ -73,7 +73,7 @@ pub async fn deletes_raise_the_mark(store: &Store) {
     assert_eq!(applied(store, fence("deletes", 2), delete("deletes")).await, Effect::Deleted);
     assert_eq!(mark_of(store, "deletes").await, Some(mark(2, 2)));
     let late = store.apply(Some(fence("deletes", 1)), put("deletes", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(2, 2) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(2, 2) });
     assert_eq!(text_at(store, "deletes").await, None);
 }
 
@@ -83,10 +83,10 @@ pub async fn seals_raise_the_mark_alone(store: &Store) {
     for _ in 0..2 {
         let outcome = store.seal(fence("seals", 9)).await.unwrap();
         let sealed = Token::new(9).ok();
-        assert_eq!(outcome, Outcome::Applied { effect: Effect::Sealed, mark: sealed });
+        assert_eq!(outcome, FenceOutcome::Applied { effect: Effect::Sealed, mark: sealed });
     }
     let late = store.apply(Some(fence("seals", 8)), put("seals", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(9, 9) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(9, 9) });
     assert_eq!(text_at(store, "seals").await.as_deref(), Some("a"));
     store.seal(fence("seals/never-written", 3)).await.unwrap();
     assert_eq!(mark_of(store, "seals/never-written").await, Some(mark(3, 3)));
@@ -97,7 +97,7 @@ pub async fn one_lock_covers_many_keys(store: &Store) {
     applied(store, fence("covers", 4), put("covers/a", "a")).await;
     applied(store, fence("covers", 5), put("covers/b", "b")).await;
     let late = store.apply(Some(fence("covers", 4)), put("covers/a", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(5, 5) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(5, 5) });
     assert_eq!(text_at(store, "covers/a").await.as_deref(), Some("a"));
 }
 
@@ -118,7 +118,7 @@ pub async fn the_largest_tokens_are_exact(store: &Store) {
         applied(store, fence(&name, low), put(&name, "low")).await;
         applied(store, fence(&name, high), put(&name, "high")).await;
         let late = store.apply(Some(fence(&name, low)), put(&name, "late")).await.unwrap();
-        assert_eq!(late, Outcome::Stale { mark: mark(high, high) });
+        assert_eq!(late, FenceOutcome::Stale { mark: mark(high, high) });
         assert_eq!(mark_of(store, &name).await, Some(mark(high, high)));
     }
 }
@@ -157,14 +157,14 @@ pub async fn reopened(store: &Store, round: u64) {
         let kept = text_at(store, "reopened").await;
         assert_eq!(kept, Some(format!("round {}", round - 1)));
         let late = store.apply(Some(fence("reopened", 9 + round)), put("reopened", "late")).await;
-        assert_eq!(late.unwrap(), Outcome::Stale { mark: before });
+        assert_eq!(late.unwrap(), FenceOutcome::Stale { mark: before });
         assert_eq!(store.highest_mark().await.unwrap(), Some(before.token));
     }
     // What was named in an earlier round is a repeat in this one.
     let named = put("reopened/named", "named");
     let once = Once::new(Some(&lock("reopened")), "named", &named);
     let outcome = store.apply_once(Some(fence("reopened", 11 + round)), named, Some(once)).await;
-    let is_repeat = matches!(outcome.unwrap(), Outcome::Repeated { .. });
+    let is_repeat = matches!(outcome.unwrap(), FenceOutcome::Repeated { .. });
     assert_eq!(is_repeat, round > 0);
     let body = format!("round {round}");
     applied(store, fence("reopened", 11 + round), put("reopened", &body)).await;

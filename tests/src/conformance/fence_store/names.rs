@@ -8,13 +8,13 @@ fn once(name: &str, id: &str, operation: &Operation) -> Option<Once> {
 }
 
 /// Does `operation` under the name `id` of the lock of the fence.
-async fn named(store: &Store, fence: &Fence, id: &str, operation: Operation) -> Outcome {
+async fn named(store: &Store, fence: &Fence, id: &str, operation: Operation) -> FenceOutcome {
     let once = once(fence.lock.as_str(), id, &operation);
     store.apply_once(Some(fence.clone()), operation, once).await.expect("the store works")
 }
 
-fn repeated(first: First, token: u64) -> Outcome {
-    Outcome::Repeated { first, mark: Token::new(token).ok() }
+fn repeated(first: First, token: u64) -> FenceOutcome {
+    FenceOutcome::Repeated { first, mark: Token::new(token).ok() }
 }
 
 fn put_etag(operation: &Operation) -> ETag {
@@ -28,7 +28,7 @@ fn put_etag(operation: &Operation) -> ETag {
 fn again(operation: &Operation) -> Operation {
     let mut operation = operation.clone();
     if let Operation::Put { object, .. } = &mut operation {
-        object.etag = ETag::of(&object.body, &fence_nonce());
+        object.etag = ETag::from_body(&object.body, &fence_nonce());
     }
     operation
 }
@@ -39,7 +39,7 @@ pub async fn a_repeat_gives_the_first_outcome(store: &Store) {
     let write = put("repeat/a", "first");
     let stored = First::Stored { created: true, etag: put_etag(&write) };
     let effect = Effect::Stored { created: true };
-    let applied_now = Outcome::Applied { effect, mark: Token::new(1).ok() };
+    let applied_now = FenceOutcome::Applied { effect, mark: Token::new(1).ok() };
     assert_eq!(named(store, &fence, "w", write.clone()).await, applied_now);
     for _ in 0..2 {
         assert_eq!(named(store, &fence, "w", again(&write)).await, repeated(stored.clone(), 1));
@@ -69,7 +69,7 @@ pub async fn the_next_holder_repeats_too(store: &Store) {
     assert_eq!(outcome, repeated(stored, 2));
     assert_eq!(mark_of(store, "handed").await, Some(mark(2, 2)));
     let late = store.apply(Some(fence("handed", 1)), put("handed", "late")).await.unwrap();
-    assert_eq!(late, Outcome::Stale { mark: mark(2, 2) });
+    assert_eq!(late, FenceOutcome::Stale { mark: mark(2, 2) });
 }
 
 /// A stale holder is refused, and learns what became of what it had sent before.
@@ -79,16 +79,16 @@ pub async fn a_stale_repeat_learns_what_was_done(store: &Store) {
     let first = First::Stored { created: true, etag: put_etag(&write) };
     named(store, &old, "w", write.clone()).await;
     applied(store, fence("stale-names", 2), put("stale-names", "second")).await;
-    let told = Outcome::StaleRepeat { mark: mark(2, 2), first };
+    let told = FenceOutcome::StaleRepeat { mark: mark(2, 2), first };
     assert_eq!(named(store, &old, "w", again(&write)).await, told);
-    let refused = Outcome::Stale { mark: mark(2, 2) };
+    let refused = FenceOutcome::Stale { mark: mark(2, 2) };
     assert_eq!(named(store, &old, "new", put("stale-names", "late")).await, refused);
     assert_eq!(named(store, &old, "w", put("stale-names", "other")).await, refused);
     assert_eq!(text_at(store, "stale-names").await.as_deref(), Some("second"));
     // A refusal was not remembered under the name.
     let newer = fence("stale-names", 3);
     let outcome = named(store, &newer, "new", put("stale-names", "late")).await;
-    assert!(matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
+    assert!(matches!(outcome, FenceOutcome::Applied { .. }), "{outcome:?}");
 }
 
 /// A collision is an alarm, whatever the name.
@@ -97,7 +97,7 @@ pub async fn a_collision_learns_nothing(store: &Store) {
     named(store, &fence("colliding-names", 1), "w", write.clone()).await;
     let twin = Fence { lock: lock("colliding-names"), presented: mark(1, 9) };
     let outcome = named(store, &twin, "w", again(&write)).await;
-    assert_eq!(outcome, Outcome::Collision { mark: mark(1, 1) });
+    assert_eq!(outcome, FenceOutcome::Collision { mark: mark(1, 1) });
 }
 
 /// A condition that failed once has failed: the name is decided.
@@ -106,7 +106,7 @@ pub async fn a_failed_condition_is_remembered(store: &Store) {
     applied(store, fence.clone(), put("decided", "there")).await;
     let create = put_if("decided", "new", Condition::Absent);
     let failed = named(store, &fence, "c", create.clone()).await;
-    let Outcome::PreconditionFailed { etag, .. } = failed else { panic!("{failed:?}") };
+    let FenceOutcome::PreconditionFailed { etag, .. } = failed else { panic!("{failed:?}") };
     assert!(etag.is_some());
     applied(store, fence.clone(), delete("decided")).await;
     let first = First::PreconditionFailed { etag };
@@ -128,14 +128,14 @@ pub async fn a_name_is_taken_once(store: &Store) {
         (4, delete("taken")),
     ] {
         let outcome = named(store, &fence("taken", token), "w", other).await;
-        assert_eq!(outcome, Outcome::NameTaken { mark: Token::new(token).ok() });
+        assert_eq!(outcome, FenceOutcome::NameTaken { mark: Token::new(token).ok() });
         assert_eq!(mark_of(store, "taken").await, Some(mark(token, token)));
     }
     assert_eq!(text_at(store, "taken").await.as_deref(), Some("first"));
     // Another lock has names of its own.
     let elsewhere = put("elsewhere", "first");
     let outcome = named(store, &fence("elsewhere", 1), "w", elsewhere).await;
-    assert!(matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
+    assert!(matches!(outcome, FenceOutcome::Applied { .. }), "{outcome:?}");
 }
 
 /// What is remembered is bounded, and it is the last ones.
@@ -150,15 +150,18 @@ pub async fn the_last_names_are_kept(store: &Store) {
         named(store, &fence, &n.to_string(), put("many/n", &n.to_string())).await;
     }
     let outcome = named(store, &fence, "1", again(&second)).await;
-    assert!(matches!(outcome, Outcome::Repeated { .. }), "the oldest that is kept: {outcome:?}");
+    assert!(
+        matches!(outcome, FenceOutcome::Repeated { .. }),
+        "the oldest that is kept: {outcome:?}"
+    );
     let outcome = named(store, &fence, "0", again(&first)).await;
-    assert!(matches!(outcome, Outcome::Applied { .. }), "one too many is kept: {outcome:?}");
+    assert!(matches!(outcome, FenceOutcome::Applied { .. }), "one too many is kept: {outcome:?}");
     // That took the place of the oldest, and of no other.
     let outcome = named(store, &fence, "1", again(&second)).await;
-    assert!(matches!(outcome, Outcome::Applied { .. }), "two too many are kept: {outcome:?}");
+    assert!(matches!(outcome, FenceOutcome::Applied { .. }), "two too many are kept: {outcome:?}");
     let last = put("many/n", &kept.to_string());
     let outcome = named(store, &fence, &kept.to_string(), last).await;
-    assert!(matches!(outcome, Outcome::Repeated { .. }), "{outcome:?}");
+    assert!(matches!(outcome, FenceOutcome::Repeated { .. }), "{outcome:?}");
 }
 
 /// What is open has names too, each key its own.
@@ -170,9 +173,9 @@ pub async fn open_operations_can_be_named(store: &Store) {
     };
     for operation in [&write, &other] {
         let outcome = apply(operation).await;
-        assert!(matches!(outcome, Outcome::Applied { mark: None, .. }), "{outcome:?}");
+        assert!(matches!(outcome, FenceOutcome::Applied { mark: None, .. }), "{outcome:?}");
         let outcome = apply(operation).await;
-        assert!(matches!(outcome, Outcome::Repeated { mark: None, .. }), "{outcome:?}");
+        assert!(matches!(outcome, FenceOutcome::Repeated { mark: None, .. }), "{outcome:?}");
     }
 }
 
@@ -192,13 +195,13 @@ pub async fn racing_repeats_do_it_once(store: &Store) {
         let (mut now, mut before) = (0, Vec::new());
         for attempt in attempts {
             match attempt.await.expect("no panic") {
-                Outcome::Applied { .. } => now += 1,
-                Outcome::Repeated { first, .. } => before.push(first),
+                FenceOutcome::Applied { .. } => now += 1,
+                FenceOutcome::Repeated { first, .. } => before.push(first),
                 other => panic!("{other:?}"),
             }
         }
         assert_eq!((now, before.len()), (1, ATTEMPTS - 1));
-        let Outcome::Applied { effect: Effect::Found(found), .. } =
+        let FenceOutcome::Applied { effect: Effect::Found(found), .. } =
             store.apply(None, get(&at)).await.unwrap()
         else {
             panic!("nothing is there")
@@ -219,6 +222,6 @@ pub async fn the_highest_mark_is_known(store: &Store) {
     store.seal(fence("highest/b", before + 9)).await.expect("the store works");
     assert_eq!(highest().await, Token::new(before + 9).ok());
     let stale = store.seal(fence("highest/b", before + 8)).await.expect("the store works");
-    assert!(matches!(stale, Outcome::Stale { .. }), "{stale:?}");
+    assert!(matches!(stale, FenceOutcome::Stale { .. }), "{stale:?}");
     assert_eq!(highest().await, Token::new(before + 9).ok());
 }

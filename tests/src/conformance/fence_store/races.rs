@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::checks;
-use crate::history::{Action, History, Operation as Event, Outcome as Known};
+use crate::history::{Action, FenceOutcome as Known, History, Operation as Event};
 use crate::seed::Seed;
 use crate::wait::soon;
 
@@ -50,8 +50,8 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
             (write, store.apply(Some(fence), put(&name, &value)).await)
         };
         let outcome = match outcome.expect("the store works") {
-            Outcome::Applied { .. } => Known::Applied,
-            Outcome::Stale { mark } => {
+            FenceOutcome::Applied { .. } => Known::Applied,
+            FenceOutcome::Stale { mark } => {
                 assert!(mark.token.get() > token);
                 Known::Refused
             }
@@ -87,8 +87,8 @@ async fn add_one(store: &Store) {
         let next = text.parse::<u64>().expect("a number") + 1;
         let write = put_if("counter", &next.to_string(), Condition::AnyOf(vec![object.etag]));
         match store.apply(Some(fence("counter", 1)), write).await.expect("the store works") {
-            Outcome::Applied { .. } => return,
-            Outcome::PreconditionFailed { .. } => {}
+            FenceOutcome::Applied { .. } => return,
+            FenceOutcome::PreconditionFailed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

@@ -15,8 +15,8 @@ pub(super) struct OwnedCommand {
 }
 
 impl OwnedCommand {
-    /// Takes the `len` bytes that `parser` has parsed. An inline command is encoded again: among others
-    /// it cannot be sent as it is.
+    /// Takes the `len` bytes that `parser` has parsed. An inline command is encoded again: among
+    /// others it cannot be sent as it is.
     pub(super) fn take(
         buf: &mut BytesMut,
         len: usize,

@@ -1,8 +1,8 @@
 //! The end of a connection to Redis, and of a client's connection whose tokens were refused
 //! (`--after-fenced close`).
 //!
-//! No command can succeed on the latter any more, and a pool would use it until it is closed. The client
-//! receives the error first, also for the rest of a pipeline.
+//! No command can succeed on the latter any more, and a pool would use it until it is closed. The
+//! client receives the error first, also for the rest of a pipeline.
 
 use std::rc::Rc;
 
@@ -24,8 +24,8 @@ pub(super) async fn refusal(group: Option<&TokenGroup>) {
 }
 
 impl Client {
-    /// Handles a broken connection to Redis. The reply to each pending command says that a higher token
-    /// ended the connection, or that the outcome is unknown.
+    /// Handles a broken connection to Redis. The reply to each pending command says that a higher
+    /// token ended the connection, or that the outcome is unknown.
     pub(super) async fn lost(&mut self) -> Flow {
         let Some(upstream) = self.upstream.take() else { return Flow::Continue };
         let own = self.own.take();
@@ -61,7 +61,8 @@ impl Client {
         if must_close { Flow::Close } else { Flow::Continue }
     }
 
-    /// Ends the connection after a reply, if its tokens are refused, and idle ones with the same tokens.
+    /// Ends the connection after a reply, if its tokens are refused, and idle ones with the same
+    /// tokens.
     pub(super) fn answered_refusal(&mut self) {
         if self.refused.is_none() || !self.hub.port.settings.closes_fenced() {
             return;
@@ -72,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends and every command that was read has its reply.
+    /// `true` if the connection ends and every command that was read has its reply.
     pub(super) fn has_answered_all(&self) -> bool {
         self.ends && self.buf.is_empty() && self.may_serve()
     }
@@ -87,8 +88,8 @@ impl Client {
         }
     }
 
-    /// Whether another client with the same tokens received `FENCED` while this one is idle. A client with
-    /// watched keys, a transaction or a subscription must receive the error itself.
+    /// `true` if another client with the same tokens received `FENCED` while this one is idle. A
+    /// client with watched keys, a transaction or a subscription must receive the error itself.
     pub(super) fn is_superseded(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_refused())
             && self.buf.is_empty()

@@ -26,7 +26,7 @@ const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one withou
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
 
-/// Whether the command is `CLIENT feature ON`.
+/// `true` if the command is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
     is(0, b"client") && is(1, feature) && is(2, b"on")
@@ -170,7 +170,7 @@ impl Client {
         let upstream = self.with_room().await?;
         // In a transaction the names come in the reply to EXEC, among replies of any form.
         let listing = match self.transaction {
-            None => Listing::of(command.command()),
+            None => Listing::from_command(command.command()),
             Some(_) => None,
         };
         let raw = match listing {
@@ -349,14 +349,15 @@ impl Client {
         Ok(Flow::Continue)
     }
 
-    /// Whether the connection is, or may be, in RESP2's subscriber mode.
+    /// `true` if the connection is, or may be, in RESP2's subscriber mode.
     fn is_subscriber(&self) -> bool {
         self.profile.protocol == Protocol::Resp2
             && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
     }
 
-    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an unknown number
-    /// of replies. Returns `None` if the mode ended before this command, which is then like any other.
+    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an
+    /// unknown number of replies. Returns `None` if the mode ended before this command, which is
+    /// then like any other.
     async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Flow> {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);

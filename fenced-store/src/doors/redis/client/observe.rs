@@ -1,8 +1,8 @@
 //! Observe mode: what would be refused is counted and logged, and passes.
 //!
-//! Tokens raise marks, so that stale ones are recognised, but no connection is registered under them and
-//! none is ended: they fence nothing. A command's token is compared with the marks that this guard
-//! remembers, without a round trip to Redis.
+//! Tokens raise marks, so that stale ones are recognised, but no connection is registered under
+//! them and none is ended: they fence nothing. A command's token is compared with the marks that
+//! this guard remembers, without a round trip to Redis.
 
 use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
@@ -13,10 +13,10 @@ use super::super::resp::request::Command;
 use super::super::session::CONNECTION;
 use super::super::tokens::HeldTokens;
 use super::Client;
-use crate::store::{Outcome, StoreError};
+use crate::store::{FenceOutcome, StoreError};
 
 impl Client {
-    /// Whether the guard is in observe mode, in which nothing is refused.
+    /// `true` if the guard is in observe mode, in which nothing is refused.
     pub(super) fn observes(&self) -> bool {
         self.hub.port.guard.observer.mode() == Mode::Observe
     }
@@ -39,10 +39,10 @@ impl Client {
     pub(super) async fn observe_tokens(&self, tokens: &HeldTokens) -> Result<(), Refusal> {
         for fence in tokens.fences() {
             match self.hub.port.redis.seal(fence).await {
-                Ok(Outcome::Stale { mark }) => {
+                Ok(FenceOutcome::Stale { mark }) => {
                     self.observe(Code::StaleToken, Refusal::Stale { fence: fence.clone(), mark });
                 }
-                Ok(Outcome::Collision { mark }) => {
+                Ok(FenceOutcome::Collision { mark }) => {
                     let refusal = Refusal::Collision { fence: fence.clone(), mark };
                     self.observe(Code::TokenCollision, refusal);
                 }

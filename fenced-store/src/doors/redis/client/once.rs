@@ -1,4 +1,5 @@
-//! `FENCE credential COMMAND …`: one command on a connection that is registered under one more token.
+//! `FENCE credential COMMAND …`: one command on a connection that is registered under one more
+//! token.
 
 use super::super::commands::Plan;
 use super::super::outbox::End;
@@ -17,8 +18,8 @@ impl Client {
         plan: Plan,
         tokens: HeldTokens,
     ) -> Result<(), Refusal> {
-        // Redis may send messages on the connection of before at any time, and two connections must not
-        // write into one reply.
+        // Redis may send messages on the connection of before at any time, and two connections must
+        // not write into one reply.
         self.may_not_subscribe("FENCE with a command is not for")?;
         self.settle_or_fail().await?;
         let registered = if self.observes() {

@@ -13,7 +13,7 @@ const MIXED: &str = "DENIED a transaction with a script has no commands that scr
                      as SORT, XREADGROUP or GEORADIUS); send them in another transaction";
 
 impl Client {
-    /// Whether `command`, a script with these keys, can be sent without a change of the user.
+    /// `true` if `command`, a script with these keys, can be sent without a change of the user.
     pub(super) fn is_confined_for(&self, command: Command<'_>) -> bool {
         let Some(own) = &self.own else { return false };
         let is_confined = own.user.as_ref().is_some_and(|user| {

@@ -16,7 +16,7 @@ use super::super::tokens::HeldTokens;
 use super::Client;
 use super::command::OwnedCommand;
 use crate::service::Guard;
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 
 impl Session for Client {
     fn identity(&self) -> &Identity {
@@ -69,8 +69,8 @@ impl Session for Client {
         planned.map_err(|refused| Refusal::Line(refused.0))
     }
 
-    /// Registers a connection under the tokens at once, so that a stale token is refused and a new one
-    /// takes over before the reply.
+    /// Registers a connection under the tokens at once, so that a stale token is refused and a new
+    /// one takes over before the reply.
     async fn hold(&mut self, tokens: HeldTokens, protocol: Protocol) -> Result<(), Refusal> {
         let is_same = tokens == self.identity.tokens && protocol == self.profile.protocol;
         if is_same && self.refused.is_none() && self.has_connection() {
@@ -210,8 +210,8 @@ impl Session for Client {
 }
 
 impl Client {
-    /// Replies to a command of the guard inside MULTI. Redis queues look-ups, so a script that returns the
-    /// reply is queued in their place. The other commands cannot be queued.
+    /// Replies to a command of the guard inside MULTI. Redis queues look-ups, so a script that
+    /// returns the reply is queued in their place. The other commands cannot be queued.
     pub(super) async fn local_in_transaction(
         &mut self,
         local: Local,
@@ -240,7 +240,7 @@ impl Client {
         }
     }
 
-    /// Whether a connection that is registered under the tokens exists, or none is needed.
+    /// `true` if a connection that is registered under the tokens exists, or none is needed.
     fn has_connection(&self) -> bool {
         self.profile.tokens.is_empty()
             || self.upstream.as_ref().is_some_and(|upstream| !upstream.is_broken())
@@ -256,8 +256,8 @@ impl Client {
         }
         for fence in self.identity.tokens.clone().fences() {
             let refusal = match self.hub.port.redis.seal(fence).await {
-                Ok(Outcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
-                Ok(Outcome::Collision { mark }) => {
+                Ok(FenceOutcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
+                Ok(FenceOutcome::Collision { mark }) => {
                     Refusal::Collision { fence: fence.clone(), mark }
                 }
                 Ok(_) => continue,

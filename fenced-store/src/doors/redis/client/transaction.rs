@@ -44,12 +44,12 @@ impl Transaction {
         keys.for_each(|wanted| self.keys.add(wanted));
     }
 
-    /// Whether a script is queued, so that all of it has to stay confined.
+    /// `true` if a script is queued, so that all of it has to stay confined.
     pub(super) fn has_script(&self) -> bool {
         self.has_script
     }
 
-    /// Whether a command is queued that the user of a script may not run.
+    /// `true` if a command is queued that the user of a script may not run.
     pub(super) fn exceeds_scripts(&self) -> bool {
         self.exceeds_scripts
     }

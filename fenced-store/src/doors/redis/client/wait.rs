@@ -16,8 +16,8 @@ pub(super) fn is_wait(command: Command<'_>) -> bool {
 }
 
 impl Client {
-    /// Sends a write ahead of WAIT. It comes behind all writes of the client, on whichever connection
-    /// these were made, so WAIT counts them all.
+    /// Sends a write ahead of WAIT. It comes behind all writes of the client, on whichever
+    /// connection these were made, so WAIT counts them all.
     pub(super) async fn write_before_wait(&self) -> Result<(), Refusal> {
         if self.transaction.is_some() {
             return Err(Refusal::Line(WAIT_IN_MULTI.to_owned()));

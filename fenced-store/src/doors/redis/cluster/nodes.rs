@@ -242,8 +242,8 @@ impl Nodes {
         });
     }
 
-    /// Verifies every node again: an operator may have changed its settings. A node that fails takes its
-    /// link down.
+    /// Verifies every node again: an operator may have changed its settings. A node that fails
+    /// takes its link down.
     async fn verify_again_all(&self) {
         let links: Vec<RedisLink> =
             self.links().values().filter_map(|node| node.link.get().cloned()).collect();

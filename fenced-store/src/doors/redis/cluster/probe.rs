@@ -116,8 +116,8 @@ impl Probe<'_> {
         match packed.query_async::<i64>(&mut connection).await {
             Ok(_) => Ok("admitted"),
             Err(error) => {
-                let (code, message) = (error.code(), error.detail());
-                let (code, message) = (code.unwrap_or_default(), message.unwrap_or_default());
+                let code = error.code().unwrap_or_default();
+                let message = error.detail().unwrap_or_default();
                 match step::outcome(code, message, &fences) {
                     Err(Refusal::Stale { .. }) => Ok("stale"),
                     Err(Refusal::Collision { .. }) => Ok("collision"),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_beyond_what_lua_can_tell() {
+    fn counters_beyond_lua_s_exact_numbers() {
         let most = || bulk("9223372036854775807");
         assert_eq!(written(most(), Convert::Counter, Protocol::Resp2), ":9223372036854775807\r\n");
         assert_eq!(written(bulk("x"), Convert::Counter, Protocol::Resp2), "$1\r\nx\r\n");

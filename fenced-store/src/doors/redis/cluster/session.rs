@@ -1,8 +1,8 @@
 //! The port's clients before a cluster: one task each, one command after the other.
 //!
 //! A command is answered before the next one is parsed, so replies are in order by themselves and a
-//! client that does not read is not served: its memory is its input up to one command, and the replies
-//! of that command.
+//! client that does not read is not served: its memory is its input up to one command, and the
+//! replies of that command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,7 +175,8 @@ impl ClusterSession {
         }
     }
 
-    /// Ends a connection whose token was refused: the client reads the error, then the end of the stream.
+    /// Ends a connection whose token was refused: the client reads the error, then the end of the
+    /// stream.
     async fn finish(mut self, stop: &CancellationToken) {
         let mut rest = [0; 4096];
         let until_closed = async {

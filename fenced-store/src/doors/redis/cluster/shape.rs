@@ -1,4 +1,5 @@
-//! Conversion of replies that passed through a script to the replies that the command would have given.
+//! Conversion of replies that passed through a script to the replies that the command would have
+//! given.
 //!
 //! Lua knows neither RESP2's two kinds of nil nor RESP3's null inside of an array (the array would
 //! end there). So a command runs under RESP2 inside of the script, where every reply survives but
@@ -11,7 +12,7 @@ use super::super::resp::request::Command;
 /// Treatment of a command's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Whether the command runs under RESP3 inside of the script.
+    /// `true` if the command runs under RESP3 inside of the script.
     pub(super) is_native: bool,
     /// Conversion of the reply.
     pub(super) convert: Convert,

@@ -105,8 +105,8 @@ impl SlotMap {
     }
 }
 
-/// Address in a MOVED or ASK message, `3999 10.0.0.1:6381`. A message without a host means the host that
-/// was `asked`.
+/// Address in a MOVED or ASK message, `3999 10.0.0.1:6381`. A message without a host means the host
+/// that was `asked`.
 pub(super) fn direction(message: &str, asked: &str) -> String {
     let address = message.split(' ').nth(1).unwrap_or_default();
     match (address.strip_prefix(':'), asked.rsplit_once(':')) {

@@ -11,7 +11,7 @@
 -- A mark that the set has and that is not there was deleted: it is never taken for "never written".
 -- The marks are raised first: a Redis that takes no writes (no memory, no disk, a replica) fails
 -- there. What a command does that fails by itself is nothing, and then the marks stay raised, which
--- hurts nobody: the holder of the token has been here.
+-- is harmless: the holder of the token was here before.
 
 local fences = tonumber(ARGV[2])
 local marks = KEYS[fences + 1]

@@ -10,7 +10,7 @@ use crate::verdict::Fence;
 /// Code of the script's own errors. No command of Redis has it.
 const OWN_CODE: &str = "FENCEPOST";
 
-/// The script.
+/// Compiled form of `step.lua`.
 #[derive(Debug)]
 pub(super) struct StepScript(Script);
 

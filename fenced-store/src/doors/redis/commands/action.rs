@@ -1,4 +1,4 @@
-//! What happens to a command: how it is handled and where its keys are, or why it is denied.
+//! Action for a command: its handling and key positions, or the reason of its denial.
 
 use super::channels::{self, Channels};
 use super::policy::{self, ByHand, Observed};
@@ -7,31 +7,31 @@ use super::spec::{Number, Spec};
 use super::{Handling, KeyUse, Plan, Touches, by_hand};
 use crate::doors::redis::resp::request::Command;
 
-/// What happens to a command that is allowed.
+/// Action for an allowed command.
 #[derive(Debug)]
 pub(super) struct Action {
     pub(super) handling: Handling,
     pub(super) keys: Keys,
-    /// Whether the user of a script may run it.
+    /// The user of a script may run it.
     pub(super) in_scripts: bool,
 }
 
-/// Why a command is refused.
+/// Denial of a command.
 #[derive(Debug)]
 pub(super) struct Denial {
     pub(super) reason: Box<str>,
-    /// How it travels in observe mode; `None` where it is refused all the same.
+    /// Handling in observe mode; `None` if the command is refused there too.
     pub(super) observed: Option<Observed>,
 }
 
 impl Denial {
-    /// A refusal in every mode.
+    /// Makes a denial in every mode.
     pub(super) fn in_every_mode(reason: &str) -> Self {
         Self { reason: reason.into(), observed: None }
     }
 }
 
-/// Where the keys of a command are.
+/// Key positions of a command.
 #[derive(Debug)]
 pub(super) enum Keys {
     None,
@@ -42,8 +42,8 @@ pub(super) enum Keys {
 }
 
 impl Action {
-    /// A script may run it where Redis' ACL finds its keys as the guard does, by fixed positions or
-    /// a count; and where it has no keys and is listed.
+    /// Makes an action. A script may run the command if Redis' ACL finds the same keys as the
+    /// guard, by fixed positions or a count; or if it has no keys and is listed.
     pub(super) fn new(name: &str, handling: Handling, keys: Keys) -> Self {
         let in_scripts = match keys {
             Keys::Specs { .. } => true,
@@ -53,14 +53,15 @@ impl Action {
         Self { handling, keys, in_scripts }
     }
 
-    /// Adds the keys of `command`, and says how it travels.
+    /// Adds the keys of `command`, and returns its plan.
     pub(super) fn plan(
         &self,
         name: &str,
         command: Command<'_>,
         keys: &mut Vec<KeyUse>,
     ) -> Result<Plan, Refused> {
-        let (handling, in_scripts) = (self.handling, self.in_scripts);
+        let handling = self.handling;
+        let in_scripts = self.in_scripts;
         let plan = |touches| Plan { handling, touches, in_scripts, is_denied: false };
         let (specs, number) = match &self.keys {
             Keys::None => return Ok(plan(Touches::Nothing)),

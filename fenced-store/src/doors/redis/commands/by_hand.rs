@@ -1,6 +1,6 @@
-//! Commands whose keys no key spec tells for certain. Their options are read exactly as Redis reads
-//! them, and what Redis would not take is refused: where the two disagreed on an option, they would
-//! disagree on a key.
+//! Parsers of commands whose keys no key spec gives for certain. They read options exactly as Redis
+//! does, and refuse what Redis would refuse: a disagreement about an option would be one about a
+//! key.
 
 use super::policy::ByHand;
 use super::refused::Refused;
@@ -9,7 +9,7 @@ use crate::doors::redis::resp::request::Command;
 use crate::key::{OWN_NAMES, is_own_name};
 
 impl ByHand {
-    /// How the command travels if it has no option that says otherwise.
+    /// Returns the handling without any options.
     pub(super) fn handling(self) -> Handling {
         match self {
             Self::Tracking => Handling::Own,
@@ -20,7 +20,7 @@ impl ByHand {
     }
 }
 
-/// Adds the keys of `command`, and says how it travels.
+/// Adds the keys of `command`, and returns its plan.
 pub(super) fn plan(
     by_hand: ByHand,
     name: &str,
@@ -44,7 +44,8 @@ const fn keys_plan(handling: Handling) -> Plan {
     plan_of(handling, Touches::Keys)
 }
 
-/// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE key\].
+/// SORT key \[BY pattern\] \[LIMIT offset count\] \[GET pattern …\] \[ASC|DESC\] \[ALPHA\] \[STORE
+/// key\].
 fn sort(
     stores: bool,
     name: &str,
@@ -81,14 +82,14 @@ fn sort(
     Ok(plan_of(Handling::Shared, touches))
 }
 
-/// What stands before the star of a pattern of SORT. `None` without a star: such a pattern names no
-/// key, but says "do not sort" or gets nothing.
+/// Returns the text before the star of a pattern of SORT. `None` without a star: such a pattern
+/// names no key (it means "do not sort", or gets nothing).
 fn lead_of_pattern(pattern: &[u8]) -> Option<&[u8]> {
     let star = pattern.iter().position(|byte| *byte == b'*')?;
     Some(&pattern[..star])
 }
 
-/// Whether a name that begins so may be one of Fencepost's own.
+/// Returns `true` if a name with this beginning may be one of Fencepost's own.
 fn may_lead_to_own(lead: &[u8]) -> bool {
     match lead.iter().position(|byte| *byte == b'{') {
         Some(brace) => OWN_NAMES.starts_with(&lead[brace..]) || is_own_name(lead),
@@ -96,7 +97,7 @@ fn may_lead_to_own(lead: &[u8]) -> bool {
     }
 }
 
-/// What the names of the keys begin with that SORT finds by the patterns of BY and GET.
+/// Returns the beginnings of the keys that SORT finds by the patterns of BY and GET.
 pub(crate) fn data_patterns(command: Command<'_>) -> impl Iterator<Item = &[u8]> {
     (2..command.len())
         .filter(move |at| is(command.arg(*at), "BY") || is(command.arg(*at), "GET"))
@@ -119,7 +120,7 @@ fn streams(group: bool, command: Command<'_>, keys: &mut Vec<KeyUse>) -> Result<
                      specified.",
                 ));
             }
-            // Reading as a group moves the group on.
+            // Reading as a group changes the group.
             let access = if group { KeyAccess::Write } else { KeyAccess::Read };
             keys.extend((at + 1..=at + count / 2).map(|arg| KeyUse { arg, access }));
             return Ok(keys_plan(handling));
@@ -143,7 +144,8 @@ fn streams(group: bool, command: Command<'_>, keys: &mut Vec<KeyUse>) -> Result<
 }
 
 /// GEORADIUS key longitude latitude radius unit and GEORADIUSBYMEMBER key member radius unit, with
-/// \[WITHCOORD\] \[WITHDIST\] \[WITHHASH\] \[COUNT n \[ANY\]\] \[ASC|DESC\] \[STORE key|STOREDIST key\].
+/// \[WITHCOORD\] \[WITHDIST\] \[WITHHASH\] \[COUNT n \[ANY\]\] \[ASC|DESC\] \[STORE key|STOREDIST
+/// key\].
 fn radius(
     first_option: usize,
     command: Command<'_>,
@@ -165,9 +167,12 @@ fn radius(
     Ok(keys_plan(Handling::Shared))
 }
 
-/// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\] \[NOLOOP\].
+/// CLIENT TRACKING ON|OFF \[REDIRECT id\] \[PREFIX prefix …\] \[BCAST\] \[OPTIN\] \[OPTOUT\]
+/// \[NOLOOP\].
 fn tracking(name: &str, command: Command<'_>) -> Result<Plan, Refused> {
-    let (mut broadcasts, mut prefixes, mut reaches_own) = (false, 0, false);
+    let mut broadcasts = false;
+    let mut prefixes = 0;
+    let mut reaches_own = false;
     let mut options = Options::from(command, 3);
     while let Some((at, word)) = options.next() {
         if is(word, "BCAST") {
@@ -208,7 +213,7 @@ fn flush(command: Command<'_>) -> Result<Plan, Refused> {
     Ok(plan_of(Handling::Shared, Touches::Everything))
 }
 
-/// The options of a command, from an argument on.
+/// Iterator over a command's options.
 struct Options<'b> {
     command: Command<'b>,
     next: usize,
@@ -219,7 +224,7 @@ impl<'b> Options<'b> {
         Self { command, next }
     }
 
-    /// The next one, and where it stands.
+    /// Returns the next option and its position.
     fn next(&mut self) -> Option<(usize, &'b [u8])> {
         let at = self.next;
         (at < self.command.len()).then(|| {
@@ -228,14 +233,14 @@ impl<'b> Options<'b> {
         })
     }
 
-    /// Goes past what belongs to the option, all of which has to be there.
+    /// Skips the arguments of an option, all of which must exist.
     fn skip(&mut self, args: usize) -> Result<(), Refused> {
         self.next += args;
         if self.next <= self.command.len() { Ok(()) } else { Err(Refused::syntax()) }
     }
 }
 
-/// Is this the keyword, as Redis compares them: in any case, and up to the first NUL?
+/// Compares with a keyword as Redis does: in any case, up to the first NUL.
 fn is(word: &[u8], keyword: &str) -> bool {
     let end = word.iter().position(|byte| *byte == 0).unwrap_or(word.len());
     word[..end].eq_ignore_ascii_case(keyword.as_bytes())

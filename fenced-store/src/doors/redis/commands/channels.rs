@@ -1,16 +1,16 @@
-//! Channels of a command: clients may not use Fencepost's own, and notifications of keys are names
-//! of keys.
+//! Channels of commands: clients may not use Fencepost's own, and notifications of keys reveal key
+//! names.
 //!
 //! Lock servers notify each other on channels that begin with `{fence:`; lock names and lease ids
-//! are in the messages. Redis itself announces changes of keys on `__keyspace@DB__:KEY` and
-//! `__keyevent@DB__:EVENT`, where an operator has turned that on.
+//! are in the messages. Redis itself publishes changes of keys on `__keyspace@DB__:KEY` and
+//! `__keyevent@DB__:EVENT`, if an operator has enabled it.
 
 use super::Touches;
 use super::refused::Refused;
 use crate::doors::redis::resp::request::Command;
 use crate::key::is_own_name;
 
-/// Which arguments of a command are channels.
+/// Arguments of a command that are channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channels {
     /// All: SUBSCRIBE.
@@ -25,15 +25,15 @@ pub(super) enum Channels {
     Matching,
 }
 
-/// Fencepost's own channels, and the notifications that name its keys: `*` is any text, `#` digits.
+/// Fencepost's own channels, and the notifications with its key names: `*` is any text, `#` digits.
 const OWN: [&[u8]; 2] = [b"{fence:*", b"__keyspace@#__:{fence:*"];
-/// Notifications that name keys of any kind.
+/// Notifications with names of any keys.
 const KEY_EVENTS: &[u8] = b"__keyevent@#__:*";
 
-/// How far the channels of `command` reach.
+/// Returns the scope of the channels of `command`.
 ///
 /// # Errors
-/// [`Refused`] for a channel that is Fencepost's own, and for a pattern that can match one.
+/// [`Refused`] for one of Fencepost's own channels, and for a pattern that can match one.
 pub(super) fn check(channels: Channels, command: Command<'_>) -> Result<Touches, Refused> {
     let (from, to, is_pattern) = match channels {
         Channels::All => (1, command.len(), false),
@@ -46,7 +46,7 @@ pub(super) fn check(channels: Channels, command: Command<'_>) -> Result<Touches,
     for channel in (from..to.min(command.len())).map(|at| command.arg(at)) {
         let reaches = |own: &[u8]| can_match(channel, is_pattern, own);
         let is_own = || is_own_name(channel) || OWN.iter().any(|own| reaches(own));
-        // Own names are left out of what is listed (`names`).
+        // Own names are removed from listings (`names`).
         if channels != Channels::Matching && is_own() {
             return Err(Refused::own_channel(channel));
         }
@@ -57,21 +57,22 @@ pub(super) fn check(channels: Channels, command: Command<'_>) -> Result<Touches,
     Ok(touches)
 }
 
-/// A unit of a channel's name or pattern.
+/// Unit of a channel's name or pattern.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// Any text.
     Text,
-    /// Any byte, or one of a class, which is not read further.
+    /// Any byte, or one of a class, whose content is ignored.
     Byte,
     /// This byte.
     Is(u8),
 }
 
-/// Whether a channel, or one that a pattern matches, is one of `own`: literal bytes, `*` and `#`, at
-/// most 63 of them. A class (`[a-z]`) counts as any byte, so that the answer errs towards `true`.
+/// Returns `true` if a channel, or one that a pattern matches, is one of `own`: literal bytes, `*`
+/// and `#`, at most 63 of them. A class (`[a-z]`) counts as any byte, so the result errs towards
+/// `true`.
 ///
-/// `places` has a bit for each place in `own` that the pattern can have come to.
+/// `places` has a bit for each position in `own` that the pattern can have reached.
 fn can_match(channel: &[u8], is_pattern: bool, own: &[u8]) -> bool {
     let past_texts = |mut places: u64| {
         for (at, byte) in own.iter().enumerate() {
@@ -100,7 +101,7 @@ fn can_match(channel: &[u8], is_pattern: bool, own: &[u8]) -> bool {
             }
         }
         if unit == Unit::Text {
-            // Any text leads to any place from the first one on.
+            // Any text reaches every position from the first on.
             next = u64::MAX << places.trailing_zeros().min(63);
         }
         places = past_texts(next);
@@ -111,7 +112,7 @@ fn can_match(channel: &[u8], is_pattern: bool, own: &[u8]) -> bool {
     places & (1 << own.len()) != 0
 }
 
-/// The first unit of a pattern, as Redis reads it, and what is behind it.
+/// Returns the first unit of a pattern, as Redis reads it, and the rest.
 fn next_unit(pattern: &[u8], is_pattern: bool) -> Option<(Unit, &[u8])> {
     let (first, rest) = pattern.split_first()?;
     Some(match first {
@@ -164,7 +165,7 @@ mod tests {
             "*}*",
             "[",
         ] {
-            // A class that does not end takes everything that follows.
+            // A class without an end includes everything that follows.
             let expected = pattern != "[";
             assert_eq!(reaches_own(pattern), expected, "{pattern}");
         }

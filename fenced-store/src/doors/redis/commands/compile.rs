@@ -1,4 +1,4 @@
-//! What Redis says of its commands, and the policy, become the table that is looked up.
+//! Compilation of Redis' COMMAND reply and the policy into the table.
 
 use super::action::{Action, Denial, Keys};
 use super::meta::Meta;
@@ -7,15 +7,15 @@ use super::spec::{Number, Spec};
 use super::table::{Entries, Entry};
 use super::{Handling, KeyAccess};
 
-/// The flags that a command which nobody has thought about may have. All others (`admin`,
-/// `blocking`, `noscript`, `module`, `pubsub`, and those that do not exist yet) make it odd.
+/// Flags that an unlisted command may have. All others (`admin`, `blocking`, `noscript`, `module`,
+/// `pubsub`, and those that do not exist yet) exclude it.
 const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "write"];
 
-/// Why a command of a module is refused, whatever its name.
+/// Reason for refusing every command of a module.
 const OF_A_MODULE: &str = "it belongs to a module, and only the module knows which keys it reaches; \
                            the guard does not";
 
-/// The table for what Redis says of its commands.
+/// Makes the table of Redis' commands.
 pub(super) fn entries(commands: &[Meta]) -> Entries {
     let mut entries = Entries::default();
     for meta in commands {
@@ -39,7 +39,7 @@ fn entry(meta: &Meta) -> Entry {
     Entry::new(&meta.name, meta.arity, action)
 }
 
-/// What happens to the command, or why it is refused.
+/// Returns the action for a command, or the reason of its refusal.
 fn action(meta: &Meta) -> Result<Action, String> {
     let verdict = match verdict(&meta.name) {
         Some(Verdict::Denied(reason)) => return Err(reason.to_owned()),
@@ -48,9 +48,9 @@ fn action(meta: &Meta) -> Result<Action, String> {
         None => return by_rule(meta),
     };
     let new = |handling, keys| Action::new(&meta.name, handling, keys);
-    // Whatever the list says: Redis knows best what administers it.
+    // Redis' flag overrides the list.
     if meta.has("admin") {
-        return Err("it administers the server, says Redis".to_owned());
+        return Err("it administers the server, by its flags in Redis".to_owned());
     }
     match verdict {
         Verdict::Keys(handling) => {
@@ -68,7 +68,7 @@ fn action(meta: &Meta) -> Result<Action, String> {
     }
 }
 
-/// A command that the policy does not know.
+/// Decides on a command that the policy does not list.
 fn by_rule(meta: &Meta) -> Result<Action, String> {
     if !meta.subcommands.is_empty() {
         return Err("it needs a subcommand".to_owned());
@@ -95,13 +95,13 @@ fn by_rule(meta: &Meta) -> Result<Action, String> {
     Ok(Action::new(&meta.name, Handling::Shared, Keys::Specs { specs, number }))
 }
 
-/// Its key specs, where they tell every key.
+/// Returns the key specs, if they give every key.
 fn specs(meta: &Meta) -> Result<Box<[Spec]>, String> {
     let known: Option<Vec<Spec>> = meta.specs.iter().copied().collect();
     let mut specs = known
         .filter(|specs| !specs.is_empty())
         .ok_or("Redis does not say for certain which keys it touches")?;
-    // A write command that reads all its keys does not say what it writes.
+    // A write command that only reads its keys does not state what it writes.
     let writes = specs.iter().any(|spec| spec.access == KeyAccess::Write);
     if meta.has("write") && !writes {
         specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
@@ -109,7 +109,7 @@ fn specs(meta: &Meta) -> Result<Box<[Spec]>, String> {
     Ok(specs.into())
 }
 
-/// How the number of keys is judged where the command has one.
+/// Returns the check of a command's number of keys.
 fn number(meta: &Meta, handling: Handling) -> Number {
     match handling {
         Handling::Script => Number::OfScript,
@@ -120,7 +120,7 @@ fn number(meta: &Meta, handling: Handling) -> Number {
     }
 }
 
-/// The refusal of a command that Redis describes by `meta`.
+/// Makes the refusal of a command that Redis describes by `meta`.
 fn denial(meta: &Meta, reason: String) -> Denial {
     let is_unknown = meta.has("module") || verdict(&meta.name).is_none();
     let observed = match is_unknown && !meta.has("admin") && meta.subcommands.is_empty() {

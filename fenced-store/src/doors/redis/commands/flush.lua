@@ -1,9 +1,9 @@
 -- Empties a database, or all of them, but for Fencepost's own keys. Sent in place of FLUSHDB and
--- FLUSHALL. An error undoes nothing that a script has done, so that every own key can be restored is
--- tried in every database before the first is emptied.
+-- FLUSHALL. An error rolls back nothing, so restoring every own key is tried in every database
+-- before the first is emptied.
 --
 -- ARGV[1]  "one" for the database of the connection, "all" for every one
--- ARGV[2]  ASYNC or SYNC, where the client has said so
+-- ARGV[2]  ASYNC or SYNC, if the client has chosen
 local function restore(key)
   redis.call('RESTORE', key.name, key.expires, key.value, 'REPLACE', 'ABSTTL')
 end
@@ -11,7 +11,7 @@ end
 local function own_keys()
   local own = {}
   for _, name in ipairs(redis.call('KEYS', '*{fence:*')) do
-    -- As is_own_name: the first brace begins {fence:.
+    -- Same test as is_own_name: the first brace begins {fence:.
     local value = string.find(name, '^[^{]*{fence:') and redis.call('DUMP', name)
     if value then
       local expires = math.max(redis.call('PEXPIRETIME', name), 0)

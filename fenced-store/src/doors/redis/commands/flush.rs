@@ -1,12 +1,11 @@
-//! FLUSHDB and FLUSHALL: Fencepost's own keys stay, so they are sent as a script that empties the
-//! database around them.
+//! FLUSHDB and FLUSHALL: sent as a script that empties the database around Fencepost's own keys.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::doors::redis::resp::encode;
 use crate::doors::redis::resp::request::Command;
 
-/// The script that is sent in place of FLUSHDB or FLUSHALL; `None` for any other command.
+/// Returns the script for FLUSHDB or FLUSHALL; `None` for any other command.
 pub(crate) fn instead_of(command: Command<'_>) -> Option<Bytes> {
     let is = |word: &[u8]| command.arg(0).eq_ignore_ascii_case(word);
     let databases: &[u8] = match (is(b"flushdb"), is(b"flushall")) {

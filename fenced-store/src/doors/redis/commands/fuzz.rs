@@ -1,11 +1,11 @@
-//! Fuzz target: what Redis says of its commands, and commands that are planned by it.
+//! Fuzz target: a COMMAND reply, and commands planned with it.
 
 use super::{CommandTable, KeyUse};
 use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::doors::redis::resp::request::{Parsed, RequestLimits, RequestParser};
 
-/// A reply to COMMAND, and commands behind it. Whatever both say, a key is an argument of its
-/// command, and none of them is of the guard's own.
+/// Plans commands with a reply to COMMAND that precedes them. Whatever both contain, a key is an
+/// argument of its command, and none of them is one of the guard's own.
 pub(crate) fn commands(input: &[u8]) {
     let end = match ReplyScanner::new().scan(input) {
         Ok(scan) if scan.done => scan.consumed,

@@ -1,32 +1,31 @@
 //! Redis' COMMAND reply: names, arities, flags, key specs and subcommands.
 //!
-//! Maps and sets are arrays in RESP2; both forms are read. What a later Redis adds behind the
-//! known fields is ignored; what it adds inside a key spec makes that spec one without known keys.
+//! Maps and sets are arrays in RESP2; both forms are parsed. Unknown fields behind the known ones
+//! are ignored; an unknown form inside a key spec makes that spec one without known keys.
 
 use redis::Value;
 
 use super::KeyAccess;
 use super::spec::{Find, Spec};
 
-/// Commands have subcommands, which have none.
+/// Maximum depth: commands have subcommands, which have none.
 const DEPTH_MAX: usize = 2;
 
-/// What Redis says of a command or subcommand.
+/// Description of a command or subcommand by Redis.
 #[derive(Debug)]
 pub(super) struct Meta {
     /// In lower case: `get`, `config|get`.
     pub(super) name: String,
-    /// Positive: the exact number of arguments with the name; negative: the least.
+    /// Positive: the exact number of arguments with the name; negative: the minimum.
     pub(super) arity: i64,
     flags: Vec<String>,
-    /// Where its keys are.
+    /// Key positions.
     pub(super) specs: Vec<Option<Spec>>,
-    /// Its subcommands.
     pub(super) subcommands: Vec<Meta>,
 }
 
 impl Meta {
-    /// Does it have this flag?
+    /// Returns `true` if it has the flag.
     pub(super) fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|known| known == flag)
     }
@@ -36,7 +35,7 @@ impl Meta {
     }
 }
 
-/// Every command of the reply.
+/// Parses every command of the reply.
 pub(super) fn commands(reply: &Value) -> Result<Vec<Meta>, String> {
     let found = items(reply).ok_or("it is no list of commands")?;
     if found.is_empty() {
@@ -73,17 +72,17 @@ fn command(value: &Value, depth: usize) -> Result<Meta, String> {
     Ok(Meta { name, arity, flags, specs, subcommands })
 }
 
-/// `None` where the spec does not surely tell every key.
+/// Parses a key spec; `None` if it may miss a key.
 fn spec(value: &Value) -> Option<Spec> {
     let flags = items(field(value, "flags")?)?.iter().map(text).collect::<Option<Vec<_>>>()?;
     let has = |flag: &str| flags.iter().any(|known| known.eq_ignore_ascii_case(flag));
     if has("incomplete") || has("not_key") {
         return None;
     }
-    // Without a word on what happens to the key, the worst is meant.
+    // Without a stated access, assume a write.
     let access = if has("RO") { KeyAccess::Read } else { KeyAccess::Write };
     let begin = field(value, "begin_search")?;
-    // A keyword is found wherever it stands first, be it a value or a consumer's name; commands
+    // A keyword search finds its first occurrence, be it a value or a consumer's name; commands
     // that have one are read by hand.
     if text(field(begin, "type")?)? != "index" {
         return None;
@@ -114,7 +113,7 @@ fn items(value: &Value) -> Option<&[Value]> {
     }
 }
 
-/// The value of a name in a map, which is a flat list in RESP2.
+/// Returns the value of a name in a map, which is a flat list in RESP2.
 fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     let is_name = |key: &Value| text(key).is_some_and(|key| key == name);
     match value {

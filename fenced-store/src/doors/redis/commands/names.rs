@@ -1,4 +1,4 @@
-//! Replies that list names: Fencepost's own are left out.
+//! Replies that list names, without Fencepost's own.
 
 use std::ops::Range;
 
@@ -8,28 +8,29 @@ use super::is_own_name;
 use crate::doors::redis::resp::request::Command;
 use crate::doors::redis::resp::{Protocol, encode};
 
-/// How often RANDOMKEY is sent for one reply, so that a name which is not Fencepost's own is among
-/// the replies even where most keys are.
+/// Number of times RANDOMKEY is sent for one reply, so that most likely a key that is not
+/// Fencepost's own is among the replies.
 const RANDOM_TRIES: u32 = 32;
-/// Arrays in arrays that a listing can have.
+/// Maximum depth of arrays in a listing.
 const DEPTH_MAX: u32 = 3;
 
-/// The error in place of a reply that is too large to be held.
+/// Error in place of a reply that is too large to be held.
 pub(crate) const TOO_LARGE: &str = "DENIED the reply lists more names than the guard may hold for one \
-                                    client (--max-redis-buffer-bytes); use SCAN, or a narrower pattern";
+                                    client (--max-redis-buffer-bytes); use SCAN, or a narrower \
+                                    pattern";
 
 /// A command whose reply lists names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {
-    /// KEYS, SCAN, PUBSUB CHANNELS: own names are left out.
+    /// KEYS, SCAN, PUBSUB CHANNELS: own names are removed.
     All,
     /// RANDOMKEY: one of several replies.
     Random,
 }
 
 impl Listing {
-    /// Whether the reply to `command` lists names, and how.
-    pub(crate) fn of(command: Command<'_>) -> Option<Self> {
+    /// Returns the kind of listing in the reply to `command`, if any.
+    pub(crate) fn from_command(command: Command<'_>) -> Option<Self> {
         let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
         if is(0, b"keys") || is(0, b"scan") || is_of_channels(command) {
             return Some(Self::All);
@@ -37,7 +38,7 @@ impl Listing {
         is(0, b"randomkey").then_some(Self::Random)
     }
 
-    /// How often the command is sent, and so how many replies come.
+    /// Returns the number of times that the command is sent, and so of replies.
     pub(crate) fn replies(self) -> u32 {
         match self {
             Self::All => 1,
@@ -45,8 +46,8 @@ impl Listing {
         }
     }
 
-    /// The reply for the client, made of `replies` of Redis. Replies that cannot be read as names,
-    /// errors among them, are passed on as they came.
+    /// Makes the client's reply from Redis' `replies`. Replies that are no lists of names, such as
+    /// errors, are forwarded unchanged.
     pub(crate) fn reply(self, replies: Bytes, protocol: Protocol) -> Bytes {
         match self {
             Self::All => without_own(&replies).map_or(replies, Bytes::from),
@@ -55,26 +56,26 @@ impl Listing {
     }
 }
 
-/// Whether it is PUBSUB CHANNELS or PUBSUB SHARDCHANNELS.
+/// Returns `true` for PUBSUB CHANNELS and PUBSUB SHARDCHANNELS.
 pub(crate) fn is_of_channels(command: Command<'_>) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
     is(0, b"pubsub") && (is(1, b"channels") || is(1, b"shardchannels"))
 }
 
-/// A value of a reply: where it ends, and where its text is if it is a string.
+/// A value of a reply: its end, and its text if it is a string.
 struct Item {
     end: usize,
     text: Option<Range<usize>>,
 }
 
-/// The line that begins at `from`, without its kind, and where it ends.
+/// Returns the line at `from` without its type byte, and its end.
 fn line(reply: &[u8], from: usize) -> Option<(&[u8], usize)> {
     let rest = reply.get(from..)?;
     let len = rest.windows(2).position(|two| two == b"\r\n")?;
     Some((rest.get(1..len)?, from + len + 2))
 }
 
-/// A value that is no array.
+/// Parses a value that is no array.
 fn item(reply: &[u8], from: usize) -> Option<Item> {
     let (head, behind) = line(reply, from)?;
     let len = std::str::from_utf8(head).ok().and_then(|head| head.parse::<usize>().ok());
@@ -87,14 +88,14 @@ fn item(reply: &[u8], from: usize) -> Option<Item> {
     }
 }
 
-/// The reply without own names; `None` where it cannot be read.
+/// Returns the reply without own names; `None` if it cannot be parsed.
 fn without_own(reply: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(reply.len());
     let end = copy(reply, 0, DEPTH_MAX, &mut out)?;
     (end == reply.len()).then_some(out)
 }
 
-/// Copies the value at `from`, and says where it ends.
+/// Copies the value at `from`, and returns its end.
 fn copy(reply: &[u8], from: usize, depth: u32, out: &mut Vec<u8>) -> Option<usize> {
     if reply.get(from)? != &b'*' {
         let item = item(reply, from)?;
@@ -104,7 +105,8 @@ fn copy(reply: &[u8], from: usize, depth: u32, out: &mut Vec<u8>) -> Option<usiz
     let depth = depth.checked_sub(1)?;
     let (head, mut at) = line(reply, from)?;
     let count: usize = std::str::from_utf8(head).ok()?.parse().ok()?;
-    let (mut kept, mut values) = (0, Vec::new());
+    let mut kept = 0;
+    let mut values = Vec::new();
     for _ in 0..count {
         let begin = values.len();
         let next = copy(reply, at, depth, &mut values)?;
@@ -121,8 +123,8 @@ fn copy(reply: &[u8], from: usize, depth: u32, out: &mut Vec<u8>) -> Option<usiz
     Some(at)
 }
 
-/// The first of several values that is no own name. If all are, there is no other key, as far as
-/// was seen: the reply is that of an empty database.
+/// Returns the first value that is no own name. If all are, no other key is assumed to exist: the
+/// reply is that of an empty database.
 fn first_foreign(replies: &Bytes, protocol: Protocol) -> Bytes {
     let mut at = 0;
     while let Some(item) = item(replies, at) {

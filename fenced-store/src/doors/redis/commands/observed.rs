@@ -1,7 +1,7 @@
-//! What passes in observe mode beyond what the policy allows.
+//! Commands that pass in observe mode although the policy refuses them.
 //!
-//! A script then runs every command but a few ([`SCRIPT_RULES`]), on all keys but Fencepost's own. Of
-//! the commands that the policy refuses those pass that leave the guard able to work.
+//! A script then runs every command but a few ([`SCRIPT_RULES`]), on all keys but Fencepost's own.
+//! Of the refused commands, those pass that leave the guard able to work.
 
 use super::action::{Action, Keys};
 use super::policy::Observed;
@@ -12,20 +12,20 @@ use crate::doors::redis::look_ups;
 use crate::doors::redis::resp::request::Command;
 use crate::key::is_own_name;
 
-/// What the user of a script may run in observe mode, in words of Redis' ACL. FLUSHDB and FLUSHALL
-/// would delete Fencepost's own keys, SWAPDB and MIGRATE would move them.
+/// ACL rules of a script's user in observe mode. FLUSHDB and FLUSHALL would delete Fencepost's own
+/// keys, SWAPDB and MIGRATE would move them.
 const SCRIPT_RULES: [&str; 8] =
     ["+@all", "-@admin", "+role", "+lastsave", "-flushall", "-flushdb", "-swapdb", "-migrate"];
 
-/// Observe mode, as far as commands are concerned.
+/// Observe mode for commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observing {
-    /// Whether clients may administer Redis: each of them could do so without the guard.
+    /// Clients may administer Redis, as each of them could without the guard.
     pub(crate) may_administer: bool,
 }
 
 impl CommandTable {
-    /// The same table in observe mode.
+    /// Returns the table in observe mode.
     pub(crate) fn observing(self, observing: Observing) -> Self {
         let script_rules = SCRIPT_RULES.map(str::to_owned).into();
         Self { script_rules, observing: Some(observing), ..self }
@@ -33,7 +33,7 @@ impl CommandTable {
 }
 
 impl Observing {
-    /// As [`CommandTable::plan`], for the entry of the command.
+    /// Plans a command as [`CommandTable::plan`] does, from its entry.
     pub(super) fn plan(
         self,
         entry: &Entry,
@@ -47,7 +47,7 @@ impl Observing {
             Ok(action) => {
                 let mut plan = action.plan(entry.name(), command, keys)?;
                 let is_channels = matches!(action.keys, Keys::Channels(_));
-                // A confined user cannot publish on the channel that the guard writes to ahead of it.
+                // A confined user cannot publish on the guard's channel before a WAIT.
                 let is_wait = matches!(entry.name(), "wait" | "waitaof");
                 let is_bounded =
                     !matches!(plan.touches, Touches::Everything | Touches::NamedByData);
@@ -67,7 +67,7 @@ impl Observing {
         }
     }
 
-    /// CONFIG GET: of every setting, where its client may administer Redis.
+    /// Plans CONFIG GET, for all settings if the client may administer Redis.
     fn config_get(
         self,
         action: &Action,
@@ -84,8 +84,8 @@ impl Observing {
     }
 }
 
-/// The plan of a command that the policy refuses. Which of its words are keys is not known, so none may
-/// be one of Fencepost's own.
+/// Plans a command that the policy refuses. Its key positions are unknown, so no word may be one of
+/// Fencepost's own keys.
 fn denied(handling: Handling, command: Command<'_>) -> Result<Plan, Refused> {
     match command.iter().skip(1).find(|word| is_own_name(word)) {
         Some(word) => Err(Refused::own_key(word)),

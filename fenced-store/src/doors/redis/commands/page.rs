@@ -116,7 +116,7 @@ const FOOT: &str = "
 | --- | --- |
 ";
 
-/// The page.
+/// Makes the text of the page.
 pub(super) fn page(table: &CommandTable) -> String {
     let mut allowed = Rows::new();
     for entry in table.entries.all() {
@@ -139,7 +139,8 @@ pub(super) fn page(table: &CommandTable) -> String {
         }
     }
     let not_in_scripts = not_in_scripts(table).join(", ");
-    let (allowed, denied) = (text(allowed), text(denied));
+    let allowed = text(allowed);
+    let denied = text(denied);
     format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
 }
 
@@ -154,7 +155,7 @@ fn text(rows: Rows) -> String {
     rows.into_iter().map(row).collect()
 }
 
-/// What passes from a client and not from its scripts, in order.
+/// Returns the commands that pass from a client and not from its scripts, in order.
 pub(super) fn not_in_scripts(table: &CommandTable) -> Vec<String> {
     let is_denied = |entry: &&Entry| {
         let passes =

@@ -1,70 +1,70 @@
-//! What the port does with each command of Redis: the one list to read, and to change.
+//! Policy for each command of Redis: the one list to read, and to change.
 //!
-//! A command that is not here passes only by the rule in `compile`: all its keys are told by
-//! Redis, and it has no oddity at all. So a later Redis' plain data commands work at once, and
-//! everything else of it is refused until somebody has thought about it and writes it down here.
+//! An unlisted command passes only by the rule in `compile`: Redis gives all its keys, and it has
+//! no special flag. So a later Redis' plain data commands work at once, and all its other commands
+//! are refused until they are listed here.
 
 use super::channels::Channels;
 use super::refused::NO_CLUSTER;
 use super::{Handling, Local};
 
-/// What happens to a command.
+/// Verdict on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It works on the keys that its key specs tell.
+    /// Works on the keys that its key specs give.
     Keys(Handling),
-    /// It works on keys that no key spec tells for certain; they are computed.
+    /// Works on keys that no key spec gives for certain; they are computed.
     ByHand(ByHand),
-    /// It touches no key.
+    /// Touches no key.
     Keyless(Handling),
-    /// It touches no key, and channels.
+    /// Touches no key, but channels.
     Channels(Handling, Channels),
-    /// It reads the names of all keys.
+    /// Reads the names of all keys.
     Keyspace,
-    /// It is refused, with this reason; so are its subcommands.
+    /// Refused with this reason, and its subcommands too.
     Denied(&'static str),
-    /// Its subcommands have verdicts of their own.
+    /// Subcommands have verdicts of their own.
     Container,
 }
 
 /// Commands whose keys are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByHand {
-    /// SORT, and SORT_RO, which stores nothing: STORE may stand anywhere, and BY and GET reach keys
-    /// that are named by data.
+    /// SORT, and SORT_RO, which stores nothing: STORE may be at any position, and BY and GET reach
+    /// keys that are named by data.
     Sort {
-        /// May it store?
+        /// `true` for SORT.
         stores: bool,
     },
-    /// XREAD and XREADGROUP. The key spec looks for the first STREAMS, which may as well be the name
-    /// of a consumer; and it calls XREADGROUP a reader, which changes the group.
+    /// XREAD and XREADGROUP. The key spec finds the first STREAMS, which may be the name of a
+    /// consumer; and it calls XREADGROUP a reader, although it changes the group.
     Streams {
-        /// Is it XREADGROUP?
+        /// `true` for XREADGROUP.
         group: bool,
     },
     /// GEORADIUS and GEORADIUSBYMEMBER. The key spec finds the first STORE; Redis obeys the last.
     Radius {
-        /// The argument where the options begin.
+        /// Index of the first option.
         options: usize,
     },
-    /// CLIENT TRACKING: no keys, but in broadcasting mode it tells the names of all that change.
+    /// CLIENT TRACKING: no keys, but in broadcasting mode it reveals the names of all changed keys.
     Tracking,
     /// FLUSHDB and FLUSHALL: all keys but Fencepost's own.
     Flush,
 }
 
-/// How a command that the policy refuses travels in observe mode.
+/// Handling in observe mode of a command that the policy refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Observed {
-    /// As any other.
+    /// As any other command.
     Shared,
-    /// On a connection of the client's own: it may block, and nothing is known of it.
+    /// On a connection of the client's own: it may block, and its effect is unknown.
     Own,
-    /// As any other, for clients that may administer Redis.
+    /// As any other command, for clients that may administer Redis.
     Administration,
 }
 
-/// What the guard answers by itself, and the arity of each, whatever Redis knows of it.
+/// Commands that the guard replies to, with their arity, whatever Redis knows of them.
 pub(super) const LOCALS: [(&str, i64, Local); 16] = [
     ("auth", -2, Local::Auth),
     ("hello", -1, Local::Hello),
@@ -84,7 +84,7 @@ pub(super) const LOCALS: [(&str, i64, Local); 16] = [
     ("fence", -2, Local::Fence),
 ];
 
-/// The verdict on a command or subcommand (`config|get`), if there is one.
+/// Returns the verdict on a command or subcommand (`config|get`), if there is one.
 pub(super) fn verdict(name: &str) -> Option<Verdict> {
     if LOCALS.iter().any(|(local, ..)| *local == name) {
         return None;
@@ -104,18 +104,18 @@ pub(super) fn verdict(name: &str) -> Option<Verdict> {
     }
 }
 
-/// What the user of a script may run beside commands with keys. What a transaction needs is here,
-/// too, because its connection is confined while a script is queued. PUBLISH reaches the channels
-/// that the user's rules allow.
+/// Commands without keys that the user of a script may run. Those of a transaction are among them,
+/// because its connection is confined while a script is queued. PUBLISH reaches the channels that
+/// the user's rules allow.
 const KEYLESS_IN_SCRIPTS: &str = "discard echo exec info lastsave lolwut multi ping publish role \
                                   select spublish time unwatch";
 
-/// Whether a command without keys may be run by a script's user.
+/// Returns `true` if a script's user may run this command without keys.
 pub(super) fn is_keyless_in_scripts(name: &str) -> bool {
     KEYLESS_IN_SCRIPTS.split_whitespace().any(|known| known == name)
 }
 
-/// Every verdict with the names that have it.
+/// Returns every verdict with its names.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = (Verdict, &'static str)> {
     let denied = DENIED.iter().map(|(reason, names)| (Verdict::Denied(reason), *names));
@@ -129,11 +129,11 @@ const KEYLESS: Verdict = Verdict::Keyless(Handling::Shared);
 const STATE: Verdict = Verdict::Keyless(Handling::Own);
 
 const ALLOWED: &[(Verdict, &str)] = &[
-    // Keys of any type. MOVE and COPY to another database name the same key there.
+    // Keys of any type. MOVE and COPY to another database use the same key there.
     (SHARED, "copy del dump exists expire expireat expiretime move persist pexpire pexpireat"),
     (SHARED, "pexpiretime pttl rename renamenx restore touch ttl type unlink memory|usage"),
     (SHARED, "object|encoding object|freq object|idletime object|refcount"),
-    // Strings and bitmaps. BITFIELD counts as a write even where it only gets.
+    // Strings and bitmaps. BITFIELD counts as a write even if it only gets.
     (SHARED, "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs"),
     (SHARED, "mget mset msetnx psetex set setex setnx setrange strlen substr"),
     (SHARED, "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
@@ -151,13 +151,13 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (SHARED, "zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore"),
     (SHARED, "geoadd geodist geohash geopos georadius_ro georadiusbymember_ro geosearch"),
     (SHARED, "geosearchstore"),
-    // HyperLogLogs: PFCOUNT may store what it counted, so it is a write, as its key spec says.
+    // HyperLogLogs: PFCOUNT may store the count, so it is a write, as in its key spec.
     (SHARED, "pfadd pfcount pfmerge"),
     // Streams.
     (SHARED, "xack xadd xautoclaim xclaim xdel xlen xpending xrange xrevrange xsetid xtrim"),
     (SHARED, "xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|setid"),
     (SHARED, "xinfo|consumers xinfo|groups xinfo|stream"),
-    // What may wait.
+    // Blocking commands.
     (BLOCKING, "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin"),
     // Keys that are computed.
     (Verdict::ByHand(ByHand::Sort { stores: true }), "sort"),
@@ -191,16 +191,16 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (STATE, "wait waitaof client|caching client|getredir client|no-touch"),
     (STATE, "client|trackinginfo"),
     (Verdict::ByHand(ByHand::Tracking), "client|tracking"),
-    // What tells of the server, and changes nothing.
+    // Information on the server, without effect.
     (KEYLESS, "command command|count command|docs command|getkeys command|getkeysandflags"),
     (KEYLESS, "command|info command|list echo info lastsave lolwut ping role time"),
     (KEYLESS, "memory|doctor memory|malloc-stats memory|stats"),
     (Verdict::Container, "client function memory object pubsub script xgroup xinfo"),
 ];
 
-/// What passes in observe mode although it is refused otherwise: what neither changes the mode of a
-/// connection nor touches the guard's own keys, users and connections. Subcommands are named one by one
-/// where some of them do.
+/// Commands that pass in observe mode although they are refused otherwise: they neither change the
+/// mode of a connection nor touch the guard's own keys, users and connections. Subcommands are
+/// listed one by one if some of them do.
 const OBSERVED: &[(Observed, &str)] = &[
     (Observed::Shared, "function|delete function|flush function|kill function|load"),
     (Observed::Shared, "function|restore script|flush script|kill"),
@@ -215,7 +215,7 @@ const OBSERVED: &[(Observed, &str)] = &[
     (Observed::Administration, "pfdebug pfselftest restore-asking save slowlog"),
 ];
 
-/// How a refused command travels in observe mode; `None` where it is refused all the same.
+/// Returns the handling of a refused command in observe mode; `None` if it is refused there too.
 pub(super) fn observed(name: &str) -> Option<Observed> {
     let is_named = |names: &str, name: &str| names.split_whitespace().any(|known| known == name);
     let of = |name| OBSERVED.iter().find(|(_, names)| is_named(names, name)).map(|(how, _)| *how);
@@ -243,7 +243,7 @@ const DENIED: &[(&str, &str)] = &[
     ),
     ("it rewires replication; an operator runs it on Redis itself", "psync replicaof slaveof sync"),
     (
-        "which node serves a key is the guard's affair, and the way to a node leads past it",
+        "the guard selects the node of a key, and a client's own connection to a node would bypass the guard",
         "client|capa",
     ),
     (NO_CLUSTER, "asking cluster readonly readwrite"),
@@ -261,5 +261,5 @@ const DENIED: &[(&str, &str)] = &[
         "it spares a connection from the server's limits, which an operator has set",
         "client|no-evict client|import-source",
     ),
-    ("the guard has to see every reply; read it and drop it", "client|reply"),
+    ("the guard has to see every reply; read and ignore it", "client|reply"),
 ];

@@ -1,15 +1,15 @@
-//! Refusals, as the client reads them.
+//! Refusals of commands, as the client reads them.
 
 use std::fmt;
 
-/// Redis' own reply to commands of a cluster. To a client the port is one Redis, whatever is behind it.
+/// Redis' own reply to cluster commands. To a client the port is one Redis, also before a cluster.
 pub(super) const NO_CLUSTER: &str = "This instance has cluster support disabled";
-/// What of a client's own words is repeated to it, in bytes; Redis repeats as much.
+/// Maximum length of a client's words in an error, in bytes; the same as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// Why a command is not passed on: the error reply without its first `-` and its line end.
+/// Reason why a command is not forwarded: the error reply without its first `-` and its line end.
 ///
-/// It begins with `DENIED ` where the guard refuses, and with `ERR ` and Redis' own words where
+/// It begins with `DENIED ` for the guard's own refusals, and with `ERR ` and Redis' own words if
 /// Redis would refuse too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) String);
@@ -21,7 +21,7 @@ impl fmt::Display for Refused {
 }
 
 impl Refused {
-    /// The policy says no.
+    /// Makes a refusal by the policy.
     pub(super) fn denied(name: &str, reason: &str) -> Self {
         if reason == NO_CLUSTER {
             return Self::error(reason);
@@ -29,7 +29,7 @@ impl Refused {
         Self(format!("DENIED {} is not passed on: {reason}", shown(name)))
     }
 
-    /// Redis would say no, in these words.
+    /// Makes a refusal in Redis' words.
     pub(super) fn error(text: &str) -> Self {
         Self(format!("ERR {text}"))
     }
@@ -60,16 +60,16 @@ impl Refused {
         Self::error(&format!("unknown subcommand '{subcommand}'. Try {name} HELP."))
     }
 
-    /// A key that only Fencepost itself may touch.
+    /// Makes the refusal of one of Fencepost's own keys.
     pub(super) fn own_key(key: &[u8]) -> Self {
         let key = quoted(key, QUOTED_BYTES_MAX);
         Self(format!(
-            "DENIED key \"{key}\" is Fencepost's own: nothing but the guard and the lock server \
+            "DENIED key \"{key}\" is Fencepost's own: only the guard and the lock server \
              may touch keys that begin with {{fence: or whose first brace does; choose another name"
         ))
     }
 
-    /// A channel that only Fencepost itself may use, or a pattern that can match one.
+    /// Makes the refusal of one of Fencepost's own channels, or of a pattern that can match one.
     pub(super) fn own_channel(channel: &[u8]) -> Self {
         let channel = quoted(channel, QUOTED_BYTES_MAX);
         Self(format!(
@@ -79,12 +79,12 @@ impl Refused {
     }
 }
 
-/// `config|get` as people write it: CONFIG GET.
+/// Returns a name as in documentation: `config|get` becomes CONFIG GET.
 pub(super) fn shown(name: &str) -> String {
     name.replace('|', " ").to_ascii_uppercase()
 }
 
-/// The beginning of `bytes`, without line ends.
+/// Returns the beginning of `bytes`, without line ends.
 fn quoted(bytes: &[u8], bytes_max: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(bytes_max)]);
     text.replace(['\r', '\n'], " ")

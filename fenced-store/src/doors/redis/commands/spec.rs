@@ -1,45 +1,45 @@
-//! Redis' key specs: where the keys of a command are, seen from an index.
+//! Key specs of Redis: key positions of a command, counted from an index.
 
 use super::refused::Refused;
 use super::{KeyAccess, KeyUse};
 use crate::doors::redis::resp::request::Command;
 
-/// Where keys are, and what happens to them.
+/// Positions and access of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spec {
-    /// What happens to them.
+    /// Access to the keys.
     pub(super) access: KeyAccess,
-    /// The argument from which the search goes.
+    /// Argument at which the search begins.
     pub(super) index: usize,
-    /// The search.
+    /// Search.
     pub(super) find: Find,
 }
 
-/// How keys are found from an index on.
+/// Search for keys from an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Find {
     /// Every `step`th argument.
     Range {
-        /// From 0: how far behind the index the last key is at most. Below 0: how far from the end
-        /// of the command it is; -1 is its last argument.
+        /// 0 or more: distance of the last possible key from the index. Below 0: position from the
+        /// end of the command; -1 is its last argument.
         last: i64,
-        /// From key to key.
+        /// Distance between keys.
         step: usize,
         /// With `last` -1: only the first 1/limit of the arguments are keys; 0 and 1 for all.
         limit: usize,
     },
-    /// As many as a number among the arguments says.
+    /// As many keys as an argument states.
     KeyNum {
-        /// Where the number is, from the index.
+        /// Position of the number, from the index.
         number: usize,
-        /// Where the first key is, from the index.
+        /// Position of the first key, from the index.
         first: usize,
-        /// From key to key.
+        /// Distance between keys.
         step: usize,
     },
 }
 
-/// How the number of keys is judged, and in which words a bad one is refused.
+/// Check of the number of keys, and the words of its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     /// Scripts: none is fine.
@@ -80,7 +80,7 @@ impl Spec {
     }
 }
 
-/// One behind the last argument that can be a key.
+/// Returns the index behind the last argument that can be a key.
 fn range_end(index: usize, last: i64, limit: usize, len: usize) -> usize {
     let distance = usize::try_from(last.unsigned_abs()).unwrap_or(usize::MAX);
     let end = if last >= 0 {
@@ -118,8 +118,8 @@ impl Number {
     }
 }
 
-/// A number as Redis reads it: no sign but `-`, no leading zeros, no blanks. A number that the guard
-/// took and Redis did not, or the other way round, would have them see different keys.
+/// Parses a number as Redis does: no sign but `-`, no leading zeros, no blanks. If guard and Redis
+/// disagreed on a number, they would see different keys.
 fn strict_integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     if text != b"0" && !matches!(digits.first(), Some(b'1'..=b'9')) {

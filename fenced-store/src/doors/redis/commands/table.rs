@@ -1,4 +1,4 @@
-//! The table that is looked up for every command: by name, and by subcommand where there are any.
+//! Table of all commands: by name, then by subcommand if there are any.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,7 +7,7 @@ use super::action::{Action, Denial};
 use super::refused::Refused;
 use crate::doors::redis::resp::request::Command;
 
-/// Longer than the name of any command that is passed on.
+/// Longer than the name of any forwarded command.
 const NAME_BYTES_MAX: usize = 40;
 
 /// Commands by name, or subcommands by theirs, in lower case.
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 }
 
 impl Entries {
-    /// The entry of a command, or of its subcommand.
+    /// Returns the entry of a command, or of its subcommand.
     pub(super) fn find(&self, command: Command<'_>) -> Result<&Entry, Refused> {
         let unknown = || Refused::unknown(command.arg(0), command.iter().skip(1));
         let entry = self.get(command.arg(0)).ok_or_else(unknown)?;
@@ -43,19 +43,19 @@ impl Entries {
         self.0.get(&*lower)
     }
 
-    /// Adds an entry under its name, or what stands after the `|`.
+    /// Adds an entry under its name, or the part behind the `|`.
     pub(super) fn insert(&mut self, entry: Entry) {
         let name = entry.name.rsplit('|').next().unwrap_or_default();
         self.0.insert(name.to_ascii_lowercase().into_bytes().into(), entry);
     }
 
-    /// The subcommands of a command, which is made where it is missing.
+    /// Returns the subcommands of a command, which is added if missing.
     pub(super) fn subcommands(&mut self, name: &str) -> &mut Entries {
         let missing = || Entry::new(name, -2, Err(Denial::in_every_mode("it needs a subcommand")));
         &mut self.0.entry(name.as_bytes().into()).or_insert_with(missing).subcommands
     }
 
-    /// The rules of [`super::CommandTable::script_rules`].
+    /// Makes the rules of [`super::CommandTable::script_rules`].
     pub(super) fn script_rules(&self) -> Vec<String> {
         let is_allowed = |entry: &&Entry| {
             entry.subcommands.0.is_empty()
@@ -67,14 +67,14 @@ impl Entries {
         rules
     }
 
-    /// Every entry, and the entries of the subcommands.
+    /// Returns every entry, and the entries of the subcommands.
     pub(super) fn all(&self) -> Vec<&Entry> {
         self.0.values().flat_map(|e| std::iter::once(e).chain(e.subcommands.all())).collect()
     }
 }
 
 impl Entry {
-    /// `action` is what happens to it, or why it is denied.
+    /// Makes an entry; `action` is the command's action, or its denial.
     pub(super) fn new(name: &str, arity: i64, action: Result<Action, Denial>) -> Self {
         Self { name: name.into(), arity, action, subcommands: Entries::default() }
     }
@@ -83,7 +83,7 @@ impl Entry {
         Self { subcommands, ..self }
     }
 
-    /// In lower case, as Redis writes it: `config|get`.
+    /// Returns the name in lower case, as Redis writes it: `config|get`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -102,7 +102,7 @@ impl Entry {
         self.action.as_ref().map_err(|denial| &*denial.reason)
     }
 
-    /// Redis' rule: a positive arity is exact, a negative one is the least.
+    /// Checks Redis' arity: a positive one is exact, a negative one is the minimum.
     pub(super) fn check_arity(&self, command: Command<'_>) -> Result<(), Refused> {
         let len = i64::try_from(command.len()).unwrap_or(i64::MAX);
         let fits = if self.arity >= 0 { len == self.arity } else { len >= -self.arity };
@@ -110,8 +110,8 @@ impl Entry {
     }
 }
 
-/// FNV-1a: quick for short names. Its keys come from Redis, so nobody can make them collide; what
-/// clients send is only looked up.
+/// FNV-1a: fast for short names. Its keys come from Redis, so clients cannot make them collide:
+/// their words are only looked up.
 #[derive(Debug)]
 pub(super) struct Fnv(u64);
 
@@ -128,7 +128,7 @@ impl Hasher for Fnv {
         }
     }
 
-    /// The length, which stands before the bytes.
+    /// Hashes the length, which precedes the bytes.
     fn write_usize(&mut self, length: usize) {
         self.0 ^= length as u64;
     }

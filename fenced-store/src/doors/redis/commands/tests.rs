@@ -1,4 +1,4 @@
-//! Against a real Redis: what it says of its commands, which keys it finds, and what it then does.
+//! Tests with a real Redis: its description of its commands, their keys, and their real effects.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ mod words;
 
 use real::Redis;
 
-/// The plan for these words, with the keys and what happens to each, in order.
+/// Returns the plan for these words, with the keys and their access, in order.
 fn plan(table: &CommandTable, words: &[&[u8]]) -> Result<(Plan, Vec<KeyUse>), String> {
     let buf = words.concat();
     let mut begin = 0;
@@ -33,18 +33,18 @@ fn plan(table: &CommandTable, words: &[&[u8]]) -> Result<(Plan, Vec<KeyUse>), St
             begin - word.len()..begin
         })
         .collect();
-    // Whatever was in there before must not be taken for this command's.
+    // Earlier content must not be taken for this command's keys.
     let mut keys = vec![KeyUse { arg: 0, access: KeyAccess::Read }];
     let plan = table.plan(Command::from_parts(&buf, &ranges), &mut keys);
     plan.map(|plan| (plan, keys)).map_err(|refused| refused.to_string())
 }
 
-/// As `plan`, from words with blanks between.
+/// Plans a command, from words with blanks between.
 fn plan_line(table: &CommandTable, line: &str) -> Result<(Plan, Vec<KeyUse>), String> {
     plan(table, &line.split_whitespace().map(str::as_bytes).collect::<Vec<_>>())
 }
 
-/// The keys of a line, with `r:` and `w:` before each.
+/// Returns the keys of a line, with `r:` and `w:` before each.
 fn keys_of(table: &CommandTable, line: &str) -> Result<Vec<String>, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let shown = |key: &KeyUse| match key.access {
@@ -54,7 +54,7 @@ fn keys_of(table: &CommandTable, line: &str) -> Result<Vec<String>, String> {
     plan_line(table, line).map(|(_, keys)| keys.iter().map(shown).collect())
 }
 
-/// Commands and subcommands, in one list.
+/// Returns commands and subcommands in one list.
 fn flat(commands: &[Meta]) -> Vec<&Meta> {
     commands.iter().flat_map(|meta| std::iter::once(meta).chain(&meta.subcommands)).collect()
 }

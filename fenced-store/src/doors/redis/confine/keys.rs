@@ -1,4 +1,4 @@
-//! Keys that were checked for a connection, beyond those that patterns cover.
+//! Keys that were checked for a connection, beyond those of its patterns.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use super::super::commands::KeyAccess;
 use super::super::refusal::{Refusal, quoted};
 use crate::rules::{escaped, is_expressible};
 
-/// A user is confined to at most so many keys beyond its patterns; Redis compares every key with
-/// each of them.
+/// Maximum number of keys that a user can be confined to beyond its patterns; Redis compares every
+/// key with each of them.
 const KEYS_MAX: usize = 256;
-/// The names of these keys take at most so many bytes.
+/// Maximum total length of their names, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// A key of a command, and what the command does to it.
+/// A key of a command, and its access.
 pub(in crate::doors::redis) type Wanted<'k> = (&'k [u8], KeyAccess);
 
-/// Keys that were checked, each for reading or for writing, as many as a user can be confined to.
+/// Keys that were checked for reading or writing, as many as a user can be confined to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::doors::redis) struct CheckedKeys {
     keys: BTreeMap<Vec<u8>, KeyAccess>,
     bytes: usize,
-    /// There were more.
+    /// There were more keys.
     exceeds: bool,
 }
 
 impl CheckedKeys {
-    /// Adds a key, while there is room.
+    /// Adds a key while there is room.
     pub(in crate::doors::redis) fn add(&mut self, (key, access): Wanted<'_>) {
         let has_room = self.keys.len() < KEYS_MAX && self.bytes + key.len() <= BYTES_MAX;
         match self.keys.get_mut(key) {
@@ -39,21 +39,20 @@ impl CheckedKeys {
         }
     }
 
-    /// Whether this was checked.
+    /// Returns `true` if this access was checked.
     pub(super) fn have(&self, (key, access): Wanted<'_>) -> bool {
         self.keys.get(key).is_some_and(|known| *known == KeyAccess::Write || *known == access)
     }
 
-    /// Whether a key can be read and not written.
+    /// Returns `true` if a key can only be read.
     pub(super) fn has_reads(&self) -> bool {
         self.keys.values().any(|access| *access == KeyAccess::Read)
     }
 
-    /// The keys as arguments of ACL SETUSER.
+    /// Returns the keys as arguments of ACL SETUSER.
     ///
     /// # Errors
-    /// The line to be answered, where there were more than a user can be confined to, or a key
-    /// cannot be written down.
+    /// The error line, if there were too many keys, or one cannot be expressed.
     pub(super) fn acl_rules(&self) -> Result<Vec<Vec<u8>>, Refusal> {
         if self.exceeds {
             return Err(Refusal::Line(format!(
@@ -66,7 +65,7 @@ impl CheckedKeys {
     }
 }
 
-/// The ACL rule for one key alone.
+/// Makes the ACL rule for one key.
 fn acl_rule(key: &[u8], access: KeyAccess) -> Result<Vec<u8>, Refusal> {
     if !key.iter().all(|byte| is_expressible(*byte)) {
         return Err(Refusal::Line(format!(
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_end_are_kept_in_part() {
+    fn too_many_keys_are_kept_in_part() {
         let mut many = CheckedKeys::default();
         for number in 0..100_000_u32 {
             many.add((&number.to_be_bytes(), Write));

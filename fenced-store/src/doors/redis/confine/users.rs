@@ -1,4 +1,4 @@
-//! The Redis users of one thread of the port: how they are made and removed.
+//! Redis users of one thread of the port: creation and removal.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{AclUser, Scope, WIDE, WIDE_OBSERVED, add_confinement, set_user};
 use crate::rules::KeyPatterns;
 use crate::store::redis::Shared;
 
-/// The users of one thread of the port.
+/// Users of one thread of the port.
 #[derive(Debug)]
 pub(in crate::doors::redis) struct AclUsers {
     prefix: String,
@@ -36,12 +36,12 @@ impl AclUsers {
         }
     }
 
-    /// A user that is confined to `patterns` and `rules` from the beginning, or may touch every
-    /// key; `None` where the guard may not make users. `unanswered` is called with the name of one whose
-    /// making Redis has not answered.
+    /// Makes a user that is confined to `patterns` and `rules` from the beginning, or may touch
+    /// every key; `None` if the guard may not make users. `unanswered` is called with the name if
+    /// Redis has not replied to its creation.
     ///
     /// # Errors
-    /// Why Redis cannot be used.
+    /// The reason why Redis cannot be used.
     pub(in crate::doors::redis) async fn user(
         &self,
         redis: &Shared,
@@ -67,8 +67,10 @@ impl AclUsers {
         };
         match redis.link.call(&command).await {
             Ok(_) => {
-                let (wide, scope) = (self.wide, RefCell::new(scope));
-                let (has_rules, redis_id) = (Cell::new(is_confined), Cell::default());
+                let wide = self.wide;
+                let scope = RefCell::new(scope);
+                let has_rules = Cell::new(is_confined);
+                let redis_id = Cell::default();
                 Ok(Some(AclUser {
                     name,
                     password,
@@ -80,7 +82,7 @@ impl AclUsers {
                     redis_id,
                 }))
             }
-            // Anything else, such as BUSY and LOADING, passes.
+            // Any other error, such as BUSY and LOADING, is transient.
             Err(LinkError::Server { code, message })
                 if ["NOPERM", "ERR"].contains(&code.as_str()) =>
             {
@@ -103,10 +105,11 @@ impl AclUsers {
 /// Removes the users of guards that ended without doing so: those of this namespace that no
 /// connection uses.
 pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace: &str) {
-    let (mut users, mut clients) = (redis::cmd("ACL"), redis::cmd("CLIENT"));
+    let mut users = redis::cmd("ACL");
+    let mut clients = redis::cmd("CLIENT");
     users.arg("USERS");
     clients.arg("LIST");
-    // Without the right to list users, the guard has made none.
+    // A guard without the right to list users has made none.
     let Ok(users) = redis.link.call(&users).await else { return };
     let Ok(clients) = redis.link.call(&clients).await else { return };
     let users: Vec<String> = redis::from_redis_value(users).unwrap_or_default();
@@ -120,7 +123,7 @@ pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace:
     if !left.is_empty()
         && let Err(error) = remove(redis, &left).await
     {
-        tracing::debug!(error, "users that are not needed any more stay in Redis");
+        tracing::debug!(error, "users that are no longer needed stay in Redis");
     }
 }
 

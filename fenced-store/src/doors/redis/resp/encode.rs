@@ -1,20 +1,21 @@
-//! What the guard says by itself: replies to clients, and commands to Redis.
+//! Encoding of the guard's own replies and commands.
 
 use bytes::{BufMut, BytesMut};
 
 use super::Protocol;
 
-/// A status such as `OK`. A CR or LF in it becomes a space.
+/// Writes a status such as `OK`. A CR or LF in it becomes a space.
 pub(crate) fn simple(out: &mut BytesMut, text: &str) {
     line(out, b'+', text);
 }
 
-/// An error whose first word is its code: `ERR no such key`. A CR or LF in it becomes a space.
+/// Writes an error whose first word is its code: `ERR no such key`. A CR or LF in it becomes a
+/// space.
 pub(crate) fn error(out: &mut BytesMut, text: &str) {
     line(out, b'-', text);
 }
 
-/// A string of any bytes.
+/// Writes a string of any bytes.
 pub(crate) fn bulk(out: &mut BytesMut, bytes: &[u8]) {
     header(out, b'$', bytes.len());
     out.reserve(bytes.len() + 2);
@@ -22,7 +23,7 @@ pub(crate) fn bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(b"\r\n");
 }
 
-/// An integer.
+/// Writes an integer.
 pub(crate) fn integer(out: &mut BytesMut, number: i64) {
     out.put_u8(b':');
     if number < 0 {
@@ -31,13 +32,13 @@ pub(crate) fn integer(out: &mut BytesMut, number: i64) {
     number_line(out, number.unsigned_abs());
 }
 
-/// The beginning of an array: `len` values follow.
+/// Begins an array: `len` values follow.
 pub(crate) fn array(out: &mut BytesMut, len: usize) {
     header(out, b'*', len);
 }
 
-/// The beginning of a map: `pairs` times a key and its value follow. RESP2 has no maps, and gets
-/// an array of twice as many values.
+/// Begins a map: `pairs` keys, each with its value, follow. RESP2 has no maps, and gets an array of
+/// twice as many values.
 pub(crate) fn map(out: &mut BytesMut, pairs: usize, protocol: Protocol) {
     match protocol {
         Protocol::Resp2 => header(out, b'*', pairs * 2),
@@ -45,7 +46,7 @@ pub(crate) fn map(out: &mut BytesMut, pairs: usize, protocol: Protocol) {
     }
 }
 
-/// No value.
+/// Writes a null.
 pub(crate) fn null(out: &mut BytesMut, protocol: Protocol) {
     out.put_slice(match protocol {
         Protocol::Resp2 => b"$-1\r\n",
@@ -53,7 +54,7 @@ pub(crate) fn null(out: &mut BytesMut, protocol: Protocol) {
     });
 }
 
-/// A command: its name and arguments, as an array of strings.
+/// Writes a command: name and arguments, as an array of strings.
 pub(crate) fn request<I>(out: &mut BytesMut, args: I)
 where
     I: IntoIterator<IntoIter: ExactSizeIterator, Item: AsRef<[u8]>>,
@@ -65,7 +66,7 @@ where
     }
 }
 
-/// Writes piece by piece around the line ends, which would end the reply early.
+/// Writes a line, with spaces in place of line ends, which would end the reply early.
 fn line(out: &mut BytesMut, kind: u8, text: &str) {
     out.reserve(text.len() + 3);
     out.put_u8(kind);

@@ -1,5 +1,5 @@
-//! Fuzz targets: commands of clients and replies of Redis, whole and in pieces, against a simple
-//! reading of the same bytes.
+//! Fuzz targets: commands of clients and replies of Redis, whole and in pieces, compared with a
+//! simple parser.
 
 use super::reply::{ReplyScanner, Scan};
 use super::request::{Parsed, RequestLimits, RequestParser};
@@ -9,17 +9,17 @@ use super::{ProtocolError, encode};
 const NARROW: RequestLimits =
     RequestLimits { max_args: 6, max_command_bytes: 120, max_inline_bytes: 40 };
 
-/// What a stream of commands says.
+/// Result of parsing a stream of commands.
 #[derive(Debug, Default, PartialEq)]
 struct Commands {
     commands: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
-    /// Bytes behind the last command, blank ones passed over.
+    /// Bytes behind the last command and blank ones.
     rest: usize,
 }
 
-/// The commands of clients: the same ones however the bytes arrive, those of a simple reading, and
-/// no memory for what is only announced.
+/// Checks the parser of commands: the same commands however the bytes arrive, those of a simple
+/// parser, and no memory for announced bytes.
 pub(crate) fn requests(stream: &[u8]) {
     let all = RequestLimits::default();
     let whole = commands(stream, 0, all);
@@ -43,7 +43,9 @@ pub(crate) fn requests(stream: &[u8]) {
 fn commands(stream: &[u8], piece: usize, limits: RequestLimits) -> Commands {
     let mut parser = RequestParser::new(limits);
     let mut found = Commands::default();
-    let (mut start, mut end, mut promised) = (0, 0, 0);
+    let mut start = 0;
+    let mut end = 0;
+    let mut promised = 0;
     while end < stream.len() {
         end = if piece == 0 { stream.len() } else { (end + piece).min(stream.len()) };
         while start < end {
@@ -83,15 +85,16 @@ fn commands(stream: &[u8], piece: usize, limits: RequestLimits) -> Commands {
     found
 }
 
-/// What the guard would send in place of the command is the command.
+/// Checks that an encoded command parses as the same command.
 fn survives_encoding(args: &[Vec<u8>], raw: &[u8]) {
     let mut out = bytes::BytesMut::new();
     encode::request(&mut out, args);
     assert_eq!(out.escape_ascii().to_string(), raw.escape_ascii().to_string());
 }
 
-/// The commands at the beginning of a stream, as long as they are arrays, and whether what follows
-/// is certainly none: a complete line with a number that is none, or bytes in the wrong place.
+/// Parses the commands at the beginning of a stream, as long as they are arrays. The second value
+/// is `true` if the rest is certainly no command: a complete line without a valid number, or bytes
+/// in the wrong position.
 fn simple_commands(stream: &[u8]) -> (Vec<Vec<Vec<u8>>>, bool) {
     let mut commands = Vec::new();
     let mut rest = stream;
@@ -123,18 +126,18 @@ fn simple_commands(stream: &[u8]) -> (Vec<Vec<Vec<u8>>>, bool) {
     (commands, false)
 }
 
-/// The number of a line, where it is one, and what follows the line; `None` without its end.
+/// Parses the number of a line, if it is one, and returns the rest; `None` without a line end.
 fn simple_line(bytes: &[u8]) -> Option<(Option<i64>, &[u8])> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let text = std::str::from_utf8(&bytes[..end]).ok();
     let number = text.and_then(|text| {
-        // Only the shortest way to write a number is one.
+        // Only the shortest form of a number is valid.
         text.parse::<i64>().ok().filter(|number| number.to_string() == text && *number > i64::MIN)
     });
     Some((number, &bytes[end + 2..]))
 }
 
-/// The replies of a stream by length, and what is wrong with the rest.
+/// Lengths of the replies of a stream, and the fault of the rest.
 #[derive(Debug, Default, PartialEq)]
 struct Replies {
     lengths: Vec<usize>,
@@ -142,8 +145,8 @@ struct Replies {
     error: Option<ProtocolError>,
 }
 
-/// Replies of Redis: their ends are the same however the bytes arrive, those of a simple reading,
-/// and where the driver's parser ends a reply.
+/// Checks the scanner of replies: the same ends however the bytes arrive, those of a simple parser,
+/// and those of the driver's parser.
 pub(crate) fn replies(stream: &[u8]) {
     let whole = ends(stream, stream.len().max(1));
     for piece in [1, 2, 7] {
@@ -154,7 +157,7 @@ pub(crate) fn replies(stream: &[u8]) {
         let (reply, behind) = rest.split_at(*len);
         assert_eq!(simple_end(reply), Some(*len), "{}", reply.escape_ascii());
         assert!(reply[0] == *kind || reply[0] == b'|', "the type is that of the first byte");
-        // Nothing shorter is a reply, for the driver's parser either.
+        // No shorter prefix is a reply, for the driver's parser either.
         assert!(redis::parse_redis_value(&reply[..len - 1]).is_err());
         rest = behind;
     }
@@ -188,7 +191,7 @@ fn ends(stream: &[u8], piece: usize) -> Replies {
     found
 }
 
-/// Where the reply at the beginning ends, if it does.
+/// Returns the end of the reply at the beginning, if it is complete.
 fn simple_end(bytes: &[u8]) -> Option<usize> {
     let kind = *bytes.first()?;
     let line = 1 + bytes[1..].windows(2).position(|pair| pair == b"\r\n")?;

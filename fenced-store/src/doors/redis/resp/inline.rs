@@ -1,11 +1,11 @@
-//! Inline commands: a line of words, as someone types them into a terminal.
+//! Inline commands: a line of words, as typed into a terminal.
 
 use std::ops::Range;
 
 use super::ProtocolError;
 
 /// Splits a line (without its end) into words and appends each, with its quotes resolved, to
-/// `text`; `words` says where in `text` each is. The rules are those of Redis' `sdssplitargs`.
+/// `text`; `words` gets their ranges. The rules are those of Redis' `sdssplitargs`.
 ///
 /// # Errors
 /// [`ProtocolError::InlineQuotes`] and [`ProtocolError::InlineArguments`].
@@ -30,7 +30,7 @@ pub(super) fn split(
     }
 }
 
-/// Takes one word from a line that begins with one, and returns what follows it.
+/// Splits one word off a line that begins with one, and returns the rest.
 fn word<'l>(mut rest: &'l [u8], text: &mut Vec<u8>) -> Result<&'l [u8], ProtocolError> {
     loop {
         rest = match *rest {
@@ -76,7 +76,7 @@ fn single_quoted<'l>(mut rest: &'l [u8], text: &mut Vec<u8>) -> Result<&'l [u8],
     }
 }
 
-/// A closing quote ends the word, so that a space or the end of the line must follow.
+/// Ends a word at its closing quote: a space or the end of the line must follow.
 fn after_quote(rest: &[u8]) -> Result<&[u8], ProtocolError> {
     match rest.first() {
         Some(&byte) if !is_space(byte) => Err(ProtocolError::InlineQuotes),
@@ -89,8 +89,8 @@ fn skip_spaces(line: &[u8]) -> &[u8] {
     &line[spaces..]
 }
 
-/// What C's `isspace` calls a space. It separates words, though vertical tab and form feed do not
-/// end one that has begun.
+/// Returns `true` for the spaces of C's `isspace`. They separate words, but vertical tab and form
+/// feed do not end a begun word.
 fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
@@ -120,7 +120,8 @@ mod tests {
     use super::*;
 
     fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
-        let (mut text, mut ranges) = (Vec::new(), Vec::new());
+        let mut text = Vec::new();
+        let mut ranges = Vec::new();
         split(line, 8, &mut text, &mut ranges)?;
         Ok(ranges.into_iter().map(|range| text[range].to_vec()).collect())
     }
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(words(line).unwrap(), expected, "{}", line.escape_ascii());
     }
 
-    // Each of these was asked of Redis 7.0.15, which answers ECHO with what it understood.
+    // Each was sent to Redis 7.0.15, whose reply to ECHO shows how it was understood.
     #[test]
     fn words_are_those_that_redis_finds() {
         reads(b"", &[]);

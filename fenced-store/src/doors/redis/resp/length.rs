@@ -1,7 +1,7 @@
-//! The number in a header line such as `$1024`.
+//! Number in a header line such as `$1024`.
 
-/// A number that is read digit by digit, and that is refused wherever Redis refuses it: no plus
-/// sign, no leading zero, no `-0`, nothing beyond 64 bits.
+/// Number that is parsed digit by digit, and refused whenever Redis refuses it: no plus sign, no
+/// leading zero, no `-0`, nothing beyond 64 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Length {
     value: i64,
@@ -14,7 +14,7 @@ pub(super) struct Length {
 pub(super) struct NoNumber;
 
 impl Length {
-    /// Takes the next byte of the number.
+    /// Adds the next byte of the number.
     #[inline]
     pub(super) fn push(&mut self, byte: u8) -> Result<(), NoNumber> {
         match byte {
@@ -32,7 +32,7 @@ impl Length {
         Ok(())
     }
 
-    /// The number, once its line has ended.
+    /// Returns the number, once its line has ended.
     #[inline]
     pub(super) fn finish(self) -> Result<i64, NoNumber> {
         match (self.digits, self.negative) {
@@ -43,8 +43,8 @@ impl Length {
     }
 }
 
-/// The number at the start of `bytes` and the length of its line with the CRLF; `None` when more
-/// bytes are needed. Never looks further than a number can be long.
+/// Returns the number at the start of `bytes` and the length of its line with the CRLF; `None` if
+/// more bytes are needed. Never reads beyond the maximum length of a number.
 #[inline]
 pub(super) fn line(bytes: &[u8]) -> Result<Option<(i64, usize)>, NoNumber> {
     let mut length = Length::default();

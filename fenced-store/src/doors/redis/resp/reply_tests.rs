@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::reply::*;
 use super::{Protocol, ProtocolError, encode};
 
-/// The replies of a stream by type and length, and what is left of it or wrong with it.
+/// Replies of a stream by type and length, and the rest or its fault.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     replies: Vec<(char, usize)>,
@@ -36,7 +36,7 @@ fn feed<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Found {
     found
 }
 
-/// One reply, whole and byte by byte, with another one behind it.
+/// Checks one reply, whole and byte by byte, with another one behind it.
 #[track_caller]
 fn one(kind: char, reply: &str) {
     let stream = format!("{reply}+OK\r\n");
@@ -127,11 +127,11 @@ fn claims_and_depth_cost_nothing() {
     assert_eq!(feed([&b"*9223372036854775807\r\n:1\r\n"[..]]).pending, 26);
     let deep = "*1\r\n".repeat(100_000) + ":1\r\n";
     one('*', &deep);
-    // Nothing in it owns memory.
+    // No part of it owns memory.
     assert!(size_of::<ReplyScanner>() <= 64 && !std::mem::needs_drop::<ReplyScanner>());
 }
 
-/// A value, and how it is written.
+/// A value in its encoded form.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let line = ("[+:,#(_-]", "[a-z0-9 ]{0,8}")
         .prop_map(|(kind, text)| format!("{kind}{text}\r\n").into_bytes());
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_an_error_or_goes_on(
+    fn garbage_is_an_error_or_incomplete(
         stream in prop::collection::vec(
             prop_oneof![
                 12 => prop::sample::select(b"+-:_#,($!=*~>%|0129\r\n\r\n\r\n".to_vec()),

@@ -1,4 +1,4 @@
-//! Commands of clients: where one ends and what its arguments are.
+//! Parser of clients' commands: their ends and arguments.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ mod differential;
 #[cfg(test)]
 mod tests;
 
-/// What a client may send at the most.
+/// Limits of a client's commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestLimits {
-    /// Arguments of a command, its name among them.
+    /// Maximum number of arguments, the name included.
     pub max_args: usize,
-    /// Bytes of a whole command, headers included.
+    /// Maximum size of a command, headers included, in bytes.
     pub max_command_bytes: usize,
-    /// Bytes of an inline command, without its LF. Redis allows 65 536.
+    /// Maximum size of an inline command without its LF, in bytes. Redis allows 65 536.
     pub max_inline_bytes: usize,
 }
 
 impl Default for RequestLimits {
-    /// A million arguments, and otherwise what Redis itself allows unless it is told otherwise.
+    /// A million arguments, and otherwise Redis' own defaults.
     fn default() -> Self {
         Self {
             max_args: 1024 * 1024,
@@ -31,51 +31,50 @@ impl Default for RequestLimits {
     }
 }
 
-/// What the buffer holds.
+/// Content of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// The command goes on behind the end of the buffer.
+    /// The command continues behind the end of the buffer.
     Incomplete {
-        /// What the whole command will take, as far as is known; more than the buffer has. It is
-        /// the client's claim and within the limits: reserve for it as bytes arrive, not before.
+        /// Minimum size of the whole command; more than the buffer has. It is the client's claim,
+        /// within the limits: reserve memory as bytes arrive, not before.
         at_least: usize,
     },
-    /// A command, which [`RequestParser::command`] gives.
+    /// A command, returned by [`RequestParser::command`].
     Complete {
-        /// Bytes of the buffer that are this command; the next one follows them.
+        /// Size of this command in the buffer; the next one follows.
         len: usize,
-        /// Whether it came as a line of words. Such a line is not to be forwarded as it is:
+        /// Set for a line of words. Such a line must not be forwarded unchanged:
         /// `encode::request(out, command.iter())` makes an array of it.
         inline: bool,
     },
-    /// An empty line, `*0` or `*-1`: no command, and no reply is due. The next one follows it.
+    /// An empty line, `*0` or `*-1`: no command, without a reply. The next one follows.
     Blank {
-        /// Bytes of the buffer to pass over.
+        /// Number of bytes to skip.
         len: usize,
     },
 }
 
-/// Finds the end of one command after the other.
+/// Incremental parser of one command after another.
 ///
-/// It remembers where it stopped, so that bytes are looked at once however they arrive, and it
-/// keeps its memory from command to command. A claimed length costs no memory. An error is final:
-/// the same one is returned from then on.
+/// It remembers its position, so that each byte is read once however it arrives, and reuses its
+/// memory. An announced length costs no memory. An error is final: it is returned from then on.
 #[derive(Debug)]
 pub(crate) struct RequestParser {
     limits: RequestLimits,
-    step: Step,
-    /// How far the current command is understood.
+    state: RequestState,
+    /// Parsed part of the current command.
     at: usize,
-    /// Arguments that are still to come, a begun one included.
+    /// Number of arguments to come, a begun one included.
     left: usize,
     args: Vec<Range<usize>>,
-    /// The words of an inline command, without their quotes; `args` points here for such a one.
+    /// Words of an inline command, without their quotes; `args` then refers to them.
     unquoted: Vec<u8>,
     inline: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RequestState {
     Begin,
     InlineLine,
     ArgumentHeader,
@@ -83,23 +82,24 @@ enum Step {
     Failed(ProtocolError),
 }
 
-/// The longest argument that Redis takes by default (`proto-max-bulk-len`). It closes a
-/// connection on which a longer one comes, and others may share that.
+/// Maximum length of an argument in Redis by default (`proto-max-bulk-len`). Redis closes a
+/// connection with a longer one, and other clients may share that.
 pub(crate) const ARGUMENT_BYTES_MAX: usize = 512 << 20;
 
 /// `$0`, CRLF, nothing, CRLF.
 const SMALLEST_ARGUMENT_BYTES: usize = 6;
 
-/// An unusually long command must not occupy its memory for the rest of the connection.
+/// Memory kept after a command; an unusually long one must not occupy more for the rest of the
+/// connection.
 const KEPT_ARGS: usize = 1024;
 const KEPT_UNQUOTED_BYTES: usize = 4096;
 
 impl RequestParser {
-    /// A parser at the beginning of a connection.
+    /// Makes a parser at the beginning of a connection.
     pub(crate) fn new(limits: RequestLimits) -> Self {
         Self {
             limits,
-            step: Step::Begin,
+            state: RequestState::Begin,
             at: 0,
             left: 0,
             args: Vec::new(),
@@ -108,39 +108,39 @@ impl RequestParser {
         }
     }
 
-    /// Goes on with the command at the beginning of `buf`. After [`Parsed::Incomplete`] the next
-    /// call takes the same bytes with more behind them; otherwise it begins anew.
+    /// Parses the command at the beginning of `buf`. After [`Parsed::Incomplete`] the next call
+    /// takes the same bytes with more behind them; otherwise it begins anew.
     ///
     /// # Errors
-    /// [`ProtocolError`] when the bytes are no command or above a limit: answer it and hang up,
-    /// for the beginning of the next command is not known.
+    /// [`ProtocolError`] if the bytes are no command or exceed a limit: reply with it and close the
+    /// connection, as the beginning of the next command is unknown.
     pub(crate) fn parse(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
-        let parsed = match self.step {
-            Step::Failed(ref error) => Err(error.clone()),
-            Step::Begin => self.begin(buf),
-            Step::InlineLine => self.inline_line(buf),
-            Step::ArgumentHeader | Step::Argument { .. } => self.arguments(buf),
+        let parsed = match self.state {
+            RequestState::Failed(ref error) => Err(error.clone()),
+            RequestState::Begin => self.begin(buf),
+            RequestState::InlineLine => self.inline_line(buf),
+            RequestState::ArgumentHeader | RequestState::Argument { .. } => self.arguments(buf),
         };
         match &parsed {
-            Ok(Parsed::Complete { .. } | Parsed::Blank { .. }) => self.step = Step::Begin,
+            Ok(Parsed::Complete { .. } | Parsed::Blank { .. }) => self.state = RequestState::Begin,
             Ok(Parsed::Incomplete { .. }) => {}
-            Err(error) => self.step = Step::Failed(error.clone()),
+            Err(error) => self.state = RequestState::Failed(error.clone()),
         }
         parsed
     }
 
-    /// The command that was completed last, in the buffer in which it was found. Of no use before
+    /// Returns the last complete command, in the buffer in which it was found. Unspecified before
     /// [`Parsed::Complete`].
     pub(crate) fn command<'b>(&'b self, buf: &'b [u8]) -> Command<'b> {
         Command { buf: if self.inline { &self.unquoted } else { buf }, args: &self.args }
     }
 
-    /// The arguments of a command that is not complete yet, as many as have come, in the buffer in which
-    /// they were found.
+    /// Returns the arguments received so far of an incomplete command, in the buffer in which they
+    /// were found.
     pub(crate) fn begun<'b>(&'b self, buf: &'b [u8]) -> Begun<'b> {
         let longest = self.args.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        let current = match self.step {
-            Step::Argument { len } => len,
+        let current = match self.state {
+            RequestState::Argument { len } => len,
             _ => 0,
         };
         Begun {
@@ -150,18 +150,18 @@ impl RequestParser {
         }
     }
 
-    /// What it holds for the current command beside the buffer, in bytes.
+    /// Returns the memory held for the current command beside the buffer, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.args.capacity() * size_of::<Range<usize>>() + self.unquoted.capacity()
     }
 
-    /// Room for arguments and for bytes without quotes that is occupied now.
+    /// Returns the current capacity for arguments and for bytes without quotes.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacities(&self) -> (usize, usize) {
         (self.args.capacity(), self.unquoted.capacity())
     }
 
-    /// Gives back what an unusually long command took. Between two commands.
+    /// Releases the memory of an unusually long command. Call it between two commands.
     pub(crate) fn shrink(&mut self) {
         self.args.clear();
         self.args.shrink_to(KEPT_ARGS);
@@ -198,15 +198,15 @@ impl RequestParser {
         }
         self.at = header_bytes;
         self.inline = false;
-        self.step = Step::ArgumentHeader;
+        self.state = RequestState::ArgumentHeader;
         self.within_limit(self.at_least())?;
         self.arguments(buf)
     }
 
     fn arguments(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         while self.left > 0 {
-            let len = match self.step {
-                Step::Argument { len } => len,
+            let len = match self.state {
+                RequestState::Argument { len } => len,
                 _ => match self.argument_header(buf)? {
                     Some(len) => len,
                     None => return Ok(self.incomplete(buf)),
@@ -221,12 +221,12 @@ impl RequestParser {
             self.args.push(self.at..end);
             self.at = end + 2;
             self.left -= 1;
-            self.step = Step::ArgumentHeader;
+            self.state = RequestState::ArgumentHeader;
         }
         Ok(Parsed::Complete { len: self.at, inline: false })
     }
 
-    /// The length of the argument that begins at `at`, which is then the first of its bytes.
+    /// Returns the length of the argument at `at`, which then is its first byte.
     fn argument_header(&mut self, buf: &[u8]) -> Result<Option<usize>, ProtocolError> {
         let rest = match buf.get(self.at..) {
             None | Some([]) => return Ok(None),
@@ -243,15 +243,15 @@ impl RequestParser {
             .filter(|&len| len <= self.limits.max_command_bytes.min(ARGUMENT_BYTES_MAX))
             .ok_or(ProtocolError::BulkLength)?;
         self.at += 1 + line;
-        self.step = Step::Argument { len };
+        self.state = RequestState::Argument { len };
         self.within_limit(self.at_least())?;
         Ok(Some(len))
     }
 
-    /// The smallest command that begins with what is understood so far.
+    /// Returns the size of the smallest command with the parsed beginning.
     fn at_least(&self) -> usize {
-        let (begun, to_come) = match self.step {
-            Step::Argument { len } => (len.saturating_add(2), self.left - 1),
+        let (begun, to_come) = match self.state {
+            RequestState::Argument { len } => (len.saturating_add(2), self.left - 1),
             _ => (0, self.left),
         };
         self.at
@@ -268,7 +268,7 @@ impl RequestParser {
         if bytes <= max { Ok(()) } else { Err(ProtocolError::CommandTooLarge { bytes, max }) }
     }
 
-    /// Goes on with a line of words, of which the bytes before `at` hold no end.
+    /// Continues a line of words, whose bytes before `at` have no end.
     fn inline_line(&mut self, buf: &[u8]) -> Result<Parsed, ProtocolError> {
         let longest = self.limits.max_inline_bytes.saturating_add(1);
         let seen = &buf[..buf.len().min(longest)];
@@ -278,7 +278,7 @@ impl RequestParser {
                 return Err(ProtocolError::InlineTooLarge);
             }
             self.at = seen.len();
-            self.step = Step::InlineLine;
+            self.state = RequestState::InlineLine;
             return Ok(Parsed::Incomplete { at_least: buf.len() + 1 });
         };
         let end = self.at + found;
@@ -296,8 +296,8 @@ impl RequestParser {
     }
 }
 
-/// A page in a browser can have an HTTP request sent to any port, with commands as its body. None
-/// of these lines is a Redis command, so the first of them ends the connection, as Redis does it.
+/// Refuses HTTP, as Redis does. A page in a browser can have an HTTP request sent to any port, with
+/// commands as its body; none of these lines is a Redis command.
 fn refuse_http(name: &[u8]) -> Result<(), ProtocolError> {
     if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:") {
         return Err(ProtocolError::Http);
@@ -305,18 +305,18 @@ fn refuse_http(name: &[u8]) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// A command that need not be complete.
+/// A command that may be incomplete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun<'b> {
-    /// The arguments that have come.
+    /// Arguments received so far.
     pub(crate) command: Command<'b>,
-    /// How many arguments it has in all.
+    /// Number of all its arguments.
     pub(crate) args: usize,
-    /// The longest of them, the one being received included.
+    /// Length of the longest argument, the one being received included.
     pub(crate) longest_bytes: usize,
 }
 
-/// The arguments of one command, its name first, where they were received.
+/// Arguments of one command, its name first, in the receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command<'b> {
     buf: &'b [u8],
@@ -324,34 +324,34 @@ pub(crate) struct Command<'b> {
 }
 
 impl<'b> Command<'b> {
-    /// A command whose arguments are these ranges of `buf`.
+    /// Makes a command whose arguments are these ranges of `buf`.
     pub(crate) fn from_parts(buf: &'b [u8], args: &'b [Range<usize>]) -> Self {
         Self { buf, args }
     }
 
-    /// How many arguments there are, the name included.
+    /// Returns the number of arguments, the name included.
     pub(crate) fn len(self) -> usize {
         self.args.len()
     }
 
-    /// The argument at `index`, of which 0 is the name; empty beyond the end.
+    /// Returns the argument at `index`, 0 for the name; empty beyond the end.
     #[inline]
     pub(crate) fn arg(self, index: usize) -> &'b [u8] {
         self.args.get(index).and_then(|range| self.buf.get(range.clone())).unwrap_or_default()
     }
 
-    /// The command that begins with the argument at `first`: what is wrapped in
-    /// `FENCE <token> SET k v` is its `tail(2)`. Empty beyond the end.
+    /// Returns the command that begins with the argument at `first`: the command in `FENCE <token>
+    /// SET k v` is its `tail(2)`. Empty beyond the end.
     pub(crate) fn tail(self, first: usize) -> Self {
         Self { buf: self.buf, args: self.args.get(first..).unwrap_or_default() }
     }
 
-    /// Where the arguments are in the buffer.
+    /// Returns the ranges of the arguments in the buffer.
     pub(crate) fn ranges(self) -> impl ExactSizeIterator<Item = Range<usize>> {
         self.args.iter().cloned()
     }
 
-    /// All arguments in their order.
+    /// Returns all arguments in order.
     pub(crate) fn iter(self) -> impl ExactSizeIterator<Item = &'b [u8]> {
         (0..self.len()).map(move |index| self.arg(index))
     }

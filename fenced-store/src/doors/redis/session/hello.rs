@@ -20,7 +20,8 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Reads `HELLO [2|3 [AUTH user credential] [SETNAME name]]`, where `spoken` is the protocol now.
+    /// Reads `HELLO [2|3 [AUTH user credential] [SETNAME name]]`, where `spoken` is the protocol
+    /// now.
     fn parse(command: Command<'a>, spoken: Protocol) -> Result<Self, Refusal> {
         let protocol = match command.arg(1) {
             _ if command.len() == 1 => spoken,
@@ -68,8 +69,8 @@ pub(super) async fn hello<S: Session>(
     Ok(())
 }
 
-/// The reply to HELLO. The mode is `standalone` before a cluster too: a client need not know of nodes
-/// and slots.
+/// The reply to HELLO. The mode is `standalone` before a cluster too: a client need not know of
+/// nodes and slots.
 fn introduce(session: &mut impl Session) {
     let protocol = session.protocol();
     let id = session.identity().id;

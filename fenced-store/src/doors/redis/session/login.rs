@@ -13,7 +13,8 @@ use crate::verdict::Fence;
 /// Label in observe mode's counts where a whole connection is meant, and no rule.
 pub(in crate::doors::redis) const CONNECTION: &str = "connection";
 
-/// `AUTH [user] credential`. The tokens replace those that were held; the user's name has no effect.
+/// `AUTH [user] credential`. The tokens replace those that were held; the user's name has no
+/// effect.
 pub(super) async fn auth<S: Session>(session: &mut S, command: Command<'_>) -> Result<(), Refusal> {
     if command.len() > 3 {
         return Err(line("ERR syntax error"));
@@ -51,8 +52,8 @@ pub(super) fn read_credential(
     unless_observed(session, read, Vec::new())
 }
 
-/// Returns what was read, or `instead` of what is invalid in observe mode. Observe mode concerns the
-/// fence: the password of the port is needed all the same.
+/// Returns what was read, or `instead` of what is invalid in observe mode. Observe mode concerns
+/// the fence: the password of the port is needed all the same.
 fn unless_observed<T>(
     session: &impl Session,
     read: Result<T, (Code, Refusal)>,

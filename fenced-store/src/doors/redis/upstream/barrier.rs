@@ -1,35 +1,35 @@
-//! Finds the end of the replies to a subscription.
+//! Detection of the end of the replies to a subscription.
 //!
 //! The number of replies to SUBSCRIBE and UNSUBSCRIBE is not known beforehand, and in RESP2 they
-//! decide which commands Redis takes next. So each is followed by a PING with a random
-//! word: its reply comes behind all of theirs, and its form says whether Redis is in RESP2's
-//! subscriber mode then. Clients see nothing of it.
+//! decide which commands Redis accepts next. So each is followed by a PING with a random word: its
+//! reply comes behind all of theirs, and its form shows if Redis is then in RESP2's subscriber
+//! mode. Clients never see it.
 
 use bytes::BytesMut;
 use service_kit::ids;
 
 use super::super::resp::encode;
 
-/// The PING behind a subscription, and how much of its reply has come.
+/// The PING behind a subscription, and the received part of its reply.
 #[derive(Debug)]
 pub(super) struct Barrier {
     word: String,
-    /// The beginning of a frame that may be the reply.
+    /// Beginning of a frame that may be the reply.
     held: Vec<u8>,
-    /// The frame that is being received is not the reply.
+    /// The frame being received is not the reply.
     passes: bool,
 }
 
-/// Outcome of one piece of what Redis sent.
+/// Classification of one piece of Redis' output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It may be part of the reply; it is kept.
+    /// It may be part of the reply; it is held.
     Held,
-    /// It belongs to the client, behind these bytes that were kept before.
+    /// It is the client's, behind these bytes that were held before.
     Passed(Vec<u8>),
     /// The reply is complete.
     Reached {
-        /// Whether Redis is in RESP2's subscriber mode.
+        /// Redis is in RESP2's subscriber mode.
         subscribed: bool,
     },
 }
@@ -39,14 +39,14 @@ impl Barrier {
         Self { word: ids::random_hex(16), held: Vec::new(), passes: true }
     }
 
-    /// The command to be sent.
+    /// Makes the command.
     pub(super) fn command(&self) -> BytesMut {
         let mut out = BytesMut::new();
         encode::request(&mut out, ["PING", &self.word]);
         out
     }
 
-    /// Takes a piece of what Redis sent: whether a frame begins and ends with it.
+    /// Classifies a piece of Redis' output; `begins` and `ends` are set if a frame does so with it.
     pub(super) fn sees(&mut self, piece: &[u8], begins: bool, ends: bool) -> Seen {
         if begins {
             self.passes = false;
@@ -72,9 +72,10 @@ impl Barrier {
         Seen::Held
     }
 
-    /// The reply outside of the subscriber mode, and in it.
+    /// Returns the replies outside of the subscriber mode, and in it.
     fn replies(&self) -> [BytesMut; 2] {
-        let (mut plain, mut subscribed) = (BytesMut::new(), BytesMut::new());
+        let mut plain = BytesMut::new();
+        let mut subscribed = BytesMut::new();
         encode::bulk(&mut plain, self.word.as_bytes());
         encode::request(&mut subscribed, ["pong", &self.word]);
         [plain, subscribed]

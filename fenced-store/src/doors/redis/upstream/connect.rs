@@ -1,5 +1,5 @@
-//! Sets up a connection to Redis: log in, register under every token, end what is lower, and only
-//! then let a command through.
+//! Set-up of a connection to Redis: log in, register under every token, end lower connections, and
+//! only then allow commands.
 
 use std::time::Duration;
 
@@ -16,39 +16,40 @@ use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::Protocol;
 use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::fail_points::FailPoint;
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::store::redis::Shared;
 use crate::store::redis::preempt::{self, Failed, Registration, Wire};
-use crate::store::redis::reply::{self, Step};
+use crate::store::redis::reply::{self, ScriptReply};
 use crate::verdict::Fence;
 
-/// How long all of it may take.
+/// Time limit of the whole set-up.
 const SETUP: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long Redis may take for one step of it.
+/// Time limit of Redis for one step.
 const REPLY: Duration = Duration::from_secs(5);
-/// How long the guard's own connection may take to come back.
+/// Time limit for the return of the guard's own connection.
 const LINK: Duration = Duration::from_secs(2);
-/// A reply during the setup is small; `INFO server` is the largest.
+/// Maximum size of a reply during the set-up; `INFO server` is the largest.
 const REPLY_BYTES: usize = 1 << 20;
-/// How often a registration is tried when it meets lower connections or an unverified state.
+/// Maximum number of attempts of a registration that meets lower connections or an unverified
+/// state.
 const TRIES: usize = 8;
 
-/// What a connection is to be.
+/// Profile of a connection to make.
 #[derive(Debug)]
 pub(in crate::doors::redis) struct Wanted<'a> {
     pub(in crate::doors::redis) fences: &'a [Fence],
     pub(in crate::doors::redis) db: i64,
     pub(in crate::doors::redis) protocol: Protocol,
-    /// Whom it logs in as in the end, where not as the guard.
+    /// User to log in as in the end, if not as the guard.
     pub(in crate::doors::redis) user: Option<&'a AclUser>,
 }
 
-/// Makes it. `registered` is set before the first registration is sent: whatever becomes of the
-/// connection afterwards, it has to be retired.
+/// Makes the connection. `registered` is set before the first registration is sent: from then on it
+/// has to be retired, whatever happens to it.
 ///
 /// # Errors
-/// A stale or colliding token, or why Redis cannot be used.
+/// A stale or colliding token, or the reason why Redis cannot be used.
 pub(in crate::doors::redis) async fn connect(
     redis: &Shared,
     wanted: &Wanted<'_>,
@@ -71,7 +72,7 @@ async fn set_up(
     let home = redis.link.target().db();
     let (mut wire, mut client_id) = log_in(redis, wanted.protocol).await?;
     let mut process = None;
-    // A user is changed in the process that was verified, so its connection has to be to the same one.
+    // A user is changed in the verified process, so its connection must be to the same one.
     if !wanted.fences.is_empty() || wanted.user.is_some() {
         let mut run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
         if redis.state.run_id() != run_id {
@@ -90,7 +91,7 @@ async fn set_up(
         select(&mut wire, wanted.db).await?;
     }
     if let Some(user) = wanted.user {
-        wire.ask(&user.auth()).await.map_err(Refusal::Unavailable)?;
+        wire.call(&user.auth()).await.map_err(Refusal::Unavailable)?;
         user.redis_id.set(client_id);
     }
     Ok((wire.into_stream()?, process))
@@ -106,9 +107,9 @@ async fn log_in(redis: &Shared, protocol: Protocol) -> Result<(RawWire, u64), Re
     Ok((wire, client_id))
 }
 
-/// For a process that is not the one that was verified last: it may have lost marks that this guard
-/// knows of, and will raise again when it has verified it, though another guard has readied it for
-/// scripts before that. Verifying it may end every connection that there is, so this is a new one.
+/// Logs in at a process that is not the one verified last: it may have lost marks that this guard
+/// remembers and will raise when it verifies the process, even if another guard has opened its
+/// state for scripts. Verification may end every existing connection, so this one is made after it.
 async fn log_in_verified(
     redis: &Shared,
     protocol: Protocol,
@@ -120,12 +121,12 @@ async fn log_in_verified(
         return Ok((wire, client_id, run_id));
     }
     Err(Refusal::Unavailable(format!(
-        "the Redis process at {} is not the one that was verified",
+        "the Redis process at {} is not the verified one",
         redis.link.target()
     )))
 }
 
-/// Logs in as the guard, under the name by which every guard knows the port's connections.
+/// Logs in as the guard, under the client name of every guard's port.
 async fn hello(wire: &mut RawWire, redis: &Shared, protocol: Protocol) -> Result<u64, Refusal> {
     let mut hello = redis::cmd("HELLO");
     hello.arg(match protocol {
@@ -137,9 +138,9 @@ async fn hello(wire: &mut RawWire, redis: &Shared, protocol: Protocol) -> Result
         hello.arg("AUTH").arg(user.unwrap_or("default")).arg(password);
     }
     hello.arg("SETNAME").arg(redis.state.client_name());
-    let reply = wire.ask(&hello).await.map_err(Refusal::Unavailable)?;
+    let reply = wire.call(&hello).await.map_err(Refusal::Unavailable)?;
     client_id(reply)
-        .ok_or_else(|| Refusal::Unavailable("Redis' answer to HELLO has no client id".to_owned()))
+        .ok_or_else(|| Refusal::Unavailable("Redis' reply to HELLO has no client id".to_owned()))
 }
 
 fn client_id(reply: Value) -> Option<u64> {
@@ -162,18 +163,18 @@ async fn run_id(wire: &mut RawWire) -> Result<String, Failed> {
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let text: String =
-        redis::from_redis_value(wire.ask(&info).await?).map_err(|error| error.to_string())?;
+        redis::from_redis_value(wire.call(&info).await?).map_err(|error| error.to_string())?;
     info_field(&text, "run_id").map(str::to_owned).ok_or("INFO has no run_id".to_owned())
 }
 
 async fn select(wire: &mut RawWire, db: i64) -> Result<(), Refusal> {
     let mut select = redis::cmd("SELECT");
     select.arg(db);
-    let answered = wire.ask(&select).await.map(drop);
+    let answered = wire.call(&select).await.map(drop);
     answered.map_err(|_| Refusal::Line("ERR DB index is out of range".to_owned()))
 }
 
-/// Registers the connection under one token, and ends what is registered below it.
+/// Registers the connection under one token, and ends those registered below it.
 async fn register(
     wire: &mut RawWire,
     redis: &Shared,
@@ -185,7 +186,7 @@ async fn register(
         redis.fail_points.reached(FailPoint::BeforeRegister);
         let generation = redis.link.generation();
         let command = redis.scripts.register(&redis.keys, &redis.state.id(), fence, client_id);
-        let value = match wire.ask(&command).await {
+        let value = match wire.call(&command).await {
             Ok(value) => value,
             Err(reason) if reason.contains("NOSCRIPT") || reason.contains("NoScript") => {
                 verify_again(redis, generation).await?;
@@ -193,41 +194,42 @@ async fn register(
             }
             Err(reason) => return Err(Refusal::Unavailable(reason)),
         };
-        let step = reply::step(value, Some(fence))
+        let step = reply::parse(value, Some(fence))
             .map_err(|error| Refusal::Unavailable(error.to_string()))?;
         match step {
-            Step::Done(Outcome::Applied { .. }) => {
+            ScriptReply::Done(FenceOutcome::Applied { .. }) => {
                 let passed = if sealed { FailPoint::AfterSealed } else { FailPoint::AfterRegister };
                 redis.fail_points.reached(passed);
                 redis.state.remember(fence);
                 return Ok(());
             }
-            Step::Done(Outcome::Stale { mark }) => {
+            ScriptReply::Done(FenceOutcome::Stale { mark }) => {
                 return Err(Refusal::Stale { fence: fence.clone(), mark });
             }
-            Step::Done(Outcome::Collision { mark }) => {
+            ScriptReply::Done(FenceOutcome::Collision { mark }) => {
                 return Err(Refusal::Collision { fence: fence.clone(), mark });
             }
-            Step::Done(_) => {
-                let reason = "Redis answered what no script of ours does".to_owned();
+            ScriptReply::Done(_) => {
+                let reason = "Redis sent a reply that is none of our scripts'".to_owned();
                 return Err(Refusal::Unavailable(reason));
             }
-            Step::Sealing => {
-                let (scripts, keys) = (&redis.scripts, &redis.keys);
+            ScriptReply::Sealing => {
+                let scripts = &redis.scripts;
+                let keys = &redis.keys;
                 preempt::settle(wire, scripts, keys, &fence.lock, &redis.fail_points)
                     .await
                     .map_err(Refusal::Unavailable)?;
-                // Registered again: that the mark is still this one is known by the reply alone.
+                // Registered again: only the reply shows that the mark is still this one.
                 sealed = true;
             }
-            Step::Unverified => verify_again(redis, generation).await?,
+            ScriptReply::Unverified => verify_again(redis, generation).await?,
         }
     }
     Err(Refusal::Unavailable(format!("the registration under lock {} did not settle", fence.lock)))
 }
 
-/// Has the process looked at. Where the link is down, because Redis was just restarted, it comes up
-/// again in a moment: that is awaited.
+/// Has the process verified. If the link is down, because Redis was just restarted, its return is
+/// awaited.
 async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
     let verified = redis.link.verify_again(generation).await;
     let Err(error) = verified else { return Ok(()) };
@@ -239,7 +241,7 @@ async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
     }
 }
 
-/// A connection on which one command at a time is asked.
+/// A connection with one command at a time.
 pub(in crate::doors::redis) struct RawWire {
     stream: TcpStream,
     buf: BytesMut,
@@ -247,7 +249,7 @@ pub(in crate::doors::redis) struct RawWire {
 }
 
 impl RawWire {
-    /// A connection that is logged in as the guard, with its client id.
+    /// Returns a connection that is logged in as the guard, with its client id.
     ///
     /// # Errors
     /// A sentence.
@@ -268,7 +270,7 @@ impl RawWire {
         let unreachable = |why: String| format!("Redis at {target} cannot be reached: {why}");
         let stream = tokio::time::timeout(CONNECT, TcpStream::connect(&address))
             .await
-            .map_err(|_| unreachable(format!("no answer in {} s", CONNECT.as_secs())))?
+            .map_err(|_| unreachable(format!("no reply in {} s", CONNECT.as_secs())))?
             .map_err(|error| unreachable(error.to_string()))?;
         socket::tune_to_store(&stream);
         Ok(Self { stream, buf: BytesMut::new(), shown: target.to_string() })
@@ -278,10 +280,10 @@ impl RawWire {
         if self.buf.is_empty() {
             return Ok(self.stream);
         }
-        Err(Refusal::Unavailable("Redis said more than it was asked".to_owned()))
+        Err(Refusal::Unavailable("Redis sent more replies than expected".to_owned()))
     }
 
-    /// Sends commands and reads their replies, of which one that is an error ends the matter.
+    /// Sends commands and reads their replies; the first error ends it.
     async fn exchange(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
         let packed: Vec<u8> = commands.iter().flat_map(Cmd::get_packed_command).collect();
         let written = self.stream.write_all(&packed).await;
@@ -295,7 +297,8 @@ impl RawWire {
     }
 
     async fn reply(&mut self) -> Result<Value, Failed> {
-        let (mut scanner, mut scanned) = (ReplyScanner::new(), 0);
+        let mut scanner = ReplyScanner::new();
+        let mut scanned = 0;
         loop {
             let scan = scanner.scan(&self.buf[scanned..]);
             let scan = scan.map_err(|error| self.broken(&error.to_string()))?;
@@ -322,13 +325,13 @@ impl RawWire {
 
 #[async_trait]
 impl Wire for RawWire {
-    async fn ask(&mut self, command: &Cmd) -> Result<Value, Failed> {
-        let mut replies = self.ask_all(std::slice::from_ref(command)).await?;
-        replies.pop().ok_or_else(|| self.broken("no reply came"))
+    async fn call(&mut self, command: &Cmd) -> Result<Value, Failed> {
+        let mut replies = self.call_all(std::slice::from_ref(command)).await?;
+        replies.pop().ok_or_else(|| self.broken("there was no reply"))
     }
 
-    async fn ask_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
-        let late = format!("Redis at {} did not answer within {} s", self.shown, REPLY.as_secs());
+    async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
+        let late = format!("Redis at {} did not reply within {} s", self.shown, REPLY.as_secs());
         tokio::time::timeout(REPLY, self.exchange(commands)).await.unwrap_or(Err(late))
     }
 }

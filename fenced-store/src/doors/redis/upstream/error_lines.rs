@@ -1,23 +1,23 @@
-//! Errors of refused scripts among what Redis sends: each is replaced as it passes.
+//! Replacement of the errors of refused scripts in Redis' output.
 
 use super::super::resp::ProtocolError;
 use super::super::resp::reply::ReplyScanner;
 
-/// Redis' refusal of a script is a shorter line; a longer one is the script's own text.
+/// Maximum length of Redis' refusal of a script; a longer line is the script's own text.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The line in place of an error line, where it is to be replaced.
+/// Returns the line in place of an error line, if it is to be replaced.
 pub(super) type InPlaceOf<'a> = &'a dyn Fn(&[u8]) -> Option<String>;
 
-/// Values that pass in pieces. An error among them is held until its line is whole.
+/// Filter of values that arrive in pieces. An error among them is held until its line is whole.
 #[derive(Debug, Default)]
 pub(super) struct ErrorLines {
     held: Vec<u8>,
 }
 
 impl ErrorLines {
-    /// The client's bytes for a piece of an error; none while the error is held. `None` for a piece
-    /// of any other value, which passes as it is.
+    /// Returns the client's bytes for a piece of an error; none while the error is held. `None` for
+    /// a piece of any other value, which passes unchanged.
     pub(super) fn pass(
         &mut self,
         piece: &[u8],
@@ -39,8 +39,8 @@ impl ErrorLines {
     }
 }
 
-/// A reply to EXEC that passes in pieces: a line, and where it begins an array, a value for each
-/// command.
+/// Filter of a reply to EXEC that arrives in pieces: a line and, if that begins an array, a value
+/// for each command.
 #[derive(Debug)]
 pub(super) struct ExecReply {
     is_behind_line: bool,
@@ -50,7 +50,7 @@ pub(super) struct ExecReply {
 }
 
 impl ExecReply {
-    /// Before the first piece.
+    /// Makes a filter before the first piece.
     pub(super) fn new() -> Self {
         Self {
             is_behind_line: false,
@@ -60,10 +60,10 @@ impl ExecReply {
         }
     }
 
-    /// The client's bytes for a piece.
+    /// Returns the client's bytes for a piece.
     ///
     /// # Errors
-    /// [`ProtocolError`] when the bytes are no values.
+    /// [`ProtocolError`] if the bytes are no values.
     pub(super) fn pass(
         &mut self,
         piece: &[u8],
@@ -99,7 +99,7 @@ mod tests {
         error.starts_with(b"-NOPERM").then(|| "DENIED".to_owned())
     }
 
-    /// The client's bytes for a reply to EXEC that comes in pieces of this size.
+    /// Returns the client's bytes for a reply to EXEC in pieces of this size.
     fn passed(reply: &[u8], size: usize) -> String {
         let mut exec = ExecReply::new();
         let pieces = reply.chunks(size).map(|piece| exec.pass(piece, &in_place_of).unwrap());

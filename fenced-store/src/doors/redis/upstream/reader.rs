@@ -1,4 +1,4 @@
-//! What Redis sends: cut into replies and messages, and handed on as it comes.
+//! Reader of Redis' output: splits it into replies and messages, and delivers them as they arrive.
 
 use std::io;
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use tokio::net::tcp::OwnedReadHalf;
 
 use super::barrier::Seen;
 use super::error_lines::{ErrorLines, ExecReply};
-use super::{Instead, State, Upstream, Waiting};
+use super::{Instead, Upstream, UpstreamState, Waiting};
 use crate::doors::redis::commands::names;
 use crate::doors::redis::out::Out;
 use crate::doors::redis::outbox::{End, HIGH_WATER, Outbox};
 use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::doors::redis::script_denial::ScriptDenials;
 
-/// What one read takes at most.
+/// Maximum size of one read, in bytes.
 const READ: usize = 64 * 1024;
 
 impl Upstream {
@@ -46,7 +46,7 @@ impl Upstream {
         self.break_off(&why);
     }
 
-    /// Reads once the owner has room for what it is sent.
+    /// Reads once the owner has room for its output.
     async fn read(&self, reader: &mut OwnedReadHalf, buf: &mut BytesMut) -> io::Result<usize> {
         if let Some(owner) = &self.owner {
             while owner.unread() > HIGH_WATER && owner.end().is_none() {
@@ -70,7 +70,7 @@ impl Upstream {
         }
     }
 
-    /// Hands on what was read.
+    /// Delivers the bytes that were read.
     fn distribute(&self, replies: &mut Replies) -> Result<(), String> {
         while !replies.buf.is_empty() {
             if self.is_broken() {
@@ -129,7 +129,7 @@ impl Upstream {
                 Ok(())
             }
             (Some(Waiting::Probe), _) if !piece.is_message => {
-                // What the command was sent for did not happen; BUSY and the like pass.
+                // The command had no effect; BUSY and similar errors are transient.
                 if piece.begins && replies.buf.starts_with(b"-NOPERM") {
                     return Err("Redis refused a command of the guard's own".to_owned());
                 }
@@ -147,16 +147,16 @@ impl Upstream {
                 replies.buf.advance(piece.len);
                 Ok(())
             }
-            // Redis says why it is about to close the connection, or speaks without being asked.
+            // Redis sends an unrequested line, such as the reason for closing the connection.
             _ => Err(format!(
-                "Redis said {} without being asked",
+                "Redis sent {} without a request",
                 replies.buf[..piece.len.min(200)].escape_ascii()
             )),
         }
     }
 
-    /// Keeps a reply that lists names until it is whole.
-    fn hold_names(state: &mut State, replies: &mut Replies, piece: Piece) {
+    /// Holds a reply that lists names until it is whole.
+    fn hold_names(state: &mut UpstreamState, replies: &mut Replies, piece: Piece) {
         let Some(Waiting::Reply {
             outbox,
             instead: Some(Instead::Names { listing, replies: left, protocol }),
@@ -179,9 +179,9 @@ impl Upstream {
         state.waiting.pop_front();
     }
 
-    /// Hands on a reply to a subscription; `true` where it is the end of them.
+    /// Delivers a reply to a subscription; `true` for the last one.
     fn meets_barrier(
-        state: &mut State,
+        state: &mut UpstreamState,
         owner: &Rc<Outbox>,
         replies: &mut Replies,
         piece: Piece,
@@ -206,8 +206,8 @@ impl Upstream {
 }
 
 impl Replies {
-    /// Holds an error on an own connection until its line is whole, and hands it on: in the guard's
-    /// words where it is Redis' refusal of a script. `false` for any other reply.
+    /// Holds an error on an own connection until its line is whole, and delivers it, in the guard's
+    /// words if it is Redis' refusal of a script. `false` for any other reply.
     fn holds_error(&mut self, denials: &ScriptDenials, outbox: &Rc<Outbox>, piece: Piece) -> bool {
         let in_place_of = |error: &[u8]| denials.in_place_of(error);
         let bytes = &self.buf[..piece.len];
@@ -218,7 +218,7 @@ impl Replies {
         true
     }
 
-    /// Hands on a reply to an EXEC with scripts, whose errors are among its values.
+    /// Delivers a reply to an EXEC with scripts, whose errors are among its values.
     fn pass_exec(
         &mut self,
         denials: &ScriptDenials,
@@ -236,7 +236,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Hands on what stands for a piece; nothing while all of it is held.
+    /// Delivers the replacement of a piece; nothing while all of it is held.
     fn hand_over(&mut self, bytes: Vec<u8>, outbox: &Rc<Outbox>, piece: Piece) {
         if !bytes.is_empty() {
             outbox.give(bytes.into(), piece.ends);
@@ -245,7 +245,7 @@ impl Replies {
     }
 }
 
-/// A part of a reply, or all of it, at the beginning of what was read.
+/// A part of a reply, or a whole one, at the beginning of the buffer.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     len: usize,
@@ -255,14 +255,14 @@ struct Piece {
     is_message: bool,
 }
 
-/// What was read and not yet handed on.
+/// Bytes that were read and not yet delivered.
 struct Replies {
     buf: BytesMut,
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
     errors: ErrorLines,
     exec: ExecReply,
-    /// A part was handed on of something that is not whole yet; whether it is a message.
+    /// Set while part of a value was delivered; `true` for a message.
     cut: Option<bool>,
 }
 

@@ -13,7 +13,7 @@ use super::super::Answer;
 use super::ClusterSession;
 use crate::rules::{Protects, Rules};
 use crate::service::RequestSummary;
-use crate::store::Outcome;
+use crate::store::FenceOutcome;
 use crate::verdict::Fence;
 
 impl ClusterSession {
@@ -79,9 +79,11 @@ impl ClusterSession {
         let guard = &self.port.guard;
         let rule = guard.fencing.rules.label(key);
         let (code, fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => (Code::StaleToken, fence, Outcome::Stale { mark }),
+            Refusal::Stale { fence, mark } => {
+                (Code::StaleToken, fence, FenceOutcome::Stale { mark })
+            }
             Refusal::Collision { fence, mark } => {
-                (Code::TokenCollision, fence, Outcome::Collision { mark })
+                (Code::TokenCollision, fence, FenceOutcome::Collision { mark })
             }
             Refusal::Unavailable(_) | Refusal::Line(_) => {
                 self.out.extend_from_slice(&reply);

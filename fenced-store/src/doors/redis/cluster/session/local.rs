@@ -1,5 +1,5 @@
-//! The session of a client of a cluster. It has no connection of its own: each command brings its tokens
-//! along, so tokens and protocol change without a round trip.
+//! The session of a client of a cluster. It has no connection of its own: each command brings its
+//! tokens along, so tokens and protocol change without a round trip.
 
 use bytes::BytesMut;
 use redis::Value;

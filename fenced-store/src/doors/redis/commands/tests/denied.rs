@@ -1,8 +1,8 @@
-//! What is refused, how the rest travels, and the ways round that must not work.
+//! Refused commands, the handling of the others, and tricks that must not work.
 
 use super::*;
 
-/// One a line.
+/// Denied commands, one a line.
 const DENIED: &str = "\
 SwapDB 0 1
 SHUTDOWN
@@ -144,20 +144,20 @@ fn everything_else_travels_as_it_has_to() {
     }
 }
 
-/// Ways to have Redis take another key than a key spec, or a hasty reader, would find.
+/// Tricks by which Redis takes another key than a key spec, or a hasty parser, would find.
 #[test]
 fn keys_cannot_be_hidden() {
     let mut redis = Redis::start();
     let table = redis.table();
     let keys = |line: &str| keys_of(&table, line).unwrap_or_else(|error| vec![error]);
-    // Redis' own key specs find the first STORE; the last one is obeyed.
+    // Redis' own key specs find the first STORE; Redis obeys the last.
     let line = "GEORADIUS g 1 1 1 km STORE a STORE b";
     assert_eq!(keys(line), ["r:g", "w:a", "w:b"]);
     assert_eq!(keys("GEORADIUS g 1 1 1 km STORE STORE STORE b"), ["r:g", "w:STORE", "w:b"]);
     assert_eq!(keys("GEORADIUSBYMEMBER g STORE 1 km STORE b"), ["r:g", "w:b"]);
     assert_eq!(keys("SORT a STORE x STORE y"), ["r:a", "w:x", "w:y"]);
     assert_eq!(keys("SORT a BY STORE GET BY STORE y"), ["r:a", "w:y"]);
-    // They take a consumer's name for the keyword.
+    // They mistake a consumer's name for the keyword.
     let line = "XREADGROUP COUNT 1 GROUP g streams STREAMS k >";
     assert_eq!(keys(line), ["w:k"]);
     assert_eq!(
@@ -171,14 +171,14 @@ fn keys_cannot_be_hidden() {
     assert_eq!(plan(&table, &words).unwrap().1.len(), 2);
     let words: Vec<&[u8]> = vec![b"XREAD", b"BLOCK\0", b"1", b"STREAMS\0x", b"a", b"0"];
     assert_eq!(plan(&table, &words).unwrap().0.handling, Handling::Own);
-    // A spec that finds nothing is none of Redis' reasons to refuse.
+    // Redis accepts a command in which a spec finds nothing.
     assert_eq!(keys("PFMERGE a"), ["w:a"]);
     // A read that may write counts as a write.
     assert_eq!(keys("PFCOUNT a b"), ["w:a", "w:b"]);
     assert_eq!(keys("BITFIELD a GET u8 0"), ["w:a"]);
 }
 
-/// That the tricks above are real: Redis does what its own key finder does not see.
+/// The tricks above are real: Redis touches keys that its own key finder does not see.
 #[test]
 fn redis_itself_is_deceived() {
     let mut redis = Redis::start();

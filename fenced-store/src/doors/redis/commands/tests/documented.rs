@@ -1,4 +1,4 @@
-//! The page of commands is as the code is.
+//! Test that the page of commands matches the code.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/redis-commands.md");
 
-/// `FENCE_REGENERATE=1 cargo test -p fenced-store redis_commands_page` writes the page anew.
+/// `FENCE_REGENERATE=1 cargo test -p fenced-store redis_commands_page` regenerates the page.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a switch for the caller of this test")]
 fn redis_commands_page_is_as_the_code() {
@@ -23,17 +23,17 @@ fn redis_commands_page_is_as_the_code() {
     assert!(
         page == written,
         "the page differs, first at {differs:?}; FENCE_REGENERATE=1 cargo test -p fenced-store \
-         redis_commands_page writes it anew"
+         redis_commands_page regenerates it"
     );
 }
 
-/// A later version has more commands, and what the page says of those of 7.0 still holds.
+/// A later version has more commands, and the page still holds for those of 7.0.
 fn still_holds(page: &str) {
     let written = std::fs::read_to_string(PAGE).unwrap();
     let made: HashSet<_> = page.lines().flat_map(facts).collect();
     let gone: Vec<_> =
         written.lines().flat_map(facts).filter(|fact| !made.contains(fact)).collect();
-    assert!(gone.is_empty(), "this Redis is not 7.0, and what the page says is wrong: {gone:#?}");
+    assert!(gone.is_empty(), "this Redis is not 7.0, and the page is wrong about: {gone:#?}");
 }
 
 /// A row's cells with each of the commands in its last one; another line by itself.

@@ -1,4 +1,4 @@
-//! What Redis really does: every sample runs, and no key is told of but those that were found.
+//! Effects in a real Redis: every sample runs, and changes only keys that the guard found.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ const LIBRARY: &str = "#!lua name=lib\n\
     redis.register_function{function_name='reader', flags={'no-writes'}, \
       callback=function(keys, args) return redis.call('GET', keys[1]) end}";
 
-/// Events that only tell of a look.
-const LOOKS: [&str; 1] = ["keymiss"];
+/// Events that report only a read.
+const READ_EVENTS: [&str; 1] = ["keymiss"];
 
-/// Writes that Redis tells nobody of: a cached count, and what a group has read.
+/// Writes without an event: a cached count, and what a group has read.
 const SILENT: [&str; 3] = ["PFCOUNT", "XACK", "XREADGROUP"];
 
 #[test]
@@ -28,7 +28,8 @@ fn nothing_happens_to_keys_that_were_not_found() {
     let mut events = listener.as_pubsub();
     events.psubscribe("__keyspace@*__:*").unwrap();
     events.subscribe("mark").unwrap();
-    let (mut changed, mut vain) = (0, Vec::new());
+    let mut changed = 0;
+    let mut vain = Vec::new();
     for line in SAMPLES.lines() {
         redis.line("FLUSHALL").unwrap();
         FIXTURES.lines().for_each(|line| drop(redis.line(line).unwrap()));
@@ -39,9 +40,9 @@ fn nothing_happens_to_keys_that_were_not_found() {
         let fails = FAILING.iter().any(|begin| line.starts_with(begin));
         assert!(fails || reply.is_ok(), "{line}: {reply:?}");
         let keys = keys_of(&table, line).unwrap();
-        let told = until_mark(&mut events);
-        for (key, event) in &told {
-            let looks = LOOKS.contains(&event.as_str());
+        let events_seen = until_mark(&mut events);
+        for (key, event) in &events_seen {
+            let looks = READ_EVENTS.contains(&event.as_str());
             let written = keys.contains(&format!("w:{key}"));
             let known = written || (looks && keys.contains(&format!("r:{key}")));
             assert!(known, "{line}: {event} of {key}, and the keys are {keys:?}");
@@ -49,24 +50,24 @@ fn nothing_happens_to_keys_that_were_not_found() {
         }
         let writes = keys.iter().any(|key| key.starts_with("w:"));
         let silent = SILENT.iter().any(|begin| line.starts_with(begin)) || fails;
-        let changes = told.iter().any(|(_, event)| !LOOKS.contains(&event.as_str()));
+        let changes = events_seen.iter().any(|(_, event)| !READ_EVENTS.contains(&event.as_str()));
         if !changes && writes && !silent {
             vain.push(line);
         }
     }
-    assert!(vain.is_empty(), "these samples changed nothing, and so show nothing: {vain:#?}");
+    assert!(vain.is_empty(), "these samples changed nothing, and so prove nothing: {vain:#?}");
     assert!(changed > 100, "only {changed} changes were seen");
 }
 
-/// Keys and events up to the next mark.
+/// Returns keys and events up to the next mark.
 fn until_mark(events: &mut redis::PubSub<'_>) -> Vec<(String, String)> {
-    let mut told = Vec::new();
+    let mut events_seen = Vec::new();
     loop {
         let message = events.get_message().unwrap();
         let channel = message.get_channel_name().to_owned();
         match channel.split_once("__:") {
-            None => return told,
-            Some((_, key)) => told.push((key.to_owned(), message.get_payload().unwrap())),
+            None => return events_seen,
+            Some((_, key)) => events_seen.push((key.to_owned(), message.get_payload().unwrap())),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Every command of the installed Redis has its place.
+//! Test that every command of the installed Redis is classified.
 
 use super::super::action::Keys;
 use super::super::policy::{self, LOCALS, Verdict};
 use super::*;
 
-/// What the policy knows and Redis 7.0 does not have yet, or only Valkey has.
+/// Commands that the policy knows and Redis 7.0 does not have yet, or only Valkey has.
 const LATER: &str = "waitaof client|no-touch client|capa client|import-source commandlog \
                      script|show";
 
@@ -25,7 +25,7 @@ fn the_policy_knows_every_command() {
     the_rule_takes_no_risk(&metas, &redis.table());
 }
 
-/// Whatever the version: no write without keys, nothing administrative, every key certain.
+/// In any version: no write without keys, no administration, every key certain.
 fn the_rule_takes_no_risk(metas: &[Meta], table: &CommandTable) {
     let mut walked = 0;
     for meta in flat(metas) {
@@ -43,7 +43,7 @@ fn the_rule_takes_no_risk(metas: &[Meta], table: &CommandTable) {
         let may_wait = meta.has("blocking") && !meta.name.starts_with("xread");
         assert!(is_own || !may_wait, "{} blocks a connection that others share", meta.name);
         let claims_keys = meta.specs.iter().any(Option::is_some);
-        assert!(has_keys || !claims_keys, "{} has keys that nobody looks at", meta.name);
+        assert!(has_keys || !claims_keys, "{} has keys that are not checked", meta.name);
     }
     assert!(walked > 200, "only {walked} commands pass");
 }
@@ -72,7 +72,7 @@ fn a_container_has_verdicts_for_its_subcommands() {
     }
 }
 
-/// RESP2 and RESP3 write maps and sets differently, and mean the same.
+/// RESP2 and RESP3 encode maps and sets differently, with the same meaning.
 #[test]
 fn both_protocols_give_one_table() {
     let mut redis = Redis::start();

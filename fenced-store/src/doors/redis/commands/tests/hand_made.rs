@@ -64,7 +64,7 @@ fn one(flags: &str, specs: Vec<Value>, line: &str) -> Result<Vec<String>, String
 fn a_plain_new_command_passes() {
     let read = || spec("RO access", index(1), range(0, 1, 0));
     assert_eq!(one("readonly fast", vec![read()], "NEW a b").unwrap(), ["r:a"]);
-    // In doubt a write: the flags are those of a stranger.
+    // An unknown command's access counts as a write unless it is certain.
     let write = || spec("OW update", index(2), range(0, 1, 0));
     assert_eq!(one("write denyoom", vec![read(), write()], "NEW a b").unwrap(), ["w:a", "w:b"]);
     let many = || spec("OW insert", index(1), keynum(0, 1, 2));
@@ -109,7 +109,7 @@ fn modules_and_commands_without_their_keys_are_refused() {
     let good = || vec![spec("RW", index(1), range(0, 1, 0))];
     let error = one("write module", good(), "NEW a").unwrap_err();
     assert!(error.contains("belongs to a module"), "{error}");
-    // Redis finds no key here either, and nobody knows what it would do then.
+    // Redis finds no key here either, and the effect is unknown.
     for line in ["NEW", "NEW 0 a"] {
         let specs = vec![spec("RW", index(1), keynum(0, 1, 1))];
         assert!(one("write", specs, line).is_err(), "{line}");
@@ -117,7 +117,7 @@ fn modules_and_commands_without_their_keys_are_refused() {
     assert_eq!(one("write", good(), "NEW"), Err("ERR syntax error".to_owned()));
 }
 
-/// A listed name does not help where Redis says otherwise of it.
+/// A listed name does not help if Redis describes it differently.
 #[test]
 fn what_redis_says_beats_the_list() {
     let table = table(vec![
@@ -142,9 +142,9 @@ fn what_redis_says_beats_the_list() {
     }
 }
 
-/// A script's user may run what Redis' ACL finds the keys of, whatever version says it.
+/// A script's user may run any command whose keys Redis' ACL finds, in any version.
 #[test]
-fn scripts_may_run_what_tells_its_keys_by_position_or_count() {
+fn scripts_may_run_commands_with_keys_by_position_or_count() {
     let good = || spec("RW", index(1), range(0, 1, 0));
     let counted = || spec("RW", index(1), keynum(0, 1, 1));
     let keyword =
@@ -164,11 +164,11 @@ fn scripts_may_run_what_tells_its_keys_by_position_or_count() {
         plain("newunknown", vec![unknown()]),
         plain("newkeyless", vec![]),
         plain("newchannel", vec![no_key()]),
-        // Listed by the policy, and here a module's.
+        // Listed by the policy, but here a module's.
         command("waitaof", "module readonly", vec![good()], vec![]),
         command("hget", "module readonly", vec![good()], vec![]),
         command("m.set", "module write", vec![good()], vec![]),
-        // What no key spec can be right for.
+        // No key spec can be right for these.
         plain("georadius", vec![good(), behind_keyword()]),
         plain("xreadgroup", vec![behind_keyword()]),
         plain("sort", vec![good()]),

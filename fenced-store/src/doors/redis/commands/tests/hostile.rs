@@ -1,4 +1,4 @@
-//! Commands with their words in hostile orders, and keys that must stay as they are.
+//! Commands with their words in hostile orders, and keys that must stay unchanged.
 
 use super::samples::{FIXTURES, SAMPLES};
 use super::*;
@@ -6,15 +6,15 @@ use super::*;
 /// The guard's marks, another lock's data of every type, and a lock server's record.
 const MARKS: &str = "{fence:default}:guard:marks";
 const RECORD: &str = "{fence:default}:l:orders/1";
-/// It stands in every canary, and in nothing else.
+/// Content of every canary, and of nothing else.
 const SECRET: &str = "50 secret";
 
-/// Keys that no sample names, and what they are.
+/// Keys that no sample names, with their values.
 pub(super) struct Canaries(Vec<(String, Value)>);
 
 impl Canaries {
-    /// Makes the keys of the samples anew, and canaries beside them: a copy of each (`c:l1`), marks
-    /// and a record.
+    /// Creates the keys of the samples anew, and canaries beside them: a copy of each (`c:l1`),
+    /// marks and a record.
     pub(super) fn place(redis: &mut Redis) -> Self {
         redis.line("FLUSHALL").unwrap();
         FIXTURES.lines().for_each(|line| drop(redis.line(line).unwrap()));
@@ -32,7 +32,7 @@ impl Canaries {
         Self(names.into_iter().map(dumped).collect())
     }
 
-    /// Those that are not as they were.
+    /// Returns the changed canaries.
     pub(super) fn changed(&self, redis: &mut Redis) -> Vec<&str> {
         let mut is_changed = |known: &&(String, Value)| dump(redis, &known.0) != known.1;
         self.0.iter().filter(|known| is_changed(known)).map(|(name, _)| name.as_str()).collect()
@@ -43,27 +43,27 @@ impl Canaries {
         assert!(changed.is_empty(), "{changed:?} changed by a variant of {line}");
     }
 
-    /// What a canary holds is in no reply.
+    /// Checks that no reply has a canary's content.
     pub(super) fn check_reply(&self, words: &[&str], reply: &Result<Value, String>) {
         let shown = format!("{reply:?}");
         assert!(!shown.contains(SECRET), "{words:?} read a canary: {shown}");
     }
 }
 
-/// Value and time to live.
+/// Returns value and time to live.
 fn dump(redis: &mut Redis, name: &str) -> Value {
     let groups = redis.words(&["XINFO", "STREAM", name, "FULL"]);
     let whole = [
         redis.words(&["DUMP", name]).unwrap(),
         redis.words(&["PEXPIRETIME", name]).unwrap(),
-        // Consumers say when they were seen; what they were given is in their lists.
+        // Consumers have the time of their last use; their entries are in their lists.
         Value::Int(groups.map_or(0, |groups| format!("{groups:?}").matches("pel").count() as i64)),
     ];
     Value::Array(whole.to_vec())
 }
 
-/// A sample with its words repeated, replaced and prolonged: keywords twice, canaries in every
-/// place, counts that lie.
+/// Makes variants of a sample with its words repeated, replaced and prolonged: keywords twice,
+/// canaries in every position, wrong counts.
 pub(super) fn variants(line: &str) -> Vec<Vec<String>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let like = words.iter().skip(1).find(|word| FIXTURES.contains(&format!(" {word} ")));
@@ -109,13 +109,14 @@ pub(super) fn variants(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// Plain commands in the same orders: whatever the port lets pass changes and shows no key but those
-/// that were found.
+/// Runs plain commands in the same orders: a command that the port lets pass changes and shows only
+/// keys that the guard found.
 #[test]
 fn no_order_of_words_hides_a_key_from_the_guard() {
     let mut redis = Redis::start();
     let table = redis.table();
-    let (mut passed, mut refused) = (0, 0);
+    let mut passed = 0;
+    let mut refused = 0;
     for line in SAMPLES.lines() {
         let (planned, _) = plan_line(&table, line).unwrap();
         if matches!(planned.handling, Handling::Script | Handling::Watch) {
@@ -133,7 +134,7 @@ fn no_order_of_words_hides_a_key_from_the_guard() {
                 continue;
             }
             passed += 1;
-            // Nothing blocks inside of MULTI.
+            // No command blocks inside of MULTI.
             redis.line("MULTI").unwrap();
             let queued = redis.words(&names);
             let reply = if queued.is_ok() { redis.line("EXEC") } else { redis.line("DISCARD") };

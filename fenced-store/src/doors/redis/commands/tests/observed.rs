@@ -1,16 +1,17 @@
-//! What passes in observe mode alone.
+//! Commands that pass only in observe mode.
 
 use super::super::policy::{self, Verdict};
 use super::*;
 
-/// What is refused in every mode: it changes the mode of a connection, or reaches the guard's own keys,
-/// users or connections.
+/// Commands refused in every mode: they change the mode of a connection, or reach the guard's own
+/// keys, users or connections.
 const REFUSED: &str = "\
-    swapdb monitor acl debug failover module replconf shutdown psync replicaof slaveof sync client|capa \
-    asking cluster readonly readwrite script|debug client|kill client|pause client|unpause \
+    swapdb monitor acl debug failover module replconf shutdown psync replicaof slaveof sync \
+    client|capa asking cluster readonly readwrite script|debug client|kill client|pause \
+    client|unpause \
     client|no-evict client|import-source client|reply";
 
-/// Forms of these that pass as their own.
+/// Forms of these that pass, since they have entries of their own.
 const LINES: &str = "\
 BGSAVE
 CONFIG SET maxmemory 0
@@ -54,9 +55,10 @@ fn every_refused_command_passes_or_is_listed() {
 }
 
 #[test]
-fn what_leaves_the_guard_able_to_work_passes() {
+fn commands_that_spare_the_guard_pass() {
     let mut redis = Redis::start();
-    let (table, enforcing) = (observing(&mut redis, true), redis.table());
+    let table = observing(&mut redis, true);
+    let enforcing = redis.table();
     for line in LINES.lines() {
         assert!(plan_line(&enforcing, line).is_err(), "{line}");
         let (plan, _) = plan_line(&table, line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -85,7 +87,7 @@ fn no_administration_where_redis_has_a_password() {
     }
 }
 
-/// The words of [`super::super::observed`] are those of Redis' ACL.
+/// Redis' ACL accepts the rules of [`super::super::observed`].
 #[test]
 fn redis_takes_the_rules_of_scripts() {
     let mut redis = Redis::start();

@@ -1,4 +1,4 @@
-//! A Redis of a test's own; it dies with the test.
+//! A Redis of one test; it ends with the test.
 
 use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
@@ -33,7 +33,7 @@ impl Redis {
         Self { child, url, connection, _folder: folder }
     }
 
-    /// Another connection.
+    /// Opens another connection.
     pub(super) fn connect(&self, options: &str) -> redis::Connection {
         let url = format!("{}/{options}", self.url);
         redis::Client::open(url).unwrap().get_connection().unwrap()
@@ -55,7 +55,8 @@ impl Redis {
         CommandTable::from_reply(&self.words(&["COMMAND"]).unwrap()).unwrap()
     }
 
-    /// Is it the version that the tests and the page were written for? Later ones have more.
+    /// Returns `true` for the version that the tests and the page were written for. Later ones have
+    /// more.
     pub(super) fn is_7_0(&mut self) -> bool {
         let Ok(Value::BulkString(info)) = self.line("INFO server") else { return false };
         String::from_utf8_lossy(&info).contains("redis_version:7.0.")
@@ -69,7 +70,7 @@ impl Drop for Redis {
     }
 }
 
-/// The reply, or the error as it stands on the wire.
+/// Returns the reply, or the error line.
 pub(super) fn run(connection: &mut redis::Connection, words: &[&str]) -> Result<Value, String> {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);

@@ -1,11 +1,11 @@
-//! The keys are the ones that Redis itself finds, and it does to them what was said.
+//! Test that the guard finds the same keys as Redis, with the same access.
 
 use super::super::action::Keys;
 use super::super::policy::ByHand;
 use super::samples::SAMPLES;
 use super::*;
 
-/// Where the guard says "write" and Redis says RO: the group moves on.
+/// Commands that only Redis calls readers: reading as a group changes the group.
 const STRICTER: [&str; 1] = ["XREADGROUP"];
 
 #[test]
@@ -27,7 +27,7 @@ fn keys_are_where_redis_finds_them() {
     }
 }
 
-/// What COMMAND GETKEYSANDFLAGS says, as `keys_of` writes it.
+/// Returns the result of COMMAND GETKEYSANDFLAGS in the form of `keys_of`.
 fn redis_keys(redis: &mut Redis, line: &str) -> Vec<String> {
     let reply = redis.line(&format!("COMMAND GETKEYSANDFLAGS {line}"));
     let keys: Vec<(String, Vec<String>)> =
@@ -58,7 +58,7 @@ fn every_command_with_keys_has_a_sample() {
         }
         with_keys += 1;
         let begin = format!("{} ", entry.name().replace('|', " ")).to_ascii_uppercase();
-        // Later versions have more; how those pass is shown by `hand_made`.
+        // Later versions have more; `hand_made` tests those.
         let is_listed = super::super::policy::verdict(entry.name()).is_some();
         let has_sample = SAMPLES.lines().any(|line| line.starts_with(&begin));
         assert!(has_sample || !is_listed, "no sample of {begin}");
@@ -77,7 +77,7 @@ fn fencepost_s_own_keys_are_denied_in_every_position() {
             words[key.arg] = b"{fence:default}:guard:marks";
             let error = plan(&table, &words).expect_err(line);
             assert!(error.starts_with("DENIED key \"{fence:default}:guard:marks\""), "{error}");
-            // A key that only looks similar is anybody's.
+            // A key that only looks similar is allowed.
             words[key.arg] = b"{fences}:x";
             assert!(plan(&table, &words).is_ok(), "{line}");
         }

@@ -1,8 +1,8 @@
-//! At least one way to use every command that has keys. The names of keys say what is there when
-//! the sample runs: `s` strings, `b` a bitmap, `l` lists, `h` hashes, `e` sets, `z` sorted sets, `g`
-//! places, `p` HyperLogLogs, `x` streams with the group `grp`; `n` is nothing.
+//! Samples of every command that has keys, at least one each. The names of keys state their content
+//! when the sample runs: `s` strings, `b` a bitmap, `l` lists, `h` hashes, `e` sets, `z` sorted
+//! sets, `g` geospatial data, `p` HyperLogLogs, `x` streams with the group `grp`; `n` none.
 
-/// What makes those keys.
+/// Commands that create those keys.
 pub(super) const FIXTURES: &str = "\
 MSET s1 5 s2 ohmytext s3 mynewtext
 SET s4 x EX 1000
@@ -25,10 +25,10 @@ XREADGROUP GROUP grp c1 COUNT 1 STREAMS x1 >
 SCRIPT LOAD return#KEYS
 SCRIPT LOAD redis.call('SET',KEYS[1],1)";
 
-/// What cannot succeed here: a payload that nobody can write by hand, and a policy that is not set.
+/// Commands that fail here: a payload that is not readable text, and a policy that is not set.
 pub(super) const FAILING: [&str; 2] = ["RESTORE", "OBJECT FREQ"];
 
-/// One a line.
+/// Samples, one a line.
 pub(super) const SAMPLES: &str = "\
 COPY s1 n1
 COPY s1 n1 DB 1 REPLACE

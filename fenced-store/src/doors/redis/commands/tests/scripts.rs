@@ -1,4 +1,4 @@
-//! What a script's user may run, and that nothing of it reaches a key that was not declared.
+//! Commands that a script's user may run; none reaches a key that was not declared.
 
 use super::hostile::{Canaries, variants};
 use super::page::not_in_scripts;
@@ -7,7 +7,7 @@ use super::*;
 use crate::doors::redis::confine::{CheckedKeys, add_confinement};
 use crate::rules::{DefaultRule, KeyPatterns, Rules};
 
-/// What passes from a client of Redis 7.0 and not from a script, one a line.
+/// Commands of Redis 7.0 that pass from a client and not from a script, one a line.
 const NOT_IN_SCRIPTS_7_0: &str = "\
 CLIENT CACHING
 CLIENT GETREDIR
@@ -54,9 +54,10 @@ XREAD
 XREADGROUP";
 
 #[test]
-fn what_scripts_may_not_run_is_computed() {
+fn commands_denied_to_scripts_are_computed() {
     let mut redis = Redis::start();
-    let (table, is_7_0) = (redis.table(), redis.is_7_0());
+    let table = redis.table();
+    let is_7_0 = redis.is_7_0();
     let computed = not_in_scripts(&table);
     println!("{}", computed.join("\n"));
     if is_7_0 {
@@ -66,7 +67,7 @@ fn what_scripts_may_not_run_is_computed() {
 
 const USER: &str = "script";
 
-/// Confines the user to patterns and to keys beyond them.
+/// Confines the user to patterns and to further keys.
 fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &CheckedKeys) {
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg(USER);
@@ -74,7 +75,7 @@ fn confine(redis: &mut Redis, rules: &[String], patterns: &KeyPatterns, more: &C
     command.exec(&mut redis.connection).unwrap();
 }
 
-/// Narrows the user to the keys of a sample, as the guard would.
+/// Confines the user to the keys of a sample, as the guard would.
 fn narrow(redis: &mut Redis, rules: &[String], line: &str, keys: &[KeyUse]) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut checked = CheckedKeys::default();
@@ -82,8 +83,8 @@ fn narrow(redis: &mut Redis, rules: &[String], line: &str, keys: &[KeyUse]) {
     confine(redis, rules, &KeyPatterns::default(), &checked);
 }
 
-/// Every command that a script may run, from within a real script whose user is narrowed to the
-/// keys of a sample, with its words in hostile orders: nothing else changes, and nothing is read.
+/// Runs every command that a script may run, from a real script whose user is confined to the keys
+/// of a sample, with its words in hostile orders: no other key is changed or read.
 #[test]
 fn no_order_of_words_reaches_another_key_from_a_script() {
     let mut redis = Redis::start();
@@ -95,7 +96,8 @@ fn no_order_of_words_reaches_another_key_from_a_script() {
         let eval = ["EVAL", "return redis.pcall(unpack(ARGV))", "0"];
         real::run(script, &[&eval, line].concat())
     };
-    let (mut ran, mut tried) = (0, 0);
+    let mut ran = 0;
+    let mut tried = 0;
     for line in SAMPLES.lines() {
         let (plan, keys) = plan_line(&table, line).unwrap();
         if !plan.in_scripts || plan.handling == Handling::Script {
@@ -116,7 +118,7 @@ fn no_order_of_words_reaches_another_key_from_a_script() {
     assert!(ran > 150 && tried > 5_000, "{ran} samples ran, and {tried} variants were tried");
 }
 
-/// The way in that was there: a user that may run every command on its own keys.
+/// Shows the attack that confinement prevents: a user that may run every command on its own keys.
 #[test]
 fn a_user_with_all_commands_would_reach_the_canary() {
     let mut redis = Redis::start();
@@ -172,7 +174,7 @@ fn scripts_publish_on_channels_that_are_not_fencepost_s_own() {
     }
 }
 
-/// Redis reads the patterns as the guard does: the same keys, whatever bytes are in them.
+/// Redis reads the patterns as the guard does: the same keys, whatever their bytes.
 #[test]
 fn redis_matches_the_patterns_as_the_guard_does() {
     let mut redis = Redis::start();

@@ -1,8 +1,8 @@
-//! What Redis would refuse is refused in its own words.
+//! Test that refusals that Redis would give have Redis' own words.
 
 use super::*;
 
-/// Lines that Redis refuses, each for a reason that the guard sees by itself.
+/// Lines that Redis refuses, for reasons that the guard checks too.
 const REFUSED: &str = "\
 GET
 get a b
@@ -61,13 +61,14 @@ CLIENT TRACKING ON NOSUCH";
 fn refusals_are_redis_own_words() {
     let mut redis = Redis::start();
     let table = redis.table();
-    // What is looked up has to be there, or Redis does not come to the options.
+    // Redis parses the options only if the key exists.
     redis.line("GEOADD g 1 1 m").unwrap();
-    let (is_7_0, mut different) = (redis.is_7_0(), Vec::new());
+    let is_7_0 = redis.is_7_0();
+    let mut different = Vec::new();
     for line in REFUSED.lines() {
         let theirs = redis.line(line).expect_err(line);
         let ours = plan_line(&table, line).expect_err(line);
-        // Later versions say some of it in other words.
+        // Later versions use other words in part.
         if ours.trim_end() != theirs.trim_end() && is_7_0 {
             different.push(format!("{line}\n  Redis: {theirs}\n  guard: {ours}"));
         }

@@ -1,7 +1,7 @@
-//! The same bytes to Redis and to the parser: both must understand the same commands.
+//! Differential test: Redis and the parser must understand the same commands in the same bytes.
 //!
-//! Redis answers a command that it does not know by repeating its arguments, so that its replies
-//! tell what it understood, and its errors are the text that the parser's must have.
+//! Redis replies to an unknown command by repeating its arguments, which shows how it parsed them,
+//! and its errors are the text that the parser's must have.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -15,14 +15,14 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use crate::doors::redis::resp::encode;
 
-/// The limits of Redis itself.
+/// Limits of Redis itself.
 const LIMITS: RequestLimits = RequestLimits {
     max_args: i32::MAX as usize,
     max_command_bytes: i64::MAX as usize,
     max_inline_bytes: 64 * 1024,
 };
 
-/// A Redis of this test's own, on a socket in its own folder; it dies with the test.
+/// A Redis of this test, on a socket in its own folder; it ends with the test.
 struct Redis {
     child: Child,
     folder: tempfile::TempDir,
@@ -43,7 +43,8 @@ impl Redis {
         Self { child, folder }
     }
 
-    /// All that Redis answers to a stream. It answers what it has read before it sees the end.
+    /// Returns all that Redis replies to a stream. It replies to what it has read before it sees
+    /// the end.
     fn answers(&self, stream: &[u8]) -> Vec<u8> {
         let mut socket = UnixStream::connect(self.folder.path().join("socket")).unwrap();
         socket.write_all(stream).unwrap();
@@ -61,7 +62,7 @@ impl Drop for Redis {
     }
 }
 
-/// What Redis answers to these commands when it knows none of them.
+/// Makes Redis' replies to these commands if it knows none of them.
 fn unknown(command: Command<'_>) -> Vec<u8> {
     let shown = |arg: &[u8], max: usize| arg[..arg.len().min(max)].to_vec();
     let mut args = Vec::new();
@@ -79,10 +80,12 @@ fn unknown(command: Command<'_>) -> Vec<u8> {
     [b"-".to_vec(), line.collect(), b"\r\n".to_vec()].concat()
 }
 
-/// What the parser understands of a stream, as Redis would answer it, and why it stopped.
+/// Parses a stream and returns the replies that Redis would give, and the error at which it
+/// stopped.
 fn understood(stream: &[u8]) -> (Vec<u8>, Option<ProtocolError>) {
     let mut parser = RequestParser::new(LIMITS);
-    let (mut answers, mut rest) = (Vec::new(), stream);
+    let mut answers = Vec::new();
+    let mut rest = stream;
     loop {
         let len = match parser.parse(rest) {
             Ok(Parsed::Incomplete { .. }) => return (answers, None),
@@ -97,8 +100,8 @@ fn understood(stream: &[u8]) -> (Vec<u8>, Option<ProtocolError>) {
     }
 }
 
-/// Well formed, typed by hand, blank or none of these; never the name of a command, and no zero
-/// byte, behind which Redis sees nothing.
+/// Generates streams that are well formed, typed by hand, blank or none of these; never the name of
+/// a command, and no zero byte, behind which Redis sees nothing.
 fn sent() -> impl Strategy<Value = Vec<u8>> {
     let args = prop::collection::vec(prop::collection::vec(1..=255_u8, 0..12), 0..4);
     let request = args.prop_map(|mut args| {
@@ -116,14 +119,14 @@ fn sent() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => request, 4 => inline, 1 => blank, 1 => header, 1 => garbage]
 }
 
-/// Whether the parser is the stricter of the two: Redis takes any byte behind a CR, and does not
-/// look at what is behind a bulk. The parser also need not wait for a line's end to find it wrong.
+/// Returns `true` if the parser is the stricter of the two: Redis accepts any byte behind a CR, and
+/// ignores the bytes behind a bulk. The parser also need not wait for a line's end to refuse it.
 fn stricter(error: &ProtocolError, stream: &[u8], theirs: &[u8]) -> bool {
     let lone_cr = stream.windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
     match error {
         ProtocolError::BulkEnd(_) => true,
         ProtocolError::MultibulkLength | ProtocolError::BulkLength => theirs.is_empty() || lone_cr,
-        // Redis writes the byte as it is.
+        // Redis writes the byte unescaped.
         ProtocolError::ExpectedBulk(_) => {
             theirs.is_empty() || theirs.starts_with(b"-ERR Protocol error: expected '$', got '")
         }
@@ -141,7 +144,8 @@ fn redis_understands_the_same() {
         let theirs = redis.answers(&stream);
         let shown = stream.escape_ascii();
         let Some(theirs_last) = theirs.strip_prefix(&ours[..]) else {
-            let (ours, theirs) = (ours.escape_ascii(), theirs.escape_ascii());
+            let ours = ours.escape_ascii();
+            let theirs = theirs.escape_ascii();
             return Err(TestCaseError::fail(format!("{shown}\nours:   {ours}\ntheirs: {theirs}")));
         };
         let ours_last = error.as_ref().map(|error| format!("-ERR {error}\r\n")).unwrap_or_default();

@@ -7,12 +7,12 @@ use crate::doors::redis::resp::encode;
 const LIMITS: RequestLimits =
     RequestLimits { max_args: 64, max_command_bytes: 4096, max_inline_bytes: 256 };
 
-/// What a connection understood of a stream: its commands, and how it ended.
+/// Result of parsing a stream: its commands and its end.
 #[derive(Debug, Default, PartialEq)]
 struct Understood {
     commands: Vec<Vec<Vec<u8>>>,
     blanks: usize,
-    /// Bytes of a command that is not complete.
+    /// Bytes of an incomplete command.
     pending: usize,
     error: Option<ProtocolError>,
 }
@@ -103,8 +103,8 @@ fn malformed_inline_commands_are_refused_in_the_words_of_redis() {
     );
 }
 
-// Redis takes any two bytes behind a bulk, any byte behind a CR, and waits for ever behind a zero
-// byte. Bytes that the next reader may understand otherwise are not to be forwarded.
+// Redis accepts any two bytes behind a bulk, any byte behind a CR, and waits forever behind a zero
+// byte. Bytes that the next reader may parse differently are not forwarded.
 #[test]
 fn what_redis_is_careless_about_is_refused() {
     refused(b"*1\r\n$4\r\nPINGxx", "Protocol error: expected CRLF after a bulk of 4 bytes");
@@ -163,7 +163,7 @@ fn the_limit_of_a_command_is_exact() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn the_missing_size_is_returned() {
     let mut parser = RequestParser::new(LIMITS);
     assert_eq!(parser.parse(b""), Ok(Parsed::Incomplete { at_least: 1 }));
     assert_eq!(parser.parse(b"*3\r\n"), Ok(Parsed::Incomplete { at_least: 4 + 18 }));
@@ -171,8 +171,8 @@ fn what_is_missing_is_told() {
     assert_eq!(parser.parse(begun), Ok(Parsed::Incomplete { at_least: 10 + 102 + 12 }));
 }
 
-// A parser that looks at the same bytes twice would be led astray by bytes that changed. This one
-// must not even look at the content of a bulk.
+// A parser that reads the same bytes twice would be misled by bytes that changed. This one
+// must not even read the content of a bulk.
 #[test]
 fn bytes_that_were_understood_are_not_looked_at_again() {
     let mut parser = RequestParser::new(LIMITS);
@@ -232,7 +232,7 @@ fn args() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6)
 }
 
-/// Something that a client may send: well formed, blank, typed by hand, or none of these.
+/// Generates input of a client: well formed, blank, typed by hand, or none of these.
 fn sent() -> impl Strategy<Value = Vec<u8>> {
     let request = args().prop_map(|args| {
         let mut out = BytesMut::new();
@@ -247,7 +247,7 @@ fn sent() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => request, 2 => inline, 1 => blank.prop_map(<[u8]>::to_vec), 1 => garbage]
 }
 
-/// The stream, in pieces of these lengths over and over.
+/// Splits the stream into pieces of these lengths, repeatedly.
 fn pieces<'s>(stream: &'s [u8], lengths: &[usize]) -> Vec<&'s [u8]> {
     let mut rest = stream;
     let mut pieces = Vec::new();
@@ -284,7 +284,7 @@ proptest! {
         prop_assert_eq!(whole(&stream), Understood { commands, ..Understood::default() });
     }
 
-    /// An inline command that is made an array is the same command.
+    /// An inline command encoded as an array is the same command.
     #[test]
     fn a_rebuilt_command_is_the_same(line in "[a-zA-Z0-9 \"'\\\\]{0,30}") {
         let typed = whole((line + "\n").as_bytes());
