@@ -50,7 +50,7 @@ pub(crate) enum Takeover {
     /// An earlier incarnation of the same owner.
     EarlierSelf,
     /// One lease of the same owner.
-    Of(LeaseId),
+    Lease(LeaseId),
 }
 
 impl Spec {
@@ -242,7 +242,7 @@ impl LockRequest {
     /// owners: the owner of this client has to be the one of the lease. In place of
     /// [`takeover`](Self::takeover), where that was asked for before.
     pub fn takeover_of(self, lease_id: LeaseId) -> Self {
-        self.change(|spec| spec.takeover = Takeover::Of(lease_id))
+        self.change(|spec| spec.takeover = Takeover::Lease(lease_id))
     }
 
     /// Acquires the lock.

@@ -10,7 +10,7 @@ use fence_protocol::wire::lock::{HolderReply, LockState};
 use fence_protocol::{LeaseId, Owner, Token};
 
 pub use self::observer::{Observed, Observer};
-use self::patience::{Next, Patience};
+use self::patience::{CampaignStep, Patience};
 use crate::{Error, Lease, LockRequest, clock, ids};
 
 /// One round of a campaign. Shorter than what a server lets one wait (5 minutes), because a candidate
@@ -24,12 +24,12 @@ const ROUND_MIN: Duration = Duration::from_secs(1);
 #[must_use = "nothing is sent before `campaign` or `leader`"]
 pub struct Election {
     request: LockRequest,
-    bear: Option<Duration>,
+    patience: Option<Duration>,
 }
 
 impl Election {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, bear: None }
+        Self { request, patience: None }
     }
 
     /// How long a leader that has stalled or died keeps the office at most: the time to live of its
@@ -62,7 +62,7 @@ impl Election {
     /// because a candidate has nothing better to do than to try again. A candidate with a patience
     /// below a minute queues anew that often.
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.bear = Some(patience);
+        self.patience = Some(patience);
         self
     }
 
@@ -80,7 +80,7 @@ impl Election {
     /// [`Internal`](crate::ErrorKind::Internal) for a defect, and what made the server unreachable
     /// once [`patience`](Self::patience) is over.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
-        let mut patience = Patience::new(self.bear);
+        let mut patience = Patience::new(self.patience);
         loop {
             let request = self.request.clone().wait(self.round()).patience(Duration::ZERO);
             let error = match request.acquire().await {
@@ -88,18 +88,18 @@ impl Election {
                 Err(error) => error,
             };
             match patience.after(error.kind(), clock::now(), ids::random()) {
-                Next::Pause(pause) => {
+                CampaignStep::Pause(pause) => {
                     tracing::debug!(%error, "the campaign goes on");
                     tokio::time::sleep(pause).await;
                 }
-                Next::GiveUp => return Err(error),
+                CampaignStep::Fail => return Err(error),
             }
         }
     }
 
     /// A failure shows at the end of a round, so rounds are no longer than the patience.
     fn round(&self) -> Duration {
-        self.bear.map_or(ROUND, |bear| bear.clamp(ROUND_MIN, ROUND))
+        self.patience.map_or(ROUND, |patience| patience.clamp(ROUND_MIN, ROUND))
     }
 
     /// Who leads now, for observers; `None` where nobody does.

@@ -2,13 +2,13 @@
 //!
 //! ```no_run
 //! # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
-//! use fence_client::Told;
+//! use fence_client::StreamItem;
 //!
 //! let mut stream = client.events("orders/").open().await?;
 //! loop {
 //!     match stream.next().await? {
-//!         Told::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
-//!         Told::Broken(error) => println!("{error}"),
+//!         StreamItem::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
+//!         StreamItem::Broken(error) => println!("{error}"),
 //!         _ => {}
 //!     }
 //! }
@@ -47,13 +47,13 @@ pub struct Events {
 
 impl Events {
     /// Of the locks whose names begin so.
-    pub(crate) fn under(endpoint: Endpoint, prefix: &str) -> Self {
+    pub(crate) fn for_prefix(endpoint: Endpoint, prefix: &str) -> Self {
         let query = format!("prefix={}", utf8_percent_encode(prefix, ENCODED));
         Self { endpoint, query, after: None }
     }
 
     /// Of one lock.
-    pub(crate) fn of(endpoint: Endpoint, lock: &LockName) -> Self {
+    pub(crate) fn for_lock(endpoint: Endpoint, lock: &LockName) -> Self {
         let query = format!("lock={}", utf8_percent_encode(lock.as_str(), ENCODED));
         Self { endpoint, query, after: None }
     }
@@ -90,7 +90,7 @@ impl Events {
 /// What a stream says next.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Told {
+pub enum StreamItem {
     /// Something happened.
     Event {
         /// Where the stream is now, for [`Events::after`]; absent in what concerns this reader alone:
@@ -99,7 +99,7 @@ pub enum Told {
         /// What.
         event: Box<Event>,
     },
-    /// The connection broke. It is made again; until [`Told::Resumed`] nothing is heard.
+    /// The connection broke. It is made again; until [`StreamItem::Resumed`] nothing is heard.
     Broken(Error),
     /// The stream goes on where it broke. Where something is missing in between, an event of the kind
     /// [`Gap`](fence_protocol::wire::event::EventKind::Gap) comes next.
@@ -136,12 +136,12 @@ impl EventStream {
     ///
     /// # Errors
     /// Where the server refuses to go on, as [`Events::open`], or tells what is not understood.
-    pub async fn next(&mut self) -> Result<Told, Error> {
+    pub async fn next(&mut self) -> Result<StreamItem, Error> {
         loop {
             match self.parser.next() {
                 Ok(Some((id, event))) => {
                     self.source.after = id.clone().or(self.source.after.take());
-                    return Ok(Told::Event { id, event: Box::new(event) });
+                    return Ok(StreamItem::Event { id, event: Box::new(event) });
                 }
                 Ok(None) => {}
                 Err(why) => {
@@ -151,7 +151,7 @@ impl EventStream {
             }
             let Some(body) = &mut self.body else {
                 self.connect_again().await?;
-                return Ok(Told::Resumed);
+                return Ok(StreamItem::Resumed);
             };
             let why = match tokio::time::timeout(SILENCE, body.chunk()).await {
                 Ok(Ok(Some(chunk))) => {
@@ -163,7 +163,10 @@ impl EventStream {
                 Err(_) => format!("the server was silent for {} s", SILENCE.as_secs()),
             };
             self.close();
-            return Ok(Told::Broken(Error::new(ErrorKind::Unavailable, format!("events: {why}"))));
+            return Ok(StreamItem::Broken(Error::new(
+                ErrorKind::Unavailable,
+                format!("events: {why}"),
+            )));
         }
     }
 

@@ -31,7 +31,7 @@ impl WorkEnd {
 
     /// The result of a release, where the refusal of one that was under way for too long is no error:
     /// the work had ended before. `what` names the lease in the log.
-    pub(crate) fn judge<T>(
+    pub(crate) fn excuse_late_release<T>(
         self,
         result: Result<T, Error>,
         what: &impl fmt::Display,

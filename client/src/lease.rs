@@ -15,7 +15,7 @@ use tokio_util::sync::DropGuard;
 use crate::acquire::Spec;
 use crate::clock::{self, Moment};
 use crate::late_release::WorkEnd;
-use crate::limits::{Hold, Told};
+use crate::limits::{Hold, WarnedEnds};
 use crate::timing::Window;
 use crate::trust::{self, Trust};
 use crate::{Client, Error, ErrorKind, FencedStore, LostReason, Warning, tasks};
@@ -178,7 +178,7 @@ impl Lease {
     pub async fn release(self) -> Result<(), Error> {
         let work_end = WorkEnd::now(&self.trust);
         let lock = self.lock().clone();
-        work_end.judge(self.release_live().await, &lock, || ())
+        work_end.excuse_late_release(self.release_live().await, &lock, || ())
     }
 
     /// The same; succeeds only where the lease was live at the server until this moment.
@@ -226,12 +226,12 @@ impl Lease {
 #[derive(Debug)]
 pub struct Warnings {
     trust: Arc<Trust>,
-    told: Told,
+    warned: WarnedEnds,
 }
 
 impl Warnings {
     pub(crate) fn new(trust: Arc<Trust>) -> Self {
-        Self { trust, told: Told::default() }
+        Self { trust, warned: WarnedEnds::default() }
     }
 
     /// Resolves when the lease will be lost within the time that
@@ -241,8 +241,8 @@ impl Warnings {
     /// A renewal that fails is told of no earlier than when half of the trusted time is gone. Never
     /// resolves without `warn_before`, nor once the lease is lost. Cancel-safe.
     pub async fn next(&mut self) -> Warning {
-        let warning = self.trust.when_near(&self.told).await;
-        self.told.note(warning);
+        let warning = self.trust.when_near(&self.warned).await;
+        self.warned.record(warning);
         warning
     }
 }

@@ -107,7 +107,7 @@ impl Hold {
         &self,
         window: Window,
         now: Reading,
-        told: &Told,
+        warned: &WarnedEnds,
     ) -> Option<(Moment, Warning)> {
         let before_ms = whole_ms(self.limits.warn_before?);
         let limits = [self.held_end(), self.progress_end(now)];
@@ -116,7 +116,7 @@ impl Hold {
         let from = deadline.ends_at.minus_ms(before_ms).max(window.worn_at());
         limits
             .chain([(from, deadline)])
-            .filter(|(_, end)| told.is_news(end))
+            .filter(|(_, end)| warned.is_news(end))
             .min_by_key(|(at, _)| *at)
     }
 }
@@ -127,14 +127,14 @@ fn window_end(window: Window) -> Warning {
 
 /// Which ends were warned of. Each is warned of once, and again only when it has moved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct WarnedEnds {
     deadline: Option<Moment>,
     progress: Option<Moment>,
     held: Option<Moment>,
 }
 
-impl Told {
-    pub(crate) fn note(&mut self, warning: Warning) {
+impl WarnedEnds {
+    pub(crate) fn record(&mut self, warning: Warning) {
         *self.slot(warning.reason) = Some(warning.ends_at);
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn without_limits_there_is_no_end_and_no_warning() {
         let hold = Hold::new(Limits::default(), at(0));
         let window = Window::new(Moment::from_ms(0), 15_000);
-        assert_eq!(hold.warn_at(window, at(0), &Told::default()), None);
+        assert_eq!(hold.warn_at(window, at(0), &WarnedEnds::default()), None);
         let end = Warning { ends_at: window.deadline(), reason: LostReason::Deadline };
         assert_eq!(hold.next_end(window, at(u64::MAX)), end);
     }
@@ -226,20 +226,20 @@ mod tests {
     fn each_end_is_warned_of_once_until_it_moves() {
         let limits = Limits { warn_before: Some(S(10)), ..limits(Some(30), Some(60)) };
         let mut hold = Hold::new(limits, at(0));
-        let mut told = Told::default();
+        let mut warned = WarnedEnds::default();
         let mut next = |hold: &Hold, ms| {
-            let (when, warning) = hold.warn_at(long(), at(ms), &told).unwrap();
-            told.note(warning);
+            let (when, warning) = hold.warn_at(long(), at(ms), &warned).unwrap();
+            warned.record(warning);
             (when.ms(), warning.ends_at.ms())
         };
         assert_eq!(next(&hold, 0), (20_000, 30_000));
         hold.progress(at(25_000));
         assert_eq!(next(&hold, 25_000), (45_000, 55_000));
-        // All ends were told of, each once, though one lies before another.
+        // All ends were warned of, each once, though one lies before another.
         assert_eq!(next(&hold, 45_000), (50_000, 60_000));
         let deadline = long().deadline().ms();
         assert_eq!(next(&hold, 50_000), (deadline - 10_000, deadline));
-        assert_eq!(hold.warn_at(long(), at(50_000), &told), None);
+        assert_eq!(hold.warn_at(long(), at(50_000), &warned), None);
     }
 
     /// Renewals that succeed are no reason to warn, however long before the end one asks to know.
@@ -248,11 +248,11 @@ mod tests {
         let limits = Limits { warn_before: Some(S(600)), ..Limits::default() };
         let hold = Hold::new(limits, at(0));
         let window = Window::new(Moment::from_ms(0), 15_000);
-        let (when, warning) = hold.warn_at(window, at(0), &Told::default()).unwrap();
+        let (when, warning) = hold.warn_at(window, at(0), &WarnedEnds::default()).unwrap();
         assert!(when > window.renew_at());
         assert_eq!((when.ms(), warning.ends_at), (6_000, window.deadline()));
         let renewed = Window::new(window.renew_at(), 15_000);
-        let (when, _) = hold.warn_at(renewed, at(5_000), &Told::default()).unwrap();
+        let (when, _) = hold.warn_at(renewed, at(5_000), &WarnedEnds::default()).unwrap();
         assert!(when > renewed.renew_at());
     }
 

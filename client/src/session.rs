@@ -19,7 +19,7 @@ use tokio_util::sync::DropGuard;
 pub use self::builder::SessionBuilder;
 pub use self::lease::{LeaseSet, SessionLease};
 pub use self::locks::{MAX_LOCKS, SessionLocks};
-use self::state::State;
+use self::state::SessionState;
 use crate::clock::{self, Moment};
 use crate::limits::Limits;
 use crate::timing::Window;
@@ -52,7 +52,7 @@ use crate::{Client, Error, ErrorKind, LostReason, Warnings};
 #[must_use = "a session that is dropped is ended"]
 pub struct Session {
     client: Client,
-    state: Arc<State>,
+    state: Arc<SessionState>,
     limits: Limits,
     runtime: Handle,
     /// Dropping it stops the heartbeat.
@@ -188,7 +188,11 @@ impl Session {
         self.state.trust.end(ENDED);
         let result = self.client.sessions().end(self.state.id).await;
         self.ended = true;
-        let reply = work_end.judge(result, &format_args!("session {}", self.state.id), || None)?;
+        let reply = work_end.excuse_late_release(
+            result,
+            &format_args!("session {}", self.state.id),
+            || None,
+        )?;
         Ok(reply.map_or(count, |reply| reply.lease_count))
     }
 

@@ -6,7 +6,7 @@ use fence_protocol::wire::lock::{AcquireAllRequest, AcquireRequest, LeaseReply, 
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
-use super::plan::{Knowledge, Plan, Step, knowledge};
+use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
 use super::{Spec, Takeover};
 use crate::clock::{self, Moment};
 use crate::timing::Window;
@@ -16,7 +16,7 @@ use crate::{Client, Error, ErrorKind, ids};
 /// Acquires what `spec` says: the grant, and for how long it may be trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.wait, spec.patience);
-    let claim = Claim::new(client, vec![spec.lock.clone()]);
+    let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
     let mut tries = Tries { plan, claim, unconfirmed: None };
     loop {
         match attempt(client, spec, &mut tries).await {
@@ -41,21 +41,21 @@ pub(crate) struct Group {
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.wait, group.patience);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
-    let mut tries = Tries { plan, claim: Claim::new(client, locks), unconfirmed: None };
+    let mut tries = Tries { plan, claim: GrantClaim::new(client, locks), unconfirmed: None };
     loop {
         let request = AcquireAllRequest {
             lease_id: Some(tries.claim.lease_id),
             wait_ms: tries.plan.wait_ms(clock::now()),
             ..group.request.clone()
         };
-        let before = tries.claim.ask();
+        let before = tries.claim.begin_attempt();
         match client.locks().acquire_all(&request).await {
             Ok(reply) => {
                 tries.claim.settle();
                 return Ok(reply.leases);
             }
             Err(failure) => {
-                tries.claim.learn(before, &failure);
+                tries.claim.record_failure(before, &failure);
                 tries.failed(failure).await?;
             }
         }
@@ -65,7 +65,7 @@ pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<Lea
 /// The attempts of one call.
 struct Tries<'a> {
     plan: Plan,
-    claim: Claim<'a>,
+    claim: GrantClaim<'a>,
     /// A grant that was too worn to be used; the next attempt renews it in place of asking again.
     unconfirmed: Option<LeaseReply>,
 }
@@ -74,19 +74,19 @@ impl Tries<'_> {
     /// Pauses, or begins anew, as the plan says; the error where the call is over.
     async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
         match self.plan.after(&failure, clock::now(), ids::random()) {
-            Step::Repeat(pause) => {
+            AcquireStep::Retry(pause) => {
                 let (lease_id, reason) = (self.claim.lease_id, failure.reason());
                 let what = self.claim.names();
                 tracing::debug!(%lease_id, "repeating the acquire of {what}: {reason}");
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
-            Step::Fresh(pause) => {
+            AcquireStep::Restart(pause) => {
                 self.unconfirmed = None;
                 tokio::time::sleep(pause).await;
                 self.claim.renew_id().await
             }
-            Step::GiveUp => {
+            AcquireStep::Fail => {
                 let what = format!("acquire {}", self.claim.refusing(&failure));
                 Err(failure.into_error(&what, Effect::Changes))
             }
@@ -117,15 +117,15 @@ async fn attempt(
         incarnation: Some(client.incarnation().clone()),
         takeover: spec.takeover == Takeover::EarlierSelf,
         takeover_of: match spec.takeover {
-            Takeover::Of(lease_id) => Some(lease_id),
+            Takeover::Lease(lease_id) => Some(lease_id),
             Takeover::Never | Takeover::EarlierSelf => None,
         },
         mode: spec.mode,
         size: spec.size,
     };
-    let before = tries.claim.ask();
+    let before = tries.claim.begin_attempt();
     let result = client.locks().acquire(&spec.lock, &request).await;
-    let reply = result.inspect_err(|failure| tries.claim.learn(before, failure))?;
+    let reply = result.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
     let window = window_of(sent_at, &reply, spec);
     // A lease of a session is trusted for as long as the session is.
     if spec.session.is_none() && window.is_worn(clock::now()) {
@@ -167,11 +167,11 @@ fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
     Window::new(sent_at, reply.ttl_ms.min(spec.ttl.ms()))
 }
 
-/// A lease id that may have been granted. Dropping it without [`settle`](Claim::settle) gives the
+/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle) gives the
 /// grants back in the background, so that an acquire that failed or was dropped does not keep the
 /// locks until they expire. A release may arrive before the acquire: then the server remembers the
 /// id as ended.
-struct Claim<'a> {
+struct GrantClaim<'a> {
     client: &'a Client,
     locks: Vec<LockName>,
     lease_id: LeaseId,
@@ -179,20 +179,20 @@ struct Claim<'a> {
     runtime: Handle,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> GrantClaim<'a> {
     fn new(client: &'a Client, locks: Vec<LockName>) -> Self {
         let runtime = Handle::current();
         Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, runtime }
     }
 
     /// The request is about to go out; what was known before.
-    fn ask(&mut self) -> bool {
+    fn begin_attempt(&mut self) -> bool {
         std::mem::replace(&mut self.maybe_granted, true)
     }
 
     /// It failed so.
-    fn learn(&mut self, before: bool, failure: &Failure) {
-        self.maybe_granted = before || knowledge(failure) == Knowledge::Unknown;
+    fn record_failure(&mut self, before: bool, failure: &Failure) {
+        self.maybe_granted = before || evidence(failure) == GrantEvidence::Unknown;
     }
 
     /// The id has ended on one of the locks. Of several that were granted unheard, the others may
@@ -240,7 +240,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for GrantClaim<'_> {
     fn drop(&mut self) {
         if !self.maybe_granted {
             return;

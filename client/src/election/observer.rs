@@ -8,13 +8,13 @@ use fence_protocol::{LockName, Token};
 use super::{Election, Leader};
 use crate::clock::Moment;
 use crate::events::is_passing;
-use crate::{Error, EventStream, Told, clock};
+use crate::{Error, EventStream, StreamItem, clock};
 
 /// Between two tries to ask who leads.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often the server is asked although nothing was heard: it does not promise to tell of every
 /// expiry.
-const LOOK_EVERY_MS: u64 = 60_000;
+const REFRESH_EVERY_MS: u64 = 60_000;
 
 /// What an observer sees.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub enum Observed {
     /// This one leads.
     Leader(Leader),
     /// Nobody leads.
-    Nobody,
+    Vacant,
     /// The lock server cannot be asked: whoever led may have been followed by another.
     Unknown(Error),
 }
@@ -36,9 +36,9 @@ pub struct Observer {
     stream: EventStream,
     office: Office,
     /// Whether the server is to be asked, because what was heard is not all.
-    must_look: bool,
+    is_refresh_due: bool,
     /// When it is asked in any case.
-    look_at: Moment,
+    refresh_at: Moment,
     /// The grant of a leader of whom nothing was told yet.
     elected: Option<Box<Event>>,
 }
@@ -49,8 +49,8 @@ impl Observer {
         // Before the first look, so that nothing happens in between.
         let stream = election.request.client().events_of(&lock).open().await?;
         let office = Office::default();
-        let look_at = clock::now();
-        Ok(Self { election, lock, stream, office, must_look: true, look_at, elected: None })
+        let refresh_at = clock::now();
+        Ok(Self { election, lock, stream, office, is_refresh_due: true, refresh_at, elected: None })
     }
 
     /// Who leads: at first now, then whenever it changes. A server that cannot be reached is told
@@ -68,42 +68,42 @@ impl Observer {
             if self.elected.is_some() {
                 return Ok(Observed::Leader(self.introduced().await?));
             }
-            if self.must_look {
-                if let Some(observed) = self.look().await? {
+            if self.is_refresh_due {
+                if let Some(observed) = self.refresh().await? {
                     return Ok(observed);
                 }
                 continue;
             }
-            let told = tokio::select! {
+            let item = tokio::select! {
                 biased;
-                told = self.stream.next() => told?,
-                () = clock::sleep_until(self.look_at) => {
-                    self.must_look = true;
+                item = self.stream.next() => item?,
+                () = clock::sleep_until(self.refresh_at) => {
+                    self.is_refresh_due = true;
                     continue;
                 }
             };
-            match told {
-                Told::Broken(error) if self.office.is_known => return Ok(self.unknown(error)),
-                Told::Broken(_) => {}
-                Told::Resumed => self.must_look = true,
-                Told::Event { event, .. } => match self.office.hear(&self.lock, &event) {
-                    Heard::Nothing => {}
-                    Heard::Elected => self.elected = Some(event),
-                    Heard::Vacant => return Ok(Observed::Nobody),
-                    Heard::NotAll => self.must_look = true,
+            match item {
+                StreamItem::Broken(error) if self.office.is_known => return Ok(self.unknown(error)),
+                StreamItem::Broken(_) => {}
+                StreamItem::Resumed => self.is_refresh_due = true,
+                StreamItem::Event { event, .. } => match self.office.apply(&self.lock, &event) {
+                    OfficeChange::Nothing => {}
+                    OfficeChange::Elected => self.elected = Some(event),
+                    OfficeChange::Vacant => return Ok(Observed::Vacant),
+                    OfficeChange::Incomplete => self.is_refresh_due = true,
                 },
             }
         }
     }
 
     /// Asks the server; what is news.
-    async fn look(&mut self) -> Result<Option<Observed>, Error> {
+    async fn refresh(&mut self) -> Result<Option<Observed>, Error> {
         match self.election.leader().await {
             Ok(leader) => {
-                self.must_look = false;
-                self.look_at = clock::now().plus_ms(LOOK_EVERY_MS);
-                let is_news = self.office.see(leader.as_ref().map(|leader| leader.token));
-                Ok(is_news.then(|| leader.map_or(Observed::Nobody, Observed::Leader)))
+                self.is_refresh_due = false;
+                self.refresh_at = clock::now().plus_ms(REFRESH_EVERY_MS);
+                let is_news = self.office.update(leader.as_ref().map(|leader| leader.token));
+                Ok(is_news.then(|| leader.map_or(Observed::Vacant, Observed::Leader)))
             }
             Err(error) if is_passing(&error) && self.office.is_known => {
                 Ok(Some(self.unknown(error)))
@@ -128,9 +128,9 @@ impl Observer {
             Err(error) if is_passing(&error) => None,
             Err(error) => return Err(error),
         };
-        let heard = self.elected.take().and_then(|event| Leader::heard(&event));
-        let is_same = |leader: &Leader| heard.as_ref().is_none_or(|h| h.token == leader.token);
-        match (shown.filter(is_same), heard) {
+        let elected = self.elected.take().and_then(|event| Leader::from_event(&event));
+        let is_same = |leader: &Leader| elected.as_ref().is_none_or(|h| h.token == leader.token);
+        match (shown.filter(is_same), elected) {
             (Some(leader), _) | (None, Some(leader)) => Ok(leader),
             // `hear` takes no grant without these.
             (None, None) => unreachable!("a grant names its owner, its lease and its token"),
@@ -139,7 +139,7 @@ impl Observer {
 }
 
 impl Leader {
-    fn heard(event: &Event) -> Option<Self> {
+    fn from_event(event: &Event) -> Option<Self> {
         Some(Self {
             owner: event.owner.clone()?,
             token: event.token?,
@@ -152,11 +152,11 @@ impl Leader {
 
 /// What an event says of the office.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum OfficeChange {
     Nothing,
     Elected,
     Vacant,
-    NotAll,
+    Incomplete,
 }
 
 /// Who is in office, as far as was told. Pure.
@@ -170,7 +170,7 @@ struct Office {
 
 impl Office {
     /// Who the server says leads; whether that is news.
-    fn see(&mut self, leader: Option<Token>) -> bool {
+    fn update(&mut self, leader: Option<Token>) -> bool {
         let is_news = !self.is_known || leader != self.leader;
         *self = Self { leader, latest: leader.max(self.latest), is_known: true };
         is_news
@@ -178,25 +178,25 @@ impl Office {
 
     /// The order of events may be another than that of tokens: the end of a term may be heard after
     /// the next one's begin, and of a term that a look has told of already.
-    fn hear(&mut self, lock: &LockName, event: &Event) -> Heard {
+    fn apply(&mut self, lock: &LockName, event: &Event) -> OfficeChange {
         if event.kind == EventKind::Gap && event.lock.as_ref().is_none_or(|known| known == lock) {
-            return Heard::NotAll;
+            return OfficeChange::Incomplete;
         }
         if event.lock.as_ref() != Some(lock) || event.token.is_none() {
-            return Heard::Nothing;
+            return OfficeChange::Nothing;
         }
         if event.kind == EventKind::Granted && event.token > self.latest {
             if event.owner.is_none() || event.lease_id.is_none() {
-                return Heard::NotAll;
+                return OfficeChange::Incomplete;
             }
             (self.leader, self.latest) = (event.token, event.token);
-            return Heard::Elected;
+            return OfficeChange::Elected;
         }
         if event.kind.is_end() && event.token == self.leader {
             self.leader = None;
-            return Heard::Vacant;
+            return OfficeChange::Vacant;
         }
-        Heard::Nothing
+        OfficeChange::Nothing
     }
 }
 
@@ -214,36 +214,36 @@ mod tests {
         event
     }
 
-    fn hear(office: &mut Office, kind: EventKind, token: u64) -> Heard {
-        office.hear(&LockName::new("a").unwrap(), &event(kind, "a", token))
+    fn apply(office: &mut Office, kind: EventKind, token: u64) -> OfficeChange {
+        office.apply(&LockName::new("a").unwrap(), &event(kind, "a", token))
     }
 
     #[test]
     fn each_term_is_told_once_whatever_the_order() {
         use EventKind::{Expired, Granted, Released, Superseded};
         let mut office = Office::default();
-        assert!(office.see(Token::new(4).ok()), "the first look is news");
-        assert!(!office.see(Token::new(4).ok()));
-        assert_eq!(hear(&mut office, Granted, 4), Heard::Nothing, "it was seen");
-        assert_eq!(hear(&mut office, Released, 3), Heard::Nothing, "it ended before");
-        assert_eq!(hear(&mut office, Granted, 5), Heard::Elected);
-        assert_eq!(hear(&mut office, Superseded, 4), Heard::Nothing, "heard late");
-        assert_eq!(hear(&mut office, Expired, 5), Heard::Vacant);
-        assert_eq!(hear(&mut office, Expired, 5), Heard::Nothing);
-        assert_eq!(hear(&mut office, Granted, 5), Heard::Nothing, "that term is over");
+        assert!(office.update(Token::new(4).ok()), "the first look is news");
+        assert!(!office.update(Token::new(4).ok()));
+        assert_eq!(apply(&mut office, Granted, 4), OfficeChange::Nothing, "it was seen");
+        assert_eq!(apply(&mut office, Released, 3), OfficeChange::Nothing, "it ended before");
+        assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Elected);
+        assert_eq!(apply(&mut office, Superseded, 4), OfficeChange::Nothing, "heard late");
+        assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Vacant);
+        assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Nothing);
+        assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Nothing, "that term is over");
     }
 
     #[test]
     fn others_say_nothing_and_a_gap_asks_for_a_look() {
         let (mut office, lock) = (Office::default(), LockName::new("a").unwrap());
-        office.see(None);
+        office.update(None);
         let granted = event(EventKind::Granted, "a/b", 9);
-        assert_eq!(office.hear(&lock, &granted), Heard::Nothing);
-        assert_eq!(office.hear(&lock, &event(EventKind::Gap, "a/b", 9)), Heard::Nothing);
+        assert_eq!(office.apply(&lock, &granted), OfficeChange::Nothing);
+        assert_eq!(office.apply(&lock, &event(EventKind::Gap, "a/b", 9)), OfficeChange::Nothing);
         for gap in [Event::new(EventKind::Gap), event(EventKind::Gap, "a", 9)] {
-            assert_eq!(office.hear(&lock, &gap), Heard::NotAll);
+            assert_eq!(office.apply(&lock, &gap), OfficeChange::Incomplete);
         }
         office.is_known = false;
-        assert!(office.see(None), "what was not known is told again");
+        assert!(office.update(None), "what was not known is told again");
     }
 }

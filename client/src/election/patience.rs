@@ -8,11 +8,11 @@ use crate::timing;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum CampaignStep {
     /// Into the queue after this pause.
     Pause(Duration),
     /// Tell the caller.
-    GiveUp,
+    Fail,
 }
 
 /// The candidate's patience with servers that do not answer.
@@ -30,24 +30,24 @@ impl Patience {
     }
 
     /// After a round that ended at `now`; `random` is for the pause.
-    pub(super) fn after(&mut self, kind: &ErrorKind, now: Moment, random: u64) -> Next {
+    pub(super) fn after(&mut self, kind: &ErrorKind, now: Moment, random: u64) -> CampaignStep {
         match kind {
             // The server is well, and the office is taken. One that says so at once, against the
             // contract, is not asked in a tight loop.
             ErrorKind::Contended { .. } => {
                 self.failing_since = None;
                 self.failures = 0;
-                Next::Pause(timing::pause(1, random))
+                CampaignStep::Pause(timing::pause(1, random))
             }
             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::LeaseLost { .. } => {
                 let since = *self.failing_since.get_or_insert(now);
                 if self.limit.is_some_and(|limit| now.since(since) >= limit) {
-                    return Next::GiveUp;
+                    return CampaignStep::Fail;
                 }
                 self.failures = self.failures.saturating_add(1);
-                Next::Pause(timing::pause(self.failures, random))
+                CampaignStep::Pause(timing::pause(self.failures, random))
             }
-            _ => Next::GiveUp,
+            _ => CampaignStep::Fail,
         }
     }
 }
@@ -62,8 +62,8 @@ mod tests {
 
     const HELD: ErrorKind = ErrorKind::Contended { holder: None, retry_after: None };
 
-    fn goes_on(next: Next) -> bool {
-        matches!(next, Next::Pause(pause) if !pause.is_zero() && pause <= Duration::from_secs(1))
+    fn goes_on(next: CampaignStep) -> bool {
+        matches!(next, CampaignStep::Pause(pause) if !pause.is_zero() && pause <= Duration::from_secs(1))
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
             // An answer between counts as life.
             assert!(goes_on(patience.after(&HELD, at(10_000), 3)));
             assert!(goes_on(patience.after(&kind, at(10_001), 4)));
-            assert_eq!(patience.after(&kind, at(20_001), 5), Next::GiveUp);
+            assert_eq!(patience.after(&kind, at(20_001), 5), CampaignStep::Fail);
             let mut endless = Patience::new(None);
             assert!((0..1000).all(|n| goes_on(endless.after(&kind, at(n * 100_000), n))));
         }
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_will_not_get_better_is_told_at_once() {
         for kind in [ErrorKind::Invalid, ErrorKind::Internal] {
-            assert_eq!(Patience::new(None).after(&kind, at(0), 0), Next::GiveUp);
+            assert_eq!(Patience::new(None).after(&kind, at(0), 0), CampaignStep::Fail);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Renewal {
         let timeout = self.trust.window().reply_timeout(sent_at);
         let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await;
-        let reply = reply.map_err(NotRenewed::of)?;
+        let reply = reply.map_err(NotRenewed::from_failure)?;
         if reply.token != self.token {
             // A store that lost its memory has granted a late repeat of the acquire anew. Somebody may
             // have held the lock in between, and the guard refuses the token that is held here.
@@ -91,7 +91,7 @@ enum NotRenewed {
 }
 
 impl NotRenewed {
-    fn of(failure: Failure) -> Self {
+    fn from_failure(failure: Failure) -> Self {
         match failure {
             Failure::Refused(problem, _) if problem.code == Code::LeaseLost => {
                 Self::Lost(LostReason::Ended(end_reason(&problem)))

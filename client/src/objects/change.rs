@@ -40,11 +40,11 @@ impl OpId {
 
 /// What to do after an attempt that brought no success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum WriteStep {
     /// The same again, under the same name.
-    Repeat,
+    Retry,
     /// Tell the caller.
-    Tell,
+    Fail,
 }
 
 /// Sends what `request` makes, and repeats it under `op_id` where no reply came. `request` checks
@@ -55,12 +55,12 @@ pub(super) async fn send(
     op_id: &OpId,
     request: impl Fn() -> Result<RequestBuilder, Error>,
 ) -> Result<Reply, Error> {
-    let mut doubt: Option<String> = None;
+    let mut unknown_cause: Option<String> = None;
     for attempt in 1.. {
         let request = match request() {
             Ok(request) => request.header(IDEMPOTENCY_KEY, op_id.header()),
             Err(error) => {
-                return Err(match doubt {
+                return Err(match unknown_cause {
                     Some(why) => unknown(what, &why, &error),
                     None => error,
                 });
@@ -71,11 +71,11 @@ pub(super) async fn send(
             Err(failure) => failure,
         };
         let is_last = attempt == ATTEMPTS;
-        if is_last || step(&failure, doubt.is_some()) == Step::Tell {
-            return Err(told(what, failure, doubt));
+        if is_last || next_step(&failure, unknown_cause.is_some()) == WriteStep::Fail {
+            return Err(final_error(what, failure, unknown_cause));
         }
         tracing::debug!(what, attempt, "repeating under the same name: {}", failure.reason());
-        doubt.get_or_insert_with(|| failure.reason());
+        unknown_cause.get_or_insert_with(|| failure.reason());
         tokio::time::sleep(timing::pause(attempt, ids::random())).await;
     }
     unreachable!("the loop has no end but its returns")
@@ -83,15 +83,15 @@ pub(super) async fn send(
 
 /// An attempt whose outcome is not known is repeated. Once there is such a one, so is what says
 /// nothing about it: that the guard cannot be reached now.
-fn step(failure: &Failure, is_in_doubt: bool) -> Step {
-    if leaves_doubt(failure) || (is_in_doubt && says_nothing(failure)) {
-        Step::Repeat
+fn next_step(failure: &Failure, is_unknown_before: bool) -> WriteStep {
+    if is_outcome_unknown(failure) || (is_unknown_before && is_inconclusive(failure)) {
+        WriteStep::Retry
     } else {
-        Step::Tell
+        WriteStep::Fail
     }
 }
 
-fn leaves_doubt(failure: &Failure) -> bool {
+fn is_outcome_unknown(failure: &Failure) -> bool {
     match failure {
         Failure::NoReply(_) => true,
         Failure::Refused(problem, _) => {
@@ -103,7 +103,7 @@ fn leaves_doubt(failure: &Failure) -> bool {
 }
 
 /// Whether it is about this attempt alone, and not about what was sent before.
-fn says_nothing(failure: &Failure) -> bool {
+fn is_inconclusive(failure: &Failure) -> bool {
     match failure {
         Failure::NotSent(_) => true,
         Failure::Refused(problem, _) => {
@@ -115,14 +115,14 @@ fn says_nothing(failure: &Failure) -> bool {
 
 /// The error for the caller. What an earlier attempt left open stays open, unless the guard
 /// recognised the repeat and said what had become of the first.
-fn told(what: &str, failure: Failure, doubt: Option<String>) -> Error {
+fn final_error(what: &str, failure: Failure, unknown_cause: Option<String>) -> Error {
     let is_answer = match &failure {
         Failure::Refused(problem, _) => problem.extension(REPLAYED) == Some(true),
         _ => false,
     };
-    let is_silence = leaves_doubt(&failure) || says_nothing(&failure);
+    let is_silence = is_outcome_unknown(&failure) || is_inconclusive(&failure);
     let error = failure.into_error(what, Effect::Changes);
-    match doubt {
+    match unknown_cause {
         Some(why) if is_silence => unknown(what, &why, &error),
         Some(_) if !is_answer => error.with_outcome(Outcome::Unknown),
         _ => error,
@@ -160,39 +160,46 @@ mod tests {
     #[test]
     fn only_what_may_have_been_done_is_repeated() {
         for failure in [silent(), refused(Code::OutcomeUnknown)] {
-            assert_eq!(step(&failure, false), Step::Repeat, "{failure:?}");
-            assert_eq!(step(&failure, true), Step::Repeat, "{failure:?}");
+            assert_eq!(next_step(&failure, false), WriteStep::Retry, "{failure:?}");
+            assert_eq!(next_step(&failure, true), WriteStep::Retry, "{failure:?}");
         }
         for failure in [unsent(), refused(Code::StoreUnavailable), refused(Code::ShuttingDown)] {
-            assert_eq!(step(&failure, false), Step::Tell, "{failure:?}");
-            assert_eq!(step(&failure, true), Step::Repeat, "{failure:?}");
+            assert_eq!(next_step(&failure, false), WriteStep::Fail, "{failure:?}");
+            assert_eq!(next_step(&failure, true), WriteStep::Retry, "{failure:?}");
         }
         for code in
             [Code::StaleToken, Code::TokenCollision, Code::PreconditionFailed, Code::Internal]
         {
-            assert_eq!(step(&refused(code), false), Step::Tell, "{code}");
-            assert_eq!(step(&refused(code), true), Step::Tell, "{code}");
+            assert_eq!(next_step(&refused(code), false), WriteStep::Fail, "{code}");
+            assert_eq!(next_step(&refused(code), true), WriteStep::Fail, "{code}");
         }
     }
 
     /// What was sent once and not answered is never called undone by what a later attempt met.
     #[test]
     fn doubt_is_never_talked_away() {
-        let doubt = || Some("cut".to_owned());
+        let unknown_cause = || Some("cut".to_owned());
         for failure in [silent(), unsent(), refused(Code::StoreUnavailable)] {
-            assert_eq!(*told("put a", failure, doubt()).kind(), ErrorKind::OutcomeUnknown);
+            assert_eq!(
+                *final_error("put a", failure, unknown_cause()).kind(),
+                ErrorKind::OutcomeUnknown
+            );
         }
-        let stale = told("put a", refused(Code::StaleToken), doubt());
+        let stale = final_error("put a", refused(Code::StaleToken), unknown_cause());
         assert_eq!(
             (stale.kind(), stale.outcome()),
             (&ErrorKind::Stale { mark: None }, Some(Outcome::Unknown))
         );
-        let first = told("put a", replayed(Code::StaleToken, Outcome::Applied), doubt());
+        let first =
+            final_error("put a", replayed(Code::StaleToken, Outcome::Applied), unknown_cause());
         assert_eq!(first.outcome(), Some(Outcome::Applied));
-        let condition =
-            told("put a", replayed(Code::PreconditionFailed, Outcome::NotApplied), doubt());
+        let condition = final_error(
+            "put a",
+            replayed(Code::PreconditionFailed, Outcome::NotApplied),
+            unknown_cause(),
+        );
         assert_eq!(condition.outcome(), Some(Outcome::NotApplied));
-        assert_eq!(*told("put a", unsent(), None).kind(), ErrorKind::Unavailable);
+        assert_eq!(*final_error("put a", unsent(), None).kind(), ErrorKind::Unavailable);
     }
 
     #[test]

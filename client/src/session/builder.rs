@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::Session;
 use super::heartbeat;
-use super::state::State;
+use super::state::SessionState;
 use crate::acquire::DEFAULT_PATIENCE;
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Limits};
@@ -106,7 +106,7 @@ impl SessionBuilder {
         let first = if self.limits_wait { Limits::default() } else { self.limits };
         let hold = Hold::new(first, clock::reading());
         let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
-        let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
+        let state = Arc::new(SessionState::new(reply.session_id, reply.owner, ttl, trust));
         let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
         Ok(Session {
             client: self.client,
@@ -129,10 +129,10 @@ impl SessionBuilder {
                 session_id: Some(ids::session_id()),
                 metadata: self.metadata.clone(),
             };
-            let mut claim = Claim::new(&self.client, request.session_id);
+            let mut claim = SessionClaim::new(&self.client, request.session_id);
             let patience = give_up_at.since(clock::now());
             let begun = self.client.sessions().begin(&request, patience).await;
-            let (sent_at, reply) = begun.inspect_err(|error| claim.learn(error))?;
+            let (sent_at, reply) = begun.inspect_err(|error| claim.record_failure(error))?;
             let window = window_of(sent_at, &reply, ttl);
             let obtained = if window.is_worn(clock::now()) {
                 confirm(&self.client, reply, ttl, give_up_at).await?
@@ -202,26 +202,26 @@ async fn pause(attempt: u32, give_up_at: Moment, ttl: Ttl) -> Result<(), Error> 
 
 /// A session that the server may have begun. Dropping it ends the session in the background, so that
 /// a begin that failed or was dropped leaves none behind until its time to live is over.
-struct Claim<'a> {
+struct SessionClaim<'a> {
     client: &'a Client,
     session: Option<SessionId>,
     runtime: Handle,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> SessionClaim<'a> {
     fn new(client: &'a Client, session: Option<SessionId>) -> Self {
         Self { client, session, runtime: Handle::current() }
     }
 
     /// The request failed so; only one whose outcome is unknown can have begun the session.
-    fn learn(&mut self, error: &Error) {
+    fn record_failure(&mut self, error: &Error) {
         if *error.kind() != ErrorKind::OutcomeUnknown {
             self.session = None;
         }
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for SessionClaim<'_> {
     fn drop(&mut self) {
         let Some(session) = self.session else {
             return;

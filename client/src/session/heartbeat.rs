@@ -11,7 +11,7 @@ use fence_protocol::Code;
 use fence_protocol::wire::lock::{EndReason, RenewRequest};
 
 use super::ENDED;
-use super::state::{Bond, State};
+use super::state::{Bond, SessionState};
 use crate::error::end_reason;
 use crate::locks::CALL_TIMEOUT;
 use crate::timing::Window;
@@ -19,17 +19,17 @@ use crate::transport::Failure;
 use crate::{Client, LostReason, attempts, clock};
 
 /// Keeps the session until it is lost. The caller stops it by dropping the future.
-pub(super) async fn keep(client: Client, state: Arc<State>) {
+pub(super) async fn keep(client: Client, state: Arc<SessionState>) {
     tokio::select! {
         biased;
         _ = state.trust.when_lost() => {}
         () = beat_for_ever(&client, &state) => {}
         // Beside the heartbeat, and never before it: with many leases it takes its time.
-        () = look_when_in_doubt(&client, &state) => {}
+        () = probe_on_mismatch(&client, &state) => {}
     }
 }
 
-async fn beat_for_ever(client: &Client, state: &State) {
+async fn beat_for_ever(client: &Client, state: &SessionState) {
     loop {
         clock::sleep_until(state.trust.window().renew_at()).await;
         let beaten = attempts::until_success(
@@ -44,7 +44,7 @@ async fn beat_for_ever(client: &Client, state: &State) {
     }
 }
 
-async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
+async fn beat(client: &Client, state: &SessionState) -> Result<(), Failure> {
     let expected = state.expected();
     let sent_at = clock::now();
     let timeout = state.trust.window().reply_timeout(sent_at);
@@ -58,7 +58,7 @@ async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
 }
 
 /// The first failure is news; its repeats are not.
-fn report(state: &State, attempt: u32, failure: Option<&Failure>) {
+fn report(state: &SessionState, attempt: u32, failure: Option<&Failure>) {
     let remaining_ms = state.trust.window().remaining(clock::now()).as_millis();
     let session = state.id;
     let reason = failure.map_or_else(|| attempts::NO_REPLY_YET.to_owned(), Failure::reason);
@@ -69,13 +69,13 @@ fn report(state: &State, attempt: u32, failure: Option<&Failure>) {
     }
 }
 
-async fn look_when_in_doubt(client: &Client, state: &State) {
+async fn probe_on_mismatch(client: &Client, state: &SessionState) {
     loop {
-        state.doubt.notified().await;
+        state.count_mismatch.notified().await;
         let seen = state.last();
         let mut all_live = true;
         for bond in state.bonds() {
-            all_live &= look(client, state, &bond).await;
+            all_live &= probe_lease(client, state, &bond).await;
         }
         if all_live {
             state.explain(seen);
@@ -84,7 +84,7 @@ async fn look_when_in_doubt(client: &Client, state: &State) {
 }
 
 /// Asks for one lease; whether it lives. Renewing a lease of a session changes nothing.
-async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
+async fn probe_lease(client: &Client, state: &SessionState, bond: &Bond) -> bool {
     let request = RenewRequest { lease_id: bond.grant.lease_id, ttl_ms: None };
     match client.locks().renew_once(&bond.grant.lock, &request, CALL_TIMEOUT).await {
         Ok(_) => true,

@@ -8,7 +8,7 @@ use fence_protocol::{LeaseId, LockName, Token};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::state::{Bond, State};
+use super::state::{Bond, SessionState};
 use crate::late_release::WorkEnd;
 use crate::{Client, Error, ErrorKind, LostReason, trust};
 
@@ -20,12 +20,12 @@ use crate::{Client, Error, ErrorKind, LostReason, trust};
 #[derive(Clone, Debug)]
 pub struct SessionLease {
     client: Client,
-    state: Arc<State>,
+    state: Arc<SessionState>,
     bond: Arc<Bond>,
 }
 
 impl SessionLease {
-    pub(super) fn new(client: Client, state: Arc<State>, grant: LeaseReply) -> Self {
+    pub(super) fn new(client: Client, state: Arc<SessionState>, grant: LeaseReply) -> Self {
         let bond = state.hold(grant);
         Self { client, state, bond }
     }
@@ -121,15 +121,15 @@ impl SessionLease {
             Err(_) => WorkEnd::too_late(),
         };
         self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let (client, bond) = (self.client.clone(), self.bond);
         self.client.background().spawn_on(&Handle::current(), async move {
             let grant = &bond.grant;
             let released = client.locks().release(&grant.lock, grant.lease_id).await;
             // The receiver is gone where the caller does not wait for the release.
-            let _ = tell.send(work_end.judge(released, &grant.lock, || ()));
+            let _ = sender.send(work_end.excuse_late_release(released, &grant.lock, || ()));
         });
-        told
+        receiver
     }
 }
 
@@ -168,7 +168,7 @@ impl LeaseSet {
     }
 
     /// The lease on `lock`, where it is one of them.
-    pub fn of(&self, lock: &str) -> Option<&SessionLease> {
+    pub fn lease_on(&self, lock: &str) -> Option<&SessionLease> {
         self.leases.iter().find(|lease| lease.lock().as_str() == lock)
     }
 

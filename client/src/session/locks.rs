@@ -153,7 +153,7 @@ impl<'s> SessionLocks<'s> {
         };
         let group = Group { request, wait: self.wait, patience: self.patience };
         let grants = grant::obtain_all(client, &group).await;
-        let grants = grants.inspect_err(|error| self.look_at(error))?;
+        let grants = grants.inspect_err(|error| self.record_refusal(error))?;
         Ok(grants.into_iter().map(|grant| self.bound(grant)).collect())
     }
 
@@ -192,7 +192,7 @@ impl<'s> SessionLocks<'s> {
         };
         let _waiting = state.wait(1);
         let granted = grant::obtain(client, &spec).await;
-        let (grant, _) = granted.inspect_err(|error| self.look_at(error))?;
+        let (grant, _) = granted.inspect_err(|error| self.record_refusal(error))?;
         Ok(self.bound(grant))
     }
 
@@ -202,7 +202,7 @@ impl<'s> SessionLocks<'s> {
     }
 
     /// A refusal may be the first that is heard of the session's end.
-    fn look_at(&self, error: &Error) {
+    fn record_refusal(&self, error: &Error) {
         if matches!(error.kind(), ErrorKind::LeaseLost { reason } if *reason == ENDED) {
             self.session.state.trust.lose(ENDED);
         }

@@ -7,13 +7,13 @@ use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use tokio::sync::{Notify, watch};
 
-use super::count::{Count, Difference, Expected};
+use super::count::{CountDifference, ExpectedCount, LeaseCount};
 use crate::late_release::WorkEnd;
 use crate::trust::Trust;
 use crate::{Error, LostReason, clock};
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SessionState {
     pub(super) id: SessionId,
     pub(super) owner: Owner,
     pub(super) ttl: Ttl,
@@ -22,14 +22,14 @@ pub(super) struct State {
     /// One lease alone was lost.
     pub(super) changed: watch::Sender<()>,
     /// The server counts other leases than this side does.
-    pub(super) doubt: Notify,
+    pub(super) count_mismatch: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     bonds: BTreeMap<(LockName, LeaseId), Arc<Bond>>,
     waits: usize,
-    count: Count,
+    count: LeaseCount,
     /// When the last lease was given back, where none is held or waited for.
     work_end: Option<WorkEnd>,
 }
@@ -43,9 +43,9 @@ pub(super) struct Bond {
 }
 
 /// Requests that wait, one a lock, for as long as this lives.
-pub(super) struct Waiting<'a>(&'a State, usize);
+pub(super) struct WaitingRequests<'a>(&'a SessionState, usize);
 
-impl State {
+impl SessionState {
     pub(super) fn new(id: SessionId, owner: Owner, ttl: Ttl, trust: Trust) -> Self {
         Self {
             id,
@@ -54,7 +54,7 @@ impl State {
             trust: Arc::new(trust),
             held: Mutex::default(),
             changed: watch::channel(()).0,
-            doubt: Notify::new(),
+            count_mismatch: Notify::new(),
         }
     }
 
@@ -75,13 +75,13 @@ impl State {
         bond.over.get().map_or(Ok(()), |reason| Err(Error::lease_lost(lock, *reason)))
     }
 
-    pub(super) fn wait(&self, count: usize) -> Waiting<'_> {
+    pub(super) fn wait(&self, count: usize) -> WaitingRequests<'_> {
         self.held(|held| {
             held.waits += count;
             held.work_end = None;
             held.count.change();
         });
-        Waiting(self, count)
+        WaitingRequests(self, count)
     }
 
     pub(super) fn hold(&self, grant: LeaseReply) -> Arc<Bond> {
@@ -125,29 +125,29 @@ impl State {
     }
 
     /// How many leases and requests the server should count, as far as is known here.
-    pub(super) fn expected(&self) -> Expected {
+    pub(super) fn expected(&self) -> ExpectedCount {
         self.held(|held| held.count.expect(held.bonds.len() + held.waits))
     }
 
     /// The server counts so many where this side had expected so many before it asked.
-    pub(super) fn compare(&self, counted: usize, expected: Expected) {
-        if self.held(|held| held.count.is_doubtful(counted, expected)) {
-            self.doubt.notify_one();
+    pub(super) fn compare(&self, counted: usize, expected: ExpectedCount) {
+        if self.held(|held| held.count.is_mismatch(counted, expected)) {
+            self.count_mismatch.notify_one();
         }
     }
 
     /// What the last comparison said.
-    pub(super) fn last(&self) -> Difference {
+    pub(super) fn last(&self) -> CountDifference {
         self.held(|held| held.count.last())
     }
 
     /// Every lease was seen to live, in a look that began when `seen` was the last comparison.
-    pub(super) fn explain(&self, seen: Difference) {
+    pub(super) fn explain(&self, seen: CountDifference) {
         self.held(|held| held.count.explain(seen));
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequests<'_> {
     fn drop(&mut self) {
         self.0.held(|held| {
             held.waits = held.waits.saturating_sub(self.1);
