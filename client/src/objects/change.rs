@@ -1,4 +1,4 @@
-//! A change of an object, repeated under one name until its outcome is known.
+//! Changes of objects, retried under one idempotency key until their outcome is known.
 
 use fence_protocol::wire::fence::Outcome;
 use fence_protocol::{Code, IDEMPOTENCY_KEY, Invalid};
@@ -8,13 +8,12 @@ use super::OBJECT_BYTES_MAX;
 use crate::transport::{Effect, Endpoint, Failure, REPLAYED, Reply};
 use crate::{Error, ErrorKind, ids, timing};
 
-/// How often one change is sent at most.
+/// Most times that one change is sent.
 const ATTEMPTS: u32 = 3;
-/// The longest name that a guard takes, in bytes.
+/// Longest idempotency key that a guard accepts, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The name of a change, as the value of `Idempotency-Key`: whatever the guard did under it once, it
-/// does not do again.
+/// Idempotency key of a change: the guard applies at most one change under it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpId(String);
 
@@ -32,23 +31,23 @@ impl OpId {
         Ok(Self(name.to_owned()))
     }
 
-    /// A string of RFC 9651.
+    /// Formats the header value: a string of RFC 9651.
     fn header(&self) -> String {
         format!("\"{}\"", self.0)
     }
 }
 
-/// What to do after an attempt that brought no success.
+/// Reaction to an attempt that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteStep {
-    /// The same again, under the same name.
+    /// Send the same change again, under the same key.
     Retry,
-    /// Tell the caller.
+    /// Return the error.
     Fail,
 }
 
-/// Sends what `request` makes, and repeats it under `op_id` where no reply came. `request` checks
-/// the lease each time: a lease that is lost meanwhile sends nothing more.
+/// Sends a change, and retries it under `op_id` if no reply arrives. `request` builds each attempt and
+/// checks the lease: once the lease is lost, nothing more is sent.
 pub(super) async fn send(
     endpoint: &Endpoint,
     what: &str,
@@ -74,15 +73,15 @@ pub(super) async fn send(
         if is_last || next_step(&failure, unknown_cause.is_some()) == WriteStep::Fail {
             return Err(final_error(what, failure, unknown_cause));
         }
-        tracing::debug!(what, attempt, "repeating under the same name: {}", failure.reason());
+        tracing::debug!(what, attempt, "retrying under the same key: {}", failure.reason());
         unknown_cause.get_or_insert_with(|| failure.reason());
         tokio::time::sleep(timing::pause(attempt, ids::random())).await;
     }
     unreachable!("the loop has no end but its returns")
 }
 
-/// An attempt whose outcome is not known is repeated. Once there is such a one, so is what says
-/// nothing about it: that the guard cannot be reached now.
+/// An attempt with an unknown outcome is retried. After one, so is an attempt whose failure does not
+/// settle that outcome, such as an unreachable guard.
 fn next_step(failure: &Failure, is_unknown_before: bool) -> WriteStep {
     if is_outcome_unknown(failure) || (is_unknown_before && is_inconclusive(failure)) {
         WriteStep::Retry
@@ -102,7 +101,7 @@ fn is_outcome_unknown(failure: &Failure) -> bool {
     }
 }
 
-/// Whether it is about this attempt alone, and not about what was sent before.
+/// Returns `true` if the failure concerns this attempt alone, and says nothing about earlier ones.
 fn is_inconclusive(failure: &Failure) -> bool {
     match failure {
         Failure::NotSent(_) => true,
@@ -113,8 +112,8 @@ fn is_inconclusive(failure: &Failure) -> bool {
     }
 }
 
-/// The error for the caller. What an earlier attempt left open stays open, unless the guard
-/// recognised the repeat and said what had become of the first.
+/// Error for the caller. An unknown outcome of an earlier attempt stays unknown, unless the guard
+/// recognised the retry and replied with the outcome of the first.
 fn final_error(what: &str, failure: Failure, unknown_cause: Option<String>) -> Error {
     let is_answer = match &failure {
         Failure::Refused(problem, _) => problem.extension(REPLAYED) == Some(true),
@@ -131,7 +130,7 @@ fn final_error(what: &str, failure: Failure, unknown_cause: Option<String>) -> E
 
 fn unknown(what: &str, why: &str, last: &Error) -> Error {
     let message =
-        format!("{what}: no reply, so whether it was done is not known: {why}; after that: {last}");
+        format!("{what}: no reply, so the outcome is unknown: {why}; the retry failed: {last}");
     Error::new(ErrorKind::OutcomeUnknown, message)
 }
 
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_have_been_done_is_repeated() {
+    fn only_a_change_that_may_have_been_applied_is_retried() {
         for failure in [silent(), refused(Code::OutcomeUnknown)] {
             assert_eq!(next_step(&failure, false), WriteStep::Retry, "{failure:?}");
             assert_eq!(next_step(&failure, true), WriteStep::Retry, "{failure:?}");
@@ -175,9 +174,9 @@ mod tests {
         }
     }
 
-    /// What was sent once and not answered is never called undone by what a later attempt met.
+    /// A change that may have been applied is never reported as not applied because a retry failed.
     #[test]
-    fn doubt_is_never_talked_away() {
+    fn an_unknown_outcome_stays_unknown() {
         let unknown_cause = || Some("cut".to_owned());
         for failure in [silent(), unsent(), refused(Code::StoreUnavailable)] {
             assert_eq!(
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked_where_they_are_given() {
+    fn keys_are_checked_where_they_are_given() {
         assert_eq!(OpId::new("order-42.paid").unwrap().header(), "\"order-42.paid\"");
         let random = OpId::random();
         assert_eq!(OpId::new(&random.0), Ok(random.clone()));
