@@ -13,7 +13,7 @@ use crate::timing::Window;
 use crate::transport::{Effect, Failure};
 use crate::{Client, Error, ErrorKind, ids};
 
-/// Acquires what `spec` says: the grant, and for how long it may be trusted.
+/// Acquires the lock of `spec`; returns the grant and the window in which it is trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.wait, spec.patience);
     let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
@@ -29,7 +29,7 @@ pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, 
     }
 }
 
-/// Several locks for a session, all of them in one step.
+/// Request for several locks of a session, granted all in one step.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) request: AcquireAllRequest,
@@ -37,7 +37,7 @@ pub(crate) struct Group {
     pub(crate) patience: Duration,
 }
 
-/// Acquires all of them or none: the grants, in the order of the request.
+/// Acquires all locks of `group` or none; returns the grants in the order of the request.
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.wait, group.patience);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
@@ -66,18 +66,19 @@ pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<Lea
 struct Tries<'a> {
     plan: Plan,
     claim: GrantClaim<'a>,
-    /// A grant that was too worn to be used; the next attempt renews it in place of asking again.
+    /// A grant whose window was too short to be used; the next attempt renews it.
     unconfirmed: Option<LeaseReply>,
 }
 
 impl Tries<'_> {
-    /// Pauses, or begins anew, as the plan says; the error where the call is over.
+    /// Prepares the next attempt as the plan says, after a pause; the error if there is none.
     async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
         match self.plan.after(&failure, clock::now(), ids::random()) {
             AcquireStep::Retry(pause) => {
-                let (lease_id, reason) = (self.claim.lease_id, failure.reason());
+                let lease_id = self.claim.lease_id;
+                let reason = failure.reason();
                 let what = self.claim.names();
-                tracing::debug!(%lease_id, "repeating the acquire of {what}: {reason}");
+                tracing::debug!(%lease_id, "retrying the acquire of {what}: {reason}");
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
@@ -94,8 +95,8 @@ impl Tries<'_> {
     }
 }
 
-/// One attempt. The window counts from before this very attempt was sent: the time to live in its
-/// reply is what remained when the server handled it.
+/// Sends one attempt. The window counts from before this attempt was sent, because the time to live in
+/// its reply is what remained when the server handled it.
 async fn attempt(
     client: &Client,
     spec: &Spec,
@@ -113,7 +114,7 @@ async fn attempt(
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
         session_id: spec.session,
-        // Always, so that a later life of this owner can take the lock over.
+        // Always sent, so that a later incarnation of this owner can take the lock over.
         incarnation: Some(client.incarnation().clone()),
         takeover: spec.takeover == Takeover::EarlierSelf,
         takeover_of: match spec.takeover {
@@ -127,7 +128,7 @@ async fn attempt(
     let result = client.locks().acquire(&spec.lock, &request).await;
     let reply = result.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
     let window = window_of(sent_at, &reply, spec);
-    // A lease of a session is trusted for as long as the session is.
+    // The trust in a lease of a session is the trust in its session.
     if spec.session.is_none() && window.is_worn(clock::now()) {
         confirm(client, spec, tries.unconfirmed.insert(reply)).await
     } else {
@@ -135,10 +136,10 @@ async fn attempt(
     }
 }
 
-/// Renews a grant whose window is worn before anybody relies on it: the acquire waited in the
-/// queue, and how much of that time passed before the grant is not known here.
+/// Renews a grant before it is used, because less than half of its window is left: the acquire waited
+/// in the queue, and the client does not know how much of that time passed before the grant.
 ///
-/// A renewal whose reply comes too late to be trusted has kept the lease at the server all the same:
+/// A renewal whose reply arrives too late to be trusted has still extended the lease at the server, and
 /// the next attempt renews it again.
 async fn confirm(
     client: &Client,
@@ -162,15 +163,14 @@ async fn confirm(
     Ok((LeaseReply { waited_ms: granted.waited_ms, ..renewed }, window))
 }
 
-/// A server that answers with more time than was asked for is not believed.
+/// Window of a reply; the server may not extend the requested time to live.
 fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
     Window::new(sent_at, reply.ttl_ms.min(spec.ttl.ms()))
 }
 
-/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle) gives the
-/// grants back in the background, so that an acquire that failed or was dropped does not keep the
-/// locks until they expire. A release may arrive before the acquire: then the server remembers the
-/// id as ended.
+/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle) releases
+/// the grants in the background, so that an acquire that failed or was dropped does not hold the locks
+/// until they expire. If a release arrives before its acquire, the server records the id as ended.
 struct GrantClaim<'a> {
     client: &'a Client,
     locks: Vec<LockName>,
@@ -185,18 +185,19 @@ impl<'a> GrantClaim<'a> {
         Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, runtime }
     }
 
-    /// The request is about to go out; what was known before.
+    /// Records that a request is about to be sent; returns whether a grant was possible before it.
     fn begin_attempt(&mut self) -> bool {
         std::mem::replace(&mut self.maybe_granted, true)
     }
 
-    /// It failed so.
+    /// Records the failure of a request; `before` is the result of `begin_attempt`.
     fn record_failure(&mut self, before: bool, failure: &Failure) {
         self.maybe_granted = before || evidence(failure) == GrantEvidence::Unknown;
     }
 
-    /// The id has ended on one of the locks. Of several that were granted unheard, the others may
-    /// live on; they would stand in the way of the next request, which has another id.
+    /// Replaces the lease id after it has ended on one of the locks. If the reply that granted several
+    /// locks was lost, the leases on the others may be live, and would block the next request, which
+    /// has another id: they are released first.
     async fn renew_id(&mut self) -> Result<(), Error> {
         if self.maybe_granted && self.locks.len() > 1 {
             for lock in &self.locks {
@@ -217,7 +218,7 @@ impl<'a> GrantClaim<'a> {
         self.maybe_granted = false;
     }
 
-    /// The locks, for people.
+    /// Names of the locks for messages; at most three, and the number of the others.
     fn names(&self) -> String {
         match &self.locks[..] {
             [first, second, third, _, ..] => {
@@ -227,7 +228,7 @@ impl<'a> GrantClaim<'a> {
         }
     }
 
-    /// The lock that stood in the way, where the server says which; otherwise all of them.
+    /// Name of the lock that was refused, if the server says which; otherwise all of them.
     fn refusing(&self, failure: &Failure) -> String {
         let lock: Option<LockName> = match failure {
             Failure::Refused(problem, _) => problem.extension("lock"),
@@ -246,10 +247,11 @@ impl Drop for GrantClaim<'_> {
             return;
         }
         for lock in std::mem::take(&mut self.locks) {
-            let (locks, lease_id) = (self.client.locks().clone(), self.lease_id);
+            let locks = self.client.locks().clone();
+            let lease_id = self.lease_id;
             self.client.background().spawn_on(&self.runtime, async move {
                 if let Err(error) = locks.release(&lock, lease_id).await {
-                    tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not given back");
+                    tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not released");
                 }
             });
         }

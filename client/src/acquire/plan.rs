@@ -1,4 +1,4 @@
-//! What to do after an attempt to acquire that brought no grant: pure rules.
+//! Retry rules of an acquire. Pure.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use crate::clock::Moment;
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
 
-/// How often one call starts over with a fresh lease id without a pause: a grant that could not be
-/// delivered was rolled back that often.
+/// Number of restarts with a fresh lease id without a pause: a restart follows a grant that could not
+/// be delivered and was rolled back.
 const RESTARTS_AT_ONCE: u32 = 5;
 
-/// What to do next.
+/// Reaction to an attempt without a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquireStep {
-    /// The same request again after a pause, with the same lease id.
+    /// Send the same request, with the same lease id, after a pause.
     Retry(Duration),
-    /// A new request with a fresh lease id after a pause, which may be zero: the old id has ended.
+    /// Send a request with a fresh lease id after a pause, which may be zero: the old id has ended.
     Restart(Duration),
-    /// Tell the caller.
+    /// Return the error.
     Fail,
 }
 
-/// What an attempt says about the grant.
+/// Evidence of a failed attempt about the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrantEvidence {
-    /// It caused none.
+    /// The attempt caused no grant.
     NoGrant,
-    /// It may have.
+    /// The attempt may have caused a grant.
     Unknown,
 }
 
-/// The budget of one call.
+/// Time and attempts of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     wait_until: Moment,
@@ -43,29 +43,29 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A call that begins at `now`, waits for `wait` in the queue and bears with a server that does
-    /// not answer for `patience` beyond that.
+    /// Plans a call that begins at `now`, waits for `wait` in the queue and retries an unreachable
+    /// server for `patience` beyond that.
     pub(super) fn new(now: Moment, wait: Duration, patience: Duration) -> Self {
         let wait_until = now.plus_ms(whole_ms(wait));
         let patience_until = wait_until.plus_ms(whole_ms(patience));
         Self { wait_until, patience_until, attempts: 0, restarts: 0 }
     }
 
-    /// How long the next attempt may wait in the queue, in milliseconds.
+    /// Longest wait of the next attempt in the queue, in milliseconds.
     pub(super) fn wait_ms(&self, now: Moment) -> u64 {
         whole_ms(self.wait_until.since(now)).min(MAX_WAIT_MS)
     }
 
-    /// After a failure at `now`; `random` is for the pause.
+    /// Decides the next step after a failure at `now`; `random` is the jitter of the pause.
     pub(super) fn after(&mut self, failure: &Failure, now: Moment, random: u64) -> AcquireStep {
-        // A reply that comes too late sets the pace by itself.
+        // A reply that arrives too late has taken its time already: the pause does not grow.
         let is_late =
             matches!(failure, Failure::Unusable(error) if *error.kind() == ErrorKind::Unavailable);
         self.attempts = if is_late { 1 } else { self.attempts + 1 };
         let (again, limit, pause_min) = match failure {
             Failure::Refused(problem, retry_after) => match problem.code {
                 Code::LeaseLost => return self.restart(now, random),
-                // The server waits for no longer than its own limit; the rest is waited here.
+                // The server's own limit may be shorter than the wait: the client waits for the rest.
                 Code::LockHeld => (true, self.wait_until, Duration::ZERO),
                 code => (
                     code.retryable() || matches!(problem.status, 502..=504),
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-/// Whether the attempt that failed so may have caused a grant.
+/// Evidence of this failure about the grant.
 pub(super) fn evidence(failure: &Failure) -> GrantEvidence {
     match failure {
         Failure::NotSent(_) => GrantEvidence::NoGrant,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_repeated_with_the_same_id_until_patience_ends() {
+    fn a_missing_reply_is_retried_with_the_same_id_until_patience_ends() {
         for failure in [
             Failure::NotSent("x".to_owned()),
             Failure::NoReply("x".to_owned()),
@@ -155,7 +155,7 @@ mod tests {
     fn a_held_lock_is_final_once_the_wait_is_over() {
         assert_eq!(plan(0).after(&refused(Code::LockHeld), at(0), 0), AcquireStep::Fail);
         assert_eq!(plan(900).after(&refused(Code::LockHeld), at(900), 0), AcquireStep::Fail);
-        // The server's limit is shorter than the wait that was asked for.
+        // The server's limit is shorter than the requested wait.
         let again = plan(400_000).after(&refused(Code::LockHeld), at(MAX_WAIT_MS), 0);
         assert!(matches!(again, AcquireStep::Retry(_)));
         assert_eq!(plan(400_000).wait_ms(at(MAX_WAIT_MS)), 100_000);
@@ -176,22 +176,26 @@ mod tests {
         assert_eq!(plan.after(&refused(Code::LeaseLost), at(5000), 0), AcquireStep::Fail);
     }
 
-    /// A grant whose time was over before it could be used says nothing about the next attempt.
+    /// A grant whose window had passed before it could be used does not predict the next attempt.
     #[test]
-    fn a_reply_that_came_too_late_is_repeated_while_the_wait_lasts() {
+    fn a_reply_that_came_too_late_is_retried_while_the_wait_lasts() {
         let late = || Failure::Unusable(Error::new(ErrorKind::Unavailable, "late"));
         let mut plan = plan(60_000);
         assert!(
             (0..100).all(|n| matches!(plan.after(&late(), at(n * 600), n), AcquireStep::Retry(_)))
         );
         assert_eq!(plan.after(&late(), at(65_000), 0), AcquireStep::Fail);
-        assert_eq!(evidence(&late()), GrantEvidence::Unknown, "it may live, and must be released");
+        assert_eq!(
+            evidence(&late()),
+            GrantEvidence::Unknown,
+            "it may be live, and must be released"
+        );
         let wrong = Failure::Unusable(Error::new(ErrorKind::Internal, "of another lock"));
         assert_eq!(plan.after(&wrong, at(0), 0), AcquireStep::Fail);
     }
 
     #[test]
-    fn mistakes_are_not_repeated() {
+    fn mistakes_are_not_retried() {
         for code in
             [Code::InvalidRequest, Code::Unauthorized, Code::LeaseIdConflict, Code::Internal]
         {
@@ -210,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        /// However long it goes on, no pause ends after the call has to be over.
+        /// No pause ends after the time of the call.
         #[test]
         fn a_call_ends(wait_ms in 0..600_000u64, now in 0..700_000u64, random in any::<u64>()) {
             let mut plan = plan(wait_ms);
