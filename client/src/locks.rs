@@ -108,7 +108,7 @@ impl Locks {
     pub async fn release(&self, lock: &LockName, lease_id: LeaseId) -> Result<(), Error> {
         let path = path(lock, "/release");
         let request = ReleaseRequest { lease_id };
-        let give_up_at = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
+        let patience_until = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
         let mut maybe_done = false;
         for attempt in 1.. {
             let sent = self.endpoint.post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
@@ -126,7 +126,7 @@ impl Locks {
             }
             maybe_done |= !unsent;
             let pause = timing::pause(attempt, crate::ids::random());
-            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= give_up_at {
+            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= patience_until {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;

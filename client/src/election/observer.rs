@@ -1,4 +1,4 @@
-//! Who leads, told as it changes.
+//! The observer of an election.
 
 use std::time::Duration;
 
@@ -10,59 +10,58 @@ use crate::clock::Moment;
 use crate::events::is_passing;
 use crate::{Error, EventStream, StreamItem, clock};
 
-/// Between two tries to ask who leads.
+/// Pause before a failed query of the leader is retried.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How often the server is asked although nothing was heard: it does not promise to tell of every
-/// expiry.
+/// Period of the queries without an event: the server does not promise an event for every expiry.
 const REFRESH_EVERY_MS: u64 = 60_000;
 
-/// What an observer sees.
+/// State of an election, as an observer sees it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Observed {
-    /// This one leads.
+    /// The office has this leader.
     Leader(Leader),
-    /// Nobody leads.
+    /// The office is vacant.
     Vacant,
-    /// The lock server cannot be asked: whoever led may have been followed by another.
+    /// The lock server is unreachable: the leader may have changed.
     Unknown(Error),
 }
 
-/// Watches an election. Stands for nothing and costs the candidates nothing.
+/// Observer of an election; see [`Election::observe`]. It is no candidate and does not delay them.
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
     lock: LockName,
     stream: EventStream,
     office: Office,
-    /// Whether the server is to be asked, because what was heard is not all.
+    /// `true` if the leader must be queried, because the events are not complete.
     is_refresh_due: bool,
-    /// When it is asked in any case.
+    /// Moment of the next query in any case.
     refresh_at: Moment,
-    /// The grant of a leader of whom nothing was told yet.
+    /// The grant of a leader that was not returned to the caller yet.
     elected: Option<Box<Event>>,
 }
 
 impl Observer {
     pub(super) async fn new(election: Election) -> Result<Self, Error> {
         let lock = election.request.lock_name()?.clone();
-        // Before the first look, so that nothing happens in between.
+        // Before the first query, so that no change is missed in between.
         let stream = election.request.client().events_of(&lock).open().await?;
         let office = Office::default();
         let refresh_at = clock::now();
         Ok(Self { election, lock, stream, office, is_refresh_due: true, refresh_at, elected: None })
     }
 
-    /// Who leads: at first now, then whenever it changes. A server that cannot be reached is told
-    /// once, and who leads is told again when it can.
+    /// Returns the current state first, then each change. An unreachable server is reported once, as
+    /// [`Observed::Unknown`], and the state again once the server is reachable.
     ///
-    /// Terms that were short are told too, where the server remembers them; who leads is true when it
-    /// was told by the server, and may not be now.
+    /// Short terms are included if the server remembers them. A leader was in office when the server
+    /// sent it, and may not be now.
     ///
-    /// Cancel-safe: nothing is lost when the future is dropped.
+    /// Cancel-safe: no change is lost if the future is dropped.
     ///
     /// # Errors
-    /// As [`Events::open`](crate::Events::open), but for a server that cannot be reached.
+    /// As [`Events::open`](crate::Events::open), except for an unreachable server.
     pub async fn next(&mut self) -> Result<Observed, Error> {
         loop {
             if self.elected.is_some() {
@@ -96,7 +95,7 @@ impl Observer {
         }
     }
 
-    /// Asks the server; what is news.
+    /// Queries the leader; returns it if that is a change.
     async fn refresh(&mut self) -> Result<Option<Observed>, Error> {
         match self.election.leader().await {
             Ok(leader) => {
@@ -121,7 +120,7 @@ impl Observer {
         Observed::Unknown(error)
     }
 
-    /// The leader that was elected, with what only the lock says of it, where it is still in office.
+    /// Returns the elected leader, with the metadata of its lock if it is still in office.
     async fn introduced(&mut self) -> Result<Leader, Error> {
         let shown = match self.election.leader().await {
             Ok(shown) => shown,
@@ -132,7 +131,7 @@ impl Observer {
         let is_same = |leader: &Leader| elected.as_ref().is_none_or(|h| h.token == leader.token);
         match (shown.filter(is_same), elected) {
             (Some(leader), _) | (None, Some(leader)) => Ok(leader),
-            // `hear` takes no grant without these.
+            // `Office::apply` accepts no grant without these.
             (None, None) => unreachable!("a grant names its owner, its lease and its token"),
         }
     }
@@ -150,7 +149,7 @@ impl Leader {
     }
 }
 
-/// What an event says of the office.
+/// Change of the office by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OfficeChange {
     Nothing,
@@ -159,25 +158,25 @@ enum OfficeChange {
     Incomplete,
 }
 
-/// Who is in office, as far as was told. Pure.
+/// The known state of the office. Pure.
 #[derive(Clone, Copy, Debug, Default)]
 struct Office {
     leader: Option<Token>,
-    /// The latest term that was heard of.
+    /// The latest known term.
     latest: Option<Token>,
     is_known: bool,
 }
 
 impl Office {
-    /// Who the server says leads; whether that is news.
+    /// Applies the reply to a query; `true` if it is a change.
     fn update(&mut self, leader: Option<Token>) -> bool {
         let is_news = !self.is_known || leader != self.leader;
         *self = Self { leader, latest: leader.max(self.latest), is_known: true };
         is_news
     }
 
-    /// The order of events may be another than that of tokens: the end of a term may be heard after
-    /// the next one's begin, and of a term that a look has told of already.
+    /// Applies an event. Events may arrive in another order than their tokens: the end of a term may
+    /// follow the start of the next one, and belong to a term that a query has returned already.
     fn apply(&mut self, lock: &LockName, event: &Event) -> OfficeChange {
         if event.kind == EventKind::Gap && event.lock.as_ref().is_none_or(|known| known == lock) {
             return OfficeChange::Incomplete;
@@ -219,23 +218,24 @@ mod tests {
     }
 
     #[test]
-    fn each_term_is_told_once_whatever_the_order() {
+    fn each_term_is_returned_once_in_any_order_of_events() {
         use EventKind::{Expired, Granted, Released, Superseded};
         let mut office = Office::default();
-        assert!(office.update(Token::new(4).ok()), "the first look is news");
+        assert!(office.update(Token::new(4).ok()), "the first query is a change");
         assert!(!office.update(Token::new(4).ok()));
         assert_eq!(apply(&mut office, Granted, 4), OfficeChange::Nothing, "it was seen");
         assert_eq!(apply(&mut office, Released, 3), OfficeChange::Nothing, "it ended before");
         assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Elected);
-        assert_eq!(apply(&mut office, Superseded, 4), OfficeChange::Nothing, "heard late");
+        assert_eq!(apply(&mut office, Superseded, 4), OfficeChange::Nothing, "it arrived late");
         assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Vacant);
         assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Nothing);
         assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Nothing, "that term is over");
     }
 
     #[test]
-    fn others_say_nothing_and_a_gap_asks_for_a_look() {
-        let (mut office, lock) = (Office::default(), LockName::new("a").unwrap());
+    fn other_locks_change_nothing_and_a_gap_causes_a_query() {
+        let mut office = Office::default();
+        let lock = LockName::new("a").unwrap();
         office.update(None);
         let granted = event(EventKind::Granted, "a/b", 9);
         assert_eq!(office.apply(&lock, &granted), OfficeChange::Nothing);
@@ -244,6 +244,6 @@ mod tests {
             assert_eq!(office.apply(&lock, &gap), OfficeChange::Incomplete);
         }
         office.is_known = false;
-        assert!(office.update(None), "what was not known is told again");
+        assert!(office.update(None), "an unknown state is returned again");
     }
 }
