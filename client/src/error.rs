@@ -1,4 +1,4 @@
-//! The error type of the SDK. Its kind tells the caller what to do.
+//! The error type of the SDK. Its kind says what the caller should do.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub enum ErrorKind {
     },
     /// The lease can no longer be trusted: stop the work that it protected.
     LeaseLost {
-        /// How the loss is known.
+        /// The reason of the loss.
         reason: LostReason,
     },
     /// The guard has seen a higher token, so a newer holder has reached the data: stop, and never
@@ -241,7 +241,7 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
     }
 }
 
-/// How the lease ended, by the server's reply. A reason of a newer server is unknown to this client
+/// End of the lease by the server's reply. A reason of a newer server is unknown to this client
 /// and counts as superseded: the lease has ended in any case.
 pub(crate) fn end_reason(problem: &Problem) -> EndReason {
     problem.extension("reason").unwrap_or(EndReason::Superseded)

@@ -122,7 +122,8 @@ impl SessionLease {
         };
         self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
         let (sender, receiver) = oneshot::channel();
-        let (client, bond) = (self.client.clone(), self.bond);
+        let client = self.client.clone();
+        let bond = self.bond;
         self.client.background().spawn_on(&Handle::current(), async move {
             let grant = &bond.grant;
             let released = client.locks().release(&grant.lock, grant.lease_id).await;
