@@ -7,10 +7,7 @@ use fence_protocol::{Invalid, LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
-use crate::{
-    BearerToken, Election, Error, Events, FencedStore, LockRequest, Locks, SessionBuilder,
-    Sessions, config, ids,
-};
+use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, config, ids};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -64,23 +61,6 @@ impl Client {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
         builder.build()
-    }
-
-    /// Returns a request for the lock `name`; nothing is sent yet. [`LockRequest::acquire`] reports a
-    /// name that is not valid.
-    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
-        LockRequest::new(self.clone(), LockName::new(name.as_ref()))
-    }
-
-    /// Returns the election `name`: its leader is the holder of the lock of that name.
-    pub fn election(&self, name: impl AsRef<str>) -> Election {
-        Election::new(self.lock(name))
-    }
-
-    /// Returns a builder of a session, whose single heartbeat keeps any number of leases alive;
-    /// nothing is sent yet.
-    pub fn session(&self) -> SessionBuilder {
-        SessionBuilder::new(self.clone())
     }
 
     /// Events of the locks whose names begin with `prefix`; an empty prefix includes session events.
@@ -188,9 +168,9 @@ impl ClientBuilder {
         self
     }
 
-    /// The incarnation of the owner, for [takeovers](LockRequest::takeover): a text of 1 to 256 bytes
-    /// that every restart changes, such as a boot id, the UID of a pod or the id of a container. By
-    /// default a random id, generated once a process and shared by all its clients.
+    /// The incarnation of the owner, for [takeovers](crate::LockRequest::takeover): a text of 1 to 256
+    /// bytes that every restart changes, such as a boot id, the UID of a pod or the id of a container.
+    /// By default a random id, generated once a process and shared by all its clients.
     ///
     /// If a restart does *not* change it, the new process counts as the old one and waits for its
     /// lease to end instead of taking it over.

@@ -11,7 +11,7 @@ use fence_protocol::{LeaseId, Owner, Token};
 
 pub use self::observer::{Observed, Observer};
 use self::patience::{CampaignStep, Patience};
-use crate::{Error, Lease, LockRequest, clock, ids};
+use crate::{Client, Error, Lease, LockRequest, clock, ids};
 
 /// Time of one round of a campaign. Shorter than the longest wait of the protocol (5 minutes), because
 /// a candidate whose server vanished without closing the connection notices only at its end.
@@ -25,6 +25,13 @@ const ROUND_MIN: Duration = Duration::from_secs(1);
 pub struct Election {
     request: LockRequest,
     patience: Option<Duration>,
+}
+
+impl Client {
+    /// Returns the election `name`: its leader is the holder of the lock of that name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.lock(name))
+    }
 }
 
 impl Election {

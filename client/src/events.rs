@@ -15,8 +15,6 @@
 //! # }
 //! ```
 
-mod parse;
-
 use std::time::Duration;
 
 use fence_protocol::wire::event::{Event, ExplainedLock};
@@ -24,8 +22,8 @@ use fence_protocol::{LeaseId, LockName};
 use percent_encoding::utf8_percent_encode;
 use reqwest::Response;
 
-use self::parse::Parser;
 use crate::clock::Moment;
+use crate::event_parser::Parser;
 use crate::locks::{CALL_TIMEOUT, ENCODED, path};
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::{Error, ErrorKind, Locks, clock, ids, timing};

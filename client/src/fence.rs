@@ -2,11 +2,11 @@
 
 use fence_protocol::{FencingToken, Invalid, Token};
 
-use crate::{Error, Lease, SessionLease};
+use crate::Error;
 
 /// Proof of a grant. Every fenced call takes one, so that a write without a token does not compile.
 ///
-/// Implemented by [`Lease`], [`SessionLease`] and [`HandedToken`], and by nothing else.
+/// Implemented by [`Lease`](crate::Lease), [`SessionLease`](crate::SessionLease) and [`HandedToken`], and by nothing else.
 pub trait Fence: sealed::Sealed + Sync {
     /// Returns the value of the `Fencing-Token` header.
     fn fencing_token(&self) -> &str;
@@ -21,39 +21,8 @@ pub trait Fence: sealed::Sealed + Sync {
     fn check(&self) -> Result<(), Error>;
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
-    impl Sealed for crate::Lease {}
-    impl Sealed for super::HandedToken {}
-    impl Sealed for crate::SessionLease {}
-}
-
-impl Fence for Lease {
-    fn fencing_token(&self) -> &str {
-        Lease::fencing_token(self)
-    }
-
-    fn token(&self) -> Token {
-        Lease::token(self)
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        Lease::check(self)
-    }
-}
-
-impl Fence for SessionLease {
-    fn fencing_token(&self) -> &str {
-        SessionLease::fencing_token(self)
-    }
-
-    fn token(&self) -> Token {
-        SessionLease::token(self)
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        SessionLease::check(self)
-    }
 }
 
 /// Token of a lease that another process holds and watches: a child of `fence run` gets it in
@@ -92,6 +61,8 @@ impl HandedToken {
         &self.token
     }
 }
+
+impl sealed::Sealed for HandedToken {}
 
 impl Fence for HandedToken {
     fn fencing_token(&self) -> &str {

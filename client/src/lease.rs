@@ -1,6 +1,5 @@
 //! A held lease: renewed in the background, watched by the local clock, released at the end.
 
-mod above_marks;
 mod renewal;
 
 use std::future::Future;
@@ -12,13 +11,14 @@ use fence_protocol::{LeaseId, LockName, Token};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
-use crate::acquire::Spec;
 use crate::clock::{self, Moment};
+use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
 use crate::limits::{Hold, WarnedEnds};
+use crate::lock_spec::Spec;
 use crate::timing::Window;
 use crate::trust::{self, Trust};
-use crate::{Client, Error, ErrorKind, FencedStore, LostReason, Warning, tasks};
+use crate::{Client, Error, ErrorKind, Fence, FencedStore, LostReason, Warning, tasks};
 
 /// Live lease on a lock.
 ///
@@ -28,8 +28,8 @@ use crate::{Client, Error, ErrorKind, FencedStore, LostReason, Warning, tasks};
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
-    client: Client,
-    spec: Spec,
+    pub(crate) client: Client,
+    pub(crate) spec: Spec,
     grant: LeaseReply,
     trust: Arc<Trust>,
     runtime: Handle,
@@ -37,7 +37,7 @@ pub struct Lease {
     renewal: Option<DropGuard>,
     released: bool,
     /// `true` if `reacquire_above` acquired it.
-    is_above_marks: bool,
+    pub(crate) is_above_marks: bool,
 }
 
 impl Lease {
@@ -183,7 +183,7 @@ impl Lease {
     }
 
     /// Releases the lock; succeeds only if the lease was live at the server until then.
-    async fn release_live(mut self) -> Result<(), Error> {
+    pub(crate) async fn release_live(mut self) -> Result<(), Error> {
         // If this future is dropped, `Drop` releases the lock in the background.
         self.renewal = None;
         let result = self.client.locks().release(self.lock(), self.lease_id()).await;
@@ -218,6 +218,22 @@ impl Lease {
         let lost = self.lost();
         let lost = async { Error::lease_lost(self.lock(), lost.await) };
         trust::guard(|| self.check(), lost, work).await
+    }
+}
+
+impl Sealed for Lease {}
+
+impl Fence for Lease {
+    fn fencing_token(&self) -> &str {
+        Lease::fencing_token(self)
+    }
+
+    fn token(&self) -> Token {
+        Lease::token(self)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Lease::check(self)
     }
 }
 

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use fence_protocol::wire::lock::{
-    AcquireAllRequest, AcquireRequest, EndReason, EndedReply, LeaseReply, LeasesReply, LockPage,
-    LockReply, ReleaseRequest, RenewRequest, RevokeRequest, RevokedReply,
+    AcquireRequest, EndReason, EndedReply, LeaseReply, LockPage, LockReply, ReleaseRequest,
+    RenewRequest, RevokeRequest, RevokedReply,
 };
+use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
 use fence_protocol::{LeaseId, LockName, Owner, Ttl};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -1,7 +1,5 @@
 //! Objects behind the guard. Every fenced operation takes a lease.
 
-mod change;
-
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,15 +13,13 @@ use percent_encoding::utf8_percent_encode;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
 
-use self::change::OpId;
 use crate::locks::{CALL_TIMEOUT, ENCODED};
+use crate::object_change::{OBJECT_BYTES_MAX, OpId};
 use crate::transport::{Effect, Endpoint, Failure, Reply};
-use crate::{Error, ErrorKind, Fence};
+use crate::{Error, ErrorKind, Fence, object_change};
 
 /// Time-out of one request about an object.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest object that is read into memory, in bytes.
-const OBJECT_BYTES_MAX: usize = 256 << 20;
 
 /// The objects behind the guard.
 ///
@@ -126,7 +122,7 @@ impl FencedStore {
         let path = object_path(key)?;
         let request = || self.fenced(Method::DELETE, lease, &path);
         let what = format!("delete {key}");
-        let reply = change::send(&self.endpoint, &what, &OpId::random(), request).await?;
+        let reply = object_change::send(&self.endpoint, &what, &OpId::random(), request).await?;
         Ok(applied(&reply))
     }
 
@@ -262,7 +258,7 @@ impl<F: Fence> PutRequest<'_, F> {
             Ok(request.headers(self.headers.clone()).body(self.body.clone()))
         };
         let what = format!("put {}", self.key);
-        let reply = change::send(&self.store.endpoint, &what, &self.op_id, request).await?;
+        let reply = object_change::send(&self.store.endpoint, &what, &self.op_id, request).await?;
         Ok(applied(&reply))
     }
 }

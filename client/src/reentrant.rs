@@ -67,6 +67,13 @@ impl Held {
     }
 }
 
+impl LockRequest {
+    /// Turns the request into a lock that its holder may enter several times; see [`Reentrant`].
+    pub fn reentrant(self) -> Reentrant {
+        Reentrant::new(self)
+    }
+}
+
 impl Reentrant {
     pub(crate) fn new(request: LockRequest) -> Self {
         Self { shared: Arc::new(Shared { request, held: Mutex::default() }) }

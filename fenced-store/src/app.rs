@@ -7,7 +7,7 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
-use service_kit::{Kit, access, http, operational_routes};
+use service_kit::{Kit, http, operational_routes};
 use tokio::net::TcpListener;
 
 use crate::counters::Counters;
@@ -118,7 +118,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     });
     let api = routes(shared).merge(operational_routes(kit));
     let guarded = Arc::clone(&guard);
-    let api = access::protect(api, settings.access.start(kit), move |asked| {
+    let api = access_control::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);

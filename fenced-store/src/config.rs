@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access_control::AccessFlags;
+use access_control::secret::authorization;
 use clap::Parser;
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::access::secret::authorization;
-use service_kit::flags::{
-    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
-};
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
@@ -34,25 +33,26 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Where the API is served. Without TLS and access control only loopback is taken.
+    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
+    /// loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
-    /// Where objects and marks are kept: memory:, embedded:DIR, redis://HOST:PORT,
+    /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
     /// Who the guard is to the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
-    /// The namespace that tokens must belong to; the same as the lock server's.
+    /// Namespace of the tokens, the lock server's.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub namespace: Namespace,
-    /// Which lock protects which resource, first match wins: 'orders/{id}/**=orders/{id}',
-    /// 'orders:{id}:**=orders/{id},unfenced-reads', or 'public/**=@open' for no lock, and @deny for
-    /// nobody. Repeatable.
+    /// PATTERN=LOCK: the lock that protects a resource; repeatable, the first match wins. As in
+    /// 'orders/{id}/**=orders/{id}', 'orders:{id}:**=orders/{id},unfenced-reads', 'public/**=@open'
+    /// for no lock, and @deny to refuse.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
-    /// What goes for keys that no rule matches: fenced (the key itself is the lock), open or deny.
+    /// Keys that no rule matches: fenced, open or deny. With fenced the key itself is the lock.
     #[arg(long, value_name = "WORD", value_enum, default_value_t)]
     pub default_rule: DefaultRule,
     /// Keys.
@@ -61,88 +61,85 @@ pub struct Config {
     /// Who may do what on --listen; the other ports know their clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
-    /// A lock server of this namespace, http://HOST:PORT, that is told what the fence refuses, so that
-    /// it is seen where people ask about a lock; may be repeated, and the first that answers is told.
-    /// No operation waits for it.
+    /// Lock server to which refusals are reported, http://HOST:PORT; repeatable. The first that
+    /// replies takes them. No operation waits for it.
     #[arg(long, value_name = "URL")]
     pub report_to: Vec<ReportUrl>,
-    /// The file with the bearer token that refusals are reported with, where the lock server has an
-    /// access file; it needs the right "report *" there.
+    /// Bearer token for reports to a lock server with an access file. It needs the right "report *"
+    /// there.
     #[arg(long, value_name = "FILE")]
     pub report_auth_file: Option<PathBuf>,
-    /// Whether what the fence refuses is refused (enforce), or counted, logged and done all the
-    /// same (observe), to see who would be refused before anybody is.
+    /// enforce, or observe: count, log and execute what enforce refuses.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
     pub mode: Mode,
-    /// Let reads of protected objects pass without a token. They see no fence and raise none.
+    /// Reads of protected objects need no token, and raise no mark.
     #[arg(long)]
     pub allow_unfenced_reads: bool,
 
-    /// Where the reverse proxy listens; together with --upstream, --max-request-lifetime and
-    /// --state, in place of --store.
+    /// Address of the reverse proxy, with --upstream, --max-request-lifetime and --state; excludes
+    /// --store.
     #[arg(long, value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
-    /// The datastore behind the reverse proxy: http://HOST:PORT.
+    /// Datastore of the proxy, http://HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub upstream: Option<UpstreamUrl>,
-    /// For how long the upstream may still act on a request after its connection broke. You have
-    /// to know it: the guarantee "bounded" is worth what this number is. No default.
+    /// Time for which the upstream may act on a request whose connection broke. You have to know
+    /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
-    /// The folder for the proxy's durable marks and intents.
+    /// Folder of the proxy's durable marks and intents.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// How long the proxy waits for the upstream's answer before the outcome is unknown.
+    /// Time for the upstream's reply, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
-    /// How long a request waits for lower ones to end before it is answered with 503.
+    /// Longest wait of a request for lower ones, then 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
 
-    /// Where Redis' own protocol is served: clients keep their driver and give the token as the
-    /// password. Only with --store redis://….
+    /// Address of the Redis port, before the Redis of --store. Clients keep their driver and give
+    /// the token as the password.
     #[arg(long, value_name = "ADDR")]
     pub redis_listen: Option<SocketAddr>,
-    /// How many threads serve the Redis port. One is enough for what one Redis can do.
+    /// Threads of the Redis port, 1 to 64. One is enough for what one Redis can do.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
-    /// The largest command that the Redis port takes, in bytes; at most 513 MiB, for an argument of the
-    /// 512 MiB that Redis takes.
+    /// Largest command at the Redis port, at most 513 MiB. That holds an argument of the 512 MiB
+    /// that Redis takes.
     #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES)]
     pub max_command_bytes: usize,
-    /// What the Redis port may hold for all its clients together, beyond 64 KiB for each, in bytes.
+    /// Buffers of all clients of the Redis port, beyond 64 KiB each and direction.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
     pub max_redis_buffer_bytes: usize,
-    /// How long a client of the Redis port that has presented a token may rest between two commands
-    /// before it is disconnected; 0 is no limit. One that waits for Redis, or subscribes, does not rest.
+    /// Idle time of a client of the Redis port with a token; 0 is no limit. A client that waits for
+    /// Redis, or subscribes, is not idle.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse)]
     pub redis_idle_timeout: Duration,
-    /// What happens to a connection of the Redis port after FENCED: it is closed, so that pools
-    /// connect again with the newest token, or it is kept for a newer token.
+    /// close or keep a connection of the Redis port after FENCED. Closed, pools connect again with
+    /// the newest token; kept, it takes a newer token.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub after_fenced: AfterFenced,
-    /// The file that holds the password of the Redis port, in one line, as Redis' requirepass: a client
-    /// is served nothing until it has presented the password or a fencing credential. Read again when
-    /// it changes; not with --unsigned, where any program can make a credential.
+    /// Password of the Redis port, in one line. As Redis' requirepass: a client is served nothing
+    /// until it has presented the password or a fencing credential. Read again when it changes; not
+    /// with --unsigned, where any program can make a credential.
     #[arg(long, value_name = "FILE")]
     pub redis_password_file: Option<PathBuf>,
-    /// What to do when Redis was emptied and has lost the marks: refuse everything until the first
-    /// token to be admitted is known, or accept and begin anew.
+    /// After Redis lost marks: refuse until the first token to be admitted is known, or accept.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
-    /// The first token to be admitted, where Redis has lost marks before the guard starts; as POST
-    /// /v1/floor states it to a guard that runs. A higher floor that is in force stays.
+    /// First token to be admitted, after Redis lost marks. As POST /v1/floor states it to a guard
+    /// that runs. A higher floor that is in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
     /// Where a test makes the guard stop or end; only in builds with debug assertions.
     #[arg(long, value_name = "POINT=stop|kill", hide = true)]
     pub fail_at: Option<FailAt>,
 
-    /// The largest object, and the largest request that the proxy forwards, in bytes.
+    /// Largest object, and largest forwarded request.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub max_object_bytes: usize,
-    /// What all request bodies that are being received may take together, and all objects that are
-    /// being sent, in bytes. A quarter of each is kept for those of at most 64 KiB.
+    /// Bytes of all bodies being received, and of all objects being sent. A quarter of each is kept
+    /// for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.
@@ -154,7 +151,7 @@ pub struct Config {
     /// Logs.
     #[command(flatten)]
     pub log: LogFlags,
-    /// A TOML file with any of these settings.
+    /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

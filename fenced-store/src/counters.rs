@@ -53,12 +53,12 @@ impl Counters {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "fence_operations",
-            "Operations by what the fence said",
+            "Operations by the verdict of the fence",
             self.operations.clone(),
         );
         registry.register(
             "fence_would_refuse",
-            "What observe mode let pass although the fence says no",
+            "Operations that observe mode let pass although the fence refuses them",
             self.would_refuse.clone(),
         );
         registry.register("fence_seal_seconds", "How long seals took", self.seal_seconds.clone());
@@ -69,7 +69,7 @@ impl Counters {
         );
         registry.register(
             "fence_quarantined_lanes",
-            "Lanes that wait for an operation in doubt",
+            "Lanes that wait for an operation whose outcome is not known",
             self.quarantined_lanes.clone(),
         );
         registry.register(

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use crate::app::{self, StartError};
 use crate::config::{Config, PREFIX};
 use crate::settings::{Backend, Settings};
-use service_kit::process::{self, EXIT_USAGE};
+use service_kit::config::USAGE_EXIT_CODE;
+use service_kit::process;
 use service_kit::{Kit, config, telemetry};
 
 /// Runs a guard until it is told to end; `args` begin with the program's name. The binary and the
@@ -23,7 +24,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     if let Err(error) = telemetry::init(format, &filter) {
         eprintln!("fenced-store: {error}");
-        return ExitCode::from(EXIT_USAGE);
+        return ExitCode::from(USAGE_EXIT_CODE);
     }
     process::warn_of_unknown_variables::<Config>(PREFIX);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -52,7 +53,7 @@ fn read_settings(
     let (format, filter) = (config.log.log_format.into(), config.log.log_filter.clone());
     let settings = config.settings().map_err(|error| {
         eprintln!("fenced-store: {error}\nSee fenced-store --help.");
-        ExitCode::from(EXIT_USAGE)
+        ExitCode::from(USAGE_EXIT_CODE)
     })?;
     Ok((format, filter, settings))
 }

@@ -80,12 +80,21 @@ impl Figures {
         let figures = Self::default();
         let Self { reported, unreported, failed, waiting, .. } = figures.clone();
         kit.metrics.registry(|registry| {
-            let text = "Refusals that a lock server has taken";
-            registry.register("fence_refusals_reported", text, reported);
-            let text = "Refusals that no lock server was told of";
-            registry.register("fence_refusals_unreported", text, unreported);
-            let text = "Reports of refusals that no lock server took";
-            registry.register("fence_refusal_reports_failed", text, failed);
+            registry.register(
+                "fence_refusals_reported",
+                "Refusals that a lock server has taken",
+                reported,
+            );
+            registry.register(
+                "fence_refusals_unreported",
+                "Refusals that were not reported to a lock server; a gap has their number",
+                unreported,
+            );
+            registry.register(
+                "fence_refusal_reports_failed",
+                "Reports that no lock server took; retried, unless it refused them",
+                failed,
+            );
             registry.register("fence_refusals_waiting", "Refusals to be reported", waiting);
         });
         figures

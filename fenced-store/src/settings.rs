@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use access_control::Gate;
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
-use service_kit::access::Gate;
 use service_kit::http::HostNames;
 use service_kit::listener::ListenOptions;
 

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod finish;
 mod inspect;
+mod metadata;
 mod openapi;
 mod release;
 mod renew;
@@ -29,8 +30,8 @@ use finish::FinishLayer;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
-use crate::guards::{Sealer, Seals, Unsealed};
 use crate::prefixes::Prefixes;
+use crate::seals::{Sealer, Seals, Unsealed};
 use crate::signer::Signer;
 use crate::store::{Grant, LockStore, StoreError};
 

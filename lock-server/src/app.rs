@@ -7,14 +7,14 @@ use std::sync::Arc;
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, Fold, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
-use service_kit::{Kit, access, http, operational_routes};
+use service_kit::{Kit, http, operational_routes};
 use tokio::net::TcpListener;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::events::Events;
-use crate::guards::{Sealer, Seals};
+use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
 use crate::store::{self, LockStore, OpenError};
 
@@ -104,7 +104,7 @@ pub async fn router(
         kit: kit.clone(),
     };
     let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
-    let routes = access::protect(routes, settings.access.start(kit), api::need);
+    let routes = access_control::protect(routes, settings.access.start(kit), api::need);
     let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
     Ok(http::finish(routes, kit, options, &settings.host_names))
 }

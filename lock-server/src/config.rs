@@ -9,25 +9,25 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use access_control::AccessFlags;
+use access_control::Gate;
+use access_control::secret::authorization;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
-use service_kit::access::Gate;
-use service_kit::access::secret::authorization;
-use service_kit::flags::{
-    AccessFlags, HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags,
-};
+use redis_link::LinkOptions;
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 use service_kit::http::HostNames;
 use service_kit::listener::{HttpThreads, ListenOptions};
 use service_kit::login::StoreLogin;
-use service_kit::redis_link::LinkOptions;
 
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
 pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
-use crate::guards::{GUARDS_MAX, GuardUrl, SealMode, Unsealed};
+use crate::guards::{GUARDS_MAX, GuardUrl};
 use crate::prefixes::{Prefixed, Prefixes};
+use crate::seals::{SealMode, Unsealed};
 use crate::store::redis::KeyPrefix;
 use crate::store::{Limits, StoreOptions, StoreUrl};
 
@@ -45,10 +45,11 @@ pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Address of the API. Without TLS and access control it must be a loopback address.
+    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
+    /// loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Store of the leases: memory:, embedded:DIR, redis://HOST:PORT,
+    /// Store of the leases. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,…,
     /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis) or etcd://HOST:PORT,….
     #[arg(long, value_name = "URL", global = true)]
@@ -56,33 +57,34 @@ pub struct Config {
     /// Login at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
-    /// Prefix of the keys in Redis, before {fence:NAMESPACE}, as in app1:, for a Redis whose users are
+    /// Text before {fence:NAMESPACE}: in every key in Redis. As in app1:, where its users are
     /// confined to keys of their own.
     #[arg(long, value_name = "TEXT", global = true)]
     pub key_prefix: Option<KeyPrefix>,
-    /// The namespace of the locks and of their token counter.
+    /// Namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
-    /// A guard of this namespace, http://HOST:PORT; may be repeated. The server reads the highest
-    /// mark of each guard at start and before a new lineage begins, and issues tokens above it.
+    /// A guard of this namespace, http://HOST:PORT; repeatable. Guards are asked for their highest
+    /// mark at start and before a new lineage begins, and tokens are issued above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<GuardUrl>,
-    /// File with the bearer token for guards that have an access file; the token needs the right
-    /// "read *" there.
+    /// Bearer token for guards with an access file. It needs the rights "read *" and, for seals,
+    /// "write *" there.
     #[arg(long, value_name = "FILE", global = true)]
     pub guard_auth_file: Option<PathBuf>,
-    /// Seal the guards when a lock is granted whose name begins with PREFIX (* for all): required
-    /// (before the grant is acknowledged), lazy (after it) or off. May be repeated; the longest prefix
-    /// wins. Only exclusive leases are sealed.
+    /// PREFIX=required, lazy or off: whether guards are sealed when a lock is granted; repeatable.
+    /// PREFIX begins the lock's name (* for all). With required the guards are sealed before the
+    /// client has its reply, with lazy afterwards. The longest prefix wins. Exclusive leases alone
+    /// are sealed.
     #[arg(long, value_name = "PREFIX=MODE")]
     pub seal: Vec<Prefixed<SealMode>>,
-    /// Outcome of a revocation when a guard cannot be sealed first: report (revoke, and say so in the
-    /// reply) or refuse.
+    /// A revocation that cannot seal every guard: report or refuse. With report it is done, and the
+    /// reply names the guard.
     #[arg(long, value_name = "WHAT", default_value = "report")]
     pub revoke_unsealed: Unsealed,
-    /// Lock-delay of the locks whose names begin with PREFIX (* for all): no grant for so long after a
-    /// lease expired or its session ended, at most 5m. For datastores without a guard. May be
-    /// repeated; the longest prefix wins.
+    /// PREFIX=DURATION, at most 5m: delay of the next grant after a lease that expired; repeatable.
+    /// PREFIX begins the lock's name (* for all); the longest wins. A session that ended counts
+    /// too. For datastores without a guard.
     #[arg(long, value_name = "PREFIX=DURATION")]
     pub lock_delay: Vec<Prefixed<LockDelay>>,
     /// Keys.
@@ -92,38 +94,38 @@ pub struct Config {
     #[command(flatten)]
     pub access: AccessFlags,
 
-    /// The shortest time to live that a lease may have.
+    /// Shortest time to live of a lease.
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse_positive)]
     pub ttl_min: Duration,
-    /// The longest time to live that a lease may have.
+    /// Longest time to live of a lease.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration::parse_positive)]
     pub ttl_max: Duration,
-    /// Retention of the ids of ended leases after their lock became idle.
+    /// Retention of the ids of ended leases, after their lock became idle.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse_positive)]
     pub ended_retention: Duration,
-    /// Largest number of waiters for one lock.
+    /// Waiters for one lock.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_waiters_per_lock: usize,
-    /// Largest number of shared leases of one lock at the same time, at most 1024.
+    /// Shared leases of one lock, at most 1024.
     #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = shared_per_lock)]
     pub max_shared_per_lock: usize,
-    /// Largest number of waiters in this process.
+    /// Waiters of this process.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_waiters: usize,
-    /// Largest number of locks held or remembered (memory and embedded).
+    /// Locks held or remembered (memory and embedded).
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_locks: usize,
-    /// Largest number of sessions live or remembered.
+    /// Sessions live or remembered.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_sessions: usize,
-    /// Largest number of leases and waiting requests of a session.
+    /// Leases and waiting requests of one session.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_session_leases: usize,
-    /// Time-out for a reply of Redis or of a member of etcd; after it the outcome is unknown.
+    /// Time for a reply of Redis or an etcd member, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
-    /// Time after which the other lock servers on the same Redis or etcd consider a silent one dead:
-    /// the longest delay that its death adds for the waiters behind its own.
+    /// Time for which a silent lock server counts as alive to the others. They share a Redis or
+    /// etcd; its death can delay the waiters behind its own by this.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
     /// Leases that may be lost or cut short.
@@ -133,15 +135,15 @@ pub struct Config {
     #[command(flatten)]
     pub replicas: ReplicaFlags,
 
-    /// Number of events to remember for watchers; 0 turns events off.
+    /// Events remembered; 0 turns them off.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub event_history: usize,
-    /// Largest number of readers of the event stream at the same time.
+    /// Readers of the stream of events.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
-    /// Number of threads that serve HTTP, at most 256. Default: one for every two cores (with
-    /// `--store memory:` for every core), at most 8. A connection stays on one thread.
+    /// Threads that serve HTTP, at most 256 [default: by cores]. The default is one for every two
+    /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
     pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
@@ -153,7 +155,7 @@ pub struct Config {
     /// Logs.
     #[command(flatten)]
     pub log: LogFlags,
-    /// A TOML file with any of these settings.
+    /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

@@ -14,6 +14,7 @@ mod follow;
 mod observe;
 mod outbox;
 mod ring;
+mod ring_index;
 mod shared;
 mod stream;
 
@@ -119,7 +120,7 @@ impl Figures {
             );
             registry.register(
                 "lock_events_lost",
-                "Events that were dropped; a gap event reports them",
+                "Events that were dropped; a gap marks them",
                 lost,
             );
             registry.register("lock_event_readers", "Readers of the event stream now", readers);

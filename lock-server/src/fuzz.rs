@@ -9,8 +9,9 @@ use redis::Value;
 
 use crate::config::LockDelay;
 use crate::events::{self, EventId};
-use crate::guards::{GuardUrl, SealMode, Unsealed};
+use crate::guards::GuardUrl;
 use crate::prefixes::{Prefixed, Prefixes};
+use crate::seals::{SealMode, Unsealed};
 use crate::store::StoreUrl;
 use crate::store::log::fuzz as log;
 use crate::store::quorum::replies;

@@ -5,33 +5,21 @@
 //! begins, and raises the counter above them (L5). A low mark proves nothing: tokens that never reached
 //! a guard are not in its marks, so the clock floor stays in force.
 //!
-//! Guards are also sealed: before a lease is revoked, and, with `--seal`, when a lock is granted.
-//!
-//! The choices are in docs/decisions/0018-guards-as-witnesses.md and 0034-revocation-and-sealing.md.
+//! The choices are in docs/decisions/0018-guards-as-witnesses.md.
 
-mod after_grant;
-mod http;
+pub(crate) mod http;
 mod mark;
-pub(crate) mod revoke;
-mod seal;
-mod sealer;
 mod url;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
-use service_kit::Kit;
 use service_kit::health::{Health, Status};
 
-pub use self::after_grant::SealMode;
-pub(crate) use self::after_grant::{NotSealed, Seals};
-pub use self::revoke::Unsealed;
-pub(crate) use self::sealer::Sealer;
 pub use self::url::GuardUrl;
-use crate::store::LockStore;
 use lease::tokens;
 
 /// Largest number of guards.
@@ -39,7 +27,7 @@ pub const GUARDS_MAX: usize = 16;
 /// Time-out for the reply of one guard.
 pub const GUARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of retries while a guard has not replied.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The readiness check.
 const CHECK: &str = "guards";
 
@@ -207,33 +195,14 @@ impl Guards {
         self.inner.highest.fetch_max(mark.get(), Ordering::Relaxed);
     }
 
-    /// Retries in the background while a guard has not replied, and raises the counter above every mark.
-    pub(crate) fn follow(&self, store: &Arc<dyn LockStore>, kit: &Kit) {
-        if self.is_empty() {
-            return;
-        }
-        let (guards, stop) = (self.clone(), kit.tasks.shutdown_token());
-        // The store must be able to shut down while this waits.
-        let store = Arc::downgrade(store);
-        kit.tasks.spawn(async move {
-            stop.run_until_cancelled(guards.retry(store)).await;
-        });
+    /// `true` if a guard did not reply last time.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.inner.is_incomplete.load(Ordering::Relaxed)
     }
 
-    async fn retry(&self, store: Weak<dyn LockStore>) {
-        loop {
-            tokio::time::sleep(RETRY_INTERVAL).await;
-            let Some(store) = store.upgrade() else { return };
-            if !self.inner.is_incomplete.load(Ordering::Relaxed) {
-                continue;
-            }
-            if let Some(mark) = self.ask().await.highest
-                && let Err(error) = store.lift(mark).await
-            {
-                tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
-                self.inner.is_incomplete.store(true, Ordering::Relaxed);
-            }
-        }
+    /// Has the marks read again, because the highest one could not be used yet.
+    pub(crate) fn set_incomplete(&self) {
+        self.inner.is_incomplete.store(true, Ordering::Relaxed);
     }
 }
 

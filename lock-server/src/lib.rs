@@ -22,5 +22,6 @@ pub mod fuzz;
 pub mod guards;
 pub mod prefixes;
 pub mod process;
+pub mod seals;
 mod signer;
 pub mod store;

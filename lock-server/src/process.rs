@@ -10,10 +10,11 @@ use crate::config::{Command, Config, PREFIX, Settings};
 use crate::guards::Guards;
 use crate::store::StoreUrl;
 use crate::store::quorum;
-use crate::store::records::etcd::{self, EtcdRecordsOptions};
+use crate::store::records::etcd;
 use crate::store::records::redis;
+use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::health::Health;
-use service_kit::process::{self, EXIT_USAGE};
+use service_kit::process;
 use service_kit::{Kit, config, telemetry};
 
 /// Time-out for tasks to end when the server cannot start.
@@ -84,7 +85,7 @@ async fn init(config: &Config) -> ExitCode {
         }
         StoreUrl::Etcd(target) => {
             let options = config.store_options((Vec::new(), None), login);
-            let made = etcd::init_fresh(target, &EtcdRecordsOptions::of(&options), &guards).await;
+            let made = etcd::init_fresh(target, &options.etcd(), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
         StoreUrl::Quorum(url) => {
@@ -118,7 +119,7 @@ fn init_guards(config: &Config) -> Result<Guards, String> {
 
 fn usage(error: &str) -> ExitCode {
     eprintln!("lock-server: {error}\nSee lock-server --help.");
-    ExitCode::from(EXIT_USAGE)
+    ExitCode::from(USAGE_EXIT_CODE)
 }
 
 fn failed(error: &str) -> ExitCode {

@@ -11,7 +11,7 @@ fn configuration_page_names_every_flag_with_its_variable() {
     let mut flags = 0;
     for long in Config::command().get_arguments().filter_map(clap::Arg::get_long) {
         let variable = format!("{PREFIX}_{}", long.replace('-', "_").to_ascii_uppercase());
-        let begin = format!("| `--{long}` | `{variable}` | `{long}` |");
+        let begin = format!("| `--{long}` | `{variable}` |");
         assert!(page.lines().any(|line| line.starts_with(&begin)), "no row begins with {begin}");
         flags += 1;
     }

@@ -11,6 +11,7 @@ mod tenants;
 
 use std::path::{Path, PathBuf};
 
+use access_control::secret::SecretHash;
 use fence_protocol::wire::session::SessionReply;
 use fence_protocol::{Code, SessionId};
 use fence_tests::api::{Api, Reply, encode};
@@ -18,7 +19,6 @@ use fence_tests::key_file::text;
 use fence_tests::servers::{Server, Setup};
 use http::Method;
 use serde_json::{Value, json};
-use service_kit::access::secret::SecretHash;
 use tempfile::TempDir;
 
 /// A folder with an access file and an audit log.

@@ -17,7 +17,7 @@ use fence_tests::store_options::patient;
 use fence_tests::wait::PATIENCE;
 use lock_server::guards::Guards;
 use lock_server::store::driver::Driver;
-use lock_server::store::records::etcd::{EtcdRecords, EtcdRecordsOptions};
+use lock_server::store::records::etcd::EtcdRecords;
 use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::store::records::{MemoryRecords, ServerId};
 use lock_server::store::redis::KeyPrefix;
@@ -305,7 +305,7 @@ async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
             Arc::new(RedisRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         StoreUrl::Etcd(target) => {
-            let options = EtcdRecordsOptions::of(options);
+            let options = options.etcd();
             Arc::new(EtcdRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         other => panic!("{other:?}"),

@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// README.md and everything below docs that ends in .md.
-fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![Path::new(ROOT).join("README.md")];
-    let mut folders = vec![Path::new(ROOT).join("docs")];
+/// The pages at the top, and everything below docs and .github that ends in .md.
+pub(super) fn pages() -> Vec<PathBuf> {
+    let mut pages =
+        ["README.md", "CONTRIBUTING.md"].map(|page| Path::new(ROOT).join(page)).to_vec();
+    let mut folders = ["docs", ".github"].map(|folder| Path::new(ROOT).join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -46,9 +47,13 @@ fn links(page: &str) -> Vec<String> {
     targets.map(|(target, _)| target).filter(is_relative).map(ToOwned::to_owned).collect()
 }
 
-/// The anchor that a heading has: lower case, blanks as hyphens, no punctuation.
+/// The anchors of a page's headings: lower case, blanks as hyphens, no punctuation.
 fn anchors(page: &str) -> Vec<String> {
-    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let mut is_fenced = false;
+    let headings = page.lines().filter(|line| {
+        is_fenced ^= line.trim_start().starts_with("```");
+        !is_fenced && line.starts_with('#')
+    });
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     headings
         .map(|line| line.trim_start_matches('#').trim().to_lowercase())
@@ -84,6 +89,20 @@ fn links_lead_somewhere() {
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
     assert!(seen > 20, "only {seen} links were found");
+}
+
+/// A link to the second of two headings would lead to the first.
+#[test]
+fn a_page_has_no_heading_twice() {
+    let mut found = Vec::new();
+    for page in pages() {
+        let mut seen = std::collections::HashSet::new();
+        let anchors = anchors(&std::fs::read_to_string(&page).unwrap());
+        let twice = anchors.into_iter().filter(|anchor| !seen.insert(anchor.clone()));
+        found.extend(twice.map(|anchor| format!("{}: #{anchor}", page.display())));
+    }
+    let found = found.join("\n");
+    assert!(found.is_empty(), "headings that stand twice; say in each what it is about:\n{found}");
 }
 
 /// Words that leave open which party is meant, and what to write instead.

@@ -24,6 +24,7 @@ mod password;
 mod restart;
 mod script_keys;
 mod sentinel;
+mod sessions;
 mod silence;
 mod spares;
 mod state;

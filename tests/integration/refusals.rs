@@ -1,6 +1,7 @@
 //! What guards refuse is told where people ask about a lock: by real guards to real lock servers, and
 //! never at the expense of an answer.
 
+use access_control::secret::SecretHash;
 use fence_protocol::Code;
 use fence_protocol::wire::event::{EventKind, ExplainedLock};
 use fence_protocol::wire::fence::FenceReply;
@@ -15,7 +16,6 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::json;
-use service_kit::access::secret::SecretHash;
 use tempfile::TempDir;
 
 use crate::redis_port::bare_setup;

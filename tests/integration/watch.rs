@@ -111,7 +111,7 @@ async fn explain_tells_the_state_of_a_lock() {
         output.stdout
     };
     let text = explained(&[]).await;
-    assert!(text.starts_with("a is free.\nNobody waits.\n"), "{text}");
+    assert!(text.starts_with("a is free.\nIt has no waiters.\n"), "{text}");
     let ask = json!({"owner": "one", "ttl_ms": 60_000, "metadata": {"job": 7}});
     let one = locks.acquire("a", ask).await.lease();
     locks.renew("a", one.lease_id).await.expect(200);
@@ -171,7 +171,7 @@ async fn watch_goes_on_after_a_restart() {
     drop(server);
     let server = setup.start().await;
     until_true("both go on", || async {
-        json.stderr().contains("the stream goes on") && table.stderr().contains("goes on")
+        json.stderr().contains("the stream resumes") && table.stderr().contains("resumes")
     })
     .await;
     line(&table, &["gap"]).await;
@@ -234,7 +234,7 @@ async fn observers_follow_an_election() {
     let args = ["elect", "--name", "office", "--observe", "--follow"];
     let (table, json) =
         (fence(&server, &args), fence(&server, &[&args[..], &["-o", "json"]].concat()));
-    line(&table, &["nobody leads office"]).await;
+    line(&table, &["office has no leader"]).await;
     line(&json, &["{\"leader\":null}"]).await;
     let locks = server.locks();
     let lead = |owner: &str| json!({"owner": owner, "ttl_ms": 60_000, "metadata": {"port": 80}});
@@ -257,14 +257,14 @@ async fn observers_follow_an_election() {
     server.locks().revoke("office", "by the test").await.expect(200);
     until_true("the end", || async {
         json.stdout().ends_with("{\"leader\":null}\n")
-            && table.stdout().ends_with("nobody leads office\n")
+            && table.stdout().ends_with("office has no leader\n")
     })
     .await;
     let told = interrupted(table).await;
     let told: Vec<&str> = told.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    let nobody = "nobody leads office";
+    let no_leader = "office has no leader";
     let b = "b leads office";
-    assert_eq!(told, [nobody, "a leads office", nobody, b, b, nobody]);
+    assert_eq!(told, [no_leader, "a leads office", no_leader, b, b, no_leader]);
     interrupted(json).await;
 }
 

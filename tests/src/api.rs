@@ -118,7 +118,8 @@ impl Api {
         assert!(!bases.is_empty(), "no server");
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
-            .timeout(Duration::from_secs(30))
+            // A waiter stays through an outage of etcd, which lasts 25 s on a quiet machine.
+            .timeout(Duration::from_secs(90))
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");

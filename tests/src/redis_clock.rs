@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::ports;
 use crate::process::{Process, command};
+use crate::redis_server::connect_patiently;
 use crate::servers::Setup;
 use crate::wait::until;
 
@@ -160,7 +161,9 @@ impl SteppedRedis {
     /// # Panics
     /// Where it fails.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_run(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        let mut connection = connect_patiently(&self.url()).await.expect("redis replies");
+        let outcome = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await;
+        outcome.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {

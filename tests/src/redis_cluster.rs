@@ -1,11 +1,9 @@
 //! A real Redis Cluster for one test.
 
-mod node;
-
 use redis::{FromRedisValue, Value};
-use service_kit::redis_link::{SLOTS, slot_of};
+use redis_link::{SLOTS, slot_of};
 
-use self::node::{Kind, Node};
+use crate::cluster_node::{Kind, Node};
 use crate::redis_server::Redis;
 use crate::resp_client::{Resp, RespClient};
 use crate::wait::until_true;

@@ -1,7 +1,5 @@
 //! A Redis with a replica and a sentinel that watches both, for one test.
 
-pub mod whole;
-
 use tempfile::TempDir;
 
 use crate::ports;
@@ -16,7 +14,7 @@ pub const MASTER: &str = "orders-redis";
 const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
 
 /// What a master shows of a replica that has its copy, and has not said so yet.
-const NOT_HEARD_OF: &str = ",offset=0,";
+pub(crate) const NOT_HEARD_OF: &str = ",offset=0,";
 
 /// Two Redis and one sentinel; gone when dropped.
 #[derive(Debug)]

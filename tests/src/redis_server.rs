@@ -1,14 +1,14 @@
 //! A real Redis for one test.
 
-use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue};
 use service_kit::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;
 
 use crate::ports;
 use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 /// A redis-server of its own: own port, own folder, gone when dropped.
 #[derive(Debug)]
@@ -109,10 +109,14 @@ impl Redis {
     /// A connection for the test's own commands.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// Where it does not reply.
     pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
-        let client = redis::Client::open(self.url())?;
-        client.get_multiplexed_async_connection().await
+        connect_patiently(&self.url()).await
+    }
+
+    /// A connection that reports a Redis that does not reply, for probes that are retried.
+    async fn connect_briefly(&self) -> redis::RedisResult<MultiplexedConnection> {
+        redis::Client::open(self.url())?.get_multiplexed_async_connection().await
     }
 
     /// Runs one command: `["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]`.
@@ -133,18 +137,31 @@ impl Redis {
     pub async fn try_run<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command.query_async(&mut self.connect().await?).await
+        command.query_async(&mut self.connect_briefly().await?).await
     }
 
     /// Waits until it answers and has loaded its data.
     async fn ready(&mut self) {
         until("redis to answer", || async {
-            let mut connection = self.connect().await.ok()?;
+            let mut connection = self.connect_briefly().await.ok()?;
             redis::cmd("PING").query_async::<String>(&mut connection).await.ok()
         })
         .await;
         assert!(self.process.is_running(), "another redis has port {}", self.port);
     }
+}
+
+/// Opens a connection that waits for a Redis that is busy with a load: the driver's own time-out
+/// is 500 ms.
+///
+/// # Errors
+/// Where it does not reply.
+pub(crate) async fn connect_patiently(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let client = redis::Client::open(url)?;
+    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 fn spawn(

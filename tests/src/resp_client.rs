@@ -10,9 +10,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::wait::soon;
 
-mod value;
-
-pub use value::{Resp, request};
+use crate::resp_value;
+pub use crate::resp_value::{Resp, request};
 
 /// One connection.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ impl RespReader {
     /// `UnexpectedEof` where the connection was closed, `InvalidData` where the bytes are no reply.
     pub async fn next(&mut self) -> io::Result<Resp> {
         loop {
-            if let Some((reply, len)) = value::parse(&self.buffer)? {
+            if let Some((reply, len)) = resp_value::parse(&self.buffer)? {
                 self.buffer.advance(len);
                 return Ok(reply);
             }

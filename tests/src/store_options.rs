@@ -1,7 +1,7 @@
 //! Options of a store in tests: limits that a busy machine keeps.
 
 use lock_server::store::StoreOptions;
-use service_kit::redis_link::LinkOptions;
+use redis_link::LinkOptions;
 
 use crate::wait::PATIENCE;
 

@@ -5,20 +5,20 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use access_control::AccessList;
+use access_control::secret::{self, SecretHash};
 use clap::Subcommand;
 use serde::Serialize;
-use service_kit::access::AccessList;
-use service_kit::access::secret::{self, SecretHash};
 
-use crate::exit::{Failure, code};
-use crate::output::{Output, emit, say};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Output, emit, say};
 
-/// The longest bearer token that is read, in bytes; a server looks at no longer one.
+/// Longest bearer token that is read, in bytes; servers refuse longer ones.
 const SECRET_BYTES_MAX: usize = 256;
 
 /// Makes bearer tokens, and entries of the servers' access file
 ///
-/// A bearer token tells the servers who asks: every command takes it with --auth-file. It has
+/// A bearer token identifies the caller: every command takes it with --auth-file. It has
 /// nothing to do with fencing tokens.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -32,9 +32,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Makes a bearer token and prints its entry for the access file
+    /// Creates a bearer token and prints its entry for the access file
     New(New),
-    /// Reads a bearer token from standard input and prints what the access file says of it
+    /// Reads a bearer token on stdin and prints its hash
     Hash(Hash),
 }
 
@@ -46,13 +46,13 @@ Examples:
 
 The token is shown once, on standard error, or written to --secret-file; it is kept nowhere else.")]
 struct New {
-    /// Who it is for: 1 to 64 of A-Z a-z 0-9 . _ -
+    /// Name of the principal: 1 to 64 of A-Z a-z 0-9 . _ -
     name: String,
-    /// A right: verbs (read, acquire, write; use for these three; report; revoke, block, floor) and a
-    /// name, a prefix or *; may be repeated [default: 'use NAME/*']
+    /// A right: verbs (read, acquire, write; use for these three; report; revoke, block, floor) and
+    /// a name, a prefix or *; repeatable [default: 'use NAME/*']
     #[arg(long, value_name = "RIGHT")]
     allow: Vec<String>,
-    /// Write the token to this new file, for its owner alone
+    /// Write the token to this new file
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ struct Made {
     entry: String,
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) fn auth(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::New(new) => make(new),
@@ -97,7 +97,7 @@ fn make(new: New) -> Result<u8, Failure> {
         Some(path) => write_secret(path, &secret)?,
         None => made.secret = Some(secret),
     }
-    let is_json = matches!(new.output.format, crate::output::Format::Json);
+    let is_json = matches!(new.output.format, fence_terminal::output::Format::Json);
     if let Some(secret) = made.secret.as_ref().filter(|_| !is_json) {
         say(&format!("the bearer token of {}, shown once: {secret}", made.name));
     }

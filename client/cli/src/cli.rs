@@ -1,10 +1,12 @@
-//! What can be typed.
+//! The command line.
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve, session};
+use fence_demos::{bench, demo, internal};
+
+use crate::{auth, doctor, elect, lock, object, run, serve, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -13,11 +15,11 @@ use crate::{auth, bench, demo, doctor, elect, lock, object, run, serve, session}
 #[derive(Debug, Parser)]
 #[command(name = "fence", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// What to log on stderr: a level, or target=level pairs
+    /// Log on stderr: a level, or target=level pairs
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
     pub(crate) log: String,
 
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -28,13 +30,13 @@ Examples:
   fence serve                                      both services on this machine, to try things out
   fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
   fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
-  fence lock show jobs/nightly                     who holds it, who waits, how the last ones ended
-  fence lock explain jobs/nightly                  the same in sentences, and what guards refused
-  fence lock watch jobs/                           what happens to them, as it happens
-  fence session block 4c0e… --reason 'runs away'   it can renew no more, and ends at its time
+  fence lock show jobs/nightly                     its holder, its waiters, its last leases
+  fence lock explain jobs/nightly                  the same in sentences, and refusals by guards
+  fence lock watch jobs/                           events of these locks as they happen
+  fence session block 4c0e… --reason 'runs away'   it cannot renew, and ends at its expiry
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
-  fence auth new ci --secret-file ci.secret        a bearer token, for servers that ask who it is
-  fence doctor                                     judges an installation
+  fence auth new ci --secret-file ci.secret        a bearer token, for servers with access control
+  fence doctor                                     checks an installation
 
 Exit codes:
    0 done                        74 whether it was done is not known
@@ -58,7 +60,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Started by `demo` and `bench`
     #[command(hide = true)]
-    Internal(demo::internal::Args),
+    Internal(internal::Args),
     /// Started by `run`
     #[command(hide = true)]
     JobHelper(run::helper::Args),

@@ -1,4 +1,4 @@
-//! Where the servers are.
+//! Addresses of the servers, and the credentials for them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,15 +20,15 @@ pub(crate) struct Connect {
     #[arg(long, default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
     pub(crate) store: String,
 
-    /// Who asks, for people who look at the lock (default: user@host:pid)
+    /// Name of the caller, for people who look at the lock [default: user@host:pid]
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
 
-    /// The file with the bearer token, where the servers ask who it is (see fence auth)
+    /// The file with the bearer token, for servers with an access file
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -1,9 +1,8 @@
-//! `fence doctor`: judges an installation.
+//! `fence doctor`: checks an installation.
 
 mod check;
 mod direct;
 mod http;
-mod http_date;
 mod redis;
 mod server;
 mod stores;
@@ -11,18 +10,18 @@ mod stores;
 use std::path::PathBuf;
 
 use fence_client::{BearerToken, Client};
-use service_kit::redis_link::RedisTarget;
+use redis_link::RedisTarget;
 
-use crate::exit::{Failure, code};
-use crate::output::Output;
 use check::{Check, Verdict};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Checks that the servers work and are safe to rely on
 ///
 /// Judges what is named, by a flag, a variable or the file; where nothing is, both servers at their
 /// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
-/// compares its version and clock, and asks a guard what it guarantees for its stores. With --redis
-/// it judges a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
+/// compares its version and clock, and reads what a guard guarantees for its stores. With --redis
+/// it checks a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
 /// what its user may do, for lock-server and for the guard. With --direct it tries to write past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,26 +33,23 @@ Examples:
 
 Exit codes: 0 nothing fails, 1 there are warnings and --strict was given, 69 something fails")]
 pub(crate) struct Args {
-    /// Judge this Redis: redis://host:port, or redis://user:password@host:port with the credentials
-    /// that the servers use
+    /// Check this Redis: persistence, version, clock, and the rights of its user
     #[arg(long, value_name = "URL")]
     redis: Option<RedisTarget>,
 
     #[command(flatten)]
     redis_login: redis::Login,
 
-    /// Try to write to this Redis past the guard, with the credentials that the application has: that
-    /// it is refused is what is wanted. A key that expires is set and removed; nothing that exists is
-    /// changed
+    /// Check that these credentials cannot write to Redis past the guard. A key that expires is set
+    /// and removed; nothing that exists is changed
     #[arg(long, value_name = "URL")]
     direct: Option<RedisTarget>,
 
-    /// The key to try, where the application's user is confined to some; one that exists is not
-    /// changed [default: one that nobody has]
+    /// The key to try; one that exists is not changed [default: a new one]
     #[arg(long, value_name = "KEY", requires = "direct")]
     direct_key: Option<String>,
 
-    /// End with 1 when there are warnings
+    /// Exit code 1 if there are warnings
     #[arg(long)]
     strict: bool,
 
@@ -64,15 +60,15 @@ pub(crate) struct Args {
     servers: Servers,
 }
 
-/// Where the servers are, as with every command; which of them were named matters here.
+/// Addresses of the servers, as with every command; it matters here which of them were given.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Servers")]
 struct Servers {
-    /// Judge this lock server
+    /// Check this lock server
     #[arg(long, value_name = "URL")]
     server: Option<String>,
 
-    /// Judge this guard
+    /// Check this guard
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -80,11 +76,11 @@ struct Servers {
     #[arg(long, value_name = "NAME", hide = true)]
     owner: Option<String>,
 
-    /// The file with the bearer token, where the servers ask who it is (see fence auth)
+    /// The file with the bearer token, for servers with an access file
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -115,17 +111,17 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
         server.is_some() || store.is_some() || args.redis.is_some() || args.direct.is_some();
     let mut checks = Vec::new();
     if server.is_some() || !is_anything_named {
-        checks.extend(server::judge("lock-server", client.lock_server(), &http).await);
+        checks.extend(server::check("lock-server", client.lock_server(), &http).await);
     }
     if store.is_some() || !is_anything_named {
-        checks.extend(server::judge("fenced-store", client.fenced_store(), &http).await);
-        checks.extend(stores::judge("fenced-store", client.fenced_store(), &http).await);
+        checks.extend(server::check("fenced-store", client.fenced_store(), &http).await);
+        checks.extend(stores::check("fenced-store", client.fenced_store(), &http).await);
     }
     if let Some(target) = args.redis {
-        checks.extend(redis::judge(target, &args.redis_login).await);
+        checks.extend(redis::check(target, &args.redis_login).await);
     }
     if let Some(target) = args.direct {
-        checks.extend(direct::judge(&target, args.direct_key.as_deref()).await);
+        checks.extend(direct::check(&target, args.direct_key.as_deref()).await);
     }
     args.output.print(&checks, |checks| check::table(checks))?;
     Ok(exit_code(&checks, args.strict))
@@ -147,7 +143,7 @@ mod tests {
     fn the_worst_verdict_decides() {
         let ok = || Check::ok("a", "b");
         let warning = || Check::warning("a", "b");
-        assert_eq!(exit_code(&[ok(), Check::note("a", "b")], true), code::OK);
+        assert_eq!(exit_code(&[ok(), Check::information("a", "b")], true), code::OK);
         assert_eq!(exit_code(&[ok(), warning()], false), code::OK);
         assert_eq!(exit_code(&[warning(), ok()], true), code::NOTHING);
         let failing = [Check::failing("a", "b"), warning(), ok()];

@@ -9,13 +9,13 @@ use std::time::Duration;
 use fence_client::{Client, Election, Leader, Lease};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Output, say};
-use crate::readable::readable;
-use crate::run::holding::{self, GIVE_BACK, Options, Outcome};
+use crate::run::holding::{self, HoldingOutcome, Options, RELEASE_WAIT};
 use crate::run::signals::{self, Signals};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Output, say};
+use fence_terminal::readable::readable;
 
-/// How long a leader that was deposed lets others go first.
+/// Time that a deposed leader waits before it campaigns again.
 const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs a command while this candidate is the leader of an election.
@@ -28,19 +28,19 @@ const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The election, which is the lock of that name
+    /// The election, which is a lock
     #[arg(long, short = 'n', value_name = "NAME")]
     name: String,
 
-    /// What observers find beside the leader's name, as JSON; its address, for one
+    /// JSON that observers find with the leader's name, such as its address
     #[arg(long, value_name = "JSON", value_parser = json)]
     metadata: Option<serde_json::Value>,
 
-    /// Stand for no election: print who leads, and end with 1 where nobody does
+    /// Print the leader, without being a candidate; exit code 1 if there is none
     #[arg(long, conflicts_with = "command")]
     observe: bool,
 
-    /// With --observe: go on, and print every change of leader until Ctrl-C
+    /// With --observe: print every change of leader until Ctrl-C
     #[arg(long, requires = "observe")]
     follow: bool,
 
@@ -67,15 +67,15 @@ Examples:
   fence elect --name web/leader --observe --follow
 
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
-  76 the office was lost after the command had been told to end,
-  1 nobody leads (--observe), 126 and 127 the command cannot be executed or is not there,
+  76 the office was lost after the command had been signalled to end,
+  1 there is no leader (--observe), 126 and 127 the command cannot be executed or is not there,
   64 wrong usage, 69 no server (--observe)";
 
 fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
 }
 
-/// Stands, leads, stands again; or looks.
+/// Campaigns and leads in turn, or observes.
 pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let election = election(&args, &client);
@@ -89,11 +89,11 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     loop {
         let lease = stand(&args, &client, &election, &mut signals).await?;
         match holding::hold(&args.options, &args.command, &client, lease, &mut signals).await? {
-            Outcome::Ended(code) => return Ok(code),
-            Outcome::Lost { message, was_told_to_end: true } => {
+            HoldingOutcome::Ended(code) => return Ok(code),
+            HoldingOutcome::Lost { message, was_signalled: true } => {
                 return Err(Failure::new(code::LOST, message));
             }
-            Outcome::Lost { message, .. } | Outcome::NotStarted(message) => {
+            HoldingOutcome::Lost { message, .. } | HoldingOutcome::NotStarted(message) => {
                 say(&format!("fence: {message}; standing again"));
             }
         }
@@ -117,7 +117,7 @@ async fn stand(
         },
     };
     // The candidate has left, and with it goes a grant that may be on its way.
-    client.drained(GIVE_BACK).await;
+    client.drained(RELEASE_WAIT).await;
     Err(ended)
 }
 
@@ -155,7 +155,7 @@ fn election(args: &Args, client: &Client) -> Election {
 
 async fn observe(args: &Args, election: &Election) -> Result<u8, Failure> {
     let Some(leader) = election.leader().await? else {
-        return Err(Failure::new(code::NOTHING, format!("nobody leads {}", args.name)));
+        return Err(Failure::new(code::NOTHING, format!("{} has no leader", args.name)));
     };
     args.output.print(&leader, table)?;
     Ok(code::OK)

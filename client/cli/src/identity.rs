@@ -1,4 +1,4 @@
-//! Which owner asks, in which of its lives, and whom it may take a lock from.
+//! Owner of a request, its incarnation, and the owners that it may take a lock over from.
 
 use fence_client::{Client, Error, LockRequest, config};
 use fence_protocol::LeaseId;
@@ -9,7 +9,7 @@ use crate::connect::Connect;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Takeover")]
 pub(crate) struct Identity {
-    /// Take the lock from an earlier incarnation of the same owner, at once and before those who wait
+    /// Take the lock from an earlier incarnation of the owner, before its waiters
     ///
     /// For a command that is started again and finds its lock held by its own dead self. The owner
     /// is then user@host without --owner, so that it stays the same over a restart; name one where
@@ -18,15 +18,15 @@ pub(crate) struct Identity {
     #[arg(long)]
     pub(crate) takeover: bool,
 
-    /// Which life of the owner this is: a text that every start changes, as the id of a container or
-    /// $INVOCATION_ID of systemd [default: a random id for each start]
+    /// A text that every start of the owner changes, such as a container id or systemd's
+    /// $INVOCATION_ID [default: a random id]
     ///
     /// An incarnation that was taken over is refused for as long as the lock remembers it: so two
     /// that run under one owner by mistake do not take the lock from each other in turns.
     #[arg(long, value_name = "TEXT")]
     incarnation: Option<String>,
 
-    /// Take the lock from this lease of the same owner, at once: its holder was seen to die
+    /// Take the lock from this lease of the owner, whose holder died
     ///
     /// For a supervisor. Where the lease has ended already, the lock is acquired like any other.
     /// The owner is user@host without --owner, as with --takeover.
@@ -40,7 +40,7 @@ impl Identity {
         self.of_session(connect, false)
     }
 
-    /// The same where the lease may be of a session: then the owner is the session's.
+    /// Owner of a lease that may belong to a session: then the owner is the session's.
     pub(crate) fn of_session(&self, connect: &Connect, is_bound: bool) -> Result<Client, Error> {
         let mut builder = connect.builder()?;
         let takes_over = self.takeover || self.takeover_of.is_some();
@@ -54,7 +54,7 @@ impl Identity {
     }
 
     /// The request with what it may take over.
-    pub(crate) fn of(&self, request: LockRequest) -> LockRequest {
+    pub(crate) fn apply(&self, request: LockRequest) -> LockRequest {
         match self.takeover_of {
             Some(lease_id) => request.takeover_of(lease_id),
             None if self.takeover => request.takeover(),

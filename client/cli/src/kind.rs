@@ -1,4 +1,4 @@
-//! How the leases that a command acquires share their locks.
+//! Sharing mode of the leases that a command acquires.
 
 use fence_client::{LockRequest, SessionLocks};
 
@@ -6,22 +6,21 @@ use fence_client::{LockRequest, SessionLocks};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Kind of lock")]
 pub(crate) struct Kind {
-    /// Share the lock with others that say so too: they keep writers out, but not each other
+    /// Acquire a shared lease
     ///
     /// A guard serves one of several leases, the one with the newest token: read guarded data
     /// without a token where it allows that.
     #[arg(long, conflicts_with_all = ["permits", "takeover", "takeover_of"])]
     shared: bool,
 
-    /// Take one of N permits, 1 to 1024: at most N hold the lock at a time. All of them have to name
-    /// the same N
+    /// Acquire one permit of a semaphore of this size, 1 to 1024, the same for all
     #[arg(long, value_name = "N", conflicts_with_all = ["takeover", "takeover_of"])]
     permits: Option<u32>,
 }
 
 impl Kind {
     /// The request for a lease of this kind.
-    pub(crate) fn of(&self, request: LockRequest) -> LockRequest {
+    pub(crate) fn apply(&self, request: LockRequest) -> LockRequest {
         match self.permits {
             Some(size) => request.permit(size),
             None if self.shared => request.shared(),

@@ -10,12 +10,12 @@ use clap::Subcommand;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::{self, Connect};
-use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::output::Output;
-use crate::run::holding::GIVE_BACK;
+use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
 ///
@@ -38,20 +38,19 @@ pub(crate) struct Args {
 enum Command {
     /// Acquires a lock and prints the grant
     Acquire(Acquire),
-    /// Gives a lease its full time again
+    /// Renews a lease
     Renew(Renew),
-    /// Ends a lease; the next in the queue gets the lock
+    /// Ends a lease
     Release(Release),
-    /// Shows who holds a lock, who waits, and how the last leases ended
+    /// Shows holders, waiters and ended leases
     Show(Show),
-    /// Explains a lock in sentences: who holds it, who waits, how the last ones ended, what was
-    /// refused, and what became of a lease
+    /// Explains how leases ended and what guards refused
     Explain(explain::Explain),
-    /// Prints what happens to locks, as it happens
+    /// Prints events of locks
     Watch(watch::Watch),
-    /// Lists the locks that are held
+    /// Lists held locks
     List(List),
-    /// Takes a lock away: seals the guards and ends every live lease, or one of several
+    /// Seals the guards and ends every live lease, or one of several
     Revoke(Revoke),
 }
 
@@ -72,17 +71,16 @@ Exit code 75 when another holds the lock for longer than the wait, or it may not
 struct Acquire {
     /// The lock
     lock: String,
-    /// How long the lease lives unless it is renewed
+    /// Time to live
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// How long to wait while another holds the lock, at most 5m
+    /// Longest wait for the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
-    /// The token must exceed this one, which a guard has seen
+    /// The token must exceed this one
     #[arg(long, value_name = "TOKEN")]
     min_token: Option<Token>,
-    /// The lease lives as long as this session, as `fence session create` printed it, and --ttl says
-    /// nothing
+    /// Bind the lease to this session; --ttl has no effect
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
     #[command(flatten)]
@@ -150,13 +148,13 @@ Examples:
   fence lock list
   fence lock list --prefix orders/ --limit 20")]
 struct List {
-    /// Only locks whose names begin so
+    /// Only names that begin so
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
     /// Only names after this one
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
-    /// How many at most
+    /// Length of the list
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -171,16 +169,16 @@ Examples:
   fence lock revoke orders/42 --reason 'the worker hangs, INC-1234'
   fence lock revoke readers --lease 67e55044-10b1-426f-9247-bb680e5fe0c8 --reason 'host is gone'
 
-The holder is not asked: it learns of it, and of the reason, from its next renewal. What protects the
+The holder does not have to agree: its next renewal replies with the reason. What protects the
 data until then is the guard. Guards that the lock server knows (--guard there) are sealed first, and
-the answer tells of each whether it refuses the holder from now on.")]
+the reply names for each whether it refuses the holder from now on.")]
 struct Revoke {
     /// The lock
     lock: LockName,
-    /// Why, for the holder and the audit log
+    /// The reason, for the holder and the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Owner,
-    /// Only this lease; others that share the lock stay, and guards are not sealed then
+    /// Only this lease, without seals
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]
@@ -189,7 +187,7 @@ struct Revoke {
     connect: Connect,
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Acquire(args) => acquire(args).await?,
@@ -229,7 +227,7 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
 async fn acquire(args: Acquire) -> Result<(), Failure> {
     let client = args.identity.of_session(&args.connect, args.session.is_some())?;
     let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
-    request = args.kind.of(args.identity.of(request));
+    request = args.kind.apply(args.identity.apply(request));
     if let Some(token) = args.min_token {
         request = request.min_token(token);
     }
@@ -250,7 +248,7 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
     };
     if granted.is_err() {
         // A grant whose reply did not arrive is released.
-        client.drained(GIVE_BACK).await;
+        client.drained(RELEASE_WAIT).await;
     }
     args.output.print(&granted?, print::lease)
 }

@@ -1,33 +1,28 @@
 //! The `fence` command: holds locks for programs, shows and changes locks and fenced objects, runs
-//! both services for a first look, and judges an installation.
+//! both services for trials, and checks an installation.
 
 mod auth;
-mod bench;
 mod cli;
 mod connect;
-mod demo;
 mod doctor;
 mod elect;
-mod exit;
 mod identity;
 mod kind;
 mod lock;
 mod object;
-mod output;
-mod readable;
 mod run;
 mod serve;
 mod session;
-mod table;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use fence_terminal::output;
 use service_kit::config::{self, ConfigError, ProcessEnv};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
 /// docs/decisions/0055-an-allocator.md.
@@ -43,7 +38,7 @@ fn main() -> ExitCode {
     };
     // A role in a demo: a server sets up its own log and runtime.
     if let Command::Internal(role) = cli.command {
-        return demo::internal::start(role);
+        return fence_demos::internal::start(role);
     }
     if let Err(error) = telemetry::init(LogFormat::Text, &cli.log) {
         output::say(&format!("fence: {error}"));
@@ -104,8 +99,8 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Object(args) => object::object(args).await,
         Command::Auth(args) => auth::auth(args),
         Command::Doctor(args) => doctor::doctor(*args).await,
-        Command::Bench(args) => bench::bench(args).await,
-        Command::Demo(args) => demo::demo(args).await,
+        Command::Bench(args) => fence_demos::bench::bench(args).await,
+        Command::Demo(args) => fence_demos::demo::demo(args).await,
         Command::Internal(_) => Err(Failure::internal("a role was not started at once")),
         Command::JobHelper(helper) => run::helper::start(helper),
     }

@@ -10,10 +10,10 @@ use fence_protocol::wire::fence::{FencePage, FenceReply};
 use serde::Serialize;
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Format, Output, emit};
-use crate::readable::readable;
-use crate::table::{Facts, listing};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, Output, emit};
+use fence_terminal::readable::readable;
+use fence_terminal::table::{Facts, listing};
 
 /// The largest object that is read from a file or stdin, in bytes.
 const BODY_BYTES_MAX: u64 = 256 << 20;
@@ -41,7 +41,7 @@ enum Command {
     Put(Put),
     /// Deletes an object
     Delete(Delete),
-    /// Raises the mark to this token: nothing of an older holder is applied from now on
+    /// Raises the mark to this token
     Seal(Seal),
     /// Shows a lock's mark and what was refused
     Show(Show),
@@ -85,16 +85,16 @@ Exit code 74 when no reply came: read before you write again.")]
 struct Put {
     /// The object
     key: String,
-    /// Where the bytes are [default: stdin]
+    /// The bytes [default: stdin]
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What kind of bytes
+    /// Content type of the bytes
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// Only where the object has this version
+    /// Only if the object has this version
     #[arg(long, value_name = "ETAG", conflicts_with = "if_absent")]
     if_match: Option<String>,
-    /// Only where there is no object yet
+    /// Only if there is no object
     #[arg(long)]
     if_absent: bool,
     #[command(flatten)]
@@ -155,7 +155,7 @@ struct Show {
 Example:
   fence object list --prefix orders/")]
 struct List {
-    /// Only locks whose names begin so
+    /// Only names that begin so
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
     /// Only names after this one
@@ -179,7 +179,7 @@ impl Presented {
     }
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Get(args) => get(args).await,
@@ -210,7 +210,7 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// What is known of an object, without its bytes.
+/// Properties of an object, without its bytes.
 #[derive(Serialize)]
 struct Described<'a> {
     key: &'a str,

@@ -21,13 +21,13 @@ use fence_client::{Client, Error, ErrorKind, LockRequest, ids, timing};
 use fence_protocol::duration;
 
 use self::held::Held;
-use self::holding::{GIVE_BACK, Options, Outcome};
+use self::holding::{HoldingOutcome, Options, RELEASE_WAIT};
 use self::signals::Signals;
 use crate::connect::{self, Connect};
-use crate::exit::{Failure, code};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::readable::readable;
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///
@@ -42,12 +42,12 @@ use crate::readable::readable;
 /// process was stopped past its lease, there is no time left, and the group gets KILL at once. On a
 /// machine that was suspended past the lease that is at the resume.
 ///
-/// What the command leaves in its group when it ends gets TERM, and KILL after the grace, before the
-/// lock is given back. --leave-background leaves it: then it goes on without the lock. A process that
-/// leaves the group (setsid) is not ended; a line on stderr says that one goes on. If this process is
+/// A process that the command leaves in its group when it ends gets TERM, and KILL after the grace, before the
+/// lock is released. --leave-background leaves it: then it continues without the lock. A process that
+/// leaves the group (setsid) is not ended; a line on stderr says that one continues. If this process is
 /// killed outright, the command and its group are killed.
 ///
-/// Renewal goes on for as long as this process lives. --progress-within ties it to the command, so
+/// Renewal continues for as long as this process lives. --progress-within ties it to the command, so
 /// that one that hangs loses the lock, and --max-hold ends it in any case.
 ///
 /// The command finds FENCE_LOCK, FENCE_TOKEN, FENCE_LEASE_ID, FENCE_HEADER (the value of the
@@ -55,16 +55,16 @@ use crate::readable::readable;
 /// FENCE_DEADLINE_MS (when the lease would be lost without a renewal, in milliseconds on the clock
 /// of /proc/uptime) in its environment. FENCE_LEASES has the same of every lock as JSON: [{"lock",
 /// "token", "lease_id", "header", "credential"}, …] in the order of --lock. Of several locks the
-/// other variables tell of the first, but for FENCE_CREDENTIAL, which is that of all of them, and
+/// other variables describe the first, but for FENCE_CREDENTIAL, which is that of all of them, and
 /// FENCE_SESSION_ID.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The lock to hold; up to 64 of them where it is repeated
+    /// The lock to hold; repeatable, up to 64 locks
     #[arg(long, short = 'l', required = true, value_name = "NAME")]
     lock: Vec<String>,
 
-    /// How long to wait while another holds the lock, at most 5m
+    /// Longest wait for the lock, at most 5m
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
     wait: Duration,
 
@@ -115,12 +115,14 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     loop {
         let held = acquire(&args, &client, wait_until, &mut signals).await?;
         match holding::hold(&args.options, &args.command, &client, held, &mut signals).await? {
-            Outcome::Ended(code) => return Ok(code),
-            Outcome::Lost { message, .. } => return Err(Failure::new(code::LOST, message)),
-            Outcome::NotStarted(message) if clock::now() < wait_until => {
+            HoldingOutcome::Ended(code) => return Ok(code),
+            HoldingOutcome::Lost { message, .. } => return Err(Failure::new(code::LOST, message)),
+            HoldingOutcome::NotStarted(message) if clock::now() < wait_until => {
                 tracing::warn!("{message}; nothing has run, waiting again");
             }
-            Outcome::NotStarted(message) => return Err(Failure::new(code::NOT_ACQUIRED, message)),
+            HoldingOutcome::NotStarted(message) => {
+                return Err(Failure::new(code::NOT_ACQUIRED, message));
+            }
         }
     }
 }
@@ -143,7 +145,7 @@ async fn acquire(
     };
     if acquired.is_err() {
         // The acquire was dropped, and with it a grant that may be on its way.
-        client.drained(GIVE_BACK).await;
+        client.drained(RELEASE_WAIT).await;
     }
     acquired
 }
@@ -153,7 +155,7 @@ async fn obtain(args: &Args, client: &Client, wait_until: Moment) -> Result<Held
         return together(args, client, wait_until).await;
     };
     let request = request(args, client.lock(lock)).wait(wait_until.since(clock::now()));
-    let request = args.kind.of(args.identity.of(request));
+    let request = args.kind.apply(args.identity.apply(request));
     let lease = request.acquire().await.map_err(|error| not_acquired(args, error))?;
     Ok(lease.into())
 }

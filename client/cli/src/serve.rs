@@ -1,4 +1,4 @@
-//! `fence serve`: both services in one process, for a first look and for development.
+//! `fence serve`: both services in one process, for trials and development.
 
 mod folder;
 mod tour;
@@ -7,20 +7,21 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use access_control::{Grant, secret};
 use axum::http::HeaderValue;
 use clap::Parser as _;
 use fenced_store::report::ReportOptions;
-use service_kit::access::{Grant, secret};
+use redis_link::RedisTarget;
 use service_kit::listener::{self, DrainReport};
-use service_kit::redis_link::{RedisTarget, without_password};
+use service_kit::login::without_password;
 use service_kit::{Kit, signals};
 use tokio::task::JoinHandle;
 
-use crate::exit::{Failure, code};
-use crate::output::emit;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::emit;
 use folder::Folder;
 
-/// What is left to do after the listeners are done: commits.
+/// Time for tasks that outlive the listeners: commits.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs lock-server and fenced-store in one process, with embedded stores or before a Redis
@@ -35,44 +36,44 @@ Examples:
   fence serve                                   prints a tour with curl to paste
   fence serve --dir ./fencepost                 keeps leases, objects and keys
   fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
-  fence serve --access-file access.toml         who asks must have a bearer token: see fence auth
+  fence serve --access-file access.toml         callers need a bearer token: see fence auth
   fence serve --redis redis://127.0.0.1:6379    Redis clients connect to 127.0.0.1:6380
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
 pub(crate) struct Args {
-    /// Where everything is kept [default: a temporary folder]
+    /// The folder of leases, objects and keys [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// Where the lock server listens; port 0 lets the system choose
+    /// Address of the lock server; port 0 lets the system choose
     #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
     listen: SocketAddr,
 
-    /// Where the guard listens; port 0 lets the system choose
+    /// Address of the guard
     #[arg(long, default_value = "127.0.0.1:7421", value_name = "ADDR")]
     store_listen: SocketAddr,
 
-    /// Keep leases and marks in this Redis, and serve its keys to Redis clients with a token
+    /// Keep leases and marks in this Redis, and serve its keys at the Redis port
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 
-    /// Where the Redis port listens; port 0 lets the system choose
+    /// Address of the Redis port
     #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR")]
     redis_listen: SocketAddr,
 
-    /// Which lock protects which resource; may be repeated
+    /// A rule: the lock that protects a resource; repeatable
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     rule: Vec<String>,
 
-    /// The file of who may do what (see fence auth); without it, everybody may do everything
+    /// The access file (see fence auth)
     #[arg(long, value_name = "FILE")]
     access_file: Option<PathBuf>,
 
-    /// The file to which acts of administration and refusals are appended, a JSON object a line
+    /// The log of administration and refusals
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
 
-    /// A TOML file with settings, by the names of the flags
+    /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -166,7 +167,7 @@ async fn start(
     let url = format!("http://{api}").parse().map_err(Failure::internal)?;
     locks.store_options.guards = vec![url];
     locks.store_options.guard_auth = Some(as_locks.header);
-    // The lock server asks the guard for its marks before it is complete, so the guard has to answer
+    // The lock server reads the guard's marks before it is complete, so the guard has to reply
     // by then. What the guard reports meanwhile waits at the listener.
     let guard = guard_kit.tasks.spawn(guard.serve());
     let locks = lock_server::app::build(locks, lock_kit).await.map_err(cannot_start)?;
@@ -180,14 +181,14 @@ struct Started {
     addresses: Addresses,
 }
 
-/// Where everything is served.
+/// Addresses of all listeners.
 struct Addresses {
     locks: SocketAddr,
     api: SocketAddr,
     redis: Option<SocketAddr>,
 }
 
-/// How one of the services is known to the other.
+/// Credentials of one service at the other.
 struct Introduction {
     secret: String,
     header: HeaderValue,

@@ -10,8 +10,8 @@ use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 /// Creates, heartbeats, ends, shows, lists and blocks sessions
 ///
@@ -32,17 +32,17 @@ pub(crate) struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Begins a session and prints it
+    /// Creates a session and prints it
     Create(Create),
-    /// Gives a session, and every lease of it, its full time again
+    /// Renews a session with its leases
     Heartbeat(One),
-    /// Ends a session and frees all its locks together
+    /// Ends a session and its leases
     End(One),
     /// Shows a session and its leases
     Show(One),
-    /// Lists the sessions that live
+    /// Lists live sessions
     List(List),
-    /// Refuses the heartbeats of a session, for an operator: it ends when its time has passed
+    /// Refuses the heartbeats of a session: it ends at its time
     Block(Block),
 }
 
@@ -52,13 +52,13 @@ Examples:
   fence session create
   fence session create --owner web-1 --ttl 1m --metadata '{\"pod\":7}' --output json")]
 struct Create {
-    /// How long the session lives without a heartbeat
+    /// Time to live without a heartbeat
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// What people who look at the session should see, as JSON
+    /// JSON that is shown with the session
     #[arg(long, value_name = "JSON", value_parser = json)]
     metadata: Option<serde_json::Value>,
-    /// The id, a random UUID: a repeat with the same id gets the same session [default: a new one]
+    /// The id, a random UUID: a retry with the same id gets the same session [default: a new one]
     #[arg(long, value_name = "SESSION")]
     id: Option<SessionId>,
     #[command(flatten)]
@@ -92,7 +92,7 @@ struct List {
     /// Only ids after this one
     #[arg(long, value_name = "SESSION")]
     after: Option<SessionId>,
-    /// How many at most
+    /// Length of the list
     #[arg(long, default_value_t = 100, value_name = "N")]
     limit: usize,
     #[command(flatten)]
@@ -111,7 +111,7 @@ only then are its locks free. To end one lease now: fence lock revoke.")]
 struct Block {
     /// The session
     session: SessionId,
-    /// Why, for the audit log and for the session itself
+    /// The reason, for the session and the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Owner,
     #[command(flatten)]
@@ -124,7 +124,7 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
 }
 
-/// Does what was asked; the exit code.
+/// Runs the command; returns the exit code.
 pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
     match args.command {
         Command::Create(args) => create(args).await?,
@@ -187,7 +187,7 @@ fn over(error: Error) -> Failure {
     error.into()
 }
 
-/// For whoever only looks, a session that is not known is no loss.
+/// For a reader, an unknown session is not a loss.
 fn nothing(error: Error) -> Failure {
     if is(&error, Code::SessionUnknown) {
         return Failure::new(code::NOTHING, error.to_string());

@@ -60,19 +60,19 @@ codes! {
         "Send the fencing_token of the grant once and unchanged as the Fencing-Token header.";
     /// The caller is not authenticated.
     Unauthorized = "unauthorized", 401, false, "The caller is not authenticated",
-        "Send a valid bearer token.";
+        "Send Authorization: Bearer and a token of the access file; with fence, --auth-file.";
     /// The token's signature is missing or wrong.
     BadSignature = "bad-signature", 401, false, "The fencing token is not genuine",
         "Use the fencing_token that the lock server returned, and give both servers the same key file.";
-    /// The caller lacks the right.
+    /// The caller lacks the right, or a rule denies it.
     Forbidden = "forbidden", 403, false, "Not allowed",
-        "Have an operator grant the right in the access file.";
+        "Ask an operator for the right that is missing.";
     /// A browser sent it for a page of another origin.
     CrossOrigin = "cross-origin", 403, false, "A page of another origin may not do this",
-        "Send the request from a program; a browser may send it for a page of this server's own origin alone.";
+        "Send the request from a program, or from a page of this server's own origin.";
     /// An operator has blocked the session.
     SessionBlocked = "session-blocked", 403, false, "The session is blocked",
-        "Finish and end the session: it ends by itself when its time to live has passed.";
+        "Finish the work and end the session.";
     /// The token belongs to another lock than the resource does.
     WrongLock = "wrong-lock", 403, false, "The token is for another lock",
         "Acquire the lock that the detail names and present its token.";
@@ -90,19 +90,19 @@ codes! {
         "Send the whole request faster; nothing was changed.";
     /// The lease id is in use for something else.
     LeaseIdConflict = "lease-id-conflict", 409, false, "The lease id belongs to another request",
-        "Choose a fresh lease_id (a random UUID) for every new acquire.";
+        "Use a fresh UUID as lease_id for every acquire.";
     /// The live lease is not one that the caller may take over.
     TakeoverRefused = "takeover-refused", 409, false, "The lock cannot be taken over",
-        "Only an earlier incarnation of the same owner can be taken over; acquire without takeover and wait your turn.";
+        "Acquire without takeover; stop if this incarnation was itself taken over.";
     /// The lock is in use as another kind of lock.
     LockKindConflict = "lock-kind-conflict", 409, false, "The lock is in use as another kind",
-        "Use one name for one kind: exclusive and shared leases, or permits of one semaphore size.";
+        "Use one name for one kind: exclusive and shared leases, or permits of one size.";
     /// The session is in use for something else.
     SessionConflict = "session-conflict", 409, false, "The session does not fit the request",
-        "Use a session of the same owner, and renew its leases by its heartbeat.";
+        "Use a session of the same owner, and its heartbeat to renew its leases.";
     /// Two leases present one token: the issuer has repeated itself.
     TokenCollision = "token-collision", 409, false, "Two leases present the same token",
-        "Stop and acquire again. An operator must find out why a token was issued twice.";
+        "Stop. An operator must find out why a token was issued twice.";
     /// The lease has ended.
     LeaseLost = "lease-lost", 410, false, "The lease has ended",
         "Stop the work that the lease protected; acquire again with a new lease_id.";
@@ -123,10 +123,10 @@ codes! {
         "Send content-type: application/json.";
     /// The request is for a host that is not this server.
     MisdirectedRequest = "misdirected-request", 421, false, "The request is for another host",
-        "Reach the server by an address, as localhost, or by a name that its --host-name lists.";
+        "Send a Host that is an address, localhost, or a --host-name of the server.";
     /// The `Idempotency-Key` named another operation before.
     OpIdReused = "op-id-reused", 422, false, "The Idempotency-Key belongs to another operation",
-        "Choose a fresh Idempotency-Key for every new operation, and retry one unchanged.";
+        "Use a fresh Idempotency-Key for every operation, and retry it unchanged.";
     /// Another lease holds the lock.
     LockHeld = "lock-held", 423, true, "Another lease holds the lock",
         "Try again after Retry-After, or wait in the queue with wait_ms.";
@@ -135,16 +135,16 @@ codes! {
         "Acquire the lock that the detail names and send its fencing_token as the Fencing-Token header.";
     /// A limit of the server or of the caller is reached.
     LimitReached = "limit-reached", 429, true, "A limit is reached",
-        "Wait until some of what the detail counts has ended, or ask the operator to raise the limit.";
+        "Wait until some of what the detail counts has ended, at least Retry-After.";
     /// A defect of this server.
     Internal = "internal", 500, false, "The server made a mistake",
-        "Report it with the request id. The outcome of the operation is unknown.";
+        "Report the request id. The outcome is unknown.";
     /// The store cannot do this.
     NotOffered = "not-offered-by-store", 501, false, "The configured store does not offer this",
-        "Use another store; docs/reference lists what each one offers.";
+        "Use a store that offers it.";
     /// The datastore behind the guard cannot be reached; nothing was sent.
     UpstreamUnavailable = "upstream-unavailable", 502, true, "The datastore cannot be reached",
-        "Try again; nothing was changed.";
+        "Retry; nothing was changed.";
     /// The store cannot be reached, or refuses to work.
     StoreUnavailable = "store-unavailable", 503, true, "The store is not available",
         "Try again after Retry-After; nothing was changed.";
@@ -152,17 +152,17 @@ codes! {
     Draining = "draining", 503, true, "Earlier writes are still in flight",
         "Try again after Retry-After.";
     /// An earlier write may still land.
-    Quarantined = "quarantined", 503, true, "An earlier write may still land",
-        "Try again after Retry-After: the guard waits until the write of unknown outcome can no longer land.";
+    Quarantined = "quarantined", 503, true, "An earlier write may still be applied",
+        "Try again after Retry-After: an earlier write may still be applied.";
     /// A guard that has to be sealed first was not.
     GuardUnsealed = "guard-unsealed", 503, true, "A guard could not be sealed",
-        "Try again after Retry-After, with a new lease_id; an operator must check the guards that the detail names.";
+        "Try again after Retry-After, with a new lease_id; an operator must check the guards in the detail.";
     /// The server is going down.
     ShuttingDown = "shutting-down", 503, true, "The server is shutting down",
-        "Try another server, or this one after Retry-After.";
-    /// The operation may or may not have been applied.
+        "Use another server, or this one after Retry-After.";
+    /// The outcome is unknown.
     OutcomeUnknown = "outcome-unknown", 504, true, "The outcome is unknown",
-        "Retry with the same lease_id: the request is idempotent. Without an id of your own, read the lock first.";
+        "Retry with the same lease_id: it is done at most once. Without an id, read the state first.";
 }
 
 impl Code {

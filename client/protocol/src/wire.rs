@@ -7,4 +7,5 @@
 pub mod event;
 pub mod fence;
 pub mod lock;
+pub mod lock_set;
 pub mod session;

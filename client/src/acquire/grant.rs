@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{AcquireAllRequest, AcquireRequest, LeaseReply, RenewRequest};
+use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
+use fence_protocol::wire::lock_set::AcquireAllRequest;
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
 use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
-use super::{Spec, Takeover};
 use crate::clock::{self, Moment};
+use crate::lock_spec::{Spec, Takeover};
 use crate::timing::Window;
 use crate::transport::{Effect, Failure};
 use crate::{Client, Error, ErrorKind, ids};

@@ -10,9 +10,9 @@ use tokio::runtime::Handle;
 use super::Session;
 use super::heartbeat;
 use super::state::SessionState;
-use crate::acquire::DEFAULT_PATIENCE;
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Limits};
+use crate::lock_spec::DEFAULT_PATIENCE;
 use crate::locks::CALL_TIMEOUT;
 use crate::timing::{self, Window};
 use crate::transport::Effect;
@@ -29,6 +29,14 @@ pub struct SessionBuilder {
     metadata: Option<serde_json::Value>,
     limits: Limits,
     limits_wait: bool,
+}
+
+impl Client {
+    /// Returns a builder of a session, whose single heartbeat keeps any number of leases alive;
+    /// nothing is sent yet.
+    pub fn session(&self) -> SessionBuilder {
+        SessionBuilder::new(self.clone())
+    }
 }
 
 impl SessionBuilder {

@@ -9,8 +9,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::state::{Bond, SessionState};
+use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
-use crate::{Client, Error, ErrorKind, LostReason, trust};
+use crate::{Client, Error, ErrorKind, Fence, LostReason, trust};
 
 /// Lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or taken
 /// over before.
@@ -131,6 +132,22 @@ impl SessionLease {
             let _ = sender.send(work_end.excuse_late_release(released, &grant.lock, || ()));
         });
         receiver
+    }
+}
+
+impl Sealed for SessionLease {}
+
+impl Fence for SessionLease {
+    fn fencing_token(&self) -> &str {
+        SessionLease::fencing_token(self)
+    }
+
+    fn token(&self) -> Token {
+        SessionLease::token(self)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        SessionLease::check(self)
     }
 }
 

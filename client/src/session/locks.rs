@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{
-    AcquireAllRequest, LOCKS_PER_ACQUIRE_MAX, LeaseMode, LeaseReply, LockWish, MAX_WAIT_MS,
-};
+use fence_protocol::wire::lock::{LOCKS_PER_ACQUIRE_MAX, LeaseMode, LeaseReply, MAX_WAIT_MS};
+use fence_protocol::wire::lock_set::{AcquireAllRequest, LockWish};
 use fence_protocol::{Invalid, LockName};
 use serde_json::Value;
 
 use super::{ENDED, LeaseSet, Session, SessionLease};
-use crate::acquire::grant::Group;
-use crate::acquire::{DEFAULT_PATIENCE, Spec, Takeover, grant, no_takeover_of, permits};
+use crate::acquire::grant::{self, Group};
 use crate::clock::{self, Moment};
+use crate::lock_spec::{DEFAULT_PATIENCE, Spec, Takeover, no_takeover_of, permits};
 use crate::{Error, ErrorKind};
 
 /// Most locks that one call acquires.

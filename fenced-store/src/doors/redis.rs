@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use fence_protocol::wire::fence::Mode;
-use service_kit::redis_link::{LinkState, RedisLink, info_field};
+use redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
 use crate::service::{Guard, RequestSummary};
@@ -54,6 +54,7 @@ mod refusal;
 pub(crate) mod resp;
 mod retire;
 mod script_denial;
+mod session;
 mod spares;
 mod stranger;
 mod thread;

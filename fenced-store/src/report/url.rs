@@ -27,7 +27,7 @@ impl FromStr for ReportUrl {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let shown = service_kit::redis_link::without_password(text);
+        let shown = service_kit::login::without_password(text);
         let refuse = |rule: &'static str| {
             Invalid::new("lock server", &shown, format!("{rule}, as in http://127.0.0.1:7420"))
         };

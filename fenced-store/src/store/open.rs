@@ -6,9 +6,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fence_protocol::{Invalid, Namespace};
+use redis_link::{ClusterTarget, RedisTarget, TargetError};
 use service_kit::Kit;
+use service_kit::login::without_password;
 use service_kit::login::{NO_LOGIN, StoreLogin};
-use service_kit::redis_link::{ClusterTarget, RedisTarget, TargetError, without_password};
 
 use super::FenceStore;
 use super::embedded::EmbeddedStore;

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Namespace, Token};
 use redis::{Cmd, Value};
+use redis_link::{LinkError, LinkOptions, LinkState, RedisLink, RedisTarget};
 use service_kit::Kit;
-use service_kit::redis_link::{LinkError, LinkOptions, LinkState, RedisLink, RedisTarget};
 
 use super::{
     FenceList, FenceQuery, FenceStore, Fences, Once, Operation, Outcome, StoreError, StoreReport,

@@ -73,7 +73,7 @@ pub fn parse_at<A: clap::Parser>(
     strict
         .try_get_matches_from(args)
         .and_then(|matches| A::from_arg_matches(&matches))
-        .map_err(|error| ConfigError::combined(error, &settings))
+        .map_err(|error| setting::combined(error, &settings))
 }
 
 /// What the layers say, before it is judged.
@@ -164,7 +164,7 @@ impl Layers {
             }
         }
         if !self.errors.is_empty() {
-            self.errors.extend(command::conflict(strict, path, &self.settings));
+            self.errors.extend(setting::conflict(strict, path, &self.settings));
         }
         (self.settings, self.errors)
     }

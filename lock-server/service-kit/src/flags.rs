@@ -8,9 +8,6 @@ use clap::{Args, ValueEnum};
 use fence_protocol::Keyring;
 use fence_protocol::duration::parse_positive;
 
-use crate::access::Gate;
-use crate::access::audit::AuditLog;
-use crate::access::file::AccessFile;
 use crate::http::{HostName, HostNames};
 use crate::listener::ListenOptions;
 use crate::login::{Password, StoreLogin};
@@ -23,16 +20,16 @@ pub struct ListenerFlags {
     /// Connections at once; further ones wait.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_connections: usize,
-    /// How long the head of a request may take.
+    /// Time for the head of a request.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub header_timeout: Duration,
-    /// By how much the sender of a body may be behind 16 KiB a second, at any moment.
+    /// Time by which the sender of a body may be behind 16 KiB a second.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub body_timeout: Duration,
-    /// How long a connection may rest between requests.
+    /// Idle time of a connection between requests.
     #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = parse_positive)]
     pub idle_timeout: Duration,
-    /// How long requests in flight may take once shutdown has begun.
+    /// Time for requests in flight at shutdown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_deadline: Duration,
 }
@@ -54,9 +51,9 @@ impl ListenerFlags {
 /// The names that a server is reached by.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HostFlags {
-    /// A name that clients and front proxies reach this server by, without a port; repeatable.
-    /// Addresses and localhost need none. Requests for other hosts are refused, because a web page
-    /// could have sent them.
+    /// Name in URLs of clients and front proxies, without a port; repeatable. Addresses and
+    /// localhost need none. Requests for other hosts are refused, because a web page could have
+    /// sent them.
     #[arg(long, value_name = "NAME")]
     pub host_name: Vec<HostName>,
 }
@@ -71,10 +68,10 @@ impl HostFlags {
 /// What is logged, and how.
 #[derive(Clone, Debug, Args)]
 pub struct LogFlags {
-    /// How log lines look.
+    /// Format of log lines: text or json.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub log_format: Format,
-    /// What is logged, as in "info,lock_server=debug".
+    /// Filter of log lines, as in "info,lock_server=debug".
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_filter: String,
 }
@@ -100,12 +97,11 @@ impl From<Format> for LogFormat {
 /// The keys that tokens are signed and verified with.
 #[derive(Clone, Debug, Args)]
 pub struct KeyFlags {
-    /// The file of keys for tokens, a line a key: kid:hex, 32 bytes or more. The lock server signs
-    /// with the first one; lock server and guards have the same file.
+    /// Key file that signs and verifies tokens. It has a line a key: kid:hex, 32 bytes or more. The
+    /// lock server signs with the first one; lock server and guards have the same file.
     #[arg(long, value_name = "FILE")]
     pub token_key_file: Option<PathBuf>,
-    /// Leave tokens unsigned, and take unsigned ones (loopback only). Anyone who reaches a guard
-    /// can then make one.
+    /// No signatures; loopback only. Any client that reaches a guard can then make a token.
     #[arg(long)]
     pub unsigned: bool,
 }
@@ -136,23 +132,23 @@ impl KeyFlags {
 /// Who the server is to its store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreLoginFlags {
-    /// The file of the CA that signs the store's certificates (PEM), for a store that is reached over
-    /// TLS; without it the certificates of the system are trusted.
+    /// CA (PEM) that signs the store's certificates [default: the system's]. For a store that is
+    /// reached over TLS.
     #[arg(long, value_name = "FILE", global = true)]
     pub store_ca: Option<PathBuf>,
-    /// The file of the certificate that is shown to the store (PEM), where it wants one.
+    /// Certificate (PEM) for a store that requires one.
     #[arg(long, value_name = "FILE", global = true)]
     pub store_cert: Option<PathBuf>,
-    /// The file of that certificate's private key (PEM).
+    /// The certificate's private key (PEM).
     #[arg(long, value_name = "FILE", global = true)]
     pub store_key: Option<PathBuf>,
-    /// The user that the store knows this server as.
+    /// User at the store [default: the URL's].
     #[arg(long, value_name = "NAME", global = true)]
     pub store_user: Option<String>,
-    /// The file that holds that user's password, in one line.
+    /// The user's password, in one line [default: the URL's].
     #[arg(long, value_name = "FILE", global = true)]
     pub store_password_file: Option<PathBuf>,
-    /// The file that holds the password of the Redis sentinels, where they have one of their own.
+    /// The sentinels' password, if they have their own.
     #[arg(long, value_name = "FILE", global = true)]
     pub sentinel_password_file: Option<PathBuf>,
 }
@@ -196,32 +192,6 @@ impl StoreLoginFlags {
                                     --store-cert"
                 .to_owned()),
         }
-    }
-}
-
-/// Who may do what, and what is written of it.
-#[derive(Clone, Debug, Args)]
-pub struct AccessFlags {
-    /// The file of who may do what: names, hashes of their bearer tokens, rights and limits (TOML;
-    /// fence auth new makes an entry). It is read again when it changes. Without it, whoever
-    /// reaches the server may do everything. Only loopback is taken either way: without TLS,
-    /// bearer tokens would travel in the clear.
-    #[arg(long, value_name = "FILE")]
-    pub access_file: Option<PathBuf>,
-    /// The file to which acts of administration and refusals are appended, a JSON object a line.
-    #[arg(long, value_name = "FILE")]
-    pub audit_log: Option<PathBuf>,
-}
-
-impl AccessFlags {
-    /// Reads the access file and opens the audit log.
-    ///
-    /// # Errors
-    /// A sentence where one of them cannot be used.
-    pub fn open(&self) -> Result<Gate, String> {
-        let file = self.access_file.as_deref().map(AccessFile::open).transpose()?;
-        let audit = self.audit_log.as_deref().map(AuditLog::open).transpose()?;
-        Ok(Gate::new(file, audit))
     }
 }
 

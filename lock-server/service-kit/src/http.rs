@@ -3,24 +3,22 @@
 mod caller_site;
 mod edge;
 mod fold;
-mod request_id;
 mod router;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderName, Method, Uri};
+use axum::http::{Method, Uri};
 use fence_protocol::Code;
 
 use crate::Kit;
 use crate::problem::{Reject, shown};
+use crate::request::BODY_BYTES;
 
 pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
-pub use request_id::RequestId;
 pub use router::ApiRouter;
 
-/// The header that names a request in replies, problem bodies and logs.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub use crate::request::{RequestId, X_REQUEST_ID};
 
 /// The limits of a router, and which paths carry names.
 #[derive(Clone, Copy, Debug)]
@@ -36,15 +34,8 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     /// 64 KiB for any body, and no paths with names.
     fn default() -> Self {
-        Self { max_body_bytes: 64 * 1024, max_json_bytes: 64 * 1024, folds: &[] }
+        Self { max_body_bytes: BODY_BYTES, max_json_bytes: BODY_BYTES, folds: &[] }
     }
-}
-
-/// What a request carries for the extractors.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestContext {
-    pub(crate) id: request_id::Id,
-    pub(crate) options: HttpOptions,
 }
 
 /// Puts everything that both services share around a router whose routes are complete.

@@ -73,7 +73,7 @@ async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
 }
 
 /// Whether `/readyz` is asked for every check: they name files and addresses.
-pub(crate) fn is_verbose(query: Option<&str>) -> bool {
+pub fn is_verbose(query: Option<&str>) -> bool {
     query
         .is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")))
 }

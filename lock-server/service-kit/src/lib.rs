@@ -4,7 +4,7 @@
 //! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole
 //! through [`http::finish`] and hands the result to [`listener::serve`].
 
-pub mod access;
+mod bounded_file;
 pub mod clock;
 pub mod config;
 pub mod data_file;
@@ -21,11 +21,11 @@ pub mod login;
 pub mod metrics;
 pub mod problem;
 pub mod process;
-pub mod redis_link;
+mod request;
 pub mod signals;
 pub mod socket;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
 
-pub use kit::{Kit, operational_routes};
+pub use kit::{Kit, is_verbose, operational_routes};

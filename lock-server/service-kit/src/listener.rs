@@ -3,11 +3,11 @@
 //! axum's own `serve` leaves hyper's header timeout without a timer and has no limit on idle or
 //! slow connections; this loop has.
 
-mod automatic;
 mod bind;
 mod body;
 mod connection;
 mod handler;
+mod late_head;
 mod stream;
 mod threads;
 
@@ -24,7 +24,6 @@ use crate::http::ApiRouter;
 use crate::tasks::Tasks;
 
 pub use bind::{BindError, bind, check_loopback};
-pub use body::BodyTooSlow;
 pub use threads::HttpThreads;
 
 /// What hyper may hold of a body in each direction of a connection, so that ten thousand of them

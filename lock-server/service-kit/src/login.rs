@@ -1,10 +1,9 @@
 //! Who a server is to the store behind it: user, password and certificates.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
+use crate::bounded_file::read_bounded;
 use crate::tls::TlsOptions;
 
 /// Longer passwords are refused, in bytes.
@@ -78,26 +77,22 @@ impl StoreLogin {
     }
 }
 
-/// The bytes of a file that must not be longer than `most`.
-///
-/// # Errors
-/// A sentence that begins with the file.
-pub(crate) fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
-    // The variable of a flag that names a file is easily given what the file holds, which may be a
-    // secret: it is not repeated.
-    if file.as_os_str().as_encoded_bytes().contains(&b'\n') {
-        return Err("what is given holds a line's end: it is the content of a file and no name; \
-                    name the file"
-            .to_owned());
+/// What the scheme of a URL with a password begins with.
+const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
+
+/// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,
+/// as `redis:/user:password@host`, hides them as well; other text is left as it is.
+pub fn without_password(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else {
+        return url.to_owned();
+    };
+    match before.split_once(':') {
+        Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
+        Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
+            format!("{scheme}:***@{host}")
+        }
+        _ => url.to_owned(),
     }
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|opened| opened.take(most + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
-    if bytes.len() as u64 > most {
-        return Err(format!("{} is longer than {most} bytes", file.display()));
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -139,5 +134,21 @@ mod tests {
         assert_eq!(format!("{:?}", Password::from("hunter2")), "***");
         let error = Password::read(Path::new("-----BEGIN PRIVATE KEY-----\nabc")).unwrap_err();
         assert!(error.contains("name the file") && !error.contains("abc"), "{error}");
+    }
+
+    #[test]
+    fn a_password_is_hidden_in_a_malformed_url_too() {
+        for (url, shown) in [
+            ("redis://u:hunter2@host/1", "redis://***@host/1"),
+            ("redis:/u:hunter2@host", "redis:***@host"),
+            ("rediss:u:hunter2@host", "rediss:***@host"),
+            ("redis:/u:hunter2@a,redis://b@c", "redis:***@c"),
+            ("redis-quorum:redis://u:hunter2@a,redis://b", "redis-quorum:***@a,redis://b"),
+            ("http://u:hunter2@host", "http://***@host"),
+            ("orders:{id}:**=@open", "orders:{id}:**=@open"),
+            ("jobs/*=@deny", "jobs/*=@deny"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 }

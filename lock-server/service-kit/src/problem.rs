@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fence_protocol::{Code, Invalid, Problem};
 use serde::Serialize;
 
-pub use body::{ApiBytes, Pieces, body_error, next_bytes, too_large};
+pub use body::{ApiBytes, BodyTooSlow, Pieces, body_error, next_bytes, too_large};
 pub use extract::{ApiJson, ApiPath, ApiQuery};
 
 /// The error of a handler: a problem, and how long to wait before trying again.
@@ -29,6 +29,12 @@ pub type Result<T> = std::result::Result<T, Reject>;
 /// The rendered problem, left in the reply's extensions so that the request id can be added.
 #[derive(Clone, Debug)]
 pub(crate) struct Rendered(pub(crate) Bytes);
+
+/// Returns the problem that a reply carries, before [`crate::http::finish`] adds the request id.
+pub fn problem_of(response: &Response) -> Option<Problem> {
+    let text = response.extensions().get::<Rendered>()?;
+    serde_json::from_slice(&text.0).ok()
+}
 
 impl Reject {
     /// A refusal of `code`; `detail` says what happened with which values.

@@ -7,8 +7,6 @@ use crate::config::{ProcessEnv, unknown_variables};
 use crate::listener::DrainReport;
 use crate::{Kit, signals};
 
-/// Bad settings (EX_USAGE).
-pub const EXIT_USAGE: u8 = 64;
 /// What is left to do after the listeners are done: commits, forwards, releases.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 

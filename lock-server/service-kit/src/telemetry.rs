@@ -2,7 +2,9 @@
 
 use std::io::IsTerminal as _;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How a line of the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -38,14 +40,17 @@ pub enum TelemetryError {
 /// # Errors
 /// [`TelemetryError`] for a filter that cannot be read, and when called twice.
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+    let targets: Targets = filter.parse().map_err(|error: ParseError| TelemetryError::Filter {
         filter: filter.to_owned(),
         reason: error.to_string(),
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::TRACE)
+        .with_writer(std::io::stderr)
+        .with_ansi(format == LogFormat::Text && std::io::stderr().is_terminal());
     match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_ansi(false).try_init(),
+        LogFormat::Text => builder.finish().with(targets).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(targets).try_init(),
     }
     .map_err(|_| TelemetryError::Twice)?;
     std::panic::set_hook(Box::new(|panic| {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 pub use tokio_rustls::client::TlsStream;
 
-use crate::login::read_bounded;
+use crate::bounded_file::read_bounded;
 
 /// Longer files of certificates are refused, in bytes: the bundle of a whole system has a quarter of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -1,9 +1,9 @@
 //! Rights that requests need.
 
+use access_control::{Asked, Need, Verb};
 use axum::extract::Query;
 use axum::http::Method;
 use serde::Deserialize;
-use service_kit::access::{Asked, Need, Verb};
 
 /// Returns the right that a request needs. A route that is not named here is refused.
 pub(crate) fn need(asked: &Asked<'_>) -> Need {

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
+use access_control::{Caller, Hold};
 use axum::extract::State;
 use fence_protocol::wire::lock::{AcquireRequest, LeaseMode, LeaseReply, MAX_WAIT_MS, PERMITS_MAX};
 use fence_protocol::{Code, LockName, Owner, SessionId, Token};
-use service_kit::access::{Caller, Hold};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
-use super::{Service, error, sessions};
+use super::{Service, error, metadata, sessions};
 use crate::counters::Operation;
 use crate::store::{Acquire, Mode, Takeover};
 use lease::tokens;
 
-/// The largest metadata, as JSON text, in bytes.
-const METADATA_BYTES_MAX: usize = 4_096;
 /// Owner of a request that names none.
 const ANONYMOUS: &str = "anonymous";
 
@@ -108,7 +106,7 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
     check_wait(request.wait_ms)?;
     check_min_token(service, request.min_token).map_err(error::invalid)?;
     let mode = mode(request.mode, request.size).map_err(error::invalid)?;
-    let metadata = metadata(request.metadata.as_ref())?;
+    let metadata = metadata::bounded(request.metadata.as_ref())?;
     let takeover = takeover(&request)?;
     let lock_delay_ms = service.lock_delay_ms(&lock);
     let owner = match request.owner {
@@ -184,19 +182,6 @@ pub(super) fn mode(mode: LeaseMode, size: Option<u32>) -> Result<Mode, String> {
             let mode = mode.as_str();
             Err(format!("size {size} goes with mode permit alone; this request is {mode}"))
         }
-    }
-}
-
-/// Metadata as JSON text, within its bound.
-pub(super) fn metadata(metadata: Option<&serde_json::Value>) -> Result<Option<String>, Reject> {
-    let metadata = metadata.map(ToString::to_string);
-    let too_many = metadata.as_ref().map(String::len).filter(|len| *len > METADATA_BYTES_MAX);
-    match too_many {
-        None => Ok(metadata),
-        Some(bytes) => Err(Reject::new(
-            Code::PayloadTooLarge,
-            format!("metadata has {bytes} bytes as JSON; at most {METADATA_BYTES_MAX} are allowed"),
-        )),
     }
 }
 

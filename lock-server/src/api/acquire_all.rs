@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use access_control::{Caller, Hold, Verb};
 use axum::extract::State;
-use fence_protocol::wire::lock::{AcquireAllRequest, LOCKS_PER_ACQUIRE_MAX, LeasesReply, LockWish};
+use fence_protocol::wire::lock::LOCKS_PER_ACQUIRE_MAX;
+use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply, LockWish};
 use fence_protocol::{Code, LeaseId, LockName};
-use service_kit::access::{Caller, Hold, Verb};
 use service_kit::problem::{ApiJson, Reject};
 
 use super::acquire::{self, account, answered};
 use super::undelivered::Undelivered;
-use super::{Service, error, sealed};
+use super::{Service, error, metadata, sealed};
 use crate::counters::Operation;
 use crate::store::{Acquire, StoreError, Takeover};
 
@@ -95,7 +96,7 @@ fn check(
 ) -> Result<Vec<Acquire>, Reject> {
     service.check_ttl(request.ttl_ms)?;
     acquire::check_wait(request.wait_ms)?;
-    let metadata = acquire::metadata(request.metadata.as_ref())?;
+    let metadata = metadata::bounded(request.metadata.as_ref())?;
     let of_lock = |lock: &LockName, text| error::invalid(format!("lock {lock}: {text}"));
     let mut modes = Vec::with_capacity(request.locks.len());
     for LockWish { lock, mode, size, min_token } in &request.locks {

@@ -4,9 +4,7 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Code, LockName, Owner};
 use service_kit::problem::Reject;
 
-use super::sessions;
-
-use crate::store::{NoTakeover, StoreError};
+use crate::store::{NoSession, NoTakeover, SessionRefusal, StoreError};
 
 /// `Retry-After` of a request to an unreachable store, in seconds.
 const RETRY_AFTER_SECS: u64 = 1;
@@ -64,7 +62,7 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         )
         .with("why", why.as_str())
         .with("holder", holder),
-        StoreError::Session(refusal) => sessions::problem(refusal),
+        StoreError::Session(refusal) => session_problem(refusal),
         StoreError::Lost { reason, why } => lost(lock, reason, why),
         StoreError::OtherKind(kind) => {
             Reject::new(Code::LockKindConflict, format!("lock {lock} is in use as {kind}"))
@@ -108,4 +106,23 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
 pub(super) fn not_offered(refusal: &StoreError) -> Reject {
     Reject::new(Code::NotOffered, refusal.to_string())
         .hint("docs/reference/guarantees.md says which store offers what; --store chooses one.")
+}
+
+/// The problem for what a session does not allow.
+pub(super) fn session_problem(refusal: SessionRefusal) -> Reject {
+    let detail = refusal.to_string();
+    let reject = match refusal.why {
+        NoSession::Unknown => Reject::new(Code::SessionUnknown, detail),
+        NoSession::Ended(reason) => {
+            Reject::new(Code::SessionEnded, detail).with("reason", reason.as_str())
+        }
+        NoSession::Blocked { reason, ends_in_ms } => Reject::new(Code::SessionBlocked, detail)
+            .with("reason", reason)
+            .with("ends_in_ms", ends_in_ms),
+        NoSession::OtherOwner(owner) => {
+            Reject::new(Code::SessionConflict, detail).with("owner", owner)
+        }
+        NoSession::Bound => Reject::new(Code::SessionConflict, detail),
+    };
+    reject.with("session_id", refusal.session_id)
 }

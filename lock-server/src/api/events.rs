@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use access_control::{Caller, Verb};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -14,7 +15,6 @@ use fence_protocol::{Code, LockName};
 use futures_util::StreamExt as _;
 use futures_util::future::ready;
 use serde::Deserialize;
-use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiQuery, Reject, Result};
 
 use super::{Service, error, inspect};

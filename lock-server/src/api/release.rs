@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use access_control::Caller;
 use axum::extract::State;
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedReply, ReleaseRequest};
-use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::Service;

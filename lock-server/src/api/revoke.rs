@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use access_control::Caller;
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::lock::{GuardSeal, RevokeRequest, RevokedReply};
 use fence_protocol::{Code, LockName};
-use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
-use crate::guards::revoke::{Done, Failed, Revocation, Why};
+use crate::seals::revoke::{Done, Failed, Revocation, Why};
 use crate::store::Revoke;
 
 /// Seals the guards, ends every live lease or the one that is named, and records the reason.

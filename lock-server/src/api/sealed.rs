@@ -5,7 +5,7 @@ use fence_protocol::{LockName, SessionId};
 use service_kit::problem::Reject;
 
 use super::Service;
-use crate::guards::NotSealed;
+use crate::seals::NotSealed;
 use crate::store::{Grant, StoreError};
 
 /// Reason why a grant is not acknowledged.

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use access_control::{Caller, Verb};
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::session::{
@@ -14,10 +15,9 @@ use fence_protocol::wire::session::{
 };
 use fence_protocol::{Code, SessionId};
 use serde::Deserialize;
-use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiJson, ApiPath, ApiQuery, Reject};
 
-use super::{Service, acquire, error};
+use super::{Service, error, metadata};
 use crate::counters::Operation;
 use crate::store::{NewSession, NoSession, SessionRefusal, StoreError};
 
@@ -35,7 +35,7 @@ pub(super) async fn create(
         session_id: request.session_id.unwrap_or_else(service_kit::ids::session_id),
         owner: request.owner,
         ttl: request.ttl_ms,
-        metadata: acquire::metadata(request.metadata.as_ref())?,
+        metadata: metadata::bounded(request.metadata.as_ref())?,
         principal: caller.name().map(ToOwned::to_owned),
     };
     let id = new.session_id;
@@ -189,7 +189,7 @@ fn finish<T>(
 /// The problem for a store's refusal.
 pub(super) fn reject(refusal: StoreError) -> Reject {
     match refusal {
-        StoreError::Session(refusal) => problem(refusal),
+        StoreError::Session(refusal) => error::session_problem(refusal),
         StoreError::Limit { what, limit } => {
             Reject::new(Code::LimitReached, format!("{what}: the limit is {limit}")).retry_after(1)
         }
@@ -202,23 +202,4 @@ pub(super) fn reject(refusal: StoreError) -> Reject {
         refusal @ StoreError::NotOffered { .. } => error::not_offered(&refusal),
         other => Reject::new(Code::StoreUnavailable, other.to_string()).retry_after(1),
     }
-}
-
-/// Converts a refusal by a session into its problem.
-pub(super) fn problem(refusal: SessionRefusal) -> Reject {
-    let detail = refusal.to_string();
-    let reject = match refusal.why {
-        NoSession::Unknown => Reject::new(Code::SessionUnknown, detail),
-        NoSession::Ended(reason) => {
-            Reject::new(Code::SessionEnded, detail).with("reason", reason.as_str())
-        }
-        NoSession::Blocked { reason, ends_in_ms } => Reject::new(Code::SessionBlocked, detail)
-            .with("reason", reason)
-            .with("ends_in_ms", ends_in_ms),
-        NoSession::OtherOwner(owner) => {
-            Reject::new(Code::SessionConflict, detail).with("owner", owner)
-        }
-        NoSession::Bound => Reject::new(Code::SessionConflict, detail),
-    };
-    reject.with("session_id", refusal.session_id)
 }

@@ -9,17 +9,17 @@ use crate::store::{AfterLoss, LossOptions};
 /// Handling of grants after Redis lost data or its clock jumped.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LossFlags {
-    /// Redis only: handling of grants when Redis may have lost leases. wait: grant no lock until every
-    /// lease that may be lost has expired, by the times to live known to be in use. grant: grant at
-    /// once, beside a holder that may still believe that it holds the lock.
+    /// When Redis may have lost leases, grants wait, or grant at once. wait: no lock is granted
+    /// until every lease that may be lost is over, by the times to live that are known to be in
+    /// use. grant: at once, beside a holder that may still rely on its lease.
     #[arg(long, value_name = "WHAT", default_value_t = AfterLoss::Wait)]
     pub after_loss: AfterLoss,
-    /// Redis only: movement of the clock of Redis against the monotonic clock of this server that
-    /// counts as a jump.
+    /// Movement of Redis' clock against this server's that counts as a jump. The server's clock is
+    /// the monotonic one.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse_positive)]
     pub clock_jump_limit: Duration,
-    /// Redis only: on or off: pause grants when the clock of Redis jumped forward, for as long as it
-    /// jumped and at most as long as a lease may live.
+    /// on or off: grants wait after a forward jump of Redis' clock. They wait for as long as it
+    /// jumped, at most as long as a lease may live.
     #[arg(long, value_name = "WHAT", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub clock_pause: bool,

@@ -15,12 +15,12 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Replicas that must have a grant before it is acknowledged.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReplicaFlags {
-    /// Redis only: number of its replicas that must have a grant before it is acknowledged, 0 for
-    /// none. A grant that fewer have in time is rolled back, and the reply is 503.
+    /// Redis replicas that must have a grant before it is acknowledged. A grant that fewer have in
+    /// time is rolled back, and replied to with 503.
     #[arg(long, value_name = "N", default_value = "0", value_parser = replicas,
           allow_hyphen_values = true)]
     pub wait_replicas: u32,
-    /// Time-out for these replicas, at most 1m.
+    /// Time for these replicas, at most 1m.
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = at_most)]
     pub wait_timeout: Duration,
 }

@@ -1,7 +1,5 @@
 //! Remembered events: a bounded list with ordered ids. Pure.
 
-mod index;
-
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +8,7 @@ use std::sync::Arc;
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName, Token};
 
-use self::index::Index;
+use super::ring_index::Index;
 use crate::store::records::ServerId;
 
 /// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,

@@ -18,10 +18,8 @@ use ::redis::{Cmd, Value, cmd};
 use async_trait::async_trait;
 use fence_protocol::Namespace;
 use fence_protocol::wire::event::{Event, EventKind};
+use redis_link::{LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields};
 use service_kit::Kit;
-use service_kit::redis_link::{
-    LinkError, LinkOptions, RedisLink, RedisTarget, Script, Verifier, text_fields,
-};
 
 use self::entries::{Batch, Exchanged};
 use super::Events;

@@ -7,10 +7,10 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use access_control::Scope;
 use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
 use futures_util::Stream;
-use service_kit::access::Scope;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::Events;

@@ -9,7 +9,7 @@ const REPLY_BYTES_MAX: usize = 64 * 1024;
 const POOL_IDLE: std::time::Duration = std::time::Duration::from_secs(45);
 
 /// Builds a client that follows neither redirects nor proxies.
-pub(super) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
+pub(crate) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, String> {
     let auth = auth.map(|value| (header::AUTHORIZATION, value.clone()));
     service_kit::tls::install_crypto();
     reqwest::Client::builder()
@@ -24,7 +24,7 @@ pub(super) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, Stri
 }
 
 /// The body of a reply, where it is not too long.
-pub(super) async fn body(mut reply: reqwest::Response) -> Result<Vec<u8>, String> {
+pub(crate) async fn body(mut reply: reqwest::Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(chunk) = reply.chunk().await.map_err(causes)? {
         body.extend_from_slice(&chunk);
@@ -36,7 +36,7 @@ pub(super) async fn body(mut reply: reqwest::Response) -> Result<Vec<u8>, String
 }
 
 /// An error with what caused it last, which says most.
-pub(super) fn causes(error: reqwest::Error) -> String {
+pub(crate) fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut last: &dyn std::error::Error = &error;
     while let Some(cause) = last.source() {

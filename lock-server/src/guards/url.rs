@@ -11,7 +11,7 @@ pub struct GuardUrl(String);
 
 impl GuardUrl {
     /// The address without a slash at its end.
-    pub(super) fn base(&self) -> &str {
+    pub(crate) fn base(&self) -> &str {
         &self.0
     }
 }
@@ -27,7 +27,7 @@ impl FromStr for GuardUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = |rule: &str| {
-            let shown = service_kit::redis_link::without_password(text);
+            let shown = service_kit::login::without_password(text);
             Err(format!("guard address \"{shown}\" {rule}, for example http://127.0.0.1:7421"))
         };
         let Ok(url) = Url::parse(text) else { return refuse("is not a URL") };

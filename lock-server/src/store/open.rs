@@ -2,15 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
+use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
 use service_kit::Kit;
+use service_kit::login::without_password;
 use service_kit::login::{NO_LOGIN, StoreLogin};
-use service_kit::redis_link::{
-    ClusterTarget, LinkOptions, RedisTarget, TargetError, without_password,
-};
 
 use super::driver::Driver;
 use super::embedded;
@@ -20,7 +19,7 @@ use super::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use super::records::{RecordStore, ServerId};
 use super::redis::KeyPrefix;
 use super::{Limits, LockStore, LossOptions};
-use crate::guards::{GuardUrl, Guards};
+use crate::guards::{GuardUrl, Guards, RETRY_INTERVAL};
 use lease::tokens;
 
 /// The value of `--store`.
@@ -88,6 +87,36 @@ impl StoreUrl {
     }
 }
 
+/// Asks guards again, now and then, for as long as one has not been heard, and lifts the counter where
+/// it turns out to be below a mark.
+fn follow_guards(guards: Guards, store: &Arc<dyn LockStore>, kit: &Kit) {
+    if guards.is_empty() {
+        return;
+    }
+    let stop = kit.tasks.shutdown_token();
+    // The store must be able to end while this waits.
+    let store = Arc::downgrade(store);
+    kit.tasks.spawn(async move {
+        stop.run_until_cancelled(ask_guards_again(guards, store)).await;
+    });
+}
+
+async fn ask_guards_again(guards: Guards, store: Weak<dyn LockStore>) {
+    loop {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        let Some(store) = store.upgrade() else { return };
+        if !guards.is_incomplete() {
+            continue;
+        }
+        if let Some(mark) = guards.ask().await.highest
+            && let Err(error) = store.lift(mark).await
+        {
+            tracing::error!(%mark, %error, "the counter could not be lifted above a guard's mark");
+            guards.set_incomplete();
+        }
+    }
+}
+
 /// What every store is told.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -112,6 +141,18 @@ pub struct StoreOptions {
     pub loss: LossOptions,
     /// Which replicas must have a grant before its caller is told, for Redis.
     pub replicas: ReplicaOptions,
+}
+
+impl StoreOptions {
+    /// The part of them that etcd needs.
+    pub fn etcd(&self) -> EtcdRecordsOptions {
+        EtcdRecordsOptions {
+            namespace: self.namespace.clone(),
+            connect_timeout: self.link.connect_timeout,
+            reply_timeout: self.link.reply_timeout,
+            login: self.login.clone(),
+        }
+    }
 }
 
 impl Default for StoreOptions {
@@ -155,7 +196,7 @@ pub async fn open(
     {
         store.lift(mark).await.map_err(|error| OpenError(error.to_string()))?;
     }
-    guards.follow(&store, kit);
+    follow_guards(guards, &store, kit);
     Ok(store)
 }
 
@@ -189,7 +230,7 @@ async fn open_store(
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Etcd(target) => {
-            let etcd_options = EtcdRecordsOptions::of(options);
+            let etcd_options = options.etcd();
             let started = EtcdRecords::start(target, etcd_options, guards.clone(), kit);
             let records = started.await.map_err(refused)?;
             shared(Arc::new(records), options, kit).await?

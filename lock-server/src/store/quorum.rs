@@ -21,6 +21,7 @@ mod refused;
 pub mod replies;
 mod round;
 pub mod rules;
+mod run_ids;
 pub mod scripts;
 mod shown;
 mod url;
@@ -35,9 +36,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
+use redis_link::{LinkOptions, RedisLink};
 use service_kit::Kit;
 use service_kit::clock::Clock;
-use service_kit::redis_link::{LinkOptions, RedisLink};
 use service_kit::tasks::Tasks;
 
 use self::calls::Calls;
@@ -45,8 +46,9 @@ use self::counters::Counters;
 use self::membership::{Current, Driver, Membership};
 use self::nodes::{Node, Notes};
 use self::queue::Queues;
+use self::run_ids::Runs;
 use self::scripts::{Keys, Scripts};
-use self::verify::{NodeVerifier, Runs};
+use self::verify::NodeVerifier;
 use super::redis::KeyPrefix;
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use crate::guards::Guards;
@@ -141,7 +143,7 @@ impl QuorumStore {
         let membership = Membership::new(names, counters.clone(), kit.health.clone());
         let membership = Arc::new(membership);
         let runs = Arc::new(Runs::new(targets.len()));
-        let node = |(index, target): (usize, &service_kit::redis_link::RedisTarget)| {
+        let node = |(index, target): (usize, &redis_link::RedisTarget)| {
             let notes = Arc::new(Notes::new(usize::from(BUCKETS)));
             let verifier = NodeVerifier {
                 index,

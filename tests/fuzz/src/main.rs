@@ -26,9 +26,11 @@ libfuzzer_sys::fuzz_target!(
 fn prepare() -> fn(&[u8]) {
     let name = std::env::var("FENCE_FUZZ_TARGET").unwrap_or_default();
     let all = [
+        access_control::fuzz::TARGETS,
         fence_protocol::fuzz::TARGETS,
         fenced_store::fuzz::TARGETS,
         lock_server::fuzz::TARGETS,
+        redis_link::fuzz::TARGETS,
         service_kit::fuzz::TARGETS,
     ];
     let mut targets = all.into_iter().flatten();

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use access_control::secret::SecretHash;
 use fence_protocol::Code;
 use fence_tests::api::{Api, Reply};
 use fence_tests::key_file::text;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::wait::until_true;
 use http::Method;
-use service_kit::access::secret::SecretHash;
 
 use super::{Site, assert_unknown};
 

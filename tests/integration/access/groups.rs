@@ -1,7 +1,7 @@
 //! Several locks in one request: each needs its right, each counts.
 
 use fence_protocol::Code;
-use fence_protocol::wire::lock::LeasesReply;
+use fence_protocol::wire::lock_set::LeasesReply;
 use http::Method;
 use serde_json::{Value, json};
 

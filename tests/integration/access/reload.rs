@@ -95,7 +95,7 @@ fn rejected(site: &Site) -> Vec<String> {
 }
 
 fn hash(name: &str) -> String {
-    service_kit::access::secret::SecretHash::of(&format!("secret-of-{name}")).to_string()
+    access_control::secret::SecretHash::of(&format!("secret-of-{name}")).to_string()
 }
 
 #[tokio::test]

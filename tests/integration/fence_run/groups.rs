@@ -63,7 +63,7 @@ async fn what_may_stay_goes_on_and_is_warned_of() {
     let output = code(site.run(&["--leave-background"], &member(""))).await;
     let left = site.pid_in("member").await;
     assert_eq!(output.code, 0, "{output:?}");
-    assert!(output.stderr.contains("go on without the lock on job"), "{}", output.stderr);
+    assert!(output.stderr.contains("continue without the lock on job"), "{}", output.stderr);
     assert!(is_alive(left));
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
     kill_process(left, Signal::KILL).unwrap();
@@ -97,7 +97,7 @@ async fn a_process_that_left_the_group_goes_on_and_is_warned_of() {
     let output = code(site.run(&["--grace", "100ms"], script)).await;
     let gone = site.pid_in("gone").await;
     assert_eq!(output.code, 0, "{output:?}");
-    assert!(output.stderr.contains("go on without the lock on job"), "{}", output.stderr);
+    assert!(output.stderr.contains("continue without the lock on job"), "{}", output.stderr);
     assert!(is_alive(gone));
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
     kill_process(gone, Signal::KILL).unwrap();

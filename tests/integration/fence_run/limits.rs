@@ -79,7 +79,7 @@ async fn the_longest_hold_ends_a_command_that_was_warned() {
     let output = code(site.run(&options, script)).await;
     assert_eq!((output.code, output.stdout.as_str()), (76, "warned\ntold\n"), "{output:?}");
     assert!(output.stderr.contains("will be lost in"), "{}", output.stderr);
-    assert!(output.stderr.contains("held for 1500ms, the longest"), "{}", output.stderr);
+    assert!(output.stderr.contains("held for 1s500ms, the longest"), "{}", output.stderr);
     assert_eq!(site.locks.show("job").await.state, LockState::Free, "given back, not expired");
     // In time, there is neither warning nor end.
     let output = code(site.run(&["--max-hold", "1h", "--warn-before", "1s"], "echo done")).await;

@@ -4,9 +4,8 @@ mod at_the_guard;
 mod limits;
 
 use fence_protocol::wire::event::EventKind;
-use fence_protocol::wire::lock::{
-    EndReason, HolderInfo, LeaseMode, LeaseReply, LeasesReply, LockState,
-};
+use fence_protocol::wire::lock::{EndReason, HolderInfo, LeaseMode, LeaseReply, LockState};
+use fence_protocol::wire::lock_set::LeasesReply;
 use fence_protocol::{Code, FencingToken, LeaseId, Token};
 use fence_tests::api::{Api, Locks, Reply};
 use fence_tests::event_stream::EventStream;

@@ -1,6 +1,7 @@
 //! Seals at acquire: `--seal PREFIX=required|lazy|off`.
 
-use fence_protocol::wire::lock::{EndReason, LeasesReply, LockState};
+use fence_protocol::wire::lock::{EndReason, LockState};
+use fence_protocol::wire::lock_set::LeasesReply;
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::{Guard, Locks, Reply};
 use fence_tests::fault_proxy::{Fault, FaultProxy};

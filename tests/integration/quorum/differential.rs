@@ -15,7 +15,7 @@ use lock_server::store::quorum::replies::read_reply;
 use lock_server::store::quorum::rules::view::Addressee;
 use lock_server::store::quorum::rules::{NodeId, NodeReply, Operation};
 use lock_server::store::quorum::scripts::Init;
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use self::sides::RealNode;
 use self::steps::{Step, World};

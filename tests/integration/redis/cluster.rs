@@ -15,8 +15,8 @@ use fence_tests::redis_server::Redis;
 use fence_tests::seed::Seed;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
+use redis_link::slot_of;
 use serde_json::json;
-use service_kit::redis_link::slot_of;
 use tokio::task::JoinHandle;
 
 use super::told::{Told, has_all};

@@ -10,7 +10,7 @@ use fence_tests::ports;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until, until_true};
 use serde_json::json;
 
 fn setup(redis: &TlsRedis) -> Setup {
@@ -23,6 +23,16 @@ async fn ports_in_use(redis: &Redis) -> Vec<String> {
     let others = list.lines().filter(|line| !line.contains("cmd=client"));
     let port = |line: &str| line.split("laddr=").nth(1)?.split(' ').next().map(str::to_owned);
     others.filter_map(port).collect()
+}
+
+/// Waits until lock servers have opened this many connections, and checks that all of them are TLS.
+async fn only_tls_ports_are_used(redis: &TlsRedis, count: usize) {
+    let ports = until("the connections of the servers", || async {
+        let ports = ports_in_use(&redis.redis).await;
+        (ports.len() >= count).then_some(ports)
+    })
+    .await;
+    assert!(ports.iter().all(|port| *port == redis.address()), "{ports:?}");
 }
 
 /// Commands, waiters, events and a restart: every connection is TLS.
@@ -46,9 +56,8 @@ async fn everything_travels_over_tls() {
         one.locks().show("a").await.queue_length == 1
     })
     .await;
-    let ports = ports_in_use(&redis.redis).await;
-    assert!(ports.len() >= 8, "two servers' commands, events and subscriptions: {ports:?}");
-    assert!(ports.iter().all(|port| *port == redis.address()), "{ports:?}");
+    // Two servers' commands, events and subscriptions.
+    only_tls_ports_are_used(&redis, 8).await;
     one.locks().release("a", held.lease_id).await.expect(200);
     let next = waiting.await.unwrap().lease();
     assert!(next.token > held.token);
@@ -210,8 +219,7 @@ async fn sentinels_are_asked_over_tls() {
     .await;
     let server = setup.clone().args(&asked).start().await;
     server.locks().grant("a", 60_000).await;
-    let ports = ports_in_use(&redis.redis).await;
-    assert!(ports.len() >= 4 && ports.iter().all(|port| *port == redis.address()), "{ports:?}");
+    only_tls_ports_are_used(&redis, 4).await;
     let said = setup.refused().await;
     assert!(
         said.stderr.contains("WRONGPASS"),
@@ -237,8 +245,7 @@ async fn a_cluster_is_reached_over_tls() {
     let setup = flags.iter().fold(Setup::lock_server(&url), |setup, flag| setup.arg(flag));
     let server = setup.start().await;
     server.locks().grant("a", 60_000).await;
-    let ports = ports_in_use(&redis.redis).await;
-    assert!(ports.len() >= 4 && ports.iter().all(|port| *port == redis.address()), "{ports:?}");
+    only_tls_ports_are_used(&redis, 4).await;
 }
 
 /// The guard's objects, and its word about the port that cannot.

@@ -9,7 +9,7 @@ use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::wait::{until, until_true};
-use service_kit::redis_link::slot_of;
+use redis_link::slot_of;
 
 use super::{Port, keeping_setup, port, setup};
 

@@ -7,7 +7,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::wait::until;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
-use service_kit::redis_link::{LinkError, LinkOptions, RedisLink, Verifier};
+use redis_link::{LinkError, LinkOptions, RedisLink, Verifier};
 use service_kit::tasks::Tasks;
 
 struct Anything;

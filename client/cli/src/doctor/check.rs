@@ -1,4 +1,4 @@
-//! What was looked at, and what was found.
+//! One check and its result.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Ok,
-    /// Nothing is wrong, and somebody should know it.
+    /// Nothing is wrong, and an operator should know it.
     Note,
     Warning,
     Failing,
@@ -16,11 +16,11 @@ pub(super) enum Verdict {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
-    /// What was looked at.
+    /// Subject of the check.
     pub(super) about: String,
-    /// How it is.
+    /// Verdict on the subject.
     pub(super) verdict: Verdict,
-    /// What is so, and what to do about it.
+    /// Finding and advice.
     pub(super) text: String,
 }
 
@@ -33,7 +33,7 @@ impl Check {
         Self::new(Verdict::Ok, about, text)
     }
 
-    pub(super) fn note(about: impl Into<String>, text: impl Into<String>) -> Self {
+    pub(super) fn information(about: impl Into<String>, text: impl Into<String>) -> Self {
         Self::new(Verdict::Note, about, text)
     }
 
@@ -62,6 +62,6 @@ pub(super) fn table(checks: &[Check]) -> String {
     let (warnings, failing) = (count(Verdict::Warning), count(Verdict::Failing));
     text + &match (warnings, failing) {
         (0, 0) => "everything is fine\n".to_owned(),
-        _ => format!("{failing} failing, {warnings} to look at\n"),
+        _ => format!("{failing} failing, {warnings} warnings\n"),
     }
 }

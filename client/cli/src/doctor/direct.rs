@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
-use service_kit::redis_link::RedisTarget;
+use redis_link::RedisTarget;
 
 use super::check::{Check, Verdict};
 
@@ -14,11 +14,11 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// For how long the scratch key lives if it cannot be removed, in milliseconds.
 const SCRATCH_MS: u64 = 5_000;
 const ABOUT: &str = "direct write";
-/// What the guard's own Redis port says to a write without a token.
+/// Reply of the guard's own Redis port to a write without a token.
 const WORDS_OF_THE_GUARD: [&str; 6] =
     ["NOTOKEN", "WRONGTOKEN", "FENCED", "COLLISION", "DENIED", "UNAVAILABLE"];
 
-/// What one attempt showed.
+/// Result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Attempt {
     /// The user may do this.
@@ -36,14 +36,14 @@ enum Attempt {
 }
 
 /// Tries it with the credentials of `target`, and without any; a refusal is what is wanted.
-pub(super) async fn judge(target: &RedisTarget, key: Option<&str>) -> Vec<Check> {
+pub(super) async fn check(target: &RedisTarget, key: Option<&str>) -> Vec<Check> {
     let (user, password) = target.credentials();
-    let mut checks = vec![judge_as(target, user.unwrap_or("default"), key).await];
+    let mut checks = vec![check_as(target, user.unwrap_or("default"), key).await];
     if password.is_some() && checks[0].verdict == Verdict::Ok {
-        // Whoever has credentials that are refused can leave them out.
+        // A client whose credentials are refused can leave them out.
         let Ok(address) = target.tcp_address(TIMEOUT).await else { return checks };
-        if let Ok(nobody) = format!("redis://{address}/{}", target.db()).parse() {
-            let mut check = judge_as(&nobody, "default", key).await;
+        if let Ok(anonymous) = format!("redis://{address}/{}", target.db()).parse() {
+            let mut check = check_as(&anonymous, "default", key).await;
             check.about.push_str(" without a login");
             checks.push(check);
         }
@@ -51,7 +51,7 @@ pub(super) async fn judge(target: &RedisTarget, key: Option<&str>) -> Vec<Check>
     checks
 }
 
-async fn judge_as(target: &RedisTarget, user: &str, key: Option<&str>) -> Check {
+async fn check_as(target: &RedisTarget, user: &str, key: Option<&str>) -> Check {
     let mut connection = match target.connect(TIMEOUT).await {
         Ok(connection) => connection,
         Err(error) => return unconnected(&error),
@@ -86,7 +86,7 @@ async fn set(connection: &mut Connection, key: &str) -> Attempt {
 }
 
 /// Commands that write, with an argument that makes Redis refuse them after it looked at the rights
-/// of the user and before it looks at the key: they change nothing, whatever is there.
+/// of the user and before it reads the key: they change nothing, whatever is there.
 fn harmless(key: &str) -> [Cmd; 5] {
     let command = |words: &[&str]| {
         let mut command = redis::cmd(words[0]);
@@ -137,7 +137,7 @@ async fn attempt(connection: &mut Connection, command: &Cmd) -> Attempt {
         None => Attempt::Unclear(format!("no answer in {} ms", TIMEOUT.as_millis())),
         Some(Ok(_)) => Attempt::Allowed,
         Some(Err(error)) => {
-            judged(error.code().unwrap_or_default(), error.detail().unwrap_or_default(), &error)
+            attempt_of(error.code().unwrap_or_default(), error.detail().unwrap_or_default(), &error)
         }
     }
 }
@@ -146,7 +146,7 @@ async fn answer(connection: &mut Connection, command: &Cmd) -> Option<RedisResul
     tokio::time::timeout(TIMEOUT, command.query_async(connection)).await.ok()
 }
 
-fn judged(code: &str, detail: &str, error: &dyn std::fmt::Display) -> Attempt {
+fn attempt_of(code: &str, detail: &str, error: &dyn std::fmt::Display) -> Attempt {
     let text = || format!("{code} {detail}");
     match code {
         "NOAUTH" | "WRONGPASS" => Attempt::NoLogin(text()),
@@ -186,14 +186,14 @@ fn unconnected(error: &str) -> Check {
     if error.contains("WRONGPASS") || error.contains("AuthenticationFailed") {
         return Check::ok(ABOUT, "these credentials are refused, as they should be");
     }
-    // What a server would be told to do about it is not what is wanted here.
+    // The advice for a server does not fit here.
     let error = error.split(". Start it").next().unwrap_or(error);
     let text = "no connection came about from here, as it should be; if the application runs on \
                 another machine, try it there";
     Check::ok(ABOUT, format!("{text} ({error})"))
 }
 
-/// What to do about an application that can write by itself.
+/// Advice for a Redis that an application can write to directly.
 fn remedy(user: &str) -> String {
     format!(
         "give it no credentials for the datastore, only the guard should have them: ACL SETUSER \
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn only_a_refusal_of_rights_is_well() {
         let check = |code: &str, detail: &str, is_scratch| {
-            verdict(judged(code, detail, &"broken"), "app", is_scratch).verdict
+            verdict(attempt_of(code, detail, &"broken"), "app", is_scratch).verdict
         };
         assert_eq!(check("NOAUTH", "Authentication required.", true), Verdict::Ok);
         assert_eq!(check("NOTOKEN", "a token is required", true), Verdict::Ok);

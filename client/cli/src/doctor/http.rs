@@ -1,12 +1,11 @@
 //! Asking a server, with bounds.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fence_client::BearerToken;
 use reqwest::header::{AUTHORIZATION, DATE};
 
-use super::http_date;
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest reply that is read, in bytes.
@@ -36,7 +35,9 @@ pub(super) async fn get(http: &reqwest::Client, base: &str, path: &str) -> Resul
     let mut response = request.await.map_err(|error| error.without_url().to_string())?;
     let status = response.status().as_u16();
     let date = response.headers().get(DATE).and_then(|value| value.to_str().ok());
-    let wall_ms = date.and_then(http_date::unix_ms);
+    let date = date.and_then(|date| httpdate::parse_http_date(date).ok());
+    let since_1970 = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok());
+    let wall_ms = since_1970.and_then(|since| u64::try_from(since.as_millis()).ok());
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
         body.extend_from_slice(&chunk);

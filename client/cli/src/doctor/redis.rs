@@ -10,11 +10,11 @@ use lock_server::store::redis::judge::{ClockWatch, Finding, Version, look, oldes
 use lock_server::store::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
-use service_kit::clock::SystemClock;
-use service_kit::flags::StoreLoginFlags;
-use service_kit::redis_link::{
+use redis_link::{
     LinkError, LinkOptions, RedisLink, RedisTarget, Verifier, info_field, text_fields,
 };
+use service_kit::clock::SystemClock;
+use service_kit::flags::StoreLoginFlags;
 use service_kit::tasks::Tasks;
 
 use super::check::Check;
@@ -29,39 +29,39 @@ impl Verifier for AnyRedis {
     }
 }
 
-/// Who asks the Redis, and which keys lock-server has there: as the server's own flags.
+/// Login and keys of lock-server at the Redis, as the server's own flags.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "The Redis")]
 pub(super) struct Login {
-    /// The file of the CA that signs its certificates (PEM), where the URL is rediss://
+    /// The CA of its certificates (PEM), for rediss://
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_ca: Option<PathBuf>,
 
-    /// The file of the certificate that is shown to it (PEM)
+    /// The certificate to present (PEM)
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_cert: Option<PathBuf>,
 
-    /// The file of that certificate's private key (PEM)
+    /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_key: Option<PathBuf>,
 
-    /// The user whose rights are judged
+    /// The user whose rights are checked
     #[arg(long, value_name = "NAME", requires = "redis")]
     redis_user: Option<String>,
 
-    /// The file of that user's password, in one line
+    /// The user's password, in one line
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_password_file: Option<PathBuf>,
 
-    /// The file of the sentinels' password, where they have one of their own
+    /// The sentinels' password
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_sentinel_password_file: Option<PathBuf>,
 
-    /// What lock-server's keys begin with there (its --key-prefix)
+    /// The --key-prefix of lock-server
     #[arg(long, value_name = "TEXT", requires = "redis")]
     redis_key_prefix: Option<KeyPrefix>,
 
-    /// The namespace of its locks
+    /// The namespace of the locks
     #[arg(long, value_name = "NAME", default_value = "default")]
     redis_namespace: Namespace,
 }
@@ -84,11 +84,11 @@ impl Login {
     }
 }
 
-/// What the servers would find, and what the guard's port needs.
-pub(super) async fn judge(target: RedisTarget, login: &Login) -> Vec<Check> {
+/// Checks what the servers would find, and what the guard's port needs.
+pub(super) async fn check(target: RedisTarget, login: &Login) -> Vec<Check> {
     let tasks = Tasks::new();
     let found = match login.target(target) {
-        Ok(target) => look_at(target, &login.prefix(), &tasks).await,
+        Ok(target) => check_at(target, &login.prefix(), &tasks).await,
         Err(error) => Err(error),
     };
     tasks.begin_shutdown();
@@ -99,7 +99,7 @@ pub(super) async fn judge(target: RedisTarget, login: &Login) -> Vec<Check> {
     })
 }
 
-async fn look_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
+async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
     let target = target.in_slot_of(prefix.as_bytes());
     let needs = Needs::of(&target, prefix);
     let link = RedisLink::start(target, LinkOptions::default(), Arc::new(AnyRedis), tasks).await?;
@@ -113,13 +113,13 @@ async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     if findings.is_empty() {
         checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }
-    checks.extend(findings.into_iter().map(check));
+    checks.extend(findings.into_iter().map(finding_check));
     checks.push(own_rights(link, needs).await?);
     checks.extend(rights(link).await?);
     Ok(checks)
 }
 
-fn check(finding: Finding) -> Check {
+fn finding_check(finding: Finding) -> Check {
     let about = format!("redis {}", finding.about);
     if finding.severe {
         Check::failing(about, finding.text)
@@ -162,10 +162,10 @@ async fn info(link: &RedisLink, section: &str, name: &str) -> Result<Option<Stri
     }
 }
 
-/// What lock-server does, asked for without doing it.
+/// Checks the rights that lock-server needs, without using them.
 async fn own_rights(link: &RedisLink, needs: &Needs) -> Result<Check, String> {
     let about = "redis rights of lock-server";
-    let judged = match link.call(&needs.question()).await {
+    let result = match link.call(&needs.question()).await {
         Ok(missing) => needs.judge(&text_fields(missing).unwrap_or_default()),
         Err(LinkError::Server { code, .. }) if code == "NOPERM" => {
             needs.judge(&["+eval".to_owned()])
@@ -173,14 +173,14 @@ async fn own_rights(link: &RedisLink, needs: &Needs) -> Result<Check, String> {
         Err(LinkError::Server { code, message }) => Err(format!("{code} {message}")),
         Err(error) => return Err(error.to_string()),
     };
-    Ok(match judged {
+    Ok(match result {
         Ok(()) => Check::ok(about, "this user may do all that lock-server needs"),
         Err(error) => Check::warning(about, error),
     })
 }
 
-/// What the guard's Redis port does to end the connections of a stale holder and to confine scripts,
-/// each asked for in a way that changes nothing: a client that does not exist, a user whose name
+/// Checks the commands with which the guard's Redis port ends the connections of a stale holder and to confine scripts,
+/// each tried in a way that changes nothing: a client that does not exist, a user whose name
 /// Redis refuses.
 async fn rights(link: &RedisLink) -> Result<Vec<Check>, String> {
     let needs = [

@@ -1,4 +1,4 @@
-//! Judging a server from outside.
+//! Checks of a server from outside.
 
 use serde::Deserialize;
 use service_kit::clock::{Clock as _, SystemClock};
@@ -10,7 +10,7 @@ use super::http::{Answer, get};
 const CLOCK_OFFSET_MS: u64 = 5_000;
 
 /// Everything there is to find about the server at `base`; `name` is what it should be.
-pub(super) async fn judge(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
+pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
     let live = match get(http, base, "/livez").await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
@@ -40,7 +40,7 @@ fn version(name: &str, answer: Result<Answer, String>) -> Check {
     let about = format!("{name} version");
     let read = answer.and_then(|answer| {
         if answer.status == 401 {
-            return Err("it asks who this is; name the bearer token with --auth-file".to_owned());
+            return Err("it wants a bearer token; name one with --auth-file".to_owned());
         }
         serde_json::from_str::<Version>(&answer.text).map_err(|error| error.to_string())
     });
@@ -61,7 +61,7 @@ fn version(name: &str, answer: Result<Answer, String>) -> Check {
 fn clock(name: &str, wall_ms: Option<u64>) -> Check {
     let about = format!("{name} clock");
     let Some(theirs) = wall_ms else {
-        return Check::warning(about, "it does not tell the time (no Date header)");
+        return Check::warning(about, "its replies have no Date header");
     };
     let ours = SystemClock::new().wall_ms();
     let apart = ours.abs_diff(theirs);
@@ -86,7 +86,7 @@ fn readiness(name: &str, answer: Result<Answer, String>) -> Vec<Check> {
     let mut checks: Vec<Check> =
         answer.text.lines().filter_map(|line| readiness_line(name, line)).collect();
     if answer.status != 200 {
-        checks.push(Check::failing(about, "it takes no requests until this is mended"));
+        checks.push(Check::failing(about, "it takes no requests until this is repaired"));
     } else {
         checks.push(Check::ok(about, "ready"));
     }

@@ -1,4 +1,4 @@
-//! What a guard says of the stores that it stands before.
+//! Checks of the stores behind a guard, from its own report.
 
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ struct WouldRefuse {
 
 /// A line a store and a line a gap, of the guard at `base`; nothing where it cannot be reached,
 /// which others have said by then.
-pub(super) async fn judge(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
+pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
     get(http, base, "/v1/stores").await.map_or_else(|_| Vec::new(), |answer| read(name, &answer))
 }
 
@@ -68,7 +68,7 @@ fn checks(name: &str, stores: &Stores) -> Vec<Check> {
             "atomic" | "bounded" => Check::ok(&about, text),
             _ => Check::warning(&about, text),
         });
-        checks.extend(store.gaps.iter().map(|gap| Check::note(format!("{about} gap"), gap)));
+        checks.extend(store.gaps.iter().map(|gap| Check::information(format!("{about} gap"), gap)));
     }
     checks
 }

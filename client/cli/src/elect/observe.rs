@@ -5,11 +5,11 @@ use serde::Serialize;
 use service_kit::signals;
 
 use super::Args;
-use crate::exit::{Failure, code};
-use crate::output::{Format, emit, say};
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, emit, say};
+use fence_terminal::readable::readable;
 
-/// Prints who leads until it is told to end; the exit code.
+/// Prints the leader until a signal; returns the exit code.
 pub(super) async fn follow(args: &Args, election: &Election) -> Result<u8, Failure> {
     tokio::select! {
         biased;
@@ -34,7 +34,7 @@ async fn print(args: &Args, election: &Election) -> Result<u8, Failure> {
     }
 }
 
-/// What programs read: a line a change.
+/// A change for programs, one line each.
 #[derive(Serialize)]
 struct Line<'a> {
     leader: Option<&'a Leader>,
@@ -44,7 +44,7 @@ fn line(args: &Args, leader: Option<&Leader>) -> Result<String, Failure> {
     let line = match (args.output.format, leader) {
         (Format::Json, leader) => serde_json::to_string(&Line { leader })
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?,
-        (Format::Table, None) => format!("nobody leads {}", args.name),
+        (Format::Table, None) => format!("{} has no leader", args.name),
         (Format::Table, Some(leader)) => {
             let about = leader.metadata.as_ref().map(|data| format!("  {data}"));
             let held = readable(leader.held_ms);

@@ -8,8 +8,8 @@ use fence_protocol::wire::event::{ExplainedLock, RecentEvents};
 use fence_protocol::{LeaseId, LockName};
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::Output;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -18,12 +18,12 @@ Examples:
   fence lock explain orders/42 --lease 67e55044-10b1-426f-9247-bb680e5fe0c8
   fence lock explain orders/42 --output json | jq .refusals
 
-What guards refused is known where they report it (fenced-store --report-to).
-Exit code 1 where nothing is remembered of the lease.")]
+Refusals are listed where guards report them (fenced-store --report-to).
+Exit code 1 if nothing is remembered of the lease.")]
 pub(super) struct Explain {
     /// The lock
     lock: LockName,
-    /// What became of this lease, and of what was done with it
+    /// Only this lease; exit code 1 if it is not remembered
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]
@@ -32,14 +32,14 @@ pub(super) struct Explain {
     connect: Connect,
 }
 
-/// A lease that somebody asks about, and what is remembered of it.
+/// The lease of `--lease`, with its remembered events.
 #[derive(Debug)]
-struct Asked {
+struct OwnLease {
     lease_id: LeaseId,
     recent: RecentEvents,
 }
 
-/// Asks and tells; the exit code.
+/// Prints the explanation; returns the exit code.
 pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let explained = client.locks().explain(&args.lock, None).await?;
@@ -48,13 +48,13 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
         return Ok(code::OK);
     };
     let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
-    let asked = Asked { lease_id, recent: own.recent.clone() };
-    args.output.print(&own, |_| text::text(&explained, Some(&asked)))?;
-    let is_known = own::is_known(&explained, &asked);
+    let own_lease = OwnLease { lease_id, recent: own.recent.clone() };
+    args.output.print(&own, |_| text::text(&explained, Some(&own_lease)))?;
+    let is_known = own::is_known(&explained, &own_lease);
     Ok(if is_known { code::OK } else { code::NOTHING })
 }
 
-/// Whether the lock is held by this lease, perhaps beside others.
+/// Returns `true` if the lease holds the lock, alone or shared.
 fn is_holder(explained: &ExplainedLock, lease_id: LeaseId) -> bool {
     let now = &explained.now;
     now.holder.iter().chain(&now.also_held).any(|holder| holder.lease_id == lease_id)

@@ -5,8 +5,8 @@ use fence_protocol::wire::lock::{
     HolderInfo, HolderReply, LeaseMode, LeaseReply, LockPage, LockReply, LockState, RevokedReply,
 };
 
-use crate::readable::readable;
-use crate::table::{Facts, listing};
+use fence_terminal::readable::readable;
+use fence_terminal::table::{Facts, listing};
 
 pub(super) fn lease(reply: &LeaseReply) -> String {
     let facts = Facts::new().fact("lock", &reply.lock);

@@ -7,9 +7,9 @@ use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::signals;
 
 use crate::connect::Connect;
-use crate::exit::{Failure, code};
-use crate::output::{Format, Output, emit, say};
-use crate::readable::readable;
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::{Format, Output, emit, say};
+use fence_terminal::readable::readable;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -25,7 +25,7 @@ pub(super) struct Watch {
     /// Only locks whose names begin so; without it also sessions
     #[arg(default_value = "", value_name = "PREFIX")]
     prefix: String,
-    /// Begin behind the event with this id, as --output json prints it
+    /// Begin after the event with this id
     #[arg(long, value_name = "ID")]
     after: Option<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(super) struct Watch {
     connect: Connect,
 }
 
-/// Prints events until it is told to end; the exit code.
+/// Prints events until a signal; returns the exit code.
 pub(super) async fn watch(args: Watch) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     tokio::select! {
@@ -54,7 +54,7 @@ async fn follow(args: &Watch, client: &Client) -> Result<u8, Failure> {
         match stream.next().await? {
             StreamItem::Event { id, event } => emit(line(args.output, id, &event)?.as_bytes())?,
             StreamItem::Broken(error) => say(&broken(&error.to_string(), &stream)),
-            StreamItem::Resumed => say("fence: the stream goes on"),
+            StreamItem::Resumed => say("fence: the stream resumes"),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! How much time a command has left once its lease is lost: a pure rule.
+//! Time that a command has left once its lease is lost: a pure rule.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use fence_client::timing::Window;
 /// When the process group is killed, at the latest, after its lease was lost at `now`.
 ///
 /// Only a lease that was lost by a rule of this side leaves time: the server grants the lock to
-/// nobody else before it has expired there, and renewal has stopped. When the server said that the lease ended, another may
+/// no other client before it has expired there, and renewal has stopped. When the server said that the lease ended, another may
 /// hold the lock already.
 pub(super) fn kill_at(now: Moment, window: Window, reason: LostReason, grace: Duration) -> Moment {
     match reason {

@@ -1,4 +1,4 @@
-//! What is held while a command runs: one lock by a lease of its own, or several by one session.
+//! The leases that are held while a command runs: one lock by a lease of its own, or several by one session.
 
 use fence_client::clock::Moment;
 use fence_client::timing::Window;
@@ -99,7 +99,7 @@ impl Held {
         self.grants().iter().map(each).collect::<Vec<_>>().join(", ")
     }
 
-    /// What cannot be trusted any more, as the beginning of a sentence.
+    /// The lost lock or session, as the beginning of a sentence.
     pub(super) fn lost_words(&self) -> String {
         let lost = match self {
             Self::Several(session, leases) if session.check().is_ok() => leases
@@ -117,7 +117,7 @@ impl Held {
         }
     }
 
-    /// What the command finds in its environment.
+    /// Environment variables of the command.
     pub(super) fn environment(&self, client: &Client) -> Vec<(&'static str, String)> {
         let grants = self.grants();
         let leases: Vec<_> = grants.iter().map(|grant| described(grant)).collect();

@@ -1,4 +1,4 @@
-//! What this program does in the child's place: the steps between fork and exec that need no
+//! The helper that starts the command: the steps between fork and exec that need no
 //! unsafe code when they are a program of their own.
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 
 use super::progress::Reports;
 use super::watcher;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// This program's file, even when it was replaced on the disk meanwhile.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long)]
     watch: bool,
 
-    /// Where the command's reports go
+    /// File descriptor for the command's reports
     #[arg(long)]
     progress_to: Option<PathBuf>,
 
@@ -108,7 +108,7 @@ fn tie_to(parent: Option<i32>) -> Result<(), Failure> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::internal(format!("the kernel refuses to watch: {error}")))?;
-    // It may have ended before the kernel was asked.
+    // It may have ended before the kernel was set to signal it.
     let is_orphan =
         parent.is_some() && rustix::process::getppid() != parent.and_then(Pid::from_raw);
     if is_orphan { Err(Failure::silent(code::LOST)) } else { Ok(()) }

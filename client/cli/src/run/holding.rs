@@ -11,24 +11,24 @@ use super::held::Held;
 use super::signals::{self, Signals};
 use super::supervise::{self, Ended};
 use super::{job, progress};
-use crate::exit::Failure;
-use crate::output::say;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::say;
 
-/// How long a release that is on its way is waited for when the command ends early.
-pub(crate) const GIVE_BACK: Duration = Duration::from_secs(2);
+/// Longest wait for a release in flight when the command ends early.
+pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
-/// How long the lease is held, and on which condition.
+/// Duration and conditions of the hold.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How long the lease lives unless it is renewed; it is renewed every third of that
+    /// Time to live; renewed every third of it
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) ttl: Duration,
 
-    /// How long the command may take to end itself after the lease is lost, at most
+    /// Longest time for the command to end after the lease is lost
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = duration::parse)]
     pub(crate) grace: Duration,
 
-    /// The command has to report that it goes on within this time, again and again; else it is ended
+    /// End the command unless it reports progress again within this time
     ///
     /// It writes any byte to the file descriptor whose number is in FENCE_PROGRESS_FD (in a shell:
     /// echo >&$FENCE_PROGRESS_FD), or sends USR2 to the process in FENCE_PROGRESS_PID, which is then
@@ -36,42 +36,40 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) progress_within: Option<Duration>,
 
-    /// The longest time for which the lock is held; then the command is ended
+    /// End the command this long after the grant
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// How long before the lease will be lost to warn on stderr: no progress, the longest hold, or
-    /// renewals that fail
+    /// Warn on stderr this long before the lease will be lost
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) warn_before: Option<Duration>,
 
-    /// The signal that the command itself gets with the warning: TERM, INT, HUP, QUIT, USR1 or USR2.
-    /// A command that does not handle it is ended by it
+    /// Signal to the command with the warning: TERM, INT, HUP, QUIT, USR1 or USR2; it ends a
+    /// command that does not handle it
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse, requires = "warn_before")]
     pub(crate) warn_signal: Option<Signal>,
 
-    /// Leave what the command started in the background and did not end: it goes on without the
-    /// lock. Without this, its process group is ended before the lock is given back
+    /// Leave background processes of the command running, without the lock
     #[arg(long)]
     pub(crate) leave_background: bool,
 
-    /// Say on stderr when the lock is acquired and released
+    /// Report acquire and release on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }
 
-/// How it ended.
-pub(crate) enum Outcome {
-    /// The command ended by itself, with this code, and the lock was given back.
+/// End of a run under a lease.
+pub(crate) enum HoldingOutcome {
+    /// The command ended by itself, with this code, and the lock was released.
     Ended(u8),
     /// The lease was lost before the command was started; nothing has run.
     NotStarted(String),
     /// The lease did not last as long as the command.
     Lost {
-        /// What happened.
+        /// Cause of the loss.
         message: String,
-        /// Whether somebody had asked the command to end before that.
-        was_told_to_end: bool,
+        /// `true` if the command had been signalled to end before that.
+        was_signalled: bool,
     },
 }
 
@@ -88,13 +86,13 @@ pub(crate) async fn hold(
     client: &Client,
     held: impl Into<Held>,
     signals: &mut Signals,
-) -> Result<Outcome, Failure> {
+) -> Result<HoldingOutcome, Failure> {
     let held = held.into();
     if options.verbose {
         say(&format!("fence: holding {}", held.tokens()));
     }
     let outcome = run_under(options, command, client, held, signals).await;
-    client.drained(GIVE_BACK).await;
+    client.drained(RELEASE_WAIT).await;
     outcome
 }
 
@@ -104,10 +102,10 @@ async fn run_under(
     client: &Client,
     held: Held,
     signals: &mut Signals,
-) -> Result<Outcome, Failure> {
+) -> Result<HoldingOutcome, Failure> {
     // This process may have been stopped since the grant came: then nothing is started at all.
     if let Err(error) = held.check() {
-        return Ok(Outcome::NotStarted(error.to_string()));
+        return Ok(HoldingOutcome::NotStarted(error.to_string()));
     }
     let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
     let environment = held.environment(client);
@@ -128,9 +126,9 @@ async fn run_under(
         }
         Err(error) => say(&format!("fence: not released, expires by itself: {names}: {error}")),
     }
-    Ok(Outcome::Ended(ended.code))
+    Ok(HoldingOutcome::Ended(ended.code))
 }
 
-fn lost(ended: &Ended, message: String) -> Outcome {
-    Outcome::Lost { message, was_told_to_end: ended.was_told_to_end }
+fn lost(ended: &Ended, message: String) -> HoldingOutcome {
+    HoldingOutcome::Lost { message, was_signalled: ended.was_signalled }
 }

@@ -13,7 +13,7 @@ use rustix::process::{
 use super::progress::Reports;
 use super::watcher::Watcher;
 use super::{helper, members, signals};
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// A command that was started, as the leader of its own process group.
 ///
@@ -30,7 +30,7 @@ pub(super) struct Job {
     over: bool,
 }
 
-/// How the leader ended.
+/// End of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
     Code(u8),
@@ -84,7 +84,7 @@ impl Job {
         }
     }
 
-    /// How the leader ended, where it has. It stays a zombie.
+    /// End of the leader, if it has ended. It stays a zombie.
     pub(super) fn exited(&self) -> Result<Option<Exit>, Failure> {
         if self.exit.is_some() {
             return Ok(self.exit);
@@ -137,17 +137,17 @@ impl Job {
             .ok();
     }
 
-    /// Whether a member of the group is left after its leader was reaped; zombies count.
+    /// Returns `true` if a member of the group is left after its leader was reaped; zombies count.
     pub(super) fn has_members(&self) -> bool {
         test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 
-    /// The same without zombies, which can do nothing any more.
+    /// Returns `true` if a member other than a zombie is left.
     pub(super) fn has_live_members(&self) -> bool {
         self.has_members() && members::is_any_live(self.group)
     }
 
-    /// The group is empty, or is meant to go on; returns whether processes of the command are left,
+    /// The group is empty, or is meant to continue; returns whether processes of the command are left,
     /// in its group or outside of it.
     pub(super) fn let_go(&mut self) -> bool {
         self.over = true;

@@ -2,7 +2,7 @@
 
 use rustix::process::Pid;
 
-/// Whether a member of the group can still run. `true` where the system does not tell.
+/// Returns `true` if a member of the group can still run, or if the system does not report it.
 pub(super) fn is_any_live(group: Pid) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return true;
@@ -12,7 +12,7 @@ pub(super) fn is_any_live(group: Pid) -> bool {
         .any(|stat| is_live_member(&stat, group))
 }
 
-/// What the line in `/proc/PID/stat` says: `PID (NAME) STATE PARENT GROUP …`, where the name may have
+/// Parses the line of `/proc/PID/stat`: `PID (NAME) STATE PARENT GROUP …`, where the name may have
 /// any character in it.
 fn is_live_member(stat: &str, group: Pid) -> bool {
     let Some((_, rest)) = stat.rsplit_once(')') else {

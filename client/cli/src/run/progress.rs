@@ -1,4 +1,4 @@
-//! How the command reports that it goes on: a pipe, or a signal to this process.
+//! Progress reports of the command: a pipe, or a signal to this process.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::AsRawFd as _;
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
-/// What a program that cannot write to a file descriptor sends.
+/// Signal for programs that cannot write to a file descriptor.
 pub(super) const SIGNAL: Signal = Signal::USR2;
 
 /// The end of the pipe on which reports arrive.
@@ -28,7 +28,7 @@ impl Reports {
         Ok(Self { reader, writer })
     }
 
-    /// Where another process of this user opens its own end.
+    /// Path by which another process of this user opens its own end.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.writer.as_raw_fd()).into()
     }
@@ -37,7 +37,7 @@ impl Reports {
     pub(super) async fn next(&self) {
         let mut bytes = [0; 4096];
         loop {
-            // The runtime may be wrong about what can be read; then it is asked again.
+            // The runtime may be wrong about what can be read; then the read is retried.
             if self.reader.readable().await.is_err() {
                 return std::future::pending().await;
             }

@@ -7,7 +7,7 @@ use fence_protocol::Invalid;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::exit::Failure;
+use fence_terminal::exit::Failure;
 
 const FORWARDED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -29,7 +29,7 @@ impl Signals {
             .map(Self)
     }
 
-    /// The next one that asks for the end: where no command runs, the others have nobody to go to.
+    /// The next terminating signal: without a command, the others have no receiver.
     /// Cancel-safe.
     pub(crate) async fn next_end(&mut self) -> Signal {
         loop {
@@ -60,7 +60,7 @@ pub(super) fn listen(signal: Signal) -> Result<unix::Signal, Failure> {
         .map_err(|error| Failure::internal(format!("no handler for {}: {error}", name(signal))))
 }
 
-/// The bit mask of ignored signals, where the system tells.
+/// The bit mask of ignored signals, where the system reports it.
 fn ignored_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

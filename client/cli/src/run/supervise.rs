@@ -15,34 +15,34 @@ use super::job::{Exit, Job};
 use super::progress::{self, Reports};
 use super::signals::{self, Signals};
 use super::terminal::Terminal;
-use crate::exit::Failure;
-use crate::output::say;
-use crate::readable::readable;
+use fence_terminal::exit::Failure;
+use fence_terminal::output::say;
+use fence_terminal::readable::readable;
 
-/// How often a group whose leader has ended is looked at until it is empty.
+/// Interval between checks of a group whose leader has ended, until it is empty.
 const EMPTY_CHECK: Duration = Duration::from_millis(20);
 
-/// How long a group that was killed after its lease was lost is awaited, at most.
+/// Longest wait for a group that was killed after its lease was lost.
 const LAST_MS_MAX: u64 = 1000;
 
-/// How long what is left of a group has to end by itself before it is asked to: what still writes the
+/// Time that the rest of a group has to end by itself before it is signalled: what still writes the
 /// last output of the command.
 const SETTLE_MS: u64 = 200;
 
-/// How it ended.
+/// End of the command.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// The exit code of the command, as a shell would report it.
     pub(super) code: u8,
-    /// The same in words.
+    /// The end in words.
     pub(super) what: String,
     /// Why the lease was lost, where it was while the command ran.
     pub(super) lost: Option<LostReason>,
-    /// Whether a signal that asks for the end was passed on to it.
-    pub(super) was_told_to_end: bool,
+    /// `true` after a terminating signal was passed on to it.
+    pub(super) was_signalled: bool,
 }
 
-/// What woke us.
+/// Event that woke the supervisor.
 enum Event {
     ChildChanged,
     Resumed,
@@ -67,7 +67,7 @@ struct Supervisor<'a> {
     options: &'a Options,
     reports: Option<Reports>,
     warnings: Warnings,
-    was_told_to_end: bool,
+    was_signalled: bool,
     terminal: Option<Terminal>,
     ending: Option<Ending>,
     suspended: bool,
@@ -91,12 +91,12 @@ pub(super) async fn supervise(
         options,
         reports,
         warnings: held.warnings(),
-        was_told_to_end: false,
+        was_signalled: false,
         terminal,
         ending: None,
         suspended: false,
     };
-    // The command may have ended before anybody listened.
+    // The command may have ended before the listener was ready.
     let mut event = Event::ChildChanged;
     loop {
         // Before anything else: this process may just have been resumed, past its lease.
@@ -148,7 +148,7 @@ impl Supervisor<'_> {
         if self.reports.is_some() && signal == progress::SIGNAL {
             return self.held.report_progress();
         }
-        self.was_told_to_end |= !matches!(signal, Signal::USR1 | Signal::USR2);
+        self.was_signalled |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.job.signal(signal);
     }
 
@@ -209,14 +209,14 @@ impl Supervisor<'_> {
     }
 
     fn on_stop(&mut self, signal: Signal) {
-        // It read the terminal before it was given it: now it can go on.
+        // It read the terminal before it owned it: now it can resume.
         let was_early = matches!(signal, Signal::TTIN | Signal::TTOU)
             && self.terminal.as_ref().is_some_and(Terminal::is_with_job);
         if was_early { self.job.signal(Signal::CONT) } else { self.suspend() }
     }
 
     /// The command was stopped at the terminal (Ctrl-Z): stop with it, as a shell expects. The
-    /// lease is not renewed meanwhile; whoever comes back too late finds it lost.
+    /// lease is not renewed meanwhile; a command that resumes too late finds it lost.
     fn suspend(&mut self) {
         if let Some(terminal) = &self.terminal {
             terminal.take_back();
@@ -236,7 +236,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The leader has ended. The rest of its group ends before the lock is given back.
+    /// The leader has ended. The rest of its group ends before the lock is released.
     async fn finish(&mut self, exit: Exit, signals: &mut Signals) -> Ended {
         if let Some(terminal) = self.terminal.take() {
             terminal.take_back();
@@ -247,10 +247,10 @@ impl Supervisor<'_> {
         }
         if self.job.let_go() {
             let locks = self.held.names();
-            say(&format!("fence: processes of the command go on without the lock on {locks}"));
+            say(&format!("fence: processes of the command continue without the lock on {locks}"));
         }
-        let was_told_to_end = self.was_told_to_end;
-        Ended { code: exit.code(), what: exit.words(), lost: self.lost(), was_told_to_end }
+        let was_signalled = self.was_signalled;
+        Ended { code: exit.code(), what: exit.words(), lost: self.lost(), was_signalled }
     }
 
     /// Ends what is left of the group: TERM, and KILL after the grace or where the lease is lost.
@@ -280,7 +280,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Whether there is nothing left to wait for. A zombie can do nothing any more, and one whose
+    /// Returns `true` if there is nothing left to wait for. A zombie can do nothing any more, and one whose
     /// parent has left the group may stay.
     fn is_group_over(&self) -> bool {
         match self.ending {
@@ -295,7 +295,7 @@ impl Supervisor<'_> {
     /// Begins to end the rest of a group whose leader ended in time.
     fn end_rest(&mut self, now: Moment) {
         say("fence: the command has left processes in its group; ending them before the lock is \
-             given back (--leave-background leaves them)");
+             released (--leave-background leaves them)");
         let grace_ms = u64::try_from(self.options.grace.as_millis()).unwrap_or(u64::MAX);
         let kill_at = now.plus_ms(grace_ms);
         self.ending = Some(Ending { lost: None, kill_at, killed_at: None });
@@ -303,7 +303,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// What will end the lease, and what can be done about it.
+/// Warning: cause of the coming end of the lease, and a remedy.
 fn about(reason: LostReason) -> String {
     match reason {
         LostReason::NoProgress { .. } => {

@@ -30,7 +30,7 @@ impl Terminal {
         Some(Self { own_group, job })
     }
 
-    /// Whether the job has it now.
+    /// `true` while the job owns it.
     pub(super) fn is_with_job(&self) -> bool {
         tcgetpgrp(stdin()) == Ok(self.job)
     }
@@ -53,7 +53,7 @@ impl Terminal {
             .process_group(self.job.as_raw_pid())
             .status();
         if let Err(error) = helper {
-            tracing::warn!(%error, "the terminal cannot be taken back");
+            tracing::warn!(%error, "the terminal cannot be returned to the shell's group");
         }
     }
 }

@@ -12,11 +12,11 @@ use rustix::process::{
 };
 
 use super::helper;
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
 /// Between two signals to a group that is not empty yet.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
-/// How often the group is signalled at most: what was killed may stay in it as a zombie.
+/// Signals to the group, at most: a killed process may stay in it as a zombie.
 const KILLS_MAX: u32 = 500;
 
 /// The watcher of one command, from this side. Dropping it ends the watcher and nothing else.
@@ -62,7 +62,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if !self.is_reaped {
-            // Before the pipe is closed, which would tell it to end the group.
+            // Before the pipe is closed, which would make it end the group.
             let _ = kill_process(self.pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED);
         }

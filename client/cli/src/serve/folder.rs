@@ -7,9 +7,9 @@ use fence_protocol::Keyring;
 use service_kit::ids;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::exit::{Failure, code};
+use fence_terminal::exit::{Failure, code};
 
-/// Where everything is kept.
+/// Folder with all data.
 #[derive(Debug)]
 pub(super) enum Folder {
     /// Deleted when this is dropped.
@@ -43,7 +43,7 @@ impl Folder {
         matches!(self, Self::Temporary(_))
     }
 
-    /// The key file, made on the first start. Only its owner may read it: whoever has the keys can
+    /// The key file, made on the first start. Only its owner may read it: a reader of the keys can
     /// make tokens.
     pub(super) fn key_file(&self) -> Result<PathBuf, Failure> {
         let path = self.path().join("token-keys.txt");
@@ -54,7 +54,7 @@ impl Folder {
                 .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
             return Ok(path);
         }
-        // Complete before it has its name: whoever is interrupted leaves no half a key file. The
+        // Complete before it has its name: an interrupted start leaves no partial file. The
         // temporary file is made with mode 0600.
         let made = NamedTempFile::new_in(self.path()).and_then(|mut file| {
             writeln!(file, "# Signs fencing tokens: keep it secret. A line a key, kid:hex.")?;

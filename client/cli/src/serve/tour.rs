@@ -1,4 +1,4 @@
-//! What `fence serve` prints: where things are, and a tour to paste.
+//! Output of `fence serve`: addresses, and a tour to paste.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,7 +32,7 @@ Paste this into another terminal, line by line:
 
   # The lock is held: 423. A write without a token: 428.
   curl -si{auth} {locks}/v1/locks/orders/42/acquire -d '{{}}'; echo
-  curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -d 'whoever'; echo
+  curl -si{auth} -X PUT {guard}/v1/objects/orders/42 -d 'no token'; echo
 
 Ctrl-C ends it.
 "#,
@@ -40,11 +40,11 @@ Ctrl-C ends it.
     )
 }
 
-/// How to become known, and what each request then carries; both empty where nobody asks.
+/// Commands that make a bearer token, and the curl option for it; both empty without access control.
 fn bearer(access_file: Option<&Path>) -> (String, &'static str) {
     let Some(file) = access_file else { return Default::default() };
     let known = format!(
-        r#"  # Who asks must be in {file}, as this makes somebody:
+        r#"  # Callers must be in {file}; this adds one:
   #   fence auth new me --allow 'use orders/*' --secret-file me.secret >> {file}
   BEARER=$(cat me.secret)
 
@@ -54,7 +54,7 @@ fn bearer(access_file: Option<&Path>) -> (String, &'static str) {
     (known, r#" -H "Authorization: Bearer $BEARER""#)
 }
 
-/// The same before a Redis, for redis-cli.
+/// The tour before a Redis, for redis-cli.
 pub(super) fn redis(
     locks: &str,
     guard: &str,

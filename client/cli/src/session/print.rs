@@ -2,8 +2,8 @@
 
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 
-use crate::readable::readable;
-use crate::table::{Facts, listing};
+use fence_terminal::readable::readable;
+use fence_terminal::table::{Facts, listing};
 
 pub(super) fn session(reply: &SessionReply) -> String {
     let mut facts = Facts::new()

@@ -5,10 +5,6 @@ use serde_json::Value;
 
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
-mod several;
-
-pub use several::{AcquireAllRequest, LeasesReply, LockWish};
-
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;
 /// The largest semaphore.

@@ -43,7 +43,7 @@ impl FromStr for UpstreamUrl {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let refuse = || {
-            let shown = service_kit::redis_link::without_password(text);
+            let shown = service_kit::login::without_password(text);
             Invalid::new("upstream", shown, "must be like http://HOST:PORT, no more")
         };
         let uri: Uri = text.parse().map_err(|_| refuse())?;

@@ -1,7 +1,7 @@
 //! Which right each request needs.
 
+use access_control::{Asked, Need, Verb};
 use http::Method;
-use service_kit::access::{Asked, Need, Verb};
 
 use super::request;
 use crate::rules::{Protection, Rules};

@@ -1,10 +1,10 @@
 //! `POST /v1/floor`: an operator states the first token to be admitted.
 
+use access_control::Caller;
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::Code;
 use fence_protocol::wire::fence::FloorRequest;
-use service_kit::access::Caller;
 use service_kit::problem::{ApiJson, Reject};
 
 use super::handler_state::HandlerState;

@@ -1,12 +1,12 @@
 //! `GET /v1/fences`.
 
+use access_control::{Caller, Verb};
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use fence_protocol::wire::fence::{FenceLine, FencePage};
 use fence_protocol::{Code, Invalid, LockName};
 use serde::Deserialize;
-use service_kit::access::{Caller, Verb};
 use service_kit::problem::{ApiQuery, Reject};
 
 use super::handler_state::HandlerState;

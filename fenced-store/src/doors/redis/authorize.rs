@@ -26,6 +26,12 @@ impl From<Denied> for Refusal {
     }
 }
 
+/// Counts a denied command in observe mode, and returns whether it passes all the same.
+pub(super) fn passes(guard: &Guard, command: Command<'_>, denied: &Denied) -> bool {
+    let key = denied.arg.map_or(&b""[..], |arg| command.arg(arg));
+    guard.observer.passes(denied.code, guard.fencing.rules.label(key), &denied.line)
+}
+
 /// Whether a connection with `tokens` may send `command`.
 ///
 /// # Errors

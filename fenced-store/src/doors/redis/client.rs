@@ -1,10 +1,10 @@
-//! One client: reads its commands, holds their keys against its tokens, and sends them on.
+//! A client of one Redis: reads its commands, checks their keys against its tokens, and forwards them.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -17,13 +17,14 @@ use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
 use super::hub::Hub;
 use super::out::Out;
-use super::outbox::{End, Outbox};
+use super::outbox::Outbox;
 use super::own_clients::OwnClientEntry;
 use super::patience::Patience;
 use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
+use super::session::{Flow, Identity};
 use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
@@ -32,21 +33,17 @@ use transaction::Transaction;
 
 mod command;
 mod ending;
-mod fence;
 mod forward;
 mod limits;
-mod local;
 mod look_up;
 mod observe;
+mod once;
 mod script;
+mod session;
 mod transaction;
 mod wait;
 
-/// Arguments of a command; Redis takes as many.
-const ARGS_MAX: usize = 1 << 20;
-/// Bytes of an inline command; Redis takes as many.
-const INLINE_MAX: usize = 64 * 1024;
-/// What one read takes at least.
+/// Least free space in the buffer before a read, in bytes.
 const READ: usize = 16 * 1024;
 
 /// A client's connection.
@@ -58,51 +55,45 @@ pub(super) struct Client {
     charge: Charge,
     parser: RequestParser,
     patience: Patience,
-    /// It has presented a genuine token.
-    is_known: bool,
-    /// It has presented what the port asks its clients for: the password or a credential.
-    is_admitted: bool,
+    identity: Identity,
     keys: Vec<KeyUse>,
     scratch: String,
-    id: u64,
-    name: Bytes,
-    /// The tokens that it has given.
-    held: HeldTokens,
-    /// What its connections to Redis are; registered under the tokens held, but in observe mode.
+    /// Profile of its connections to Redis. They are registered under the tokens of the identity, but
+    /// in observe mode under none.
     profile: ConnectionProfile,
     upstream: Option<Rc<Upstream>>,
-    /// What belongs to an own connection.
+    /// State of an own connection; `None` on a shared one.
     own: Option<Own>,
-    /// Why no command can be sent with the tokens that are held.
+    /// Refusal of the tokens that are held; no command can be sent with them.
     refused: Option<Refusal>,
-    /// FENCED was answered, and the connection is closed once the client has received it.
+    /// The client was sent FENCED, and the connection is closed once the client has received it.
     ends: bool,
-    /// The clients that hold the same tokens.
+    /// Clients that hold the same tokens.
     group: Option<Rc<TokenGroup>>,
     transaction: Option<Transaction>,
-    /// It watched keys on a connection that was lost, so they may have changed unseen: the next EXEC
-    /// fails, as it does in Redis after a change.
+    /// The client watched keys on a connection that was lost, so they may have changed unseen: the next
+    /// EXEC fails, as it does in Redis after a change.
     lost_watch: bool,
 }
 
-/// What belongs to an own connection.
+/// State of an own connection.
 #[derive(Debug)]
 struct Own {
     user: Option<AclUser>,
     run_id: Option<String>,
-    /// It watches keys, so a new connection cannot stand in for it.
+    /// The connection watches keys, so no other can replace it.
     watches: bool,
-    /// It is subscribed to messages.
+    /// The connection receives messages: of channels, or of tracking.
     subscribes: bool,
-    /// It has subscribed to channels.
+    /// The connection has subscribed to channels.
     has_channels: bool,
-    /// It has a setting that another connection would not have.
+    /// The connection has a setting that another would not have.
     is_tuned: bool,
-    /// How CLIENT UNBLOCK finds it.
+    /// Entry by which CLIENT UNBLOCK finds the connection.
     _entry: Option<OwnClientEntry>,
 }
 
-/// The keys of a command, and what it does to each.
+/// Keys of a command with its access to each.
 fn keys_of<'k>(
     keys: &'k [KeyUse],
     command: Command<'k>,
@@ -110,14 +101,14 @@ fn keys_of<'k>(
     keys.iter().map(move |key| (command.arg(key.arg), key.access))
 }
 
-/// Whether a command for an own connection concerns what is known of that connection.
+/// Whether a command changes, or depends on, the state of an own connection in [`Own`].
 fn is_special(name: &[u8]) -> bool {
     let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
     names.iter().any(|special| name.eq_ignore_ascii_case(special))
 }
 
-/// The output of `command`. What was sent before it leaves once the command waits for something, and
-/// not before: replies to a pipeline come together where Redis received it together.
+/// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not earlier:
+/// a pipeline that Redis receives in one piece is answered in one piece.
 async fn kicked<T>(
     upstream: Option<Rc<Upstream>>,
     outbox: &Outbox,
@@ -136,22 +127,16 @@ async fn kicked<T>(
     .await
 }
 
-/// Whether the client is served any further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Serve,
-    Close,
-}
-
 impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
+        let id = hub.port.next_client_id();
+        let identity = Identity::new(id, &stream, &hub.port.settings, hub.limits_strangers);
         let (reader, writer) = stream.into_split();
         let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
         let limits = RequestLimits {
-            max_args: ARGS_MAX,
             max_command_bytes: hub.port.settings.max_command_bytes,
-            max_inline_bytes: INLINE_MAX,
+            ..RequestLimits::default()
         };
         let profile = ConnectionProfile {
             tokens: HeldTokens::default(),
@@ -160,19 +145,15 @@ impl Client {
         };
         Self {
             charge: Charge::new(&hub.budget, &outbox.wake),
-            id: hub.port.next_client_id(),
             patience: Patience::new(hub.port.settings.silence),
-            is_admitted: hub.port.settings.password.is_none(),
+            identity,
             hub,
             reader,
             outbox,
             buf: BytesMut::new(),
             parser: RequestParser::new(limits),
-            is_known: false,
             keys: Vec::new(),
             scratch: String::new(),
-            name: Bytes::new(),
-            held: HeldTokens::default(),
             profile,
             upstream: None,
             own: None,
@@ -184,9 +165,11 @@ impl Client {
         }
     }
 
-    /// Serves it until it leaves, or until `stop` and everything that was sent is answered.
+    /// Serves the client until it disconnects, or until `stop` and the replies to all commands sent.
     pub(super) async fn serve(mut self, stop: CancellationToken) {
-        while self.serve_buffered().await == Next::Serve && self.wait(&stop).await == Next::Serve {}
+        while self.serve_buffered().await == Flow::Continue
+            && self.wait(&stop).await == Flow::Continue
+        {}
         self.outbox.flush();
         if self.ends {
             self.deliver(&stop).await;
@@ -197,10 +180,10 @@ impl Client {
     }
 
     /// Serves the commands that were read whole.
-    async fn serve_buffered(&mut self) -> Next {
+    async fn serve_buffered(&mut self) -> Flow {
         let next = loop {
             if !self.may_serve() || self.buf.is_empty() {
-                break Next::Serve;
+                break Flow::Continue;
             }
             match self.parser.parse(&self.buf) {
                 Ok(Parsed::Incomplete { at_least }) => {
@@ -208,7 +191,7 @@ impl Client {
                         break self.refuse_bytes(&error).await;
                     }
                     self.buf.reserve(at_least.saturating_sub(self.buf.len()).min(4 * READ));
-                    break Next::Serve;
+                    break Flow::Continue;
                 }
                 Ok(Parsed::Blank { len }) => self.buf.advance(len),
                 Ok(Parsed::Complete { len, inline }) => {
@@ -219,10 +202,11 @@ impl Client {
                     if !inline && self.forward_at_once(len) {
                         continue;
                     }
-                    let (upstream, outbox) = (self.upstream.clone(), Rc::clone(&self.outbox));
+                    let upstream = self.upstream.clone();
+                    let outbox = Rc::clone(&self.outbox);
                     let served = self.serve_command(len, inline);
-                    if kicked(upstream, &outbox, served).await == Next::Close {
-                        break Next::Close;
+                    if kicked(upstream, &outbox, served).await == Flow::Close {
+                        break Flow::Close;
                     }
                 }
                 Err(error) => break self.refuse_bytes(&error).await,
@@ -230,32 +214,32 @@ impl Client {
         };
         self.kick();
         self.outbox.flush();
-        self.give_back();
+        self.release_memory();
         next
     }
 
-    /// Answers bytes that are no command. What follows them cannot be understood; what was sent before
-    /// is still answered.
-    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Next {
+    /// Replies to bytes that are no command. Bytes behind them cannot be parsed; earlier commands still
+    /// receive their replies.
+    async fn refuse_bytes(&mut self, error: &ProtocolError) -> Flow {
         self.outbox.error(&format!("ERR {error}"));
         self.settled().await;
-        Next::Close
+        Flow::Close
     }
 
-    /// Lets what was sent leave.
+    /// Flushes the connection to Redis.
     fn kick(&self) {
         if let Some(upstream) = &self.upstream {
             upstream.kick(self.outbox.is_alone());
         }
     }
 
-    /// Whether more commands may be taken from this client now.
+    /// Whether the outbox has room for the replies of more commands.
     fn may_serve(&self) -> bool {
         !self.outbox.is_full()
     }
 
-    /// The usual case: a command for a connection that is there. `false`, and nothing was done,
-    /// where it is anything else.
+    /// Fast path: forwards a command that needs nothing but the connection that exists. Returns `false`
+    /// without an effect for any other command.
     fn forward_at_once(&mut self, len: usize) -> bool {
         let Some(upstream) = &self.upstream else { return false };
         if self.refused.is_some()
@@ -283,7 +267,8 @@ impl Client {
         };
         let guard = &self.hub.port.guard;
         if !fits
-            || authorize(guard, &self.held, command, plan, &self.keys, &mut self.scratch).is_err()
+            || authorize(guard, &self.identity.tokens, command, plan, &self.keys, &mut self.scratch)
+                .is_err()
         {
             return false;
         }
@@ -303,28 +288,28 @@ impl Client {
         true
     }
 
-    /// Any command, with everything that may have to be awaited for it.
-    async fn serve_command(&mut self, len: usize, inline: bool) -> Next {
+    /// Serves any command, and awaits what it needs.
+    async fn serve_command(&mut self, len: usize, inline: bool) -> Flow {
         let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
         if !self.charge.set(self.held_bytes() + command.held_bytes()) {
             return self.refuse_size();
         }
         let next = self.handle(&command).await;
-        if self.outbox.end().is_some() { Next::Close } else { next }
+        if self.outbox.end().is_some() { Flow::Close } else { next }
     }
 
-    /// Waits for more to do.
-    async fn wait(&mut self, stop: &CancellationToken) -> Next {
+    /// Waits for bytes, replies, room or a limit, whichever comes first.
+    async fn wait(&mut self, stop: &CancellationToken) -> Flow {
         if self.outbox.end().is_some() {
-            return Next::Close;
+            return Flow::Close;
         }
         if self.has_answered_all() {
             return self.rest_of_pipeline().await;
         }
         if self.is_superseded() {
-            // What the client has sent by now is still answered, with the refusal.
+            // Commands that the client has sent by now still receive the refusal.
             let next = self.rest_of_pipeline().await;
-            self.ends |= next == Next::Close;
+            self.ends |= next == Flow::Close;
             return next;
         }
         let may_read = self.may_serve();
@@ -342,47 +327,47 @@ impl Client {
             () = self.outbox.wake.notified() => self.woken().await,
             () = self.outbox.writable(), if has_unread => {
                 self.outbox.flush();
-                Next::Serve
+                Flow::Continue
             }
-            // The next wait sees whether the client rests.
-            () = ending::refusal(self.group.as_deref()) => Next::Serve,
+            // The next wait checks whether the client is idle.
+            () = ending::refusal(self.group.as_deref()) => Flow::Continue,
             read = self.reader.read_buf(&mut self.buf), if reads => match read {
-                Ok(0) | Err(_) => Next::Close,
+                Ok(0) | Err(_) => Flow::Close,
                 Ok(bytes) => self.charged(bytes),
             },
             () = stop.cancelled() => {
                 self.settled().await;
-                Next::Close
+                Flow::Close
             }
             reason = self.patience.ends(awaited) => {
                 self.outbox.error(&reason);
-                Next::Close
+                Flow::Close
             }
         }
     }
 
-    /// Whether messages may come on an own connection. In RESP3 it is not known when that ends.
+    /// Whether messages may arrive on an own connection. In RESP3 the guard does not know when that ends.
     fn subscribes(&self, own: &Own, upstream: &Upstream) -> bool {
         own.subscribes && (self.profile.protocol == Protocol::Resp3 || upstream.is_subscribed())
     }
 
-    /// Whether it has an own connection that another cannot stand in for.
+    /// Whether the client has an own connection that no other can replace.
     fn is_bound(&self) -> bool {
         self.own.as_ref().zip(self.upstream.as_ref()).is_some_and(|(own, upstream)| {
             own.watches || own.is_tuned || self.subscribes(own, upstream)
         })
     }
 
-    /// Whether it is read further although nothing more is served now: a command that waits in
-    /// Redis may wait for ever, and that its client has left shows in the reading alone.
+    /// Whether the client is read although nothing more is served now: a blocking command may block for
+    /// ever, and only a read shows that its client has disconnected.
     fn reads_ahead(&self) -> bool {
         self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
     }
 
-    /// Something happened to the outbox or the connection to Redis.
-    async fn woken(&mut self) -> Next {
+    /// Handles a wake-up: a change of the outbox, the budget or the connection to Redis.
+    async fn woken(&mut self) -> Flow {
         if self.outbox.end().is_some() {
-            return Next::Close;
+            return Flow::Close;
         }
         if self.charge.is_evicted() {
             return self.refuse_size();
@@ -390,11 +375,11 @@ impl Client {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return self.lost().await;
         }
-        Next::Serve
+        Flow::Continue
     }
 
-    /// Waits until everything that was forwarded is answered.
-    async fn settled(&mut self) -> Next {
+    /// Waits for the replies to all forwarded commands.
+    async fn settled(&mut self) -> Flow {
         self.kick();
         while self.outbox.expected() > 0 && self.outbox.end().is_none() {
             self.outbox.wait();
@@ -404,18 +389,18 @@ impl Client {
             tokio::select! {
                 biased;
                 () = self.outbox.wake.notified() => {
-                    if self.woken().await == Next::Close {
-                        return Next::Close;
+                    if self.woken().await == Flow::Close {
+                        return Flow::Close;
                     }
                 }
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
                 read = self.reader.read_buf(&mut self.buf), if reads => {
                     if matches!(read, Ok(0) | Err(_)) {
-                        return Next::Close;
+                        return Flow::Close;
                     }
                 }
             }
         }
-        if self.outbox.end().is_some() { Next::Close } else { Next::Serve }
+        if self.outbox.end().is_some() { Flow::Close } else { Flow::Continue }
     }
 }

@@ -4,8 +4,8 @@
 //! raised; the keys of a lock may be in many slots, on many nodes. So here each command travels
 //! inside a script that checks the marks, raises them and runs the command, in one step of the node
 //! that owns the slot. A lock has a mark in every slot that its holders have touched: the first
-//! touch of a slot, read or write, raises it there, so whatever a holder has seen nobody below it
-//! can change any more. A slot that the new holder has not touched yet, the old one can still write.
+//! touch of a slot, read or write, raises it there, so no lower token can change what a holder has
+//! read. The old holder can still write a slot that the new holder has not touched yet.
 //!
 //! A mark is `{fence:<namespace>:<number>}:mark:<lock>`, where the number makes the name hash to the
 //! slot. It is a key like any other, so it moves with its slot when the cluster is resharded. While a
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use fence_protocol::Namespace;
 use redis::{Cmd, Value};
+use redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
 use service_kit::Kit;
-use service_kit::redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
 
 use super::commands::{CommandTable, KeyUse};
 use super::refusal::{self, Refusal};
@@ -40,29 +40,29 @@ mod step;
 use nodes::Nodes;
 use shape::Shape;
 use slots::Tags;
-use step::{Marks, Step};
+use step::{Marks, StepScript};
 
-/// How often one command follows the cluster's directions, or waits for a slot that moves.
+/// Attempts of one command: each follows a redirection, or waits for a slot that moves.
 const TRIES: u32 = 12;
-/// The first pause before a slot that moves is tried again; each next one is twice as long.
+/// First pause before a retry in a slot that moves; each next one is twice as long.
 const FIRST_PAUSE_MS: u64 = 4;
 /// The longest of these pauses: all of them together are about a second.
 const LONGEST_PAUSE_MS: u64 = 200;
 
-/// All of a Redis Cluster. Cheap to clone.
+/// A Redis Cluster. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
-    inner: Arc<Inner>,
+    inner: Arc<ClusterParts>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ClusterParts {
     nodes: Nodes,
-    step: Step,
+    step: StepScript,
     tags: Tags,
 }
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The reply, encoded.
@@ -72,8 +72,8 @@ pub(crate) struct Answer {
 }
 
 impl Cluster {
-    /// Finds the nodes through the seeds, judges each master, and shows by a probe on each that the
-    /// script is atomic.
+    /// Finds the nodes through the seeds, checks each master, and probes on each that the script is
+    /// atomic.
     ///
     /// # Errors
     /// A sentence with the address, why this cluster cannot be used, and what to do.
@@ -82,14 +82,14 @@ impl Cluster {
         namespace: &Namespace,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let step = Step::new();
+        let step = StepScript::new();
         let tags = Tags::new(namespace);
         let nodes = Nodes::open(target, step.script().clone(), kit).await?;
         probe::probe(&nodes, &step, &tags).await?;
-        Ok(Self { inner: Arc::new(Inner { nodes, step, tags }) })
+        Ok(Self { inner: Arc::new(ClusterParts { nodes, step, tags }) })
     }
 
-    /// What is known of every command, from the node that was verified last.
+    /// Table of commands, from the node that was verified last.
     pub(crate) fn command_table(&self) -> Option<Arc<CommandTable>> {
         self.inner.nodes.command_table()
     }
@@ -102,7 +102,7 @@ impl Cluster {
     /// Runs a command under these fences: those that its keys need, all checked in the same step.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the command back.
+    /// Dropping the future does not cancel a command that was sent.
     pub(crate) async fn run(
         &self,
         command: Command<'_>,
@@ -110,7 +110,7 @@ impl Cluster {
         fences: &[Fence],
         protocol: Protocol,
     ) -> Answer {
-        let shape = Shape::of(command, protocol);
+        let shape = Shape::from_command(command, protocol);
         let outcome = match limits::check(command, fences.len()) {
             Err(line) => Err(Refusal::Line(line)),
             Ok(()) => match keys.first() {
@@ -139,7 +139,7 @@ impl Cluster {
         Answer { reply: out.freeze(), refused }
     }
 
-    /// A command without keys: any node does.
+    /// Runs a command without keys on any node.
     async fn keyless(&self, command: Command<'_>) -> Result<Value, Refusal> {
         let mut packed = Cmd::new();
         for arg in command.iter() {
@@ -164,12 +164,13 @@ impl Cluster {
         let each = fences.iter().map(|fence| tags.mark(slot, fence.lock.as_str())).collect();
         let marks = Marks { each, all: tags.marks(slot) };
         let names = keys.iter().map(|key| command.arg(key.arg));
-        let (step, words) = (&self.inner.step, command.iter());
+        let step = &self.inner.step;
+        let words = command.iter();
         let packed = step.pack(&marks, fences, names, words, shape.is_native);
         self.directed(slot, &packed, fences).await
     }
 
-    /// Sends a script to the node that owns `slot`, and follows the cluster's directions.
+    /// Sends a script to the node that owns `slot`, and follows redirections.
     async fn directed(&self, slot: u16, packed: &Cmd, fences: &[Fence]) -> Result<Value, Refusal> {
         let nodes = &self.inner.nodes;
         let mut to = To::Owner;
@@ -209,7 +210,7 @@ impl Cluster {
                     _ => return step::outcome(&code, &message, fences),
                 },
                 Err(LinkError::Down(reason)) => {
-                    // Nothing was sent. Perhaps another node serves the slot by now.
+                    // Nothing was sent. Another node may serve the slot by now.
                     nodes.refresh(seen).await;
                     if nodes.map().owner(slot).is_none_or(|owner| owner == address) {
                         return Err(Refusal::Unavailable(reason));
@@ -222,18 +223,18 @@ impl Cluster {
                 }
             }
         }
-        // Each of these answers says that nothing was run.
+        // Each of these errors means that nothing was run.
         Err(Refusal::Line(last))
     }
 }
 
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-/// Where the next attempt goes.
+/// Destination of the next attempt.
 enum To {
-    /// To the owner of the slot.
+    /// The owner of the slot.
     Owner,
-    /// To this node, once, which is taking the slot over.
+    /// The node that is importing the slot, for one attempt.
     Asking(String),
 }
 
@@ -248,18 +249,18 @@ async fn send(
         return link.call(packed).await;
     }
     let generation = link.generation();
-    match ask(&link, packed).await {
-        // Proof that it was not run; the script is loaded when the node is verified again.
+    match call_asking(&link, packed).await {
+        // The command was not run. Verifying the node again loads the script.
         Err(LinkError::Server { code, .. }) if code == "NOSCRIPT" => {
             link.verify_again(generation).await?;
-            ask(&link, packed).await
+            call_asking(&link, packed).await
         }
         other => other,
     }
 }
 
-/// ASKING is good for the next command on the same connection alone.
-async fn ask(link: &RedisLink, packed: &Cmd) -> Result<Value, LinkError> {
+/// Sends ASKING and the command in one pipeline: ASKING covers only the next command of its connection.
+async fn call_asking(link: &RedisLink, packed: &Cmd) -> Result<Value, LinkError> {
     let replies = link.pinned()?.pipeline(&[redis::cmd("ASKING"), packed.clone()]).await?;
     match replies.into_iter().nth(1) {
         Some(Value::ServerError(error)) => Err(LinkError::Server {
@@ -271,7 +272,7 @@ async fn ask(link: &RedisLink, packed: &Cmd) -> Result<Value, LinkError> {
     }
 }
 
-/// Why there is no reply to a command that is no script.
+/// Refusal for a link error of a command that is no script.
 fn line(error: LinkError) -> Refusal {
     match error {
         LinkError::Down(reason) => Refusal::Unavailable(reason),
@@ -285,7 +286,7 @@ async fn pause(attempt: u32) {
     tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
 }
 
-/// What a mark is on the wire of the scripts.
+/// Reads a mark from the scripts' reply.
 fn mark_of(token: &str, lease: &str) -> Option<Mark> {
     Some(Mark { token: token.parse().ok()?, lease: lease.parse().ok()? })
 }

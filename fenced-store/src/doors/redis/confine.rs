@@ -17,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use redis::Cmd;
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use super::commands::KeyAccess;
 use super::refusal::Refusal;

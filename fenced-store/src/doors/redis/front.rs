@@ -1,4 +1,4 @@
-//! The port in the form that fits what is behind it: one Redis, or a cluster.
+//! The Redis port in one of its two forms: before one Redis, or before a cluster.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Port, PortSettings, thread};
 use crate::service::Guard;
 use crate::store::Behind;
 
-/// A port that does not listen yet.
+/// A port before it listens.
 #[derive(Clone, Debug)]
 pub(crate) enum Front {
     /// Before one Redis: preempt and abort.
@@ -22,7 +22,7 @@ pub(crate) enum Front {
     Cluster(SocketAddr, Arc<ClusterPort>),
 }
 
-/// A port whose address is taken.
+/// A port whose socket is bound.
 #[derive(Debug)]
 pub(crate) enum Listening {
     /// Before one Redis.
@@ -32,10 +32,10 @@ pub(crate) enum Listening {
 }
 
 impl Front {
-    /// Gets ready to serve what is `behind`.
+    /// Opens the port before a Redis or a cluster.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it, and what to do.
+    /// A sentence with the cause and what to do.
     pub(crate) async fn open(
         guard: Arc<Guard>,
         behind: Behind,
@@ -55,7 +55,7 @@ impl Front {
         }
     }
 
-    /// Takes the address.
+    /// Binds the socket.
     ///
     /// # Errors
     /// With the address and what to do.
@@ -70,7 +70,7 @@ impl Front {
 }
 
 impl Listening {
-    /// Where it listens.
+    /// Local address of the socket.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
             Self::One(listening) => listening.addr(),
@@ -78,12 +78,11 @@ impl Listening {
         }
     }
 
-    /// Serves clients until shutdown begins, and those that are in the midst of something for
-    /// `drain` more.
+    /// Serves clients until shutdown begins, and busy ones for `drain` more.
     pub(crate) async fn serve(self, drain: Duration) {
         match self {
             Self::One(listening) => listening.serve(drain).await,
-            // Its clients are tasks that shutdown awaits by itself.
+            // Its clients are tracked tasks, which shutdown awaits.
             Self::Cluster(listener, port) => port.serve(listener).await,
         }
     }

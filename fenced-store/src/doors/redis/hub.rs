@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fence_protocol::wire::fence::Mode;
-use service_kit::redis_link::LinkState;
+use redis_link::LinkState;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
@@ -36,38 +36,39 @@ pub(super) struct OwnConnection {
     pub(super) run_id: Option<String>,
 }
 
-/// What the clients of one thread share.
+/// Connections, budget and limits that the clients of one thread share.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
     pub(super) in_flight: InFlight,
-    /// Whether a client without a token is of no use but to present one.
+    /// Whether a client without a token can do nothing but present one.
     pub(super) limits_strangers: bool,
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,
     users: AclUsers,
     spares: Spares,
     shared: RefCell<HashMap<ConnectionProfile, Rc<Slot>>>,
-    asked: Cell<u64>,
+    /// Requests for shared connections so far.
+    uses: Cell<u64>,
 }
 
-/// So many shared connections a thread; for one more the longest unused is closed.
+/// Most shared connections of a thread; for one more the least recently used one is closed.
 const SHARED_MAX: usize = 1024;
 
-/// One shared connection; whoever comes while it is made waits for it, and shares the failure too:
-/// to try for each of many clients in turn, with a Redis that does not answer, would take for ever.
+/// One shared connection. Clients that need it while it is being made wait for it, and share a failure:
+/// separate attempts for each of many clients would take for ever with a Redis that does not reply.
 #[derive(Debug, Default)]
 struct Slot {
     made: Mutex<Option<Rc<Upstream>>>,
     failures: Cell<u64>,
     failure: RefCell<Option<Refusal>>,
-    /// When it was asked for last, in requests of the thread.
-    asked: Cell<u64>,
+    /// Time of the last use, counted in requests of the thread.
+    last_use: Cell<u64>,
 }
 
 impl Slot {
-    fn note(&self, refusal: &Refusal) {
+    fn record_failure(&self, refusal: &Refusal) {
         self.failures.set(self.failures.get() + 1);
         *self.failure.borrow_mut() = Some(refusal.clone());
     }
@@ -90,11 +91,11 @@ impl Hub {
             users,
             spares: Spares::default(),
             shared: RefCell::default(),
-            asked: Cell::new(0),
+            uses: Cell::new(0),
         })
     }
 
-    /// The connection that all clients of this profile share.
+    /// Returns the connection that all clients of this profile share.
     ///
     /// # Errors
     /// A stale or colliding token, or why Redis cannot be used.
@@ -109,7 +110,7 @@ impl Hub {
             }
             Rc::clone(shared.entry(profile.clone()).or_default())
         };
-        slot.asked.set(self.asked.replace(self.asked.get() + 1));
+        slot.last_use.set(self.uses.replace(self.uses.get() + 1));
         let failures = slot.failures.get();
         let mut held = slot.made.lock().await;
         if let Some(upstream) = held.as_ref().filter(|upstream| !upstream.is_broken()) {
@@ -130,17 +131,17 @@ impl Hub {
             }
             Err(refusal) => {
                 self.make_way(refusal);
-                slot.note(refusal);
+                slot.record_failure(refusal);
             }
         }
         made
     }
 
-    /// A connection for one client alone, and another one to be ready for the next client. One that
-    /// is made now is confined at once where it is `for_script`.
+    /// Returns a connection for one client alone, and prepares another for the next client. One that is
+    /// made now is confined at once if it is `for_script`.
     ///
     /// # Errors
-    /// As [`Hub::shared`].
+    /// The errors of [`Hub::shared`].
     pub(super) async fn own(
         self: &Rc<Self>,
         profile: &ConnectionProfile,
@@ -167,7 +168,7 @@ impl Hub {
     ) -> Result<Prepared, Refusal> {
         let rules = self.port.table.borrow().script_rules();
         let patterns = self.key_patterns(&profile.tokens);
-        // Without a reply Redis may have it all the same.
+        // Without a reply Redis may have made the user all the same.
         let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
         let user = self.users.user(&self.port.redis, rules, patterns, is_confined, unsure).await?;
         self.prepare(profile, user).await
@@ -184,38 +185,39 @@ impl Hub {
         self.spares.take(profile, &redis.state.run_id(), |ended| self.port.retire(ended))
     }
 
-    /// Makes a connection to be ready, where clients ask for them and there is none.
+    /// Prepares a connection for the next client, if clients use own ones and none is ready.
     fn prepare_spare(self: &Rc<Self>, profile: &ConnectionProfile) {
         if !self.may_have_spare(profile) {
             return;
         }
         let Some(making) = self.spares.begin(profile) else { return };
-        let (hub, profile) = (Rc::clone(self), profile.clone());
+        let hub = Rc::clone(self);
+        let profile = profile.clone();
         spawn_local(async move {
             match hub.prepare_own(&profile, false).await {
                 Ok(made) => {
                     let unwanted = hub.spares.keep(&profile, making, made);
                     unwanted.into_iter().for_each(|ended| hub.port.retire(ended));
                 }
-                // The next client is answered why.
+                // The next client receives the reason.
                 Err(_) => hub.spares.forget(&profile, making),
             }
         });
     }
 
-    /// A client that has presented no token has none where it is limited.
+    /// A client without a token gets no prepared connection if it is limited.
     fn may_have_spare(&self, profile: &ConnectionProfile) -> bool {
         !(self.limits_strangers && profile.tokens.is_empty())
     }
 
-    /// Redis may have as many connections as it takes: those that nobody uses go first.
+    /// Closes unused connections after a failure, because Redis may have reached its limit of clients.
     fn make_way(&self, refusal: &Refusal) {
         if matches!(refusal, Refusal::Unavailable(_)) {
             self.retire_all(self.spares.take_all());
         }
     }
 
-    /// Closes the connections that are ready, and keeps none any more.
+    /// Closes the prepared connections, and prepares no more.
     pub(super) fn close_spares(&self) {
         self.retire_all(self.spares.close());
     }
@@ -224,8 +226,8 @@ impl Hub {
         ended.into_iter().for_each(|ended| self.port.retire(ended));
     }
 
-    /// What a script may touch on a connection that is registered under these tokens. In observe
-    /// mode, in which none is, that is everything but Fencepost's own keys.
+    /// Keys that a script may touch on a connection that is registered under these tokens. In observe
+    /// mode, in which none is, all but Fencepost's own keys.
     fn key_patterns(&self, tokens: &HeldTokens) -> KeyPatterns {
         let guard = &self.port.guard;
         if guard.observer.mode() == Mode::Observe {
@@ -235,8 +237,8 @@ impl Hub {
         guard.fencing.rules.key_patterns(&locks, guard.fencing.allow_unfenced_reads)
     }
 
-    /// Connects; once more where the connection broke while it was registered. A higher token may
-    /// have ended it, and then the next try says which.
+    /// Connects, with one retry if the connection broke while it was registered: a higher token may have
+    /// ended it, and then the retry returns that refusal.
     async fn prepare(
         &self,
         profile: &ConnectionProfile,
@@ -260,7 +262,7 @@ impl Hub {
         }
     }
 
-    /// Serves what was prepared, for one client or for all of a profile.
+    /// Starts a prepared connection, for one client or for all of a profile.
     fn start(
         &self,
         stream: TcpStream,
@@ -288,12 +290,11 @@ impl Hub {
         connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
 
-    /// Has every shared connection show that Redis still replies on it, and closes those that are
-    /// only ready.
+    /// Probes every shared connection for a reply of Redis, and closes the prepared ones.
     pub(super) fn probe(&self) {
         self.retire_all(self.spares.take_all());
         for slot in self.shared.borrow().values() {
-            // One that is being made has limits of its own.
+            // A connection that is being made has time limits of its own.
             if let Ok(held) = slot.made.try_lock()
                 && let Some(upstream) = &*held
             {
@@ -302,12 +303,12 @@ impl Hub {
         }
     }
 
-    /// Closes shared connections that nobody uses; to be called now and then.
+    /// Closes unused shared connections; to be called periodically.
     pub(super) fn close_idle(&self) {
         self.groups.sweep();
         self.retire_all(self.spares.take_unused());
         self.shared.borrow_mut().retain(|_, slot| {
-            // One that is being made is in use.
+            // A connection that is being made is in use.
             let Ok(mut held) = slot.made.try_lock() else { return true };
             let Some(upstream) = held.as_ref() else { return Rc::strong_count(slot) > 1 };
             if upstream.is_broken() {
@@ -324,7 +325,7 @@ impl Hub {
     }
 }
 
-/// Closes the shared connection that was asked for longest ago among those with nothing on its way.
+/// Closes the least recently used shared connection without pending replies.
 fn make_room(shared: &mut HashMap<ConnectionProfile, Rc<Slot>>) {
     let is_free = |slot: &Slot| {
         slot.made.try_lock().is_ok_and(|held| held.as_ref().is_none_or(|made| made.is_at_rest()))
@@ -332,7 +333,7 @@ fn make_room(shared: &mut HashMap<ConnectionProfile, Rc<Slot>>) {
     let oldest = shared
         .iter()
         .filter(|(_, slot)| is_free(slot))
-        .min_by_key(|(_, slot)| slot.asked.get())
+        .min_by_key(|(_, slot)| slot.last_use.get())
         .map(|(profile, _)| profile.clone());
     let Some(slot) = oldest.and_then(|profile| shared.remove(&profile)) else { return };
     if let Ok(held) = slot.made.try_lock() {

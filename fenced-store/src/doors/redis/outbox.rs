@@ -1,8 +1,8 @@
-//! The way back to one client: replies in the order of its commands, whoever gives them.
+//! Replies to one client, in the order of its commands.
 //!
-//! A command that is forwarded is *expected*; its reply comes from an upstream connection later. A
-//! reply by the guard itself waits behind what is expected before it. A client has commands on one
-//! upstream connection at a time, so replies need no numbers.
+//! The reply to a forwarded command is *expected*: it arrives from an upstream connection later. A reply
+//! by the guard itself waits behind the expected replies of earlier commands. A client has commands on
+//! one upstream connection at a time, so replies need no numbers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,15 +18,15 @@ use super::budget::{Budget, Charge};
 use super::out::Out;
 use super::resp::encode;
 
-/// From so many unread bytes on a client is not served any further until it reads.
+/// Unread bytes from which on a client is not served until it reads.
 pub(super) const HIGH_WATER: usize = 1 << 20;
 
-/// So many replies of one client may be due; commands beyond that wait unread.
+/// Most replies due to one client; commands beyond that wait unread.
 const QUEUED_MAX: u64 = 512;
-/// What a queued reply by the guard takes beside its bytes.
+/// Memory of a queued reply by the guard beside its bytes.
 const LOCAL_BYTES: usize = 128;
 
-/// How many replies the clients of one thread expect.
+/// Number of replies that the clients of one thread expect.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlight(Rc<Cell<u64>>);
 
@@ -40,49 +40,50 @@ impl InFlight {
     }
 }
 
-/// A client's replies.
+/// Replies to one client.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: OwnedWriteHalf,
     in_flight: InFlight,
-    inner: RefCell<Inner>,
-    /// Wakes the client's task: something changed that it may wait for.
+    inner: RefCell<OutboxState>,
+    /// Wakes the client's task after a change that it may wait for.
     pub(super) wake: Arc<Notify>,
     /// Wakes an own upstream connection that waits for this client to read.
     pub(super) drained: Notify,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OutboxState {
     out: Out,
     charge: Charge,
-    /// Commands forwarded, and replies to them complete, since the connection began.
+    /// Commands forwarded since the connection began.
     sent: u64,
+    /// Of these, commands whose reply is complete.
     done: u64,
     /// Replies by the guard, each behind the forwarded command of its number.
     local: VecDeque<(u64, Bytes)>,
-    /// What they take.
+    /// Memory of these, in bytes.
     local_bytes: usize,
     /// A reply that is changed once it is whole.
     held: BytesMut,
-    /// The reply that is held was larger than the budget allows, and was dropped.
+    /// The held reply exceeded the budget and was dropped.
     is_held_lost: bool,
-    /// The task waits until nothing is expected any more, or there is room.
+    /// The client's task waits until no reply is expected, or there is room.
     waits: bool,
     queued_for_flush: bool,
-    /// A reply or a message was handed over in part; the rest of it must come next.
+    /// A reply or a message was added in part; the rest of it must follow.
     is_open: bool,
     end: Option<End>,
 }
 
-/// Why a client can be served no longer.
+/// Reason why a client can be served no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It is gone.
+    /// The client has disconnected.
     Gone,
     /// A reply was cut off in its middle.
     Cut,
-    /// It did not read, and the guard may hold no more for it.
+    /// The client did not read, and the guard may hold no more for it.
     TooSlow,
 }
 
@@ -96,7 +97,7 @@ impl Outbox {
         Rc::new(Self {
             socket,
             in_flight,
-            inner: RefCell::new(Inner {
+            inner: RefCell::new(OutboxState {
                 out: Out::default(),
                 charge: Charge::new(budget, &wake),
                 sent: 0,
@@ -115,7 +116,7 @@ impl Outbox {
         })
     }
 
-    /// A command of this client was forwarded.
+    /// Records that a command of this client was forwarded.
     pub(super) fn expect(&self) {
         self.inner.borrow_mut().sent += 1;
         self.in_flight.add(1);
@@ -126,20 +127,20 @@ impl Outbox {
         self.in_flight.0.get() == self.expected()
     }
 
-    /// How many replies are expected.
+    /// Number of expected replies.
     pub(super) fn expected(&self) -> u64 {
         let inner = self.inner.borrow();
         inner.sent - inner.done
     }
 
-    /// Whether no more of the client's commands are taken, until replies were given and read.
+    /// Whether no more commands of the client are served until replies are complete and read.
     pub(super) fn is_full(&self) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;
         queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= HIGH_WATER
     }
 
-    /// How many bytes wait for the client to read.
+    /// Bytes that the client has not read yet.
     pub(super) fn unread(&self) -> usize {
         self.inner.borrow().out.len()
     }
@@ -152,17 +153,17 @@ impl Outbox {
         inner.end
     }
 
-    /// Asks for a wake-up when nothing is expected any more.
+    /// Requests a wake-up for the time when no reply is expected any more.
     pub(super) fn wait(&self) {
         self.inner.borrow_mut().waits = true;
     }
 
-    /// A part of a reply, or of a message that was not asked for; whether it ends with it.
+    /// Adds a part of a reply or of a push message; `ends` with the last part.
     pub(super) fn copy(&self, bytes: &[u8], ends: bool) {
         self.add(|out| out.copy(bytes), ends);
     }
 
-    /// As `copy`, without copying what is large.
+    /// Adds a part like `copy`, but without copying large ones.
     pub(super) fn give(&self, bytes: Bytes, ends: bool) {
         self.add(|out| out.give(bytes), ends);
     }
@@ -179,8 +180,8 @@ impl Outbox {
         self.end_wait(inner);
     }
 
-    /// Holds a part of the reply that came first in line. One that becomes larger than the budget
-    /// allows is dropped: its client has received nothing of it, and can receive an error in its place.
+    /// Holds a part of the next expected reply. One that exceeds the budget is dropped: its client has
+    /// received nothing of it, and can receive an error in its place.
     pub(super) fn hold(&self, bytes: &[u8]) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.end.is_some() || inner.is_held_lost {
@@ -195,7 +196,7 @@ impl Outbox {
         }
     }
 
-    /// Passes on what is made of the reply that was held, or the error `too_large`.
+    /// Adds what `make` returns for the held reply, or the error `too_large`.
     pub(super) fn pass_held(&self, make: impl FnOnce(Bytes) -> Bytes, too_large: &str) {
         let (held, is_lost) = {
             let inner = &mut *self.inner.borrow_mut();
@@ -210,7 +211,7 @@ impl Outbox {
         }
     }
 
-    /// The reply that came first in line is complete.
+    /// Records that the next expected reply is complete.
     pub(super) fn done(&self) {
         let inner = &mut *self.inner.borrow_mut();
         inner.done += 1;
@@ -220,7 +221,7 @@ impl Outbox {
         self.end_wait(inner);
     }
 
-    /// A reply by the guard, behind what is expected and never within a reply or a message.
+    /// Adds a reply by the guard, behind the expected ones and never within a reply or a message.
     pub(super) fn local(&self, write: impl FnOnce(&mut BytesMut)) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.end.is_some() {
@@ -237,16 +238,16 @@ impl Outbox {
         self.settle(inner);
     }
 
-    /// An error by the guard, behind what is expected.
+    /// Adds an error by the guard, behind the expected replies.
     pub(super) fn error(&self, line: &str) {
         self.local(|out| encode::error(out, line));
     }
 
-    /// Nothing of what is expected will come: each is answered with `line`.
+    /// Replies to each expected command with the error `line`: no reply of Redis will come.
     pub(super) fn fail_expected(&self, line: &str) {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_open {
-            // The rest of what was begun is not among what comes.
+            // The rest of the begun reply is lost.
             inner.end.get_or_insert(End::Cut);
         }
         if inner.end.is_some() {
@@ -265,30 +266,30 @@ impl Outbox {
         self.settle(inner);
     }
 
-    /// Wakes the client's task where it waits until nothing is expected any more.
-    fn end_wait(&self, inner: &mut Inner) {
+    /// Wakes the client's task if it waits until no reply is expected any more.
+    fn end_wait(&self, inner: &mut OutboxState) {
         if inner.waits && inner.may_write() {
             inner.waits = false;
             self.wake.notify_one();
         }
     }
 
-    /// Accounts for what is held now.
-    fn settle(&self, inner: &mut Inner) {
+    /// Charges the memory that is held now to the budget.
+    fn settle(&self, inner: &mut OutboxState) {
         if !inner.is_within_budget() {
             inner.end.get_or_insert(End::TooSlow);
             self.wake.notify_one();
         }
     }
 
-    /// The client can be served no longer.
-    pub(super) fn give_up(&self, why: End) {
+    /// Records that the client can be served no longer, and wakes its task.
+    pub(super) fn end_with(&self, why: End) {
         let mut inner = self.inner.borrow_mut();
         inner.end.get_or_insert(why);
         self.wake.notify_one();
     }
 
-    /// Marks it for a flush; `false` where it is marked already.
+    /// Marks the outbox for a flush; returns `false` if it is marked already.
     pub(super) fn mark_for_flush(&self) -> bool {
         !std::mem::replace(&mut self.inner.borrow_mut().queued_for_flush, true)
     }
@@ -298,15 +299,15 @@ impl Outbox {
         self.write();
     }
 
-    /// Writes what the socket takes now, for others than the client's task; that one is woken when
-    /// there is something left for it to do.
+    /// Writes what the socket takes now, for other tasks than the client's, which is woken if something
+    /// is left to write.
     pub(super) fn flush_and_wake(&self) {
         if !self.write() {
             self.wake.notify_one();
         }
     }
 
-    /// `true` when nothing is left.
+    /// Writes what the socket takes now; returns `true` if nothing is left.
     fn write(&self) -> bool {
         let inner = &mut *self.inner.borrow_mut();
         inner.queued_for_flush = false;
@@ -346,13 +347,13 @@ impl Drop for Outbox {
     }
 }
 
-impl Inner {
-    /// Accounts for what is held now, and returns whether it may be.
+impl OutboxState {
+    /// Charges the memory that is held now, and returns whether the budget allows it.
     fn is_within_budget(&mut self) -> bool {
         self.charge.set(self.out.len() + self.local_bytes + self.held.len())
     }
 
-    /// Whether nothing is expected before a reply by the guard.
+    /// Whether a reply by the guard can be written at once.
     fn may_write(&self) -> bool {
         self.sent == self.done && !self.is_open
     }

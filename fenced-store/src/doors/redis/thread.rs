@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis_link::LinkState;
 use service_kit::listener::{self, BindError};
-use service_kit::redis_link::LinkState;
 use service_kit::socket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};

@@ -1,7 +1,7 @@
 //! What can void the guarantee as this Redis is set up, a sentence each.
 
+use redis_link::{RedisTarget, info_field};
 use service_kit::health::Status;
-use service_kit::redis_link::{RedisTarget, info_field};
 
 /// What it means that others choose the Redis.
 pub(super) fn of_target(target: &RedisTarget) -> Option<String> {

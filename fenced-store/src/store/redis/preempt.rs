@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fence_protocol::LockName;
 use redis::{Cmd, Value};
-use service_kit::redis_link::{Pinned, info_field};
+use redis_link::{Pinned, info_field};
 
 use super::scripts::Scripts;
 use super::{Keys, reply};

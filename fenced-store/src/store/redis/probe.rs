@@ -10,8 +10,8 @@ use fence_protocol::{LeaseId, LockName, Namespace, Token};
 use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
+use redis_link::{RedisTarget, load_scripts};
 use service_kit::ids;
-use service_kit::redis_link::{RedisTarget, load_scripts};
 
 use super::reply::Step;
 use super::scripts::Scripts;

@@ -2,7 +2,7 @@
 
 use fence_protocol::LockName;
 use redis::Cmd;
-use service_kit::redis_link::Script;
+use redis_link::Script;
 
 use super::{Keys, add_condition};
 use crate::etag::Condition;

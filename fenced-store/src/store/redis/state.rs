@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::{LockName, Namespace, Token};
 use redis::{Cmd, Value};
+use redis_link::text_fields;
 use service_kit::health::Status;
 use service_kit::ids;
-use service_kit::redis_link::text_fields;
 
 use super::Keys;
 use super::gaps::gaps;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
+use redis_link::{LinkState, RedisLink, Verifier, info_field, load_scripts};
 use service_kit::Kit;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::{LinkState, RedisLink, Verifier, info_field, load_scripts};
 
 use super::preempt::{self, Failed, Wire};
 use super::scripts::Scripts;

@@ -6,8 +6,7 @@ use clap::builder::ValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, Command};
 
-use super::error::{ConfigError, first_paragraph, with_origins};
-use super::setting::Setting;
+use super::error::ConfigError;
 
 /// How a flag takes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,15 +118,6 @@ pub(super) fn insert_position(strict: &Command, path: &[&str], args: &[OsString]
         at = (at + 1..=args.len()).find(leads).unwrap_or(at);
     }
     at
-}
-
-/// Flags that exclude each other, told beside other errors.
-pub(super) fn conflict(strict: &Command, path: &[&str], settings: &[Setting]) -> Option<String> {
-    let good = settings.iter().filter(|setting| !setting.is_wrong);
-    let args = words(strict, path, good.flat_map(Setting::tokens));
-    let error = loosened(strict.clone(), path, true).try_get_matches_from(args).err()?;
-    let text = || with_origins(first_paragraph(&error), settings);
-    (error.kind() == ErrorKind::ArgumentConflict).then(text)
 }
 
 /// A command line: the program, the way to the subcommand, the flags.

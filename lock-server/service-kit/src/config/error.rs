@@ -4,8 +4,6 @@ use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use super::setting::{Origin, Setting};
-
 /// The exit code for wrong usage (EX_USAGE of sysexits.h).
 pub const USAGE_EXIT_CODE: u8 = 64;
 
@@ -24,14 +22,6 @@ enum Answer {
 impl ConfigError {
     pub(super) fn settings(errors: Vec<String>) -> Self {
         Self { answer: Answer::Settings(errors) }
-    }
-
-    /// What clap says about settings that are right one by one.
-    pub(super) fn combined(error: clap::Error, settings: &[Setting]) -> Self {
-        if !error.use_stderr() {
-            return error.into();
-        }
-        Self::settings(vec![with_origins(first_paragraph(&error), settings)])
     }
 
     /// Every error, one a line or more; empty for `--help` and `--version`.
@@ -91,22 +81,4 @@ pub(super) fn first_paragraph(error: &clap::Error) -> String {
     let end = ["\n\nUsage:", "\n\nFor more"].iter().filter_map(|mark| text.find(mark)).min();
     let text = &text[..end.unwrap_or(text.len())];
     text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned()
-}
-
-/// The message, with where those flags came from that were not on the command line.
-pub(super) fn with_origins(mut message: String, settings: &[Setting]) -> String {
-    let mut notes = Vec::new();
-    for setting in settings.iter().filter(|setting| setting.origin != Origin::Flag) {
-        let flag = format!("--{}", setting.spec.long);
-        let is_named = message
-            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
-            .any(|word| word == flag);
-        if is_named {
-            notes.push(format!("{flag} comes from {}", setting.origin));
-        }
-    }
-    if !notes.is_empty() {
-        message.push_str(&format!(" ({})", notes.join("; ")));
-    }
-    message
 }

@@ -7,10 +7,10 @@ use std::fmt;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::command::{Kind, Spec, words};
-use super::error::first_paragraph;
+use super::command::{Kind, Spec, loosened, words};
+use super::error::{ConfigError, first_paragraph};
+use crate::login::without_password;
 use crate::problem::shown;
-use crate::redis_link::without_password;
 
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,4 +128,39 @@ impl Setting {
         let is_secret = matches!(self.origin, Origin::NamedFile { .. });
         if is_secret { "see the flag's help for what it takes".to_owned() } else { text }
     }
+}
+
+/// What clap says about settings that are right one by one.
+pub(super) fn combined(error: clap::Error, settings: &[Setting]) -> ConfigError {
+    if !error.use_stderr() {
+        return error.into();
+    }
+    ConfigError::settings(vec![with_origins(first_paragraph(&error), settings)])
+}
+
+/// Flags that exclude each other, told beside other errors.
+pub(super) fn conflict(strict: &Command, path: &[&str], settings: &[Setting]) -> Option<String> {
+    let good = settings.iter().filter(|setting| !setting.is_wrong);
+    let args = words(strict, path, good.flat_map(Setting::tokens));
+    let error = loosened(strict.clone(), path, true).try_get_matches_from(args).err()?;
+    let text = || with_origins(first_paragraph(&error), settings);
+    (error.kind() == ErrorKind::ArgumentConflict).then(text)
+}
+
+/// The message, with where those flags came from that were not on the command line.
+fn with_origins(mut message: String, settings: &[Setting]) -> String {
+    let mut notes = Vec::new();
+    for setting in settings.iter().filter(|setting| setting.origin != Origin::Flag) {
+        let flag = format!("--{}", setting.spec.long);
+        let is_named = message
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+            .any(|word| word == flag);
+        if is_named {
+            notes.push(format!("{flag} comes from {}", setting.origin));
+        }
+    }
+    if !notes.is_empty() {
+        message.push_str(&format!(" ({})", notes.join("; ")));
+    }
+    message
 }

@@ -18,12 +18,12 @@ use fence_protocol::Code;
 use http_body_util::Limited;
 use tower::{Layer, Service};
 
-use super::request_id::Id;
-use super::{HostNames, HttpOptions, RequestContext, X_REQUEST_ID};
+use super::{HostNames, HttpOptions};
 use crate::Kit;
 use crate::clock;
 use crate::metrics::{Metrics, RouteCell, method_index};
 use crate::problem::{Reject, Rendered, too_large};
+use crate::request::{BodyLimits, Id, RequestContext, X_REQUEST_ID};
 
 #[derive(Clone, Debug)]
 pub(super) struct EdgeLayer {
@@ -82,7 +82,9 @@ where
             let route = request.extensions().get::<MatchedPath>();
             RouteCell::new(metrics, route.map_or("none", MatchedPath::as_str))
         });
-        let context = RequestContext { id: id.clone(), options: *options };
+        let HttpOptions { max_body_bytes, max_json_bytes, .. } = *options;
+        let limits = BodyLimits { max_body_bytes, max_json_bytes };
+        let context = RequestContext { id: id.clone(), limits };
         request.extensions_mut().insert(context);
         let checked = names.check(&request);
         let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));

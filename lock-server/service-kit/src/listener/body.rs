@@ -1,7 +1,6 @@
 //! Request bodies that must arrive in time.
 
 use std::error::Error;
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -13,27 +12,7 @@ use tokio::time::Sleep;
 
 use super::ListenOptions;
 use crate::clock;
-
-/// A body did not arrive in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BodyTooSlow {
-    /// What had arrived.
-    pub received_bytes: u64,
-    /// By how much a sender may be behind the minimum rate.
-    pub allowed: Duration,
-}
-
-impl fmt::Display for BodyTooSlow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, ms) = (self.received_bytes, self.allowed.as_millis());
-        write!(
-            f,
-            "only {bytes} bytes of the body arrived, more than {ms} ms behind the minimum rate"
-        )
-    }
-}
-
-impl Error for BodyTooSlow {}
+use crate::problem::BodyTooSlow;
 
 /// A body whose sender may be behind the minimum rate by the body timeout, at any moment. Bytes that
 /// arrive early earn no more than that, so that a sender cannot send much and then rest for long. Only

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::{ListenOptions, automatic};
+use super::{ListenOptions, late_head};
 
 const RESTING: u8 = 0;
 const HEAD: u8 = 1;
@@ -61,7 +61,6 @@ pub(super) struct Stream {
     head_timer: Option<Pin<Box<Sleep>>>,
     idle_timer: Option<Idle>,
     write_timer: Option<Pin<Box<Sleep>>>,
-    replacement: Option<automatic::Replacement>,
     peer_closed: bool,
     /// Some of the head that is awaited has arrived.
     head_begun: bool,
@@ -86,7 +85,6 @@ impl Stream {
             head_timer: None,
             idle_timer: None,
             write_timer: None,
-            replacement: None,
             peer_closed: false,
             head_begun: false,
         }
@@ -116,9 +114,9 @@ impl Stream {
     /// Sends 408 to a client that began a head. While a reply before it is not wholly in the socket
     /// nothing is sent: two writers would mix their bytes.
     fn refuse_late_head(&mut self) {
-        if self.head_begun && self.write_timer.is_none() && self.replacement.is_none() {
+        if self.head_begun && self.write_timer.is_none() {
             // The socket is empty, so it takes this at once; a client that is gone needs none.
-            let _ = self.inner.try_write(&automatic::late_head());
+            let _ = self.inner.try_write(&late_head::reply());
         }
     }
 
@@ -151,16 +149,6 @@ impl Stream {
         let timer = self.write_timer.get_or_insert_with(|| sleep(timeout));
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(timed_out("the client did not read its reply in time")))
-    }
-
-    fn poll_write_inner(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.inner).poll_write(cx, bytes) {
-            Poll::Pending => self.poll_write_patience(cx),
-            written => {
-                self.write_timer = None;
-                written
-            }
-        }
     }
 }
 
@@ -202,24 +190,13 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        if this.replacement.is_none() {
-            this.replacement = automatic::replacement_of(bytes);
-        }
-        let Some(mut replacement) = this.replacement.take() else {
-            return this.poll_write_inner(cx, bytes);
-        };
-        while !replacement.rest().is_empty() {
-            match this.poll_write_inner(cx, replacement.rest()) {
-                Poll::Ready(Ok(written)) => replacement.advance(written),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    this.replacement = Some(replacement);
-                    return Poll::Pending;
-                }
+        match Pin::new(&mut self.inner).poll_write(cx, bytes) {
+            Poll::Pending => self.poll_write_patience(cx),
+            written => {
+                self.write_timer = None;
+                written
             }
         }
-        Poll::Ready(Ok(bytes.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

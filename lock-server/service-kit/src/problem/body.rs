@@ -1,6 +1,8 @@
 //! Reading a request's body within its limits.
 
 use std::error::Error;
+use std::fmt;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -11,8 +13,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError};
 
 use super::Reject;
-use crate::http::{HttpOptions, RequestContext};
-use crate::listener::BodyTooSlow;
+use crate::request::{BodyLimits, RequestContext};
 
 /// The whole body, at most as large as the router allows; refusals are problems (408, 413, 400).
 #[derive(Clone, Debug)]
@@ -26,6 +27,27 @@ impl<S: Send + Sync> FromRequest<S> for ApiBytes {
         read(request.into_body(), limit).await.map(Self)
     }
 }
+
+/// A body did not arrive in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyTooSlow {
+    /// What had arrived.
+    pub received_bytes: u64,
+    /// By how much a sender may be behind the minimum rate.
+    pub allowed: Duration,
+}
+
+impl fmt::Display for BodyTooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, ms) = (self.received_bytes, self.allowed.as_millis());
+        write!(
+            f,
+            "only {bytes} bytes of the body arrived, more than {ms} ms behind the minimum rate"
+        )
+    }
+}
+
+impl Error for BodyTooSlow {}
 
 /// What an error while reading a body is: too slow (408), too large (413), or broken off (400).
 ///
@@ -44,8 +66,8 @@ pub fn body_error(error: &(dyn Error + 'static)) -> Reject {
     Reject::new(Code::InvalidRequest, format!("the body could not be read: {error}"))
 }
 
-pub(super) fn limits(extensions: &Extensions) -> HttpOptions {
-    extensions.get::<RequestContext>().map_or_else(HttpOptions::default, |context| context.options)
+pub(super) fn limits(extensions: &Extensions) -> BodyLimits {
+    extensions.get::<RequestContext>().map_or_else(BodyLimits::default, |context| context.limits)
 }
 
 /// The refusal of a body that is larger than `limit_bytes`.

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 use fence_protocol::wire::event::Event;
-use service_kit::redis_link::text_fields;
+use redis_link::text_fields;
 
 use crate::events::EventId;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::redis::Value;
-use service_kit::redis_link::{LinkError, RedisLink};
+use redis_link::{LinkError, RedisLink};
 use service_kit::tasks::Tasks;
 
 use super::membership::Current;

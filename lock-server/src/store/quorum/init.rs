@@ -1,8 +1,8 @@
 //! `lock-server init --fresh`: vouches that a quorum has never issued a token.
 
 use fence_protocol::Namespace;
+use redis_link::LinkOptions;
 use service_kit::Kit;
-use service_kit::redis_link::LinkOptions;
 
 use super::{QuorumOptions, QuorumStore, QuorumUrl};
 use crate::guards::Guards;

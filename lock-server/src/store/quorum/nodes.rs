@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::redis::Value;
 use fence_protocol::Ttl;
 use futures_util::FutureExt as _;
-use service_kit::redis_link::{LinkError, RedisLink};
+use redis_link::{LinkError, RedisLink};
 use tokio::sync::oneshot;
 
 use super::calls::Calls;

@@ -3,7 +3,7 @@
 use ::redis::Value;
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{Invalid, LockName, Owner};
-use service_kit::redis_link::{LinkError, text_fields};
+use redis_link::{LinkError, text_fields};
 
 use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, State, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};

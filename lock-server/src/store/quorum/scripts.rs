@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::redis::Cmd;
 use fence_protocol::{LockName, Namespace};
-use service_kit::redis_link::Script;
+use redis_link::Script;
 
 use crate::store::quorum::rules::view::{Accepted, Addressee, FORMAT, View};
 use crate::store::quorum::rules::{End, NodeId, Operation};

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use redis_link::{RedisTarget, TargetError};
 use service_kit::login::StoreLogin;
-use service_kit::redis_link::{RedisTarget, TargetError, without_password};
+use service_kit::login::without_password;
 
 /// The scheme, with its colon.
 const SCHEME: &str = "redis-quorum:";

@@ -1,19 +1,16 @@
 //! Looks at the process behind a new connection to a node before it is used.
 
-mod runs;
-
 use std::sync::Arc;
 
 use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
-use service_kit::redis_link::{Verifier, info_field, load_scripts, text_fields};
+use redis_link::{Verifier, info_field, load_scripts, text_fields};
 
-pub(super) use self::runs::Runs;
-use self::runs::Verifying;
 use super::membership::Membership;
 use super::nodes::Notes;
 use super::plan::copies;
 use super::replies::{read_look, read_member};
+use super::run_ids::{Runs, Verifying};
 use super::scripts::Scripts;
 use crate::store::quorum::rules::NodeId;
 use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, State};

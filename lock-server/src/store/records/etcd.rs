@@ -56,7 +56,7 @@ use self::value::Header;
 use self::wire::{KeyValue, Txn};
 use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Version, Wakeup};
 use crate::guards::Guards;
-use crate::store::{ListQuery, StoreError, StoreOptions};
+use crate::store::{ListQuery, StoreError};
 
 /// The store's name.
 const NAME: &str = "etcd";
@@ -81,16 +81,6 @@ pub struct EtcdRecordsOptions {
 }
 
 impl EtcdRecordsOptions {
-    /// The part of every store's options that etcd needs.
-    pub fn of(options: &StoreOptions) -> Self {
-        Self {
-            namespace: options.namespace.clone(),
-            connect_timeout: options.link.connect_timeout,
-            reply_timeout: options.link.reply_timeout,
-            login: options.login.clone(),
-        }
-    }
-
     fn client(&self, target: &EtcdTarget) -> Result<EtcdClient, String> {
         EtcdClient::new(target, &self.login, self.connect_timeout, self.reply_timeout)
     }

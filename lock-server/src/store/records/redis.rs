@@ -29,8 +29,8 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
 use fence_protocol::{LockName, Namespace, SessionId, Token};
+use redis_link::{LinkError, LinkOptions, LocalLinks, RedisLink, RedisTarget, Script};
 use service_kit::Kit;
-use service_kit::redis_link::{LinkError, LinkOptions, LocalLinks, RedisLink, RedisTarget, Script};
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 

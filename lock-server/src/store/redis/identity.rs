@@ -1,6 +1,6 @@
 //! Identity of a Redis process, and whether it may issue tokens.
 
-use service_kit::redis_link::info_field;
+use redis_link::info_field;
 
 use super::judge::{Version, oldest_version};
 

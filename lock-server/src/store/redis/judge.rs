@@ -6,9 +6,9 @@
 use std::fmt;
 
 use ::redis::Value;
+use redis_link::{LinkError, RedisLink, info_field, text_fields};
 use service_kit::clock::Clock;
 use service_kit::health::Status;
-use service_kit::redis_link::{LinkError, RedisLink, info_field, text_fields};
 
 /// How far the clock of Redis may move against ours between two looks before it is reported, ms.
 const CLOCK_STEP_MS: u64 = 500;

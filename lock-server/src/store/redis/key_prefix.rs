@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn it_goes_before_the_namespace_and_leaves_the_slot() {
         let namespace = Namespace::default();
-        let slot = |key: &str| service_kit::redis_link::slot_of(key.as_bytes());
+        let slot = |key: &str| redis_link::slot_of(key.as_bytes());
         let plain = KeyPrefix::default().of(&namespace);
         assert_eq!(plain, "{fence:default}:");
         let prefixed = "app1:".parse::<KeyPrefix>().unwrap().of(&namespace);

@@ -1,6 +1,6 @@
 //! What a call that failed means for the operation that it carried.
 
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use crate::store::StoreError;
 

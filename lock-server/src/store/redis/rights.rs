@@ -6,7 +6,7 @@
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError, RedisResult, Value};
-use service_kit::redis_link::{RedisTarget, Script, plain, text_fields};
+use redis_link::{RedisTarget, Script, plain, text_fields};
 
 /// Commands without a key.
 const PLAIN: [&str; 9] =

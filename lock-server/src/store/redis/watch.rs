@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis_link::{LinkState, RedisLink};
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::{LinkState, RedisLink};
 use tokio_util::sync::CancellationToken;
 
 use super::judge;

@@ -13,7 +13,7 @@ use lock_server::store::quorum::rules::view::{Addressee, View};
 use lock_server::store::quorum::scripts::{Keys, Scripts};
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use super::steps::{Answer, Step, World};
 

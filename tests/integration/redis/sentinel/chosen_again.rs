@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fence_tests::redis_sentinel::MASTER;
-use fence_tests::redis_sentinel::whole::WholeGroup;
+use fence_tests::sentinel_group::WholeGroup;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Replicas that acknowledge what an old master writes do not make it the master.
 
 use fence_protocol::Code;
-use fence_tests::redis_sentinel::whole::WholeGroup;
+use fence_tests::sentinel_group::WholeGroup;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use serde_json::json;

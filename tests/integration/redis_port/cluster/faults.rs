@@ -7,7 +7,7 @@ use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
 use fence_tests::wait::until_true;
-use service_kit::redis_link::slot_of;
+use redis_link::slot_of;
 
 use super::{guarded, keys};
 use crate::redis_port::{keeping_setup, port, setup};

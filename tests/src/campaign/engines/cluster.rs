@@ -1,7 +1,7 @@
 //! Three masters that share the slots, and two replicas of the one that owns the namespace.
 
 use async_trait::async_trait;
-use service_kit::redis_link::slot_of;
+use redis_link::slot_of;
 
 use crate::campaign::{Engine, Row, Starting};
 use crate::redis_cluster::RedisCluster;

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 
 use crate::campaign::{Engine, Row, Start, Starting};
 use crate::checks::failover::Scope;
-use crate::redis_sentinel::whole::WholeGroup;
 use crate::seed::Seed;
+use crate::sentinel_group::WholeGroup;
 
 /// The group, and how its lock servers find it.
 #[derive(Debug)]

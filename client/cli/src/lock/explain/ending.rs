@@ -1,12 +1,12 @@
-//! How a lease ended.
+//! The end of a lease.
 
 use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner, Token};
 
-use crate::readable::readable;
+use fence_terminal::readable::readable;
 
-/// What is known of the end of a lease.
+/// End of a lease, from the store or from events.
 #[derive(Debug)]
 pub(super) struct Ending<'a> {
     pub(super) token: Option<Token>,
@@ -14,15 +14,15 @@ pub(super) struct Ending<'a> {
     kind: EventKind,
     held_ms: Option<u64>,
     pub(super) ms_ago: u64,
-    /// What an operator said.
+    /// Reason that an operator gave.
     why: Option<&'a str>,
 }
 
 impl<'a> Ending<'a> {
-    /// Of the leases that the store remembers, newest first.
+    /// Ends of the leases that the store remembers, newest first.
     pub(super) fn all(explained: &'a ExplainedLock) -> impl Iterator<Item = Self> {
         explained.now.history.iter().map(|ended| {
-            let told =
+            let event =
                 explained.recent.events.iter().find(|event| is_end_of(event, ended.lease_id));
             Self {
                 token: ended.token,
@@ -30,21 +30,21 @@ impl<'a> Ending<'a> {
                 kind: kind(ended.reason),
                 held_ms: Some(ended.held_ms),
                 ms_ago: ended.ended_ms_ago,
-                why: told.and_then(|event| event.text.as_deref()),
+                why: event.and_then(|event| event.text.as_deref()),
             }
         })
     }
 
-    /// Of one lease: from the store, which knows best, or from what was told of it.
-    pub(super) fn of(
+    /// End of one lease: from the store, which knows best, or from its events.
+    pub(super) fn of_lease(
         explained: &'a ExplainedLock,
         events: &'a [Event],
         lease_id: LeaseId,
     ) -> Option<Self> {
         let at = explained.now.history.iter().position(|ended| ended.lease_id == lease_id);
-        let told = events.iter().find(|event| is_end_of(event, lease_id));
-        let known = at.and_then(|at| Self::all(explained).nth(at));
-        let told = told.map(|event| Self {
+        let event = events.iter().find(|event| is_end_of(event, lease_id));
+        let stored = at.and_then(|at| Self::all(explained).nth(at));
+        let reported = event.map(|event| Self {
             token: event.token,
             owner: event.owner.as_ref(),
             kind: event.kind,
@@ -52,9 +52,9 @@ impl<'a> Ending<'a> {
             ms_ago: event.ms_ago,
             why: event.text.as_deref(),
         });
-        match (known, told) {
-            (Some(known), Some(told)) => Some(Self { why: told.why, ..known }),
-            (known, told) => known.or(told),
+        match (stored, reported) {
+            (Some(stored), Some(reported)) => Some(Self { why: reported.why, ..stored }),
+            (stored, reported) => stored.or(reported),
         }
     }
 
@@ -72,7 +72,7 @@ fn kind(reason: EndReason) -> EventKind {
     EventKind::of_end(reason)
 }
 
-/// A lease may have ended without anybody knowing how: then there is a gap in its place.
+/// Returns `true` for the end of the lease, or for the gap that replaces an unknown end.
 fn is_end_of(event: &Event, lease_id: LeaseId) -> bool {
     event.lease_id == Some(lease_id) && (event.kind.is_end() || event.kind == EventKind::Gap)
 }
@@ -80,10 +80,10 @@ fn is_end_of(event: &Event, lease_id: LeaseId) -> bool {
 fn meaning(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Expired => "its time passed without a renewal",
-        EventKind::Released => "its holder gave it back",
+        EventKind::Released => "its holder released it",
         EventKind::Revoked => "an operator ended it",
         EventKind::Superseded => "its owner took the lock over, or another lease holds it",
         EventKind::SessionEnded => "the session that it was bound to ended",
-        _ => "how is not known",
+        _ => "the reason is unknown",
     }
 }

@@ -1,49 +1,49 @@
-//! What became of the lease that somebody asks about, and what to do.
+//! Explanation of one lease: its outcome, and the next step for its owner.
 
 use fence_protocol::Token;
 use fence_protocol::wire::event::{Event, EventKind, ExplainedLock};
 
 use super::ending::Ending;
 use super::text::{grant, is_of_script, refusals};
-use super::{Asked, is_holder};
-use crate::readable::readable;
+use super::{OwnLease, is_holder};
+use fence_terminal::readable::readable;
 
-/// Whether anything is remembered of it.
-pub(super) fn is_known(explained: &ExplainedLock, asked: &Asked) -> bool {
-    is_holder(explained, asked.lease_id)
-        || place(explained, asked).is_some()
-        || !asked.recent.events.is_empty()
-        || Ending::of(explained, &asked.recent.events, asked.lease_id).is_some()
+/// Returns `true` if anything is remembered of the lease.
+pub(super) fn is_known(explained: &ExplainedLock, own: &OwnLease) -> bool {
+    is_holder(explained, own.lease_id)
+        || position(explained, own).is_some()
+        || !own.recent.events.is_empty()
+        || Ending::of_lease(explained, &own.recent.events, own.lease_id).is_some()
 }
 
-/// In the queue, from 1.
-fn place(explained: &ExplainedLock, asked: &Asked) -> Option<usize> {
-    let at = explained.now.queue.iter().position(|waiter| waiter.lease_id == asked.lease_id);
+/// Queue position of the lease, from 1.
+fn position(explained: &ExplainedLock, own: &OwnLease) -> Option<usize> {
+    let at = explained.now.queue.iter().position(|waiter| waiter.lease_id == own.lease_id);
     at.map(|at| at + 1)
 }
 
-/// The lines about it.
-pub(super) fn lines(explained: &ExplainedLock, asked: &Asked) -> Vec<String> {
-    let mut lines = vec![format!("Your lease, {}:", asked.lease_id)];
-    let ending = Ending::of(explained, &asked.recent.events, asked.lease_id);
-    if is_holder(explained, asked.lease_id) {
+/// Renders the lines about the lease.
+pub(super) fn lines(explained: &ExplainedLock, own: &OwnLease) -> Vec<String> {
+    let mut lines = vec![format!("Your lease, {}:", own.lease_id)];
+    let ending = Ending::of_lease(explained, &own.recent.events, own.lease_id);
+    if is_holder(explained, own.lease_id) {
         lines.push("  It holds the lock.".to_owned());
-        lines.extend(refused(asked));
-        lines.extend(mark_above(asked));
-    } else if let Some(place) = place(explained, asked) {
+        lines.extend(refused(own));
+        lines.extend(mark_above(own));
+    } else if let Some(position) = position(explained, own) {
         let all = explained.now.queue_length;
-        lines.push(format!("  It waits, at place {place} of {all}, and has no token yet."));
+        lines.push(format!("  It waits, at position {position} of {all}, and has no token yet."));
     } else if let Some(ending) = ending {
         lines.push(format!("  It {}is over: {}.", named(ending.token), ending.sentence()));
         lines.extend(successor(explained, ending.token));
-        lines.extend(refused(asked));
+        lines.extend(refused(own));
         lines.push(
             "  Stop the work that it protected. Acquire the lock anew, and read before you write."
                 .to_owned(),
         );
-    } else if let Some(event) = asked.recent.events.first() {
-        lines.push(format!("  {}", last_heard(event)));
-        lines.extend(refused(asked));
+    } else if let Some(event) = own.recent.events.first() {
+        lines.push(format!("  {}", last_event(event)));
+        lines.extend(refused(own));
     } else {
         lines.push(format!(
             "  Nothing is remembered of it: it never was a lease on {}, or that is too long ago.",
@@ -57,12 +57,12 @@ fn named(token: Option<Token>) -> String {
     token.map(|token| format!("had token {token} and ")).unwrap_or_default()
 }
 
-/// Who came after it.
+/// The holder after it.
 fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> {
     let token = token?;
     let is_later = |event: &&Event| event.kind == EventKind::Granted && event.token > Some(token);
-    let told = explained.recent.events.iter().filter(is_later).min_by_key(|event| event.token);
-    if let Some(event) = told {
+    let granted = explained.recent.events.iter().filter(is_later).min_by_key(|event| event.token);
+    if let Some(event) = granted {
         let (owner, ago) = (event.owner.as_ref()?, readable(event.ms_ago));
         return Some(format!("  The next holder was {}, {ago} ago.", grant(owner, event.token?)));
     }
@@ -71,22 +71,21 @@ fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> 
     Some(format!("  {} has held the lock for {ago} now.", grant(owner, holder.info.token)))
 }
 
-fn refused(asked: &Asked) -> Vec<String> {
-    if asked.recent.refusals.is_empty() {
+fn refused(own: &OwnLease) -> Vec<String> {
+    if own.recent.refusals.is_empty() {
         return vec!["  Nothing of yours was refused, as far as guards have reported.".to_owned()];
     }
     let mut lines = vec!["  Refused, and so not applied:".to_owned()];
-    lines.extend(refusals(&asked.recent.refusals).map(|line| format!("  {line}")));
-    if asked.recent.refusals.iter().any(is_of_script) {
-        lines.push("  What a script did before it was refused something stays.".to_owned());
+    lines.extend(refusals(&own.recent.refusals).map(|line| format!("  {line}")));
+    if own.recent.refusals.iter().any(is_of_script) {
+        lines.push("  The effects of a script before its refused command stay.".to_owned());
     }
     lines
 }
 
-/// A live lease that is refused has a token below what the guard has seen: somebody issued higher
-/// ones before.
-fn mark_above(asked: &Asked) -> Option<String> {
-    let of_tokens = asked.recent.refusals.iter().filter(|event| !is_of_script(event));
+/// A live lease that is refused has a token below the guard's mark: higher tokens were issued before.
+fn mark_above(own: &OwnLease) -> Option<String> {
+    let of_tokens = own.recent.refusals.iter().filter(|event| !is_of_script(event));
     let mark = of_tokens.filter_map(|event| event.mark).max()?;
     Some(format!(
         "  The guard has seen token {mark}. Release the lease, and acquire with --min-token {mark}: \
@@ -94,7 +93,7 @@ fn mark_above(asked: &Asked) -> Option<String> {
     ))
 }
 
-fn last_heard(event: &Event) -> String {
+fn last_event(event: &Event) -> String {
     let ago = readable(event.happened_ms_ago());
     match event.kind {
         EventKind::Queued => format!("It began to wait {ago} ago, and is not in the queue now."),

@@ -5,22 +5,22 @@ use fence_protocol::wire::lock::{HolderReply, LeaseMode, LockReply};
 use fence_protocol::{Code, Owner, Token};
 
 use super::ending::Ending;
-use super::{Asked, own};
-use crate::readable::readable;
+use super::{OwnLease, own};
+use fence_terminal::readable::readable;
 
-/// How many of those who wait are named.
+/// Waiters that are named, at most.
 const WAITERS: usize = 10;
 
-/// All of it.
-pub(super) fn text(explained: &ExplainedLock, asked: Option<&Asked>) -> String {
+/// Renders the whole explanation.
+pub(super) fn text(explained: &ExplainedLock, own: Option<&OwnLease>) -> String {
     let mut lines = state(&explained.now);
     lines.push(queue(&explained.now));
     lines.extend(endings(explained));
-    lines.extend(told(explained));
-    match asked {
-        Some(asked) => {
+    lines.extend(reported(explained));
+    match own {
+        Some(own) => {
             lines.push(String::new());
-            lines.extend(own::lines(explained, asked));
+            lines.extend(own::lines(explained, own));
         }
         None => lines.extend(meaning(explained)),
     }
@@ -37,7 +37,7 @@ fn state(now: &LockReply) -> Vec<String> {
     let Some(holder) = &now.holder else {
         return vec![match now.delayed_ms.map(readable) {
             Some(delayed) => {
-                format!("{lock} is held by nobody, and its lock-delay ends in {delayed}.")
+                format!("{lock} has no holder, and its lock-delay ends in {delayed}.")
             }
             None => format!("{lock} is free."),
         }];
@@ -95,7 +95,7 @@ fn queue(now: &LockReply) -> String {
         more => format!(", and {more} more"),
     };
     match now.queue_length {
-        0 => "Nobody waits.".to_owned(),
+        0 => "It has no waiters.".to_owned(),
         1 => format!("One waits: {}{more}.", named.join(", ")),
         count => format!("{count} wait: {}{more}.", named.join(", ")),
     }
@@ -112,15 +112,15 @@ fn endings(explained: &ExplainedLock) -> Vec<String> {
     };
     let mut lines: Vec<String> = Ending::all(explained).map(line).collect();
     if !lines.is_empty() {
-        lines.splice(0..0, [String::new(), "How the last ones ended, newest first:".to_owned()]);
+        lines.splice(0..0, [String::new(), "Last leases, newest first:".to_owned()]);
     }
     lines
 }
 
-fn told(explained: &ExplainedLock) -> Vec<String> {
+fn reported(explained: &ExplainedLock) -> Vec<String> {
     let mut lines = Vec::new();
     if !explained.recent.refusals.is_empty() {
-        lines.extend([String::new(), "What guards refused, newest first:".to_owned()]);
+        lines.extend([String::new(), "Refused by guards, newest first:".to_owned()]);
         lines.extend(refusals(&explained.recent.refusals));
     }
     if let Some(gap) = &explained.recent.gap {
@@ -129,12 +129,12 @@ fn told(explained: &ExplainedLock) -> Vec<String> {
         let (text, ago) =
             (gap.text.as_deref().unwrap_or("events are missing"), readable(gap.ms_ago));
         lines.push(String::new());
-        lines.push(format!("Not all is known here: {text} ({missed}{ago} ago)."));
+        lines.push(format!("This report is incomplete: {text} ({missed}{ago} ago)."));
     }
     lines
 }
 
-/// A line for each, the same one after the other as one.
+/// Renders a line for each refusal; equal ones in succession share a line.
 pub(super) fn refusals(refused: &[Event]) -> impl Iterator<Item = String> {
     let same = |a: &Event, b: &Event| {
         (a.lease_id, a.token, a.mark, &a.text) == (b.lease_id, b.token, b.mark, &b.text)
@@ -160,8 +160,8 @@ pub(super) fn refusals(refused: &[Event]) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether a script was refused a key or a command that its token does not give it: the token itself
-/// was good.
+/// Returns `true` if a script was refused a key or command that its token does not cover; the token
+/// itself was good.
 pub(super) fn is_of_script(refused: &Event) -> bool {
     has_code(refused, Code::Forbidden)
 }
@@ -170,45 +170,43 @@ fn has_code(refused: &Event, code: Code) -> bool {
     refused.text.as_deref().is_some_and(|text| text.ends_with(code.as_str()))
 }
 
-/// Whether somebody who asks for a permit gets one at once.
+/// Returns `true` if the next request for a permit is granted at once.
 fn has_permits(now: &LockReply) -> bool {
     let has_room = now.size.is_some_and(|size| now.lease_count < size as usize);
     has_room && now.delayed_ms.is_none()
 }
 
-/// What whoever asks should make of it.
+/// Renders the conclusion for a client that wants the lock.
 fn meaning(explained: &ExplainedLock) -> Vec<String> {
     let now = &explained.now;
     let mut lines = vec![String::new()];
     lines.push(match (&now.holder, now.queue_length) {
         (None, _) if now.delayed_ms.is_some() => {
-            "Nobody gets it before its lock-delay is over.".to_owned()
+            "The next acquire is granted after its lock-delay.".to_owned()
         }
         (None, _) => {
-            "Whoever acquires it gets it at once, with a higher token than any before.".to_owned()
+            "The next acquire is granted at once, with a higher token than any before.".to_owned()
         }
         (Some(_), 0) if has_permits(now) => {
-            "Whoever asks for a permit gets one at once.".to_owned()
+            "The next request for a permit is granted at once.".to_owned()
         }
         (Some(first), 0) if first.mode == LeaseMode::Shared => {
-            "Whoever shares it too gets it at once; a writer waits for all of them.".to_owned()
+            "The next shared acquire is granted at once; a writer waits for all holders.".to_owned()
         }
-        (Some(_), 0) => {
-            "Whoever acquires it now is next, when it is released or expires.".to_owned()
-        }
-        (Some(_), n) => format!("Whoever acquires it now waits behind {n}."),
+        (Some(_), 0) => "The next acquire is granted when it is released or expires.".to_owned(),
+        (Some(_), n) => format!("The next acquire waits behind {n}."),
     });
     let refusals = &explained.recent.refusals;
     if refusals.iter().any(|event| has_code(event, Code::TokenCollision)) {
         lines.push(
-            "Two leases presented one token. That must not happen: look at the lineage of the lock \
+            "Two leases presented one token. That must not happen: check the lineage of the lock \
              server's store before anything else."
                 .to_owned(),
         );
     } else if refusals.iter().any(|event| !is_of_script(event)) {
         lines.push(
-            "Somebody went on after the lock had passed on. What was refused was not applied; ask \
-             with --lease what became of one."
+            "A former holder continued after the lock had passed on. Refused operations were not \
+             applied; --lease shows the outcome of one lease."
                 .to_owned(),
         );
     }

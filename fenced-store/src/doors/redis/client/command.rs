@@ -1,4 +1,4 @@
-//! A command that is taken out of the buffer, so that it can be held across waits.
+//! A command that owns its bytes, so that it can be held across waits.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ pub(super) struct OwnedCommand {
 }
 
 impl OwnedCommand {
-    /// Takes the `len` bytes that `parser` has understood. An inline command is written anew, for
-    /// it cannot be sent among others as it is.
+    /// Takes the `len` bytes that `parser` has parsed. An inline command is encoded again: among others
+    /// it cannot be sent as it is.
     pub(super) fn take(
         buf: &mut BytesMut,
         len: usize,
@@ -48,13 +48,13 @@ impl OwnedCommand {
         let mut parser = RequestParser::new(limits);
         let args = match parser.parse(&raw) {
             Ok(Parsed::Complete { .. }) => parser.command(&raw).ranges().collect(),
-            // What was just encoded is a command.
+            // The bytes were encoded as a command just now.
             _ => Vec::new(),
         };
         Self { raw, args }
     }
 
-    /// What it holds, in bytes.
+    /// Memory that the command occupies, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.raw.len() + self.args.capacity() * size_of::<Range<usize>>()
     }

@@ -1,8 +1,8 @@
 //! The end of a connection to Redis, and of a client's connection whose tokens were refused
 //! (`--after-fenced close`).
 //!
-//! No command can succeed on the latter any more, and a pool goes on using it until it is closed. The
-//! client receives the error first, and the rest of a pipeline is answered with it, too.
+//! No command can succeed on the latter any more, and a pool would use it until it is closed. The client
+//! receives the error first, also for the rest of a pipeline.
 
 use std::rc::Rc;
 
@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::LINGER;
 use super::super::refusal::{Refusal, unknown};
+use super::super::session::Flow;
 use super::super::token_group::TokenGroup;
-use super::{Client, Next, READ};
+use super::{Client, READ};
 
-/// Waits until another client of the group was answered `FENCED`; without a group, forever.
+/// Waits until another client of the group received `FENCED`; without a group, for ever.
 pub(super) async fn refusal(group: Option<&TokenGroup>) {
     match group {
         Some(group) => group.refused().await,
@@ -23,10 +24,10 @@ pub(super) async fn refusal(group: Option<&TokenGroup>) {
 }
 
 impl Client {
-    /// The connection to Redis broke. Commands without a reply are answered with what is known: that a
-    /// higher token ended the connection, or that their outcome is unknown.
-    pub(super) async fn lost(&mut self) -> Next {
-        let Some(upstream) = self.upstream.take() else { return Next::Serve };
+    /// Handles a broken connection to Redis. The reply to each pending command says that a higher token
+    /// ended the connection, or that the outcome is unknown.
+    pub(super) async fn lost(&mut self) -> Flow {
+        let Some(upstream) = self.upstream.take() else { return Flow::Continue };
         let own = self.own.take();
         let why = upstream.broken().unwrap_or_else(|| "closed".into());
         let expected = self.outbox.expected();
@@ -34,7 +35,7 @@ impl Client {
         let is_bound =
             subscribes || own.as_ref().is_some_and(|own| own.watches) || self.transaction.is_some();
         if expected == 0 && !is_bound && own.is_none() {
-            return Next::Serve;
+            return Flow::Continue;
         }
         let refusal = if self.profile.tokens.is_empty() {
             None
@@ -57,11 +58,10 @@ impl Client {
             Some(own) => subscribes || own.is_tuned || !is_fenced,
             None => self.transaction.is_some() && !is_fenced,
         };
-        if must_close { Next::Close } else { Next::Serve }
+        if must_close { Flow::Close } else { Flow::Continue }
     }
 
-    /// The client was answered. If its tokens are refused, the connection ends, and so do those
-    /// with the same tokens that rest.
+    /// Ends the connection after a reply, if its tokens are refused, and idle ones with the same tokens.
     pub(super) fn answered_refusal(&mut self) {
         if self.refused.is_none() || !self.hub.port.settings.closes_fenced() {
             return;
@@ -72,23 +72,23 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends and nothing that was read is left unanswered.
+    /// Whether the connection ends and every command that was read has its reply.
     pub(super) fn has_answered_all(&self) -> bool {
         self.ends && self.buf.is_empty() && self.may_serve()
     }
 
-    /// Reads what is in the socket by now: the rest of a pipeline is answered before the end.
-    pub(super) async fn rest_of_pipeline(&mut self) -> Next {
+    /// Reads what is in the socket by now: the rest of a pipeline receives replies before the end.
+    pub(super) async fn rest_of_pipeline(&mut self) -> Flow {
         tokio::task::yield_now().await;
         self.buf.reserve(READ);
         match self.reader.try_read_buf(&mut self.buf) {
             Ok(bytes @ 1..) => self.charged(bytes),
-            _ => Next::Close,
+            _ => Flow::Close,
         }
     }
 
-    /// Whether another client with the same tokens was answered `FENCED` and this one rests. One
-    /// with watched keys, a transaction or a subscription must see the error itself.
+    /// Whether another client with the same tokens received `FENCED` while this one is idle. A client with
+    /// watched keys, a transaction or a subscription must receive the error itself.
     pub(super) fn is_superseded(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_refused())
             && self.buf.is_empty()
@@ -98,10 +98,9 @@ impl Client {
             && !self.is_bound()
     }
 
-    /// Writes everything that is left, then the end of the stream, and waits until the client closes
-    /// its side.
+    /// Writes all replies, then the end of the stream, and waits until the client closes its side.
     pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
-        if self.settled().await == Next::Close {
+        if self.settled().await == Flow::Close {
             self.outbox.flush();
             return;
         }

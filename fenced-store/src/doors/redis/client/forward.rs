@@ -1,4 +1,4 @@
-//! What becomes of a command that is not the usual case.
+//! Commands beyond the fast path: connections of their own, transactions, scripts, subscriptions.
 
 use super::super::authorize::{Denied, authorize};
 use super::super::commands::names::{self, Listing};
@@ -6,46 +6,47 @@ use super::super::commands::{Handling, Local, Plan, flush};
 use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
 use super::super::out::Out;
+use super::super::outbox::End;
 use super::super::own_clients::OwnClient;
-use super::super::password;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
+use super::super::session::{self, Flow, Session as _};
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
 use super::transaction::Transaction;
 use super::wait::is_wait;
-use super::{Client, Next, Own, keys_of};
+use super::{Client, Own, keys_of};
 
-/// The refusal of a script to a client that has presented no token, where every key needs one.
+/// Refusal of a script from a client without a token, where every key needs one.
 const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
                                   nothing else while it runs; AUTH with a fencing credential first";
 
-/// The refusal of a list of channels whose reply would come with that of EXEC.
+/// Refusal of a list of channels whose reply would be part of EXEC's.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
 
-/// Whether it is `CLIENT feature ON`.
+/// Whether the command is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
     let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
     is(0, b"client") && is(1, feature) && is(2, b"on")
 }
 
 impl Client {
-    /// Does what a command asks for, or answers why not.
-    pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Next {
+    /// Carries out a command, or replies with its refusal.
+    pub(super) async fn handle(&mut self, command: &OwnedCommand) -> Flow {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken())
-            && self.lost().await == Next::Close
+            && self.lost().await == Flow::Close
         {
-            return Next::Close;
+            return Flow::Close;
         }
         if let Some(refusal) = self.refused.as_ref().filter(|_| self.ends) {
             // The rest of a pipeline. Nothing of it is executed, whatever it is.
             self.outbox.error(&refusal.not_applied());
             self.hub.port.counters.refused.inc();
-            return Next::Serve;
+            return Flow::Continue;
         }
-        let plan = match self.planned(command) {
+        let plan = match session::plan(self, command.command()) {
             Ok(plan) => plan,
             Err(refusal) => return self.refuse(&refusal),
         };
@@ -57,7 +58,7 @@ impl Client {
         if let Handling::Local(local) = plan.handling {
             return match self.transaction {
                 Some(_) => self.local_in_transaction(local, command).await,
-                None => self.local(local, command).await,
+                None => session::answer(self, local, command.command()).await,
             };
         }
         if let Some(refusal) = &self.refused {
@@ -70,7 +71,7 @@ impl Client {
             self.outbox.error(&line);
             self.answered_refusal();
             self.hub.port.counters.refused.inc();
-            return Next::Serve;
+            return Flow::Continue;
         }
         if plan.is_denied {
             self.observe_command(command.command());
@@ -80,49 +81,24 @@ impl Client {
         {
             return self.refuse(&denied.into());
         }
-        if plan.handling == Handling::Script && self.is_stranger() {
+        if plan.handling == Handling::Script && self.identity.is_stranger() {
             return self.refuse(&Refusal::Line(SCRIPT_OF_STRANGER.to_owned()));
         }
         self.observe_stale();
         match self.forward(command, plan).await {
             Ok(next) => next,
             Err(refusal) => {
-                self.note(&refusal);
+                self.record_refusal(&refusal);
                 let next = self.refuse(&refusal);
-                // What follows would mean something else without it.
+                // Without it the next commands would have another meaning.
                 let begins = matches!(plan.handling, Handling::Multi | Handling::Watch);
-                if begins && self.refused.is_none() { Next::Close } else { next }
+                if begins && self.refused.is_none() { Flow::Close } else { next }
             }
         }
     }
 
-    /// How a command travels, for a client that may send it.
-    fn planned(&mut self, command: &OwnedCommand) -> Result<Plan, Refusal> {
-        if !self.is_admitted
-            && let Some(line) = password::before_login(command.command())
-        {
-            return Err(Refusal::Line(line.to_owned()));
-        }
-        let planned = self.hub.port.table.borrow().plan(command.command(), &mut self.keys);
-        planned.map_err(|refused| Refusal::Line(refused.0))
-    }
-
-    /// Answers a refusal. Inside of MULTI it spoils the transaction, as an error of Redis would.
-    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Next {
-        if let Some(transaction) = &mut self.transaction {
-            transaction.is_spoilt = true;
-        }
-        self.hub.port.counters.refused.inc();
-        self.outbox.error(&refusal.not_applied());
-        if refusal.is_final() {
-            self.answered_refusal();
-        }
-        Next::Serve
-    }
-
-    /// Keeps a refusal by the fence in mind and on account: marks never fall, so what these tokens
-    /// were refused once they will be refused for ever.
-    pub(super) fn note(&mut self, refusal: &Refusal) {
+    /// Records a refusal by the fence. Marks never fall, so the tokens stay refused.
+    pub(super) fn record_refusal(&mut self, refusal: &Refusal) {
         if refusal.is_final() {
             self.hub.port.note_refusal(refusal);
             self.refused = Some(refusal.clone());
@@ -130,11 +106,12 @@ impl Client {
     }
 
     pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Denied> {
-        let (guard, tokens) = (&self.hub.port.guard, &self.held);
+        let guard = &self.hub.port.guard;
+        let tokens = &self.identity.tokens;
         authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
     }
 
-    async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+    async fn forward(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Flow, Refusal> {
         match plan.handling {
             Handling::Shared => {
                 if self.transaction.is_some() && names::is_of_channels(command.command()) {
@@ -185,10 +162,10 @@ impl Client {
             transaction.add(plan, keys_of(&self.keys, command.command()).filter(beyond));
         }
         self.send(command).await?;
-        Ok(Next::Serve)
+        Ok(Flow::Continue)
     }
 
-    /// Sends a command on the connection that is there.
+    /// Sends a command on the connection that exists.
     pub(super) async fn send(&mut self, command: &OwnedCommand) -> Result<(), Refusal> {
         let upstream = self.with_room().await?;
         // In a transaction the names come in the reply to EXEC, among replies of any form.
@@ -211,14 +188,14 @@ impl Client {
         Ok(())
     }
 
-    /// The connection that is there, once it takes more.
+    /// Waits until the connection takes more, and returns it.
     pub(super) async fn with_room(&self) -> Result<&Upstream, Refusal> {
         let Some(upstream) = &self.upstream else {
             return Err(Refusal::Unavailable("there is no connection to Redis".to_owned()));
         };
         while upstream.is_full() {
             upstream.kick(self.outbox.is_alone());
-            // Where that made room, no notification comes.
+            // If that made room, there is no notification.
             if upstream.is_full() {
                 upstream.room.notified().await;
             }
@@ -229,7 +206,7 @@ impl Client {
         }
     }
 
-    /// Sees to it that there is a connection, shared or own.
+    /// Connects, if there is neither a shared nor an own connection.
     pub(super) async fn connected(&mut self) -> Result<(), Refusal> {
         self.without_broken().await?;
         if self.upstream.is_none() {
@@ -242,7 +219,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sees to it that the connection is the client's own, and stays so.
+    /// Switches to a connection of the client's own.
     pub(super) async fn owned(&mut self) -> Result<(), Refusal> {
         self.own_connection(false).await
     }
@@ -252,7 +229,7 @@ impl Client {
         if self.upstream.as_ref().is_some_and(|upstream| upstream.is_own()) {
             return Ok(());
         }
-        // Everything that was sent on the shared connection is done before the next one begins.
+        // Commands on the shared connection are complete before the own one is used.
         self.settle_or_fail().await?;
         let OwnConnection { upstream, user, run_id } =
             self.hub.own(&self.profile, &self.outbox, for_script).await?;
@@ -260,7 +237,7 @@ impl Client {
             let tokens = self.profile.tokens.clone();
             let client =
                 OwnClient { tokens, redis_id: user.redis_id.get(), run_id: run_id.clone() };
-            self.hub.port.own_clients.add(self.id, client)
+            self.hub.port.own_clients.add(self.identity.id, client)
         });
         self.upstream = Some(upstream);
         self.own = Some(Own {
@@ -275,7 +252,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets go of a connection that broke.
+    /// Drops a connection that broke.
     async fn without_broken(&mut self) -> Result<(), Refusal> {
         if !self.upstream.as_ref().is_some_and(|upstream| upstream.is_broken()) {
             return Ok(());
@@ -290,33 +267,33 @@ impl Client {
         self.served_on(next)
     }
 
-    fn served_on(&self, next: Next) -> Result<(), Refusal> {
+    fn served_on(&self, next: Flow) -> Result<(), Refusal> {
         match next {
-            Next::Serve => match &self.refused {
+            Flow::Continue => match &self.refused {
                 Some(refusal) => Err(refusal.clone()),
                 None => Ok(()),
             },
-            Next::Close => {
-                self.outbox.give_up(super::End::Gone);
+            Flow::Close => {
+                self.outbox.end_with(End::Gone);
                 Err(Refusal::Unavailable("the connection is being closed".to_owned()))
             }
         }
     }
 
-    async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Next, Refusal> {
+    async fn begin_transaction(&mut self, command: &OwnedCommand) -> Result<Flow, Refusal> {
         if self.transaction.is_none() {
             self.owned().await?;
             self.transaction = Some(Transaction::default());
         }
         self.send(command).await?;
-        Ok(Next::Serve)
+        Ok(Flow::Continue)
     }
 
     async fn end_transaction(
         &mut self,
         command: &OwnedCommand,
         handling: Handling,
-    ) -> Result<Next, Refusal> {
+    ) -> Result<Flow, Refusal> {
         let transaction = self.transaction.take();
         if let Err(refusal) = self.connected().await {
             if transaction.is_some() {
@@ -325,9 +302,9 @@ impl Client {
             return Err(refusal);
         }
         let Some(transaction) = transaction else {
-            // Redis refuses it, and goes on watching.
+            // Redis refuses it, and still watches.
             self.send(command).await?;
-            return Ok(Next::Serve);
+            return Ok(Flow::Continue);
         };
         let instead = match handling {
             Handling::Exec if transaction.is_spoilt => Some(Transaction::aborted()),
@@ -346,16 +323,16 @@ impl Client {
             _ => self.send(command).await?,
         }
         self.watches_nothing();
-        Ok(Next::Serve)
+        Ok(Flow::Continue)
     }
 
-    /// No key is watched any more, on this connection or on one that was lost.
+    /// Records that no key is watched any more, on this connection or on one that was lost.
     fn watches_nothing(&mut self) {
         self.lost_watch = false;
         self.own.iter_mut().for_each(|own| own.watches = false);
     }
 
-    async fn subscription(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Next, Refusal> {
+    async fn subscription(&mut self, command: &OwnedCommand, plan: Plan) -> Result<Flow, Refusal> {
         let handling = plan.handling;
         if self.transaction.is_some() {
             return Err(Refusal::Line(
@@ -369,18 +346,18 @@ impl Client {
             own.has_channels |= handling == Handling::Subscribe;
         }
         self.with_room().await?.send_to_subscriber(command.raw());
-        Ok(Next::Serve)
+        Ok(Flow::Continue)
     }
 
-    /// Whether Redis is in RESP2's subscriber mode, or may be.
+    /// Whether the connection is, or may be, in RESP2's subscriber mode.
     fn is_subscriber(&self) -> bool {
         self.profile.protocol == Protocol::Resp2
             && self.upstream.as_ref().is_some_and(|upstream| upstream.is_subscribed())
     }
 
-    /// In RESP2's subscriber mode only a few commands are allowed, and the number of their replies is
-    /// not known. `None` where the mode has ended before this command, which is then like any other.
-    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Next> {
+    /// Handles a command in RESP2's subscriber mode, which allows few commands, each with an unknown number
+    /// of replies. Returns `None` if the mode ended before this command, which is then like any other.
+    async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Flow> {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
         if changes_channels || name.eq_ignore_ascii_case(b"ping") {
@@ -394,16 +371,16 @@ impl Client {
                 return Some(self.lost().await);
             };
             upstream.send_to_subscriber(command.raw());
-            return Some(Next::Serve);
+            return Some(Flow::Continue);
         }
-        if self.settled().await == Next::Close {
-            return Some(Next::Close);
+        if self.settled().await == Flow::Close {
+            return Some(Flow::Close);
         }
         if !self.is_subscriber() {
             return None;
         }
         if let Handling::Local(local @ (Local::Quit | Local::Reset)) = plan.handling {
-            return Some(self.local(local, command).await);
+            return Some(session::answer(self, local, command.command()).await);
         }
         let name = quoted(name).to_ascii_lowercase();
         // Redis' words for a refused EXEC.
@@ -415,10 +392,10 @@ impl Client {
             "{begin} Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
              are allowed in this context"
         ));
-        Some(Next::Serve)
+        Some(Flow::Continue)
     }
 
-    /// Gives up the connection, shared or own, so that the next command gets another.
+    /// Drops the connection, shared or own, so that the next command gets another.
     pub(super) async fn detached(&mut self) -> Result<(), Refusal> {
         self.settle_or_fail().await?;
         if let Some(upstream) = self.upstream.take()

@@ -1,20 +1,19 @@
-//! What a client may reserve, and for how long it may be silent.
+//! Memory that a client may occupy, and how long it may be silent.
 
 use bytes::BytesMut;
 
 use super::super::budget::FREE;
 use super::super::patience::Awaited;
 use super::super::resp::ProtocolError;
-use super::super::stranger;
-use super::super::tokens::HeldTokens;
-use super::{Client, Next, READ};
+use super::super::session::{BUFFERS_FULL, Flow};
+use super::{Client, READ};
 
 /// Keys of a command for which memory is kept for the next one.
 const KEPT_KEYS: usize = 1024;
 
 impl Client {
-    /// Gives back the memory of commands that were served.
-    pub(super) fn give_back(&mut self) {
+    /// Releases the memory of commands that were served.
+    pub(super) fn release_memory(&mut self) {
         if self.buf.is_empty() {
             self.parser.shrink();
         }
@@ -23,31 +22,22 @@ impl Client {
         }
         self.keys.clear();
         self.keys.shrink_to(KEPT_KEYS);
-        // Where it was evicted, the wait that follows says so.
+        // An eviction shows in the next wait.
         let _ = self.charge.set(self.held_bytes());
     }
 
-    /// What is held for commands that are not served yet.
+    /// Memory of commands that are not served yet, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.buf.len() + self.parser.held_bytes()
     }
 
     /// A client without a token may send little, where every key needs one.
     pub(super) fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
-        if !self.is_stranger() {
-            return Ok(());
-        }
         let policy = &self.hub.port.guard.fencing;
-        stranger::check(self.parser.begun(&self.buf), |credential| {
-            HeldTokens::genuine(credential, policy).is_ok()
-        })
+        self.identity.check_limits(&self.parser, &self.buf, policy)
     }
 
-    pub(super) fn is_stranger(&self) -> bool {
-        !self.is_admitted || (!self.is_known && self.hub.limits_strangers)
-    }
-
-    /// What the client owes.
+    /// Input that the client is expected to send; it decides the time limit.
     pub(super) fn awaited(&self) -> Awaited {
         if self.outbox.is_full() {
             return Awaited::Nothing;
@@ -58,24 +48,21 @@ impl Client {
         let is_served = self.outbox.expected() > 0
             || self.outbox.unread() > 0
             || self.own.as_ref().is_some_and(|own| own.subscribes);
-        match (is_served, self.is_stranger()) {
+        match (is_served, self.identity.is_stranger()) {
             (true, _) => Awaited::Nothing,
             (false, true) => Awaited::Introduction,
             (false, false) => Awaited::Command,
         }
     }
 
-    /// Counts so many bytes that were received.
-    pub(super) fn charged(&mut self, bytes: usize) -> Next {
+    /// Charges received bytes to the budget.
+    pub(super) fn charged(&mut self, bytes: usize) -> Flow {
         self.charge.progress(bytes);
-        if self.charge.set(self.held_bytes()) { Next::Serve } else { self.refuse_size() }
+        if self.charge.set(self.held_bytes()) { Flow::Continue } else { self.refuse_size() }
     }
 
-    pub(super) fn refuse_size(&self) -> Next {
-        self.outbox.error(
-            "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); nothing of this \
-             command was sent. Try again later, or send smaller commands",
-        );
-        Next::Close
+    pub(super) fn refuse_size(&self) -> Flow {
+        self.outbox.error(BUFFERS_FULL);
+        Flow::Close
     }
 }

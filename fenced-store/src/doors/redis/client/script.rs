@@ -13,14 +13,14 @@ const MIXED: &str = "DENIED a transaction with a script has no commands that scr
                      as SORT, XREADGROUP or GEORADIUS); send them in another transaction";
 
 impl Client {
-    /// Whether `command`, a script with these keys, can be sent as the connection is.
+    /// Whether `command`, a script with these keys, can be sent without a change of the user.
     pub(super) fn is_confined_for(&self, command: Command<'_>) -> bool {
         let Some(own) = &self.own else { return false };
         let is_confined = own.user.as_ref().is_some_and(|user| {
             let keys = keys_of(&self.keys, command);
             user.is_confined_to(&user.beyond(CheckedKeys::default(), keys))
         });
-        is_confined && !own.has_channels && !self.is_stranger()
+        is_confined && !own.has_channels && !self.identity.is_stranger()
     }
 
     /// Confines the user to what the connection may touch, and to the keys beyond it of `command`,
@@ -57,14 +57,15 @@ impl Client {
 
     /// Changes what the user may touch: its patterns and these keys, or with `None` every key.
     async fn rescope(&mut self, more: Option<CheckedKeys>) -> Result<(), Refusal> {
-        // What was sent before is still executed under the scope of before.
+        // Earlier commands must be executed under the scope of before.
         self.settle_or_fail().await?;
         let Some((own, user)) =
             self.own.as_ref().and_then(|own| own.user.as_ref().map(|user| (own, user)))
         else {
             return Err(Refusal::Unavailable("the connection to Redis broke".to_owned()));
         };
-        let (redis, run_id) = (&self.hub.port.redis, own.run_id.as_deref());
+        let redis = &self.hub.port.redis;
+        let run_id = own.run_id.as_deref();
         let changed = match more {
             Some(more) => user.confine(redis, run_id, more).await,
             None => user.widen(redis, run_id).await,
@@ -75,8 +76,7 @@ impl Client {
         changed
     }
 
-    /// Lets a command that is no script reach its keys, where a script before it has confined the
-    /// user.
+    /// Widens the user for a command that is no script, if an earlier script has confined it.
     pub(super) async fn widened(
         &mut self,
         command: &OwnedCommand,

@@ -1,4 +1,4 @@
-//! What the guard keeps of a transaction that a client has begun. Redis keeps the rest.
+//! The guard's part of the state of an open MULTI. Redis has the rest.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use super::super::resp::Protocol;
 /// An open MULTI.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    /// A command of it was refused by the guard: as in Redis, it can only be discarded.
+    /// The guard refused a command of it: as in Redis, the transaction can only be discarded.
     pub(super) is_spoilt: bool,
     /// The keys of the commands that are queued, but for those that patterns of the connection's
     /// user cover. Redis checks them once more when it runs them.
@@ -21,10 +21,10 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// What is sent in place of the EXEC of a spoilt transaction.
+    /// Command that replaces the EXEC of a spoilt transaction.
     pub(super) const DISCARD: &'static [u8] = b"*1\r\n$7\r\nDISCARD\r\n";
 
-    /// What is answered in place of the reply to it.
+    /// Redis' reply to the EXEC of a spoilt transaction.
     pub(super) fn aborted() -> Bytes {
         Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n")
     }
@@ -37,7 +37,7 @@ impl Transaction {
         })
     }
 
-    /// Notes a command that is queued, with its keys that no pattern covers.
+    /// Adds a queued command, with those of its keys that no pattern covers.
     pub(super) fn add<'k>(&mut self, plan: Plan, keys: impl Iterator<Item = Wanted<'k>>) {
         self.has_script |= plan.handling == Handling::Script;
         self.exceeds_scripts |= !plan.in_scripts;

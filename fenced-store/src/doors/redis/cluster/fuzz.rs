@@ -17,7 +17,7 @@ pub(crate) fn replies(input: &[u8]) {
     let Ok(value) = redis::parse_redis_value(&input[len..]) else { return };
     for protocol in [Protocol::Resp2, Protocol::Resp3] {
         let mut out = BytesMut::new();
-        reply::encode(&mut out, value.clone(), Shape::of(command, protocol), protocol);
+        reply::encode(&mut out, value.clone(), Shape::from_command(command, protocol), protocol);
         let scan = ReplyScanner::new().scan(&out);
         let expected = Scan { consumed: out.len(), done: true };
         assert_eq!(scan, Ok(expected), "{protocol:?}: {}", out.escape_ascii());

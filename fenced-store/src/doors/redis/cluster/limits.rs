@@ -1,4 +1,4 @@
-//! What a command must not be to travel inside a script.
+//! Limits of a command that runs inside a script.
 
 use super::super::resp::request::Command;
 
@@ -31,7 +31,7 @@ pub(super) fn check(command: Command<'_>, fences: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether it is a type such as `i64` that is too wide.
+/// Whether the argument is a type such as `i64` that is too wide.
 fn is_wide(arg: &[u8]) -> bool {
     let [b'i' | b'I' | b'u' | b'U', width @ ..] = arg else { return false };
     let width = std::str::from_utf8(width).ok().and_then(|width| width.parse::<u32>().ok());

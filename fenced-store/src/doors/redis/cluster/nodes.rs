@@ -1,4 +1,4 @@
-//! The nodes: a verified link to each master, and the map of who owns which slot.
+//! The nodes: a verified link to each master, and the map of slots to masters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use service_kit::Kit;
-use service_kit::health::Status;
-use service_kit::redis_link::{
+use redis_link::{
     ClusterTarget, LinkOptions, LinkState, RedisLink, Script, Verifier, info_field, load_scripts,
 };
+use service_kit::Kit;
+use service_kit::health::Status;
 use tokio::sync::{Notify, OnceCell};
 
 use super::super::commands::CommandTable;
 use super::slots::{SlotMap, direction};
 use crate::store::redis::judge;
 
-/// How often the map is read without being asked for.
+/// Interval of reading the map in the background.
 const REFRESH_EVERY: Duration = Duration::from_secs(15);
 /// The least time between two readings of the map, in milliseconds.
 const REFRESH_PAUSE_MS: u64 = 100;
-/// For how long a node that could not be reached is not tried again, in milliseconds.
+/// Pause before an unreachable node is retried, in milliseconds.
 const UNREACHABLE_MS: u64 = 500;
-/// What the cluster's state is called in readiness.
+/// Name of the readiness check.
 const HEALTH: &str = "redis-cluster";
 
 /// Links and map. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Nodes {
-    inner: Arc<Inner>,
+    inner: Arc<NodesParts>,
 }
 
-struct Inner {
+struct NodesParts {
     target: ClusterTarget,
     verifier: Arc<NodeVerifier>,
     kit: Kit,
@@ -47,11 +47,11 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Node {
     link: OnceCell<RedisLink>,
-    /// When it could not be reached, and why.
+    /// Time and reason of the last failed connection attempt.
     failed: Mutex<Option<(u64, String)>>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for NodesParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Nodes").field("target", &self.target).finish_non_exhaustive()
     }
@@ -71,7 +71,7 @@ impl Nodes {
         let verifier =
             Arc::new(NodeVerifier { script, table: RwLock::default(), version: RwLock::default() });
         let nodes = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(NodesParts {
                 target,
                 verifier,
                 kit: kit.clone(),
@@ -97,17 +97,17 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// The map as it is known now.
+    /// Map as read last.
     pub(super) fn map(&self) -> SlotMap {
         self.inner.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where the nodes are, and with which login.
+    /// Addresses and login of the nodes.
     pub(super) fn target(&self) -> &ClusterTarget {
         &self.inner.target
     }
 
-    /// What is known of every command; `None` before any node was verified.
+    /// Table of commands; `None` before the first node is verified.
     pub(super) fn command_table(&self) -> Option<Arc<CommandTable>> {
         self.inner.verifier.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -118,16 +118,16 @@ impl Nodes {
         version.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The link to a node, which is made where there is none yet.
+    /// Returns the link to a node, and connects if there is none yet.
     ///
     /// # Errors
-    /// A sentence where it cannot be reached or used.
+    /// A sentence if the node is unreachable or unusable.
     pub(super) async fn link(&self, address: &str) -> Result<RedisLink, String> {
         let node = Arc::clone(self.links().entry(address.to_owned()).or_default());
         if let Some(link) = node.link.get() {
             return Ok(link.clone());
         }
-        let Inner { target, verifier, kit, options, .. } = &*self.inner;
+        let NodesParts { target, verifier, kit, options, .. } = &*self.inner;
         let now_ms = kit.clock.monotonic_ms();
         if let Some((at_ms, reason)) = &*lock(&node.failed)
             && now_ms < at_ms + UNREACHABLE_MS
@@ -143,10 +143,10 @@ impl Nodes {
         link.inspect_err(|reason| *lock(&node.failed) = Some((now_ms, reason.clone())))
     }
 
-    /// The link to any master that can be used now.
+    /// Returns a link to a master that can be used now.
     ///
     /// # Errors
-    /// A sentence where there is none.
+    /// A sentence if there is none.
     pub(super) async fn any(&self) -> Result<RedisLink, String> {
         let mut last = "the cluster has no master".to_owned();
         for address in self.map().masters() {
@@ -161,7 +161,7 @@ impl Nodes {
         Err(last)
     }
 
-    /// A node said that another one owns a slot.
+    /// Records a MOVED reply: another node owns the slot.
     pub(super) fn moved(&self, slot: u16, message: &str, asked: &str) {
         let owner = direction(message, asked);
         let mut map = self.inner.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -171,12 +171,12 @@ impl Nodes {
         self.refresh_soon();
     }
 
-    /// Has the map read in the background.
+    /// Requests a reading of the map in the background.
     pub(super) fn refresh_soon(&self) {
         self.inner.wanted.notify_one();
     }
 
-    /// Reads the map, unless somebody did since it had the version `seen`, or just before.
+    /// Reads the map, unless it changed since version `seen` or was read just before.
     pub(super) async fn refresh(&self, seen: u64) {
         let mut reading = self.inner.reading.lock().await;
         let now_ms = self.inner.kit.clock.monotonic_ms();
@@ -190,7 +190,7 @@ impl Nodes {
         *reading = Some(self.inner.kit.clock.monotonic_ms());
     }
 
-    /// Asks one node after the other, first those that work.
+    /// Reads the map from the first node that replies, reachable ones first.
     async fn read_map(&self) -> Result<(), String> {
         let mut reasons = Vec::new();
         for address in self.informants() {
@@ -242,9 +242,9 @@ impl Nodes {
         });
     }
 
-    /// An operator may have changed a node's settings while it ran. A node that does not pass any
-    /// more takes its link down.
-    async fn judge_again(&self) {
+    /// Verifies every node again: an operator may have changed its settings. A node that fails takes its
+    /// link down.
+    async fn verify_again_all(&self) {
         let links: Vec<RedisLink> =
             self.links().values().filter_map(|node| node.link.get().cloned()).collect();
         for link in links {
@@ -252,7 +252,7 @@ impl Nodes {
         }
     }
 
-    /// Says in readiness which masters cannot be used.
+    /// Reports to readiness which masters are unusable.
     fn report(&self) {
         let map = self.map();
         let links = self.links();
@@ -285,17 +285,17 @@ async fn follow(nodes: Nodes) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = nodes.inner.wanted.notified() => {}
-            () = tokio::time::sleep(REFRESH_EVERY) => nodes.judge_again().await,
+            () = tokio::time::sleep(REFRESH_EVERY) => nodes.verify_again_all().await,
         }
         nodes.refresh(nodes.map().version()).await;
         for address in nodes.map().masters() {
-            // A node that cannot be reached is told of in `report`, and by each command.
+            // `report` and the reply to each command name a node that is unreachable.
             let _ = nodes.link(address).await;
         }
     }
 }
 
-/// Judges the process behind each connection to a node.
+/// Checks the process behind each connection to a node.
 struct NodeVerifier {
     script: Script,
     table: RwLock<Option<Arc<CommandTable>>>,

@@ -11,7 +11,7 @@ use service_kit::ids;
 use super::super::refusal::Refusal;
 use super::nodes::Nodes;
 use super::slots::Tags;
-use super::step::{self, Marks, Step};
+use super::step::{self, Marks, StepScript};
 use crate::verdict::{Fence, Mark};
 
 const CONNECTIONS: usize = 3;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// A sentence that says where, and what was seen instead.
-pub(super) async fn probe(nodes: &Nodes, step: &Step, tags: &Tags) -> Result<(), String> {
+pub(super) async fn probe(nodes: &Nodes, step: &StepScript, tags: &Tags) -> Result<(), String> {
     for (slot, address) in nodes.map().a_slot_of_each() {
         let lock = LockName::new("probe").map_err(|error| error.to_string())?;
         let key = tags.key(slot, "probe", &ids::random_hex(8));
@@ -39,7 +39,7 @@ pub(super) async fn probe(nodes: &Nodes, step: &Step, tags: &Tags) -> Result<(),
 }
 
 struct Probe<'a> {
-    step: &'a Step,
+    step: &'a StepScript,
     lock: LockName,
     key: String,
 }
@@ -66,7 +66,8 @@ impl Probe<'_> {
     }
 
     async fn rules_hold(&self, connection: &MultiplexedConnection) -> Result<(), String> {
-        let (one, two) = (ids::lease_id(), ids::lease_id());
+        let one = ids::lease_id();
+        let two = ids::lease_id();
         for (token, lease, expected) in [
             (2, one, "admitted"),
             (2, one, "admitted"),

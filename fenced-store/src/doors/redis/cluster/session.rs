@@ -1,14 +1,13 @@
 //! The port's clients before a cluster: one task each, one command after the other.
 //!
-//! A command is answered before the next one is looked at, so replies are in order by themselves
-//! and a client that does not read is not served: what is held for it is its input up to one
-//! command, and the replies of that command.
+//! A command is answered before the next one is parsed, so replies are in order by themselves and a
+//! client that does not read is not served: its memory is its input up to one command, and the replies
+//! of that command.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,8 +18,8 @@ use super::super::budget::{Budget, Charge, FREE};
 use super::super::commands::KeyUse;
 use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
-use super::super::resp::{Protocol, ProtocolError, encode};
-use super::super::tokens::HeldTokens;
+use super::super::resp::{Protocol, encode};
+use super::super::session::{BUFFERS_FULL, Flow, Identity};
 use super::super::{LINGER, PortSettings, stranger};
 use super::Cluster;
 use crate::service::Guard;
@@ -28,9 +27,9 @@ use crate::service::Guard;
 mod handle;
 mod local;
 
-/// From so many bytes of replies on they are written before the next command is looked at.
+/// Replies of at least this size, in bytes, are written before the next command is parsed.
 const FLUSH: usize = 64 * 1024;
-/// What one read takes at least.
+/// Least free space in the buffer before a read, in bytes.
 const READ: usize = 16 * 1024;
 /// Keys of a command for which memory is kept for the next one.
 const KEPT_KEYS: usize = 1024;
@@ -55,7 +54,7 @@ impl ClusterPort {
         Arc::new(Self { cluster, guard, settings, budget, limits_strangers, next_id })
     }
 
-    /// Serves clients until the kit's tasks begin to shut down; what was begun is finished.
+    /// Serves clients until the kit's tasks begin to shut down; begun commands are completed.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let tasks = self.guard.kit.tasks.clone();
         let stop = tasks.shutdown_token();
@@ -73,75 +72,58 @@ impl ClusterPort {
                 },
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                // A fresh socket takes this much without waiting.
+                // A new socket takes this much without waiting.
                 let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
                 continue;
             };
-            let (port, stop) = (Arc::clone(&self), stop.clone());
+            let port = Arc::clone(&self);
+            let stop = stop.clone();
             tasks.spawn(async move {
                 socket::tune_accepted(&stream);
-                Session::new(port, stream).serve(&stop).await;
+                ClusterSession::new(port, stream).serve(&stop).await;
                 drop(place);
             });
         }
     }
 }
 
-/// Whether a client is served any further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Serve,
-    Close,
-}
-
-/// One client.
+/// One client of the cluster.
 #[derive(Debug)]
-struct Session {
+struct ClusterSession {
     port: Arc<ClusterPort>,
     stream: TcpStream,
     charge: Charge,
-    /// Another client's bytes took the place of this one's.
+    /// Notified when the bytes of another client need the memory of this one.
     evicted: Arc<Notify>,
     patience: Patience,
+    /// Replies that are not written yet.
     out: BytesMut,
-    state: State,
-}
-
-/// What a client has told of itself.
-#[derive(Debug)]
-struct State {
-    id: u64,
-    /// The client's address, and the guard's.
-    addresses: [Option<SocketAddr>; 2],
-    name: Bytes,
+    identity: Identity,
     protocol: Protocol,
-    tokens: HeldTokens,
-    /// The refusal of its tokens, with which the connection ends.
+    /// Refusal of the session's tokens, with which the connection ends.
     fenced: Option<String>,
-    /// It has presented a genuine token.
-    is_known: bool,
-    /// It has presented what the port asks its clients for: the password or a credential.
-    is_admitted: bool,
     keys: Vec<KeyUse>,
+    /// Memory for the name of a key's lock.
+    scratch: String,
 }
 
-impl Session {
+impl ClusterSession {
     fn new(port: Arc<ClusterPort>, stream: TcpStream) -> Self {
-        let state = State {
-            addresses: [stream.peer_addr().ok(), stream.local_addr().ok()],
-            id: port.next_id.fetch_add(1, Ordering::Relaxed),
-            name: Bytes::new(),
-            protocol: Protocol::Resp2,
-            tokens: HeldTokens::default(),
-            fenced: None,
-            is_known: false,
-            is_admitted: port.settings.password.is_none(),
-            keys: Vec::new(),
-        };
+        let id = port.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = Arc::new(Notify::new());
-        let charge = Charge::new(&port.budget, &evicted);
-        let patience = Patience::new(port.settings.silence);
-        Self { charge, evicted, patience, port, stream, out: BytesMut::new(), state }
+        Self {
+            charge: Charge::new(&port.budget, &evicted),
+            evicted,
+            patience: Patience::new(port.settings.silence),
+            identity: Identity::new(id, &stream, &port.settings, port.limits_strangers),
+            port,
+            stream,
+            out: BytesMut::new(),
+            protocol: Protocol::Resp2,
+            fenced: None,
+            keys: Vec::new(),
+            scratch: String::new(),
+        }
     }
 
     async fn serve(mut self, stop: &CancellationToken) {
@@ -153,13 +135,13 @@ impl Session {
         let mut buf = BytesMut::new();
         loop {
             let next = self.serve_buffered(&mut parser, &mut buf).await;
-            if self.flush().await == Next::Close || next == Next::Close {
+            if self.flush().await == Flow::Close || next == Flow::Close {
                 return;
             }
             if buf.capacity() - buf.len() < READ / 4 {
                 buf.reserve(READ);
             }
-            if self.state.fenced.is_some() && buf.is_empty() {
+            if self.fenced.is_some() && buf.is_empty() {
                 tokio::task::yield_now().await;
                 match self.stream.try_read_buf(&mut buf) {
                     // The rest of a pipeline.
@@ -167,7 +149,7 @@ impl Session {
                     _ => return self.finish(stop).await,
                 }
             }
-            let awaited = match (buf.len(), self.is_stranger()) {
+            let awaited = match (buf.len(), self.identity.is_stranger()) {
                 (0, true) => Awaited::Introduction,
                 (0, false) => Awaited::Command,
                 (len, _) => Awaited::Rest(len),
@@ -193,11 +175,11 @@ impl Session {
         }
     }
 
-    /// Ends a connection whose token was refused: the client reads the error, then the end.
+    /// Ends a connection whose token was refused: the client reads the error, then the end of the stream.
     async fn finish(mut self, stop: &CancellationToken) {
         let mut rest = [0; 4096];
         let until_closed = async {
-            // A client that is gone needs no end.
+            // A client that has disconnected needs no end.
             let _ = self.stream.shutdown().await;
             while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
         };
@@ -207,30 +189,11 @@ impl Session {
         }
     }
 
-    fn is_stranger(&self) -> bool {
-        !self.state.is_admitted || (!self.state.is_known && self.port.limits_strangers)
-    }
-
-    /// A client without a token may send little, where every key needs one.
-    fn within_strangers_limits(
-        &self,
-        parser: &RequestParser,
-        buf: &[u8],
-    ) -> Result<(), ProtocolError> {
-        if !self.is_stranger() {
-            return Ok(());
-        }
-        let policy = &self.port.guard.fencing;
-        stranger::check(parser.begun(buf), |credential| {
-            HeldTokens::genuine(credential, policy).is_ok()
-        })
-    }
-
-    /// Answers the commands that are there as a whole.
-    async fn serve_buffered(&mut self, parser: &mut RequestParser, buf: &mut BytesMut) -> Next {
+    /// Replies to the commands that were read whole.
+    async fn serve_buffered(&mut self, parser: &mut RequestParser, buf: &mut BytesMut) -> Flow {
         while !buf.is_empty() {
             let parsed = parser.parse(buf).and_then(|parsed| {
-                self.within_strangers_limits(parser, buf)?;
+                self.identity.check_limits(parser, buf, &self.port.guard.fencing)?;
                 Ok(parsed)
             });
             match parsed {
@@ -242,24 +205,24 @@ impl Session {
                 Ok(Parsed::Complete { len, .. }) => {
                     self.patience.renew();
                     let command = parser.command(buf);
-                    let next = self.state.answer(&self.port, command, &mut self.out).await;
+                    let next = self.answer(command).await;
                     buf.advance(len);
-                    if next == Next::Close {
-                        return Next::Close;
+                    if next == Flow::Close {
+                        return Flow::Close;
                     }
                     if self.out.len() >= FLUSH {
-                        // A client that does not read its replies holds them.
+                        // Unread replies count against the client's budget.
                         if !self.charge.set(buf.len() + self.out.len()) {
-                            return Next::Close;
+                            return Flow::Close;
                         }
-                        if self.flush().await == Next::Close {
-                            return Next::Close;
+                        if self.flush().await == Flow::Close {
+                            return Flow::Close;
                         }
                     }
                 }
                 Err(error) => {
                     encode::error(&mut self.out, &format!("ERR {error}"));
-                    return Next::Close;
+                    return Flow::Close;
                 }
             }
         }
@@ -269,15 +232,15 @@ impl Session {
         if buf.len() < READ && buf.capacity() > FREE {
             *buf = BytesMut::from(&buf[..]);
         }
-        self.state.keys.clear();
-        self.state.keys.shrink_to(KEPT_KEYS);
-        // Where it was evicted, the wait that follows says so.
+        self.keys.clear();
+        self.keys.shrink_to(KEPT_KEYS);
+        // An eviction shows in the next wait.
         let _ = self.charge.set(buf.len() + parser.held_bytes());
-        Next::Serve
+        Flow::Continue
     }
 
-    /// Writes the replies, until others need the memory and the client reads none of them.
-    async fn flush(&mut self) -> Next {
+    /// Writes the replies; stops if other clients need the memory and this one reads nothing.
+    async fn flush(&mut self) -> Flow {
         let is_written = tokio::select! {
             written = self.stream.write_all(&self.out) => written.is_ok(),
             () = self.evicted.notified() => false,
@@ -286,10 +249,6 @@ impl Session {
             true => self.out = BytesMut::new(),
             false => self.out.clear(),
         }
-        if is_written { Next::Serve } else { Next::Close }
+        if is_written { Flow::Continue } else { Flow::Close }
     }
 }
-
-const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full (--max-redis-buffer-bytes); \
-                            nothing of this command was sent. Try again later, or send smaller \
-                            commands";

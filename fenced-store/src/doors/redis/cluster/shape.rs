@@ -1,4 +1,4 @@
-//! What a script makes of a reply, and how it becomes again what the command would have answered.
+//! Conversion of replies that passed through a script to the replies that the command would have given.
 //!
 //! Lua knows neither RESP2's two kinds of nil nor RESP3's null inside of an array (the array would
 //! end there). So a command runs under RESP2 inside of the script, where every reply survives but
@@ -8,21 +8,21 @@
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 
-/// How a command's reply is treated.
+/// Treatment of a command's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Whether the command runs under RESP3 inside of the script.
     pub(super) is_native: bool,
-    /// What is made of the reply.
+    /// Conversion of the reply.
     pub(super) convert: Convert,
 }
 
-/// What is made of a reply of RESP2.
+/// Conversion of a reply of RESP2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Convert {
-    /// It stays what it is.
+    /// No conversion.
     Plain,
-    /// An integer that came as text, because it was beyond what Lua's numbers can tell.
+    /// An integer that came as text, because Lua's numbers cannot represent it.
     Counter,
     /// RESP2: every nil is the nil of an array.
     NullArray,
@@ -72,12 +72,12 @@ const NATIVE: &[&str] = &[
 const COUNTERS: &[&str] = &["decr", "decrby", "hincrby", "incr", "incrby"];
 const SETS: &[&str] = &["sdiff", "sinter", "smembers", "spop", "sunion"];
 
-/// Longer than the name of any command that is treated in a way of its own.
+/// Longer than the name of any command with a treatment of its own.
 const NAME_BYTES_MAX: usize = 24;
 
 impl Shape {
-    /// How the reply to `command` is treated for a client of `protocol`.
-    pub(super) fn of(command: Command<'_>, protocol: Protocol) -> Self {
+    /// Treatment of the reply to `command` for a client of `protocol`.
+    pub(super) fn from_command(command: Command<'_>, protocol: Protocol) -> Self {
         let mut lower = [0; NAME_BYTES_MAX];
         let name = command.arg(0);
         let Some(lower) = lower.get_mut(..name.len()) else {
@@ -141,7 +141,8 @@ pub(super) mod tests {
 
     #[test]
     fn names_are_known_in_any_case() {
-        let of = |words: &[&str], protocol| with_command(words, |c| Shape::of(c, protocol));
+        let of =
+            |words: &[&str], protocol| with_command(words, |c| Shape::from_command(c, protocol));
         let convert = |words: &[&str], protocol| of(words, protocol).convert;
         assert_eq!(convert(&["INCR", "k"], Protocol::Resp2), Convert::Counter);
         assert_eq!(convert(&["lpop", "k"], Protocol::Resp2), Convert::Plain);

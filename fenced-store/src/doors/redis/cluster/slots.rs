@@ -1,10 +1,10 @@
-//! Who owns which slot, and names that hash to a given one.
+//! Map of slots to masters, and key names that hash to a given slot.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fence_protocol::Namespace;
-use service_kit::redis_link::{SLOTS, SlotRange, slot_of};
+use redis_link::{SLOTS, SlotRange, slot_of};
 
 /// For each slot a number that makes `fence:<namespace>:<number>` hash to it.
 #[derive(Debug)]
@@ -48,17 +48,17 @@ impl Tags {
     }
 }
 
-/// Who owns which slot, as the cluster said it last.
+/// Map of slots to masters.
 #[derive(Clone, Debug)]
 pub(super) struct SlotMap {
     version: u64,
     masters: Arc<[String]>,
-    /// By slot, an index into `masters`; one beyond its end for nobody.
+    /// By slot, an index into `masters`; one beyond its end for a slot without an owner.
     owners: Arc<[u16]>,
 }
 
 impl SlotMap {
-    /// The map after the one of `before`.
+    /// Map with the version after `before`.
     pub(super) fn new(before: u64, ranges: &[SlotRange]) -> Self {
         let masters: BTreeSet<&String> = ranges.iter().map(|range| &range.master).collect();
         let masters: Arc<[String]> = masters.into_iter().cloned().collect();
@@ -92,7 +92,7 @@ impl SlotMap {
         masters.filter_map(|(i, name)| Some((slot_of(i)? as u16, name.clone()))).collect()
     }
 
-    /// The same, but for one slot, which another master was said to own.
+    /// Map in which `master` owns the slot.
     pub(super) fn with_owner(&self, slot: u16, master: &str) -> Self {
         let mut masters = self.masters.to_vec();
         let index = masters.iter().position(|known| known == master).unwrap_or_else(|| {
@@ -105,8 +105,8 @@ impl SlotMap {
     }
 }
 
-/// The address in a MOVED or ASK message, `3999 10.0.0.1:6381`. Where it names no host, it is the
-/// one that was `asked`.
+/// Address in a MOVED or ASK message, `3999 10.0.0.1:6381`. A message without a host means the host that
+/// was `asked`.
 pub(super) fn direction(message: &str, asked: &str) -> String {
     let address = message.split(' ').nth(1).unwrap_or_default();
     match (address.strip_prefix(':'), asked.rsplit_once(':')) {

@@ -1,18 +1,18 @@
-//! The script that a command travels in, and what the script says of fences.
+//! The script that checks fences and runs a command, and its errors.
 
 use redis::{Cmd, Value};
-use service_kit::redis_link::Script;
+use redis_link::Script;
 
 use super::super::refusal::Refusal;
 use super::mark_of;
 use crate::verdict::Fence;
 
-/// What the script's own errors begin with. No command of Redis answers so.
+/// Code of the script's own errors. No command of Redis has it.
 const OWN_CODE: &str = "FENCEPOST";
 
 /// The script.
 #[derive(Debug)]
-pub(super) struct Step(Script);
+pub(super) struct StepScript(Script);
 
 /// The keys of marks in one slot.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Marks {
     pub(super) all: String,
 }
 
-impl Step {
+impl StepScript {
     pub(super) fn new() -> Self {
         Self(Script::new("step.lua", include_str!("step.lua")))
     }
@@ -58,8 +58,7 @@ impl Step {
     }
 }
 
-/// What an error of the script means: a refusal by a fence, or the command's own error, which is
-/// passed on unchanged.
+/// Reads an error of the script: a refusal by a fence, or the command's own error, unchanged.
 pub(super) fn outcome(code: &str, message: &str, fences: &[Fence]) -> Result<Value, Refusal> {
     if code != OWN_CODE {
         return Err(Refusal::Line(error_line(code, message)));
@@ -77,14 +76,14 @@ pub(super) fn outcome(code: &str, message: &str, fences: &[Fence]) -> Result<Val
             fence.lock
         )),
         (_, Some(fence), _) => Refusal::Unavailable(format!(
-            "the mark of lock {} in this slot cannot be read; did somebody else write it?",
+            "the mark of lock {} in this slot cannot be read; did another program write it?",
             fence.lock
         )),
         _ => Refusal::Unavailable(format!("the script answered {message}")),
     })
 }
 
-/// An error of Redis as it was.
+/// Error line of Redis.
 pub(super) fn error_line(code: &str, message: &str) -> String {
     if message.is_empty() { code.to_owned() } else { format!("{code} {message}") }
 }
@@ -97,7 +96,7 @@ mod tests {
     use crate::verdict::tests::mark;
 
     #[test]
-    fn the_scripts_words_are_told_from_the_commands() {
+    fn errors_of_the_script_differ_from_those_of_commands() {
         let fence = Fence { lock: LockName::new("a").unwrap(), presented: mark(33, 1) };
         let met = mark(34, 2);
         let fences = [fence.clone()];

@@ -1,5 +1,7 @@
 //! docs/reference/redis-commands.md, made from the table and the policy.
 
+use std::collections::BTreeMap;
+
 use super::action::{Action, Keys};
 use super::channels::Channels;
 use super::policy::{self, ByHand, Verdict};
@@ -11,136 +13,145 @@ use super::{CommandTable, Handling, KeyAccess};
 const HEAD: &str = "\
 # Redis commands
 
-What the Redis port does with every command of Redis 7.0, and with those of later versions that it \
+The Redis port's treatment of every command of Redis 7.0, and of those of later versions that it \
 knows.
-This page is made from the policy in `fenced-store/src/doors/redis/commands/policy.rs` and the \
-COMMAND reply of a real Redis; a test compares them.
+This page is generated from the guard's policy and the COMMAND reply of a real Redis; a test \
+compares them.
 
 The keys of a command are checked against the locks whose tokens the connection holds.
-*Read* and *write* say what happens to a key; the numbers are positions, the command's name is 0.
-`HELP` of every command that has subcommands passes.
-Keys that begin with `{fence:` are Fencepost's own and are refused in every position; so is a key \
-whose first brace begins `{fence:`, as with the lock server's `--key-prefix`.
-Wrong arguments are refused in Redis' own words.
+Numbers are positions of keys, the command's name is 0.
+Wrong arguments are refused in Redis' own words; `HELP` of every command that has subcommands \
+passes.
 
-PFCOUNT and BITFIELD count as writes even where they only look: PFCOUNT stores what it counted, and \
-BITFIELD_RO is there for looking.
-XREADGROUP is a write, for it moves its group on.
-Channels are no keys, and no lock protects them. Fencepost's own, which begin with `{fence:`, are \
-refused, and so are patterns that can match one, and notifications of Fencepost's own keys \
-(`__keyspace@0__:{fence:…`). `__keyevent@…` names keys of any kind and needs what KEYS needs.
-Fencepost's own names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS; \
-inside MULTI KEYS and SCAN reply all names, and PUBSUB CHANNELS is refused. DBSIZE and PUBSUB NUMPAT \
-count Fencepost's own. A reply with more names than the guard \
-[may hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
-The names of all keys are read without a token where no rule protects a key's reads, or with \
-`--allow-unfenced-reads`.
-CONFIG GET offers appendonly, databases, maxmemory, maxmemory-policy and save. CLIENT LIST and CLIENT \
-INFO show the client's own connection, as the guard knows it. CLIENT UNBLOCK takes the ids that CLIENT \
-ID gives, of clients with the same tokens.
-Inside MULTI these are queued with the reply that they have at that moment: ACL WHOAMI, CLIENT GETNAME, \
-CLIENT ID, CLIENT INFO, CLIENT LIST, MODULE LIST. QUIT and RESET work. What else the guard answers, and \
-WAIT, is refused there, and EXEC then replies `EXECABORT`.
-FLUSHDB and FLUSHALL delete all keys but Fencepost's own; the guard sends a script in their place. They \
-need a token of the lock of every rule, and a default that leaves no key to another lock \
-(`--default-rule open`, or a last rule `**=…`); so they pass without a token where nothing is \
-protected, and are refused where a rule is to `@deny` or makes its lock from the key.
-BY and GET of SORT, with a `*`, need the right to read every key that begins as the pattern does, and \
-a literal text in front of the `*`.
-The port knows no administrators: its clients present fencing tokens, and the rights of an \
-[access file](../operating/access.md) do not go for it. So what shows or changes the whole server is \
-refused to every client; in observe mode [most of it passes](../guides/adopting.md#the-redis-port).
+- *Own names*: keys whose first brace begins `{fence:` are Fencepost's own, and refused in every \
+position. Their names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS, \
+but not of those to KEYS and SCAN inside MULTI, nor of the counts of DBSIZE and PUBSUB NUMPAT.
+- *Names of all keys*: read without a token where no rule protects a key's reads, or with \
+`--allow-unfenced-reads`. A reply with more names than the guard [may \
+hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
+- *Writes*: PFCOUNT stores its count, XREADGROUP moves its group; instead of BITFIELD that only \
+reads use BITFIELD_RO.
+- *Channels* are no keys, and no lock protects them. Refused are Fencepost's own (`{fence:…`), \
+patterns that can match one, and notifications of its keys (`__keyspace@0__:{fence:…`); \
+`__keyevent@…` needs what KEYS needs.
+- *MULTI*: ACL WHOAMI, CLIENT GETNAME, ID, INFO and LIST, and MODULE LIST are queued with the \
+reply of that moment; QUIT and RESET work. Everything else that the guard answers, WAIT and \
+PUBSUB CHANNELS are refused, and EXEC replies `EXECABORT`.
+- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own, by a script. They need a token of the \
+lock of every rule, and a default that leaves no key to another lock (`--default-rule open`, or \
+a last rule `**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
+- *SORT*: BY and GET with a `*` need a literal text before it, and the right to read every key \
+that begins so.
+- *CONFIG GET* offers appendonly, databases, maxmemory, maxmemory-policy and save; *CLIENT LIST* \
+and *INFO* show the client's own connection; *CLIENT UNBLOCK* takes the ids of CLIENT ID, of \
+clients with the same tokens.
+- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused \
+without one; so is REDIRECT: use RESP3.
+- *Administration*: clients present fencing tokens, not the rights of an [access \
+file](../operating/access.md), so no client may read or change the whole server; in observe mode \
+[most of it passes](../guides/adopting.md#the-redis-port).
 
-| passes as | means |
-| --- | --- |
-| shared | it may travel with commands of other connections that hold the same tokens |
-| own | the connection gets an upstream connection of its own, for life |
-| script | as own; the script can reach [what its connection may touch](#keys-in-scripts), by the \
-commands that [scripts may run](#not-in-scripts) |
-| transaction, subscription | as own |
-| guard | the guard answers; Redis sees nothing of it |
+A command passes as
 
-A command that is not listed passes, as shared, if Redis gives all its keys by fixed positions or a \
-count, calls it either a write or a read, and gives it no flags but `denyoom`, `fast` and \
-`movablekeys` beside; each key of such a write counts as written.
-So the plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
-Everything else that is not listed is refused: commands of modules, and commands that block, \
-administer, or do not give their keys.
+- *shared*: over a connection to Redis that clients with the same tokens share
+- *own*, *transaction*, *subscription*: over a connection of the client's own, for its life
+- *script*: as *own*; it reaches [what its connection may touch](#keys-in-scripts), by [some \
+commands](#not-in-scripts)
+- *guard*: answered by the guard
 
-| command | passes as | keys |
+An unlisted command passes, as *shared*, if Redis reports all its keys by fixed positions or a \
+count, either write or read, and no flags but `denyoom`, `fast` and `movablekeys`; each key of \
+such a write counts as written.
+So plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
+Every other unlisted command is refused: those of modules, and those that block, administer, or \
+do not report their keys.
+
+| passes as | keys | commands |
 | --- | --- | --- |
 ";
 
 const NOT_IN_SCRIPTS: &str = "
 ## Keys in scripts
 
-A script, or a function, reaches the keys that the rules give to the tokens of its connection, whether \
-it declares them or builds their names:
+A script or function reaches the keys that the rules give to the tokens of its connection, \
+declared or built:
 
-| rule | the script reaches, without declaring it |
+| rule | reached without declaring |
 | --- | --- |
 | `k:{id}:**=bench/{id}`, with a token of `bench/42` | `k:42` and `k:42:*` |
 | `app:**=jobs`, `app:*:**=jobs`, with a token of `jobs` | `app` and `app:*`; `app:*` |
 | `bull:**=@open` | `bull` and `bull:*` |
 | `--default-rule open` | every key that no rule protects |
 | `--default-rule fenced` | the key that is named like a lock held |
-| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, a blank | none: a pattern of Redis' ACL cannot say it |
+| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, \
+a blank | none: Redis' ACL has no such pattern |
 
-What an earlier rule refuses is never reached, nor what begins with `{fence:`. Keys beyond the patterns \
-have to be declared in KEYS, and are checked like any others: at most 256, without white space or zero \
-bytes, and each change of them costs a round trip. What ran before on the connection does not matter. \
-A rule that stands in front of others, such as `*:x:**=@deny`, takes their patterns away where one of \
-their keys may match it.
-Names with something in front of `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
-scripts where a rule is `app1:**`; with an open default, or a rule that gives such names to a lock \
-(`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` in front. The same goes for the keys that SORT reads by \
-BY and GET.
-A script that touches anything else is answered `DENIED`, with its SHA-1 (a function, with its name) \
-and the tokens of its connection, in the reply to EXEC, too. What the script did before stays. It is \
-[reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
+Other keys must be declared in KEYS, and are checked like any others: at most 256, without white \
+space or zero bytes; each change of them costs a round trip.
+Keys that an earlier rule refuses are never reached, nor those that begin with `{fence:`; an \
+earlier rule such as `*:x:**=@deny` takes away the patterns of later rules that it may match.
+
+Names with a text before `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
+scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default, or a rule that \
+gives such names to a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
+
+A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 (a function: \
+its name) and the tokens of its connection; its earlier writes stay.
+It is [reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
 
 ## Not in scripts
 
-A script may run the commands above whose keys stand at fixed positions or are counted, and a few \
-without keys. Redis refuses the rest to it (`DENIED`), commands of modules among them: Redis' ACL finds \
-other keys for GEORADIUS and XREADGROUP than they take. The list is computed when the guard connects. \
-Sent by themselves, or in a MULTI without a script, they work.
-A script may PUBLISH and SPUBLISH on all channels but those that begin with `{fence:`.
-Instead of GEORADIUS with STORE use GEOSEARCHSTORE, instead of GEORADIUS without it GEORADIUS_RO.
+Redis' ACL refuses these commands and those of modules to a script (`DENIED`); by themselves, or \
+in a MULTI without a script, they work.
+The list is computed when the guard connects.
+A script may PUBLISH and SPUBLISH on all channels but Fencepost's own.
+Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 
 ";
 
 const FOOT: &str = "
 ## Refused
 
-| command | reason |
+| reason | commands |
 | --- | --- |
 ";
 
 /// The page.
 pub(super) fn page(table: &CommandTable) -> String {
-    let mut allowed: Vec<String> = table.entries.all().into_iter().filter_map(allowed).collect();
-    let mut denied = Vec::new();
-    for (verdict, names) in policy::all() {
-        let known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
-        for name in names.split_whitespace() {
-            match verdict {
-                Verdict::Denied(reason) => {
-                    denied.push(format!("| {} | {reason} |\n", shown(name)));
-                }
-                Verdict::Keyless(handling) if !known(&name) => {
-                    allowed.push(row(name, handling, "none"));
-                }
-                _ => {}
-            }
+    let mut allowed = Rows::new();
+    for entry in table.entries.all() {
+        if let Some((passes, keys)) = allowed_as(entry) {
+            allowed.entry(format!("| {passes} | {keys} |")).or_default().push(shown(entry.name()));
         }
     }
-    // Blanks before bars: COMMAND comes before COMMAND COUNT.
-    allowed.sort_by_key(|row| row.replace(" |", "\0"));
-    denied.sort_by_key(|row| row.replace(" |", "\0"));
+    let mut denied = Rows::new();
+    for (verdict, names) in policy::all() {
+        let is_known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
+        for name in names.split_whitespace() {
+            let (rows, row) = match verdict {
+                Verdict::Denied(reason) => (&mut denied, format!("| {reason} |")),
+                Verdict::Keyless(handling) if !is_known(&name) => {
+                    (&mut allowed, format!("| {} | none |", passes_as(handling)))
+                }
+                _ => continue,
+            };
+            rows.entry(row).or_default().push(shown(name));
+        }
+    }
     let not_in_scripts = not_in_scripts(table).join(", ");
-    let (allowed, denied) = (allowed.concat(), denied.concat());
+    let (allowed, denied) = (text(allowed), text(denied));
     format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
+}
+
+/// The names of the commands by the cells in front of them.
+type Rows = BTreeMap<String, Vec<String>>;
+
+fn text(rows: Rows) -> String {
+    let row = |(cells, mut names): (String, Vec<String>)| {
+        names.sort();
+        format!("{cells} {} |\n", names.join(", "))
+    };
+    rows.into_iter().map(row).collect()
 }
 
 /// What passes from a client and not from its scripts, in order.
@@ -157,14 +168,14 @@ pub(super) fn not_in_scripts(table: &CommandTable) -> Vec<String> {
     names
 }
 
-fn allowed(entry: &Entry) -> Option<String> {
+fn allowed_as(entry: &Entry) -> Option<(&'static str, String)> {
     let action = entry.outcome().ok()?;
     let is_help = entry.name().ends_with("|help");
-    (!is_help).then(|| row(entry.name(), action.handling, &keys(action)))
+    (!is_help).then(|| (passes_as(action.handling), keys(action)))
 }
 
-fn row(name: &str, handling: Handling, keys: &str) -> String {
-    let passes = match handling {
+fn passes_as(handling: Handling) -> &'static str {
+    match handling {
         Handling::Shared => "shared",
         Handling::Own => "own",
         Handling::Script => "script",
@@ -175,8 +186,7 @@ fn row(name: &str, handling: Handling, keys: &str) -> String {
         | Handling::Unwatch => "transaction",
         Handling::Subscribe | Handling::Unsubscribe => "subscription",
         Handling::Local(_) => "guard",
-    };
-    format!("| {} | {passes} | {keys} |\n", shown(name))
+    }
 }
 
 fn keys(action: &Action) -> String {
@@ -193,20 +203,13 @@ fn keys(action: &Action) -> String {
         .to_owned(),
         Keys::Specs { specs, .. } => specs.iter().map(spec).collect::<Vec<_>>().join("; "),
         Keys::ByHand(by_hand) => match by_hand {
-            ByHand::Sort { stores: true } => {
-                "read 1; write behind STORE; read all that begin as the patterns of BY and GET do"
-            }
-            ByHand::Sort { stores: false } => {
-                "read 1; read all that begin as the patterns of BY and GET do"
-            }
+            ByHand::Sort { stores: true } => "read 1, patterns of BY and GET; write behind STORE",
+            ByHand::Sort { stores: false } => "read 1, patterns of BY and GET",
             ByHand::Flush => "write all but Fencepost's own",
             ByHand::Streams { group: false } => "read behind STREAMS; own with BLOCK",
             ByHand::Streams { group: true } => "write behind STREAMS; own with BLOCK",
             ByHand::Radius { .. } => "read 1; write behind STORE and STOREDIST",
-            ByHand::Tracking => {
-                "none; with BCAST the names of all keys of each PREFIX, without which it is refused; \
-                 REDIRECT is refused: use RESP3"
-            }
+            ByHand::Tracking => "none; with BCAST the names of all keys of each PREFIX",
         }
         .to_owned(),
     }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use fence_protocol::wire::fence::Mode;
+use redis_link::LinkError;
 use service_kit::ids;
-use service_kit::redis_link::LinkError;
 
 use super::super::refusal::Refusal;
 use super::keys::CheckedKeys;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use redis::{Cmd, Value};
-use service_kit::redis_link::{LinkState, info_field};
+use redis_link::{LinkState, info_field};
 use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -64,9 +64,9 @@ impl Upstream {
                 instead: Some(Instead::Reply(_) | Instead::Names { .. }),
                 ..
             }) if !is_message => {}
-            Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.give_up(End::Cut),
+            Some(Waiting::Reply { outbox, .. }) if !is_message => outbox.end_with(End::Cut),
             Some(Waiting::Probe) if !is_message => {}
-            _ => self.owner.iter().for_each(|owner| owner.give_up(End::Cut)),
+            _ => self.owner.iter().for_each(|owner| owner.end_with(End::Cut)),
         }
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ::redis::Cmd;
 use futures_util::future::join_all;
+use redis_link::LinkState;
 use service_kit::clock::Clock;
 use service_kit::ids;
-use service_kit::redis_link::LinkState;
 use tokio_util::sync::CancellationToken;
 
 use super::returning::Return;

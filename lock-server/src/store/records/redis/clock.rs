@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
+use redis_link::LinkError;
 use service_kit::Kit;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::LinkError;
 use tokio::sync::Mutex;
 
 use super::codec::Beat;

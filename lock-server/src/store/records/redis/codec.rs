@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ::redis::{Cmd, Value};
-use service_kit::redis_link::Script;
+use redis_link::Script;
 
 use super::super::{Batch, Change, Committed, Group, ItemName, Key, Snapshot, Version, Write};
 use super::keys::{self, Keys};
@@ -327,4 +327,5 @@ fn text(value: Value) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "codec_tests.rs"]
 mod tests;

@@ -15,12 +15,10 @@ use ::redis::aio::MultiplexedConnection;
 use async_trait::async_trait;
 use fence_protocol::Namespace;
 use prometheus_client::metrics::counter::Counter;
+use redis_link::{LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
-use service_kit::redis_link::{
-    LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields,
-};
 
 use super::Scripts;
 use super::keys::Keys;

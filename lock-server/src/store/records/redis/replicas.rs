@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
-use service_kit::Kit;
-use service_kit::health::{Health, Status};
-use service_kit::redis_link::{
+use redis_link::{
     LinkError, LinkOptions, LinkState, RedisLink, RedisTarget, Script, Verifier, text_fields,
 };
+use service_kit::Kit;
+use service_kit::health::{Health, Status};
 use service_kit::tasks::Tasks;
 use tokio::sync::Mutex;
 

@@ -1,7 +1,7 @@
 //! Pages of names.
 
 use fence_protocol::{LockName, SessionId};
-use service_kit::redis_link::LinkError;
+use redis_link::LinkError;
 
 use super::{RedisRecords, codec};
 use crate::store::redis::refusals::store_error;

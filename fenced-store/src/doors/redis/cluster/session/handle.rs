@@ -1,175 +1,133 @@
-//! One command of a client: planned, held against its tokens, and run.
+//! One command of a client: planned, checked against its tokens, and run.
 
-use bytes::BytesMut;
 use fence_protocol::Code;
 
-use super::super::super::commands::{Handling, KeyAccess, KeyUse, Touches};
-use super::super::super::password;
-use super::super::super::refusal::{Refusal, denied_key, no_token};
+use super::super::super::authorize::{authorize, passes};
+use super::super::super::commands::{Handling, KeyUse, Plan, Touches};
+use super::super::super::refusal::Refusal;
 use super::super::super::resp::encode;
 use super::super::super::resp::request::Command;
+use super::super::super::session::{self, Flow, Session};
 use super::super::super::tokens::HeldTokens;
 use super::super::Answer;
-use super::{ClusterPort, Next, State};
-use crate::rules::Protects;
-use crate::service::{Guard, RequestSummary};
+use super::ClusterSession;
+use crate::rules::{Protects, Rules};
+use crate::service::RequestSummary;
 use crate::store::Outcome;
 use crate::verdict::Fence;
 
-impl State {
-    /// Answers a command.
-    pub(super) async fn answer(
-        &mut self,
-        port: &ClusterPort,
-        command: Command<'_>,
-        out: &mut BytesMut,
-    ) -> Next {
+impl ClusterSession {
+    /// Replies to a command.
+    pub(super) async fn answer(&mut self, command: Command<'_>) -> Flow {
         if let Some(line) = &self.fenced {
             // The rest of a pipeline. Nothing of it is executed, whatever it is.
-            encode::error(out, line);
-            return Next::Serve;
+            encode::error(&mut self.out, line);
+            return Flow::Continue;
         }
-        if !self.is_admitted
-            && let Some(line) = password::before_login(command)
-        {
-            encode::error(out, line);
-            return Next::Serve;
-        }
-        let tokens = self.tokens.clone();
-        self.answer_under(port, command, &tokens, out).await
-    }
-
-    /// Answers a command with these tokens, which need not be the connection's own.
-    pub(super) async fn answer_under(
-        &mut self,
-        port: &ClusterPort,
-        command: Command<'_>,
-        tokens: &HeldTokens,
-        out: &mut BytesMut,
-    ) -> Next {
-        let Some(table) = port.cluster.command_table() else {
-            let refusal = Refusal::Unavailable("no node of the cluster was reached yet".to_owned());
-            encode::error(out, &refusal.not_applied());
-            return Next::Serve;
-        };
-        let plan = match table.plan(command, &mut self.keys) {
+        let plan = match session::plan(self, command) {
             Ok(plan) => plan,
-            Err(refused) => {
-                encode::error(out, &refused.0);
-                return Next::Serve;
-            }
+            Err(refusal) => return self.refuse(&refusal),
         };
         if let Handling::Local(local) = plan.handling {
-            return Box::pin(self.local(port, local, command, out)).await;
+            return session::answer(self, local, command).await;
         }
-        if let Some(reason) = not_before_a_cluster(plan.handling, plan.touches, command) {
-            let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
-            encode::error(out, &format!("DENIED {name} is not passed on: {reason}"));
-            return Next::Serve;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let fences = self.fences(&self.identity.tokens, command, plan, &mut scratch);
+        self.scratch = scratch;
+        let fences = match fences {
+            Ok(fences) => fences,
+            Err(refusal) => return self.refuse(&refusal),
+        };
+        let refused = self.run(command, &fences).await;
+        if self.port.settings.closes_fenced() {
+            self.fenced = refused;
         }
-        match fences(&port.guard, tokens, command, &self.keys) {
-            Ok(fences) => {
-                let refused = self.run(port, command, &fences, out).await;
-                if port.settings.closes_fenced() && *tokens == self.tokens {
-                    self.fenced = refused;
-                }
-            }
-            Err(refusal) => encode::error(out, &refusal.not_applied()),
-        }
-        Next::Serve
+        Flow::Continue
     }
 
-    /// Runs a command; the line that it was answered, where its tokens are refused.
-    async fn run(
+    /// Returns the fences that the keys of a command need, each once.
+    ///
+    /// # Errors
+    /// The refusal of a key that `tokens` do not allow.
+    pub(super) fn fences(
         &self,
-        port: &ClusterPort,
+        tokens: &HeldTokens,
         command: Command<'_>,
-        fences: &[Fence],
-        out: &mut BytesMut,
-    ) -> Option<String> {
-        let run = async |fences| port.cluster.run(command, &self.keys, fences, self.protocol).await;
-        let Answer { reply, refused } = run(fences).await;
+        plan: Plan,
+        scratch: &mut String,
+    ) -> Result<Vec<Fence>, Refusal> {
+        let guard = &self.port.guard;
+        match authorize(guard, tokens, command, plan, &self.keys, scratch) {
+            Err(denied) if !passes(guard, command, &denied) => return Err(denied.into()),
+            _ => {}
+        }
+        Ok(needed(&guard.fencing.rules, tokens, command, &self.keys, scratch))
+    }
+
+    /// Runs a command and replies. Returns the refusal of its tokens.
+    pub(super) async fn run(&mut self, command: Command<'_>, fences: &[Fence]) -> Option<String> {
+        let cluster = &self.port.cluster;
+        let Answer { reply, refused } =
+            cluster.run(command, &self.keys, fences, self.protocol).await;
         let Some(refusal) = refused else {
-            port.guard.counters.count(KIND, "answered");
-            out.extend_from_slice(&reply);
+            self.port.guard.counters.count(KIND, "answered");
+            self.out.extend_from_slice(&reply);
             return None;
         };
         let key = self.keys.first().map_or(&b""[..], |key| command.arg(key.arg));
         let line = refusal.not_applied();
-        let rule = port.guard.fencing.rules.label(key);
+        let guard = &self.port.guard;
+        let rule = guard.fencing.rules.label(key);
         let (code, fence, outcome) = match refusal {
             Refusal::Stale { fence, mark } => (Code::StaleToken, fence, Outcome::Stale { mark }),
             Refusal::Collision { fence, mark } => {
                 (Code::TokenCollision, fence, Outcome::Collision { mark })
             }
             Refusal::Unavailable(_) | Refusal::Line(_) => {
-                out.extend_from_slice(&reply);
+                self.out.extend_from_slice(&reply);
                 return None;
             }
         };
-        if port.guard.observer.passes(code, rule, &line) {
-            out.extend_from_slice(&run(&[]).await.reply);
+        if guard.observer.passes(code, rule, &line) {
+            let Answer { reply, .. } = cluster.run(command, &self.keys, &[], self.protocol).await;
+            self.out.extend_from_slice(&reply);
             return None;
         }
         let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
         let text = format!("{name} {}", key.escape_ascii());
-        let asked = RequestSummary { fence: Some(fence), kind: KIND, text, owner: None };
-        // The refusal is on its way already; this is the account of it.
-        let _ = port.guard.account(&asked, Ok(outcome));
-        out.extend_from_slice(&reply);
+        let request = RequestSummary { fence: Some(fence), kind: KIND, text, owner: None };
+        // The reply is made already; this counts and reports the refusal.
+        let _ = guard.account(&request, Ok(outcome));
+        self.out.extend_from_slice(&reply);
         Some(line)
     }
 }
 
-/// What the port's operations are called in the counters.
+/// Kind of the port's operations in the counters.
 const KIND: &str = "redis";
 
-/// The fences that the keys of a command need, each once.
-///
-/// # Errors
-/// The line to be answered.
-fn fences(
-    guard: &Guard,
+/// The fences of the locks that protect these keys, as far as `tokens` have them.
+fn needed(
+    rules: &Rules,
     tokens: &HeldTokens,
     command: Command<'_>,
     keys: &[KeyUse],
-) -> Result<Vec<Fence>, Refusal> {
+    scratch: &mut String,
+) -> Vec<Fence> {
     let mut needed: Vec<Fence> = Vec::new();
-    let mut scratch = String::new();
     for key in keys {
-        let name = command.arg(key.arg);
-        let resolved = guard
-            .fencing
-            .rules
-            .resolve(name, &mut scratch)
-            .map_err(|error| Refusal::Line(denied_key(name, &error.to_string())))?;
-        let may_read = resolved.unfenced_reads || guard.fencing.allow_unfenced_reads;
-        let lock = match resolved.protection {
-            Protects::Open => continue,
-            Protects::Deny => {
-                let reason = "the guard's rules deny it to everybody";
-                return Err(Refusal::Line(denied_key(name, reason)));
-            }
-            Protects::Lock(lock) => lock,
-        };
-        match tokens.fences().iter().find(|fence| fence.lock.as_str() == lock) {
-            Some(fence) if needed.contains(fence) => {}
-            Some(fence) => needed.push(fence.clone()),
-            None if key.access == KeyAccess::Read && may_read => {}
-            None => {
-                let line = no_token(name, lock, tokens.listed());
-                let rule = guard.fencing.rules.label(name);
-                if !guard.observer.passes(Code::TokenRequired, rule, &line) {
-                    return Err(Refusal::Line(line));
-                }
-            }
+        let Ok(resolved) = rules.resolve(command.arg(key.arg), scratch) else { continue };
+        let Protects::Lock(lock) = resolved.protection else { continue };
+        let fence = tokens.fences().iter().find(|fence| fence.lock.as_str() == lock);
+        if let Some(fence) = fence.filter(|fence| !needed.contains(fence)) {
+            needed.push(fence.clone());
         }
     }
-    Ok(needed)
+    needed
 }
 
 /// Why a command that one Redis would take cannot be passed on before a cluster.
-fn not_before_a_cluster(
+pub(super) fn not_before_a_cluster(
     handling: Handling,
     touches: Touches,
     command: Command<'_>,

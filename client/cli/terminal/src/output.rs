@@ -1,0 +1,62 @@
+//! Data goes to stdout, as a table or as JSON. Everything else goes to stderr.
+
+use std::io::{self, Write as _};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::exit::{Failure, code};
+
+/// Format of data on stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one JSON document.
+    Json,
+}
+
+/// The option of every command that prints data.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Output {
+    /// Output format: a table for people, or JSON
+    #[arg(long = "output", short = 'o', value_enum, default_value_t)]
+    pub format: Format,
+}
+
+impl Output {
+    /// Prints `data` as JSON, or what `table` makes of it.
+    pub fn print<T: Serialize>(
+        self,
+        data: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => emit(table(data).as_bytes()),
+            Format::Json => {
+                let mut json = serde_json::to_vec_pretty(data)
+                    .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
+                json.push(b'\n');
+                emit(&json)
+            }
+        }
+    }
+}
+
+/// Writes to stdout. A reader that has closed the pipe (`| head`) is not an error.
+pub fn emit(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Failure::silent(code::OK)
+        } else {
+            Failure::new(code::UNKNOWN, format!("stdout cannot be written: {error}"))
+        }
+    })
+}
+
+/// Writes a line to stderr. There is nowhere to report that this failed.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

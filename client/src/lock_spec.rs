@@ -1,0 +1,99 @@
+//! The lock and the options of a request, which its lease stores for a later acquire.
+
+use std::time::Duration;
+
+use fence_protocol::wire::lock::{LeaseMode, PERMITS_MAX};
+use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
+
+use crate::limits::Limits;
+use crate::{Client, Error, ErrorKind};
+
+/// Default of [`LockRequest::patience`](crate::LockRequest::patience): how long an unreachable server is
+/// retried beyond the wait.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Lock to acquire, and the options of the acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    pub(crate) lock: LockName,
+    pub(crate) ttl: Ttl,
+    pub(crate) wait: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) min_token: Option<Token>,
+    pub(crate) metadata: Option<serde_json::Value>,
+    pub(crate) limits: Limits,
+    /// `None` for a lease of a session, which gets the session's owner.
+    pub(crate) owner: Option<Owner>,
+    pub(crate) takeover: Takeover,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) mode: LeaseMode,
+    /// Number of permits of the semaphore; only for [`LeaseMode::Permit`].
+    pub(crate) size: Option<u32>,
+}
+
+/// Leases from which the lock may be taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Takeover {
+    #[default]
+    Never,
+    /// A lease of an earlier incarnation of the same owner.
+    EarlierSelf,
+    /// The named lease of the same owner.
+    Lease(LeaseId),
+}
+
+impl Spec {
+    /// Creates a spec with the default options.
+    pub(crate) fn new(client: &Client, lock: LockName) -> Self {
+        Self {
+            lock,
+            ttl: Ttl::DEFAULT,
+            wait: Duration::ZERO,
+            patience: DEFAULT_PATIENCE,
+            min_token: None,
+            metadata: None,
+            limits: Limits::default(),
+            owner: Some(client.owner().clone()),
+            takeover: Takeover::Never,
+            session: None,
+            mode: LeaseMode::Exclusive,
+            size: None,
+        }
+    }
+
+    /// Refuses options that could never be granted, before anything is sent.
+    pub(crate) fn check(&self, client: &Client) -> Result<(), Error> {
+        self.limits.check()?;
+        if self.takeover != Takeover::Never && !self.mode.is_exclusive() {
+            return Err(no_takeover_of(&self.lock, self.mode));
+        }
+        if self.takeover != Takeover::Never && self.session.is_none() && !client.is_owner_given() {
+            let message = format!(
+                "the lock {} cannot be taken over as {}: a takeover needs an owner that stays the same \
+                 after a restart, and this one ends in the process id; configure one \
+                 (ClientBuilder::owner, FENCE_OWNER)",
+                self.lock,
+                client.owner()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+}
+
+/// Error of a takeover in a mode that shares the lock.
+pub(crate) fn no_takeover_of(lock: &LockName, mode: LeaseMode) -> Error {
+    let message = format!(
+        "the lock {lock} cannot be taken over in mode {}: a takeover is for exclusive leases",
+        mode.as_str()
+    );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Checks the number of permits of a semaphore.
+pub(crate) fn permits(size: u32) -> Result<u32, Invalid> {
+    if (1..=PERMITS_MAX).contains(&size) {
+        return Ok(size);
+    }
+    Err(Invalid::new("size", size.to_string(), format!("must be 1 to {PERMITS_MAX} permits")))
+}

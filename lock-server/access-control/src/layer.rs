@@ -1,0 +1,201 @@
+//! The gate around a router.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{FromRequestParts as _, MatchedPath, Query, RawPathParams, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use service_kit::http::RequestId;
+use service_kit::problem::{Reject, problem_of};
+
+use crate::audit::Line;
+use crate::caller::Caller;
+use crate::gate::{Gate, Need, Refused};
+
+/// What is known of a request before its body is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The method; HEAD comes as GET.
+    pub method: &'a Method,
+    /// The route as it was written, `/v1/locks/{lock}`.
+    pub route: &'a str,
+    /// Where it went.
+    pub uri: &'a Uri,
+    params: &'a [(String, String)],
+}
+
+impl<'a> Asked<'a> {
+    /// A request by its parts; `params` are the captures of the route.
+    pub fn new(
+        method: &'a Method,
+        route: &'a str,
+        uri: &'a Uri,
+        params: &'a [(String, String)],
+    ) -> Self {
+        Self { method, route, uri, params }
+    }
+
+    /// A capture of the route, decoded as the handler gets it; empty where it is not there.
+    pub fn param(&self, name: &str) -> &str {
+        let found = self.params.iter().find(|(own, _)| own == name);
+        found.map_or("", |(_, value)| value.as_str())
+    }
+
+    /// The `prefix` of the query, decoded as the handler gets it; empty, which is everything, where
+    /// there is none or it cannot be read.
+    pub fn prefix(&self) -> Vec<u8> {
+        #[derive(Deserialize)]
+        struct Listing {
+            #[serde(default)]
+            prefix: String,
+        }
+        let listing = Query::<Listing>::try_from_uri(self.uri);
+        listing.map(|Query(listing)| listing.prefix.into_bytes()).unwrap_or_default()
+    }
+}
+
+type Map = Arc<dyn Fn(&Asked<'_>) -> Need + Send + Sync>;
+
+#[derive(Clone)]
+struct Layer {
+    gate: Gate,
+    map: Map,
+}
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layer").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+/// Puts `gate`, which was started, around every route that is there. `map` says what a request
+/// needs; `/livez` and `/readyz` are for everybody, and `/readyz?verbose`, `/version`, `/metrics` and
+/// `/openapi.json` for everybody who is known. Without an access file and an audit log the router stays as it is.
+pub fn protect(
+    router: Router,
+    gate: Gate,
+    map: impl Fn(&Asked<'_>) -> Need + Send + Sync + 'static,
+) -> Router {
+    if gate.is_open() {
+        return router;
+    }
+    router.route_layer(from_fn_with_state(Layer { gate, map: Arc::new(map) }, pass))
+}
+
+async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let params: Vec<(String, String)> = RawPathParams::from_request_parts(&mut parts, &())
+        .await
+        .map(|all| all.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        .unwrap_or_default();
+    let route = parts.extensions.get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
+    let asked = Asked::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
+    let need = match asked.route {
+        "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
+        "/livez" | "/readyz" => Need::Public,
+        "/version" | "/metrics" | "/openapi.json" => Need::Known,
+        _ => (layer.map)(&asked),
+    };
+    let mut account = Account::new(layer.gate, &parts, &need);
+    match account.gate.admit(&parts.headers, &need) {
+        Ok(caller) => account.caller = caller,
+        Err(Refused { reject, caller }) => {
+            account.caller = caller;
+            return account.answered(refusal(reject, &body));
+        }
+    }
+    if let Err(reject) = account.begin() {
+        return refusal(reject, &body);
+    }
+    parts.extensions.insert(account.caller.clone());
+    let response = next.run(Request::from_parts(parts, body)).await;
+    account.answered(response)
+}
+
+/// A refusal of the gate's own. A body that stays unread means that the connection cannot carry
+/// another request, and the client has to know before it sends one.
+fn refusal(reject: Reject, body: &Body) -> Response {
+    let mut response = reject.into_response();
+    if !body.is_end_stream() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let kind = HeaderValue::from_static("Bearer realm=\"fencepost\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, kind);
+    }
+    response
+}
+
+/// What is written of a request: an act of administration twice, a refusal once, the rest never.
+struct Account {
+    gate: Gate,
+    caller: Caller,
+    line: Line,
+    is_admin: bool,
+    /// An act of administration was let in and is not answered yet.
+    is_running: bool,
+}
+
+impl Account {
+    fn new(gate: Gate, parts: &axum::http::request::Parts, need: &Need) -> Self {
+        let id = RequestId::find(&parts.extensions);
+        let line = Line {
+            verb: need.verb().map(|verb| verb.as_str()),
+            request: Some(format!("{} {}", parts.method, parts.uri.path())),
+            request_id: id.map(|id| id.as_str().to_owned()),
+            ..Line::default()
+        };
+        let is_admin = need.verb().is_some_and(|verb| verb.is_admin());
+        Self { gate, caller: Caller::default(), line, is_admin, is_running: false }
+    }
+
+    fn line(&self, event: &'static str, phase: &'static str) -> Line {
+        let principal = self.caller.name().map(ToOwned::to_owned);
+        Line { event, phase, principal, ..self.line.clone() }
+    }
+
+    /// What cannot be written down is not done.
+    fn begin(&mut self) -> Result<(), Reject> {
+        if self.is_admin {
+            self.gate.record(self.line("admin", "asked"))?;
+            self.is_running = true;
+        }
+        Ok(())
+    }
+
+    fn answered(mut self, response: Response) -> Response {
+        let status = response.status();
+        let is_refusal = matches!(status.as_u16(), 401 | 403 | 429);
+        if !self.is_running && !is_refusal {
+            return response;
+        }
+        let problem = problem_of(&response);
+        let (event, phase) = if self.is_running { ("admin", "answered") } else { ("refused", "") };
+        let mut line = self.line(event, phase);
+        line.status = Some(status.as_u16());
+        line.code = problem.as_ref().map(|problem| problem.code.as_str());
+        line.detail = problem.map(|problem| problem.detail);
+        line.notes = self.caller.take_notes();
+        self.is_running = false;
+        // Readiness tells where it cannot be written; what was done is done.
+        let _ = self.gate.record(line);
+        response
+    }
+}
+
+impl Drop for Account {
+    /// The client left before there was an answer: whether it was done is not known.
+    fn drop(&mut self) {
+        if self.is_running {
+            let mut line = self.line("admin", "abandoned");
+            line.notes = self.caller.take_notes();
+            let _ = self.gate.record(line);
+        }
+    }
+}

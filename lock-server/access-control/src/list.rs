@@ -1,0 +1,289 @@
+//! The access file as values. Pure: text in, principals or every error out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::rights::{Grant, Scope, Verb};
+use crate::secret::SecretHash;
+
+/// How many principals a file may have.
+const PRINCIPALS_MAX: usize = 10_000;
+/// How many bytes the name of a principal may have.
+const NAME_BYTES_MAX: usize = 64;
+/// How many tokens a principal may have: the one in use, and those that replace it.
+const TOKENS_MAX: usize = 4;
+/// How many rights a principal may have.
+const GRANTS_MAX: usize = 64;
+/// How many errors are told at once.
+const ERRORS_MAX: usize = 20;
+
+/// Who may do what. Immutable: a file that changed makes a new one.
+#[derive(Clone, Debug, Default)]
+pub struct AccessList {
+    by_hash: HashMap<SecretHash, Arc<Principal>>,
+    count: usize,
+}
+
+/// Somebody who has a bearer token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The name in the file; it stands in the audit log.
+    pub name: String,
+    /// What it may do.
+    pub grants: Vec<Grant>,
+    /// How much of it.
+    pub limits: Limits,
+}
+
+/// How much a principal may have at once, of one server. `None` is as much as the server gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Leases held.
+    pub locks: Option<u32>,
+    /// Requests that wait for a lock, and streams of events.
+    pub waiters: Option<u32>,
+    /// Sessions.
+    pub sessions: Option<u32>,
+    /// Requests a second; a burst of as many is let through.
+    pub requests_per_second: Option<u32>,
+}
+
+/// Why a file cannot be used: a sentence each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct ListError(Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileText {
+    #[serde(default)]
+    principals: BTreeMap<String, PrincipalText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct PrincipalText {
+    tokens: Vec<String>,
+    allow: Vec<String>,
+    max_locks: Option<u32>,
+    max_waiters: Option<u32>,
+    max_sessions: Option<u32>,
+    max_requests_per_second: Option<u32>,
+}
+
+impl Principal {
+    /// Whether it may do this.
+    pub fn may(&self, verb: Verb, scope: Scope<'_>) -> bool {
+        self.grants.iter().any(|grant| grant.allows(verb, scope))
+    }
+}
+
+impl AccessList {
+    /// Reads the text of an access file.
+    ///
+    /// # Errors
+    /// [`ListError`] with everything that is wrong. Nothing that may be a bearer token is repeated.
+    pub fn parse(text: &str) -> Result<Self, ListError> {
+        let file: FileText =
+            toml::from_str(text).map_err(|error| ListError(vec![not_toml(text, &error)]))?;
+        let mut errors = Vec::new();
+        match file.principals.len() {
+            // A file that is being written is empty for a moment; nobody means to lock all out.
+            0 => errors.push("it names no principal, so nobody could do anything".to_owned()),
+            1..=PRINCIPALS_MAX => {}
+            count => errors.push(format!("{count} principals; at most {PRINCIPALS_MAX}")),
+        }
+        let mut list = Self { count: file.principals.len(), ..Self::default() };
+        for (name, text) in file.principals.into_iter().take(PRINCIPALS_MAX) {
+            list.add(name, &text, &mut errors);
+        }
+        if errors.is_empty() {
+            return Ok(list);
+        }
+        let more = errors.len().saturating_sub(ERRORS_MAX);
+        errors.truncate(ERRORS_MAX);
+        if more > 0 {
+            errors.push(format!("and {more} more"));
+        }
+        Err(ListError(errors))
+    }
+
+    /// Whose token has this hash.
+    pub fn find(&self, hash: &SecretHash) -> Option<&Arc<Principal>> {
+        self.by_hash.get(hash)
+    }
+
+    /// How many principals there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none; a list that was parsed has at least one.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Every principal, once for each of its tokens.
+    pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.by_hash.values().map(AsRef::as_ref)
+    }
+
+    fn add(&mut self, name: String, text: &PrincipalText, errors: &mut Vec<String>) {
+        let shown: String = name.chars().take(NAME_BYTES_MAX).collect();
+        let mut refuse = |what: String| errors.push(format!("principal {shown:?}: {what}"));
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            refuse("a name has 1 to 64 of A-Z a-z 0-9 . _ -".to_owned());
+        }
+        for (what, count, max) in
+            [("tokens", text.tokens.len(), TOKENS_MAX), ("allow", text.allow.len(), GRANTS_MAX)]
+        {
+            if !(1..=max).contains(&count) {
+                refuse(format!("{what} has {count} entries; 1 to {max} are allowed"));
+            }
+        }
+        let mut grants = Vec::new();
+        for right in text.allow.iter().take(GRANTS_MAX) {
+            match right.parse() {
+                Ok(grant) => grants.push(grant),
+                Err(error) => {
+                    let right: String = right.chars().take(80).collect();
+                    refuse(format!("allow {right:?}: {error}"));
+                }
+            }
+        }
+        let limits = Limits {
+            locks: text.max_locks,
+            waiters: text.max_waiters,
+            sessions: text.max_sessions,
+            requests_per_second: text.max_requests_per_second,
+        };
+        if limits.requests_per_second == Some(0) {
+            refuse(
+                "max-requests-per-second 0 would refuse everything; remove its rights".to_owned(),
+            );
+        }
+        let principal = Arc::new(Principal { name, grants, limits });
+        for (at, token) in text.tokens.iter().take(TOKENS_MAX).enumerate() {
+            match token.parse() {
+                Ok(hash) => {
+                    if let Some(other) = self.by_hash.insert(hash, Arc::clone(&principal)) {
+                        refuse(format!("tokens[{at}] is {}'s too; make one for each", other.name));
+                    }
+                }
+                Err(error) => refuse(format!("tokens[{at}] {error}")),
+            }
+        }
+    }
+}
+
+/// The parser's own message shows the line, in which a bearer token may stand by mistake.
+fn not_toml(text: &str, error: &toml::de::Error) -> String {
+    let line = error
+        .span()
+        .map_or(1, |span| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count());
+    let message: String = error.message().chars().take(200).collect();
+    format!("line {line}: {message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(secret: &str) -> String {
+        SecretHash::of(secret).to_string()
+    }
+
+    fn file(tokens: &[&str], rest: &str) -> String {
+        let tokens: Vec<String> = tokens.iter().map(|secret| hash(secret)).collect();
+        format!("tokens = {tokens:?}\n{rest}\n")
+    }
+
+    #[test]
+    fn principals_are_found_by_their_tokens() {
+        let ci = file(
+            &["one", "two"],
+            "allow = [\"use ci/*\", \"read *\"]\nmax-locks = 5\nmax-sessions = 2",
+        );
+        let ops = file(&["three"], "allow = [\"revoke *\"]");
+        let text = format!("# people\n[principals.ci]\n{ci}[principals.\"ops.eu\"]\n{ops}");
+        let list = AccessList::parse(&text).unwrap();
+        assert_eq!(list.len(), 2);
+        let of = |secret: &str| list.find(&SecretHash::of(secret)).map(|found| found.name.as_str());
+        assert_eq!([of("one"), of("two"), of("three")], [Some("ci"), Some("ci"), Some("ops.eu")]);
+        assert_eq!(of("four"), None);
+        let ci = list.find(&SecretHash::of("one")).unwrap();
+        assert!(ci.may(Verb::Acquire, Scope::Name(b"ci/a")));
+        assert!(!ci.may(Verb::Acquire, Scope::Name(b"cd/a")));
+        assert!(ci.may(Verb::Read, Scope::Name(b"cd/a")));
+        assert!(!ci.may(Verb::Revoke, Scope::Name(b"ci/a")));
+        assert_eq!(ci.limits, Limits { locks: Some(5), sessions: Some(2), ..Limits::default() });
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_without_a_secret() {
+        let secret = super::super::secret::generate();
+        let allow = "allow = [\"use *\"]";
+        let one = file(&["one"], allow);
+        for (text, reason) in [
+            (String::new(), "names no principal"),
+            ("[principals]".to_owned(), "names no principal"),
+            (format!("[principals.a]\n{one}x = 1"), "line 4: unknown field `x`"),
+            (format!("[principal.a]\n{one}"), "unknown field `principal`"),
+            (format!("[principals.a]\n{allow}"), "missing field `tokens`"),
+            (format!("[principals.a]\ntokens = {secret}\n{allow}"), "line 2"),
+            (
+                format!("[principals.a]\ntokens = [\"{secret}\"]\n{allow}"),
+                "tokens[0] is not sha256:",
+            ),
+            (format!("[principals.a]\ntokens = []\n{allow}"), "tokens has 0 entries"),
+            (format!("[principals.a]\n{}", file(&["1", "2", "3", "4", "5"], allow)), "5 entries"),
+            (format!("[principals.a]\n{}", file(&["1"], "allow = []")), "allow has 0 entries"),
+            (format!("[principals.a]\n{}", file(&["1", "1"], allow)), "tokens[1] is a's too"),
+            (format!("[principals.a]\n{one}[principals.b]\n{one}"), "tokens[0] is a's too"),
+            (format!("[principals.\"a b\"]\n{one}"), "a name has 1 to 64"),
+            (format!("[principals.\"\"]\n{one}"), "a name has 1 to 64"),
+            (format!("[principals.a]\n{one}max-locks = -1"), "line 4"),
+            (format!("[principals.a]\n{one}max-requests-per-second = 0"), "refuse everything"),
+            (format!("[principals.a]\n{}", file(&["1"], "allow = [\"own *\"]")), "is no verb"),
+        ] {
+            let error = AccessList::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+            assert!(!error.contains(&secret), "{error}");
+        }
+        let text = "[principals.a]\ntokens = [\"x\"]\nallow = [\"steal *\"]";
+        let ListError(errors) = AccessList::parse(text).unwrap_err();
+        assert_eq!(errors.len(), 2, "all errors at once: {errors:?}");
+    }
+
+    proptest! {
+        /// Any text is a list or an error, and never a panic.
+        #[test]
+        fn any_text_is_judged(text in "[\\[\\]a-z.=\"\\n#* ,0-9-]{0,200}|\\PC{0,200}") {
+            if let Ok(list) = AccessList::parse(&text) {
+                prop_assert!(!list.is_empty());
+            }
+        }
+
+        /// Wherever a good file is cut, what is left is refused or gives nobody more.
+        #[test]
+        fn a_file_that_is_cut_gives_nobody_more(at in 0_usize..400) {
+            let a = file(&["one"], "allow = [\"read a/*\", \"use b/*\"]");
+            let b = file(&["two"], "allow = [\"revoke c/*\"]");
+            let whole = format!("[principals.a]\n{a}[principals.b]\n{b}");
+            let full = AccessList::parse(&whole).unwrap();
+            let cut = &whole[..at.min(whole.len())];
+            if let Ok(list) = AccessList::parse(cut) {
+                for secret in ["one", "two"] {
+                    let hash = SecretHash::of(secret);
+                    let Some(found) = list.find(&hash) else { continue };
+                    prop_assert_eq!(found.grants.clone(), full.find(&hash).unwrap().grants.clone());
+                }
+            }
+        }
+    }
+}

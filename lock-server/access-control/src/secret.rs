@@ -1,0 +1,157 @@
+//! Bearer tokens: how they are made, what is kept of them, and how one arrives.
+//!
+//! A token is 256 random bits. Its plain SHA-256 is all that a server keeps. A slow hash protects
+//! words that people choose, because those can be guessed; of 2^256 equally likely values none can,
+//! at any speed, so it would only cost time on every request. The hash of what arrives is looked up:
+//! how long that takes tells a guesser something about a hash, and nothing about a token.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use service_kit::ids;
+use sha2::{Digest, Sha256};
+
+/// What a token begins with, so that people and scanners know one where they see it.
+pub const PREFIX: &str = "fencepost_";
+/// The longest bearer token that is looked at, in bytes.
+const SECRET_BYTES_MAX: usize = 256;
+/// What the text of a hash begins with.
+const ALGORITHM: &str = "sha256:";
+
+/// A new bearer token. It is shown once and kept nowhere.
+pub fn generate() -> String {
+    format!("{PREFIX}{}", ids::random_hex(32))
+}
+
+/// What is kept of a bearer token: its SHA-256.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SecretHash([u8; 32]);
+
+impl SecretHash {
+    /// The hash of a token.
+    pub fn of(secret: &str) -> Self {
+        Self(Sha256::digest(secret.as_bytes()).into())
+    }
+}
+
+impl fmt::Display for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ALGORITHM)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for SecretHash {
+    type Err = &'static str;
+
+    /// The refused text is not repeated: it may be the secret itself, put in the wrong place.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "is not sha256: and 64 hexadecimal digits; a bearer token itself does \
+                             not belong into this file, only its hash (fence auth hash)";
+        let digits = text.strip_prefix(ALGORITHM).ok_or(SHAPE)?.as_bytes();
+        let mut hash = [0; 32];
+        if digits.len() != hash.len() * 2 {
+            return Err(SHAPE);
+        }
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(SHAPE);
+            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).map_err(|_| SHAPE)?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+/// The hash of the bearer token that came with a request.
+///
+/// # Errors
+/// A sentence where none came, several, or something else.
+pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or("no bearer token was sent")?;
+    if values.next().is_some() {
+        return Err("the request has more than one Authorization header");
+    }
+    let text = value.to_str().map_err(|_| "the Authorization header is not ASCII text")?;
+    let (scheme, secret) = text.split_once(' ').unwrap_or((text, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err("the Authorization header is not of the kind Bearer");
+    }
+    match secret.trim() {
+        "" => Err("the bearer token is empty"),
+        secret if secret.len() > SECRET_BYTES_MAX => Err("the bearer token is too long"),
+        secret => Ok(SecretHash::of(secret)),
+    }
+}
+
+/// The value of an `Authorization` header, for a bearer token that is the content of a file.
+///
+/// # Errors
+/// A sentence with the path, and without the content.
+pub fn authorization(file: &Path) -> Result<HeaderValue, String> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|opened| opened.take(2 * SECRET_BYTES_MAX as u64).read_to_string(&mut text))
+        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let secret = text.trim();
+    let is_word = secret.bytes().all(|byte| byte.is_ascii_graphic());
+    match HeaderValue::from_str(&format!("Bearer {secret}")) {
+        Ok(mut header) if is_word && (1..=SECRET_BYTES_MAX).contains(&secret.len()) => {
+            header.set_sensitive(true);
+            Ok(header)
+        }
+        _ => Err(format!("{} holds no bearer token, which is one word", file.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_comes_back_as_it_was() {
+        let hash = SecretHash::of("abc");
+        // The published vector of SHA-256.
+        let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hash.to_string(), text);
+        assert_eq!(text.parse(), Ok(hash));
+        assert_ne!(SecretHash::of(&generate()), SecretHash::of(&generate()));
+        let secret = generate();
+        assert_eq!(secret.len(), PREFIX.len() + 64, "256 bits");
+        for bad in ["", "sha256:", "ba78", secret.as_str(), &text[..70], &text.replace('b', "x")] {
+            let error = bad.parse::<SecretHash>().unwrap_err();
+            assert!(!error.contains(&secret[PREFIX.len()..]), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bearer_token_is_read_from_its_header() {
+        let read = |values: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());
+            }
+            presented(&headers)
+        };
+        assert_eq!(read(&[b"Bearer abc"]), Ok(SecretHash::of("abc")));
+        assert_eq!(read(&[b"bearer  abc "]), Ok(SecretHash::of("abc")));
+        let long = format!("Bearer {}", "a".repeat(257));
+        let none: &[&[u8]] = &[];
+        let two: &[&[u8]] = &[b"Bearer abc", b"Bearer abc"];
+        assert!(read(none).is_err() && read(two).is_err());
+        for bad in
+            [&b"Bearer"[..], b"Bearer ", b"Basic abc", b"abc", b"Bearer \xff", long.as_bytes()]
+        {
+            assert!(read(&[bad]).is_err(), "{bad:?}");
+        }
+    }
+}

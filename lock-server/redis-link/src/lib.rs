@@ -1,0 +1,33 @@
+//! One owned connection to one Redis: verified before it is used, never replayed.
+//!
+//! A connection that broke is replaced by this module and by nothing else. Before a new one carries
+//! a single command, the caller's [`Verifier`] looks at the process behind it (is it the Redis that
+//! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
+//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody has
+//! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
+//! run, is sent once more, unless its caller says that it would come too late by then.
+//!
+//! Commands of many callers share the connection. What waits at the same moment leaves in one
+//! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
+//! costs Redis less than as many direct clients, and an idle one waits for nobody.
+
+mod access;
+mod cluster;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod link;
+mod script;
+mod sentinel;
+mod slots;
+mod target;
+mod url;
+mod value;
+
+pub use cluster::ClusterTarget;
+pub use link::{LinkError, LinkOptions, LinkState, LocalLinks, Pinned, RedisLink, Verifier};
+pub use script::{Script, load_scripts, plain};
+pub use slots::{SLOTS, SlotRange, slot_of};
+pub use target::RedisTarget;
+pub use url::TargetError;
+pub use value::{info_field, text_fields};

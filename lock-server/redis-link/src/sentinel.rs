@@ -1,0 +1,172 @@
+//! Asking sentinels where the master is.
+
+#[cfg(any(test, fuzzing))]
+mod fuzz;
+mod votes;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value, cmd, from_redis_value};
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::fuzz::votes as fuzz_votes;
+pub(crate) use self::votes::Choice;
+use self::votes::Votes;
+use crate::access::Access;
+use crate::url::address_text;
+
+/// A group of sentinels and the name that they know a master by.
+#[derive(Clone, Debug)]
+pub(crate) struct Sentinels {
+    /// Host and port of each.
+    pub(crate) addresses: Vec<(String, u16)>,
+    /// `mymaster`.
+    pub(crate) master: String,
+    /// A connection to each that nobody uses just now.
+    idle: Arc<[Mutex<Option<Idle>>]>,
+}
+
+/// Without its lack of a `Debug`.
+struct Idle(MultiplexedConnection);
+
+impl std::fmt::Debug for Idle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Idle")
+    }
+}
+
+impl Sentinels {
+    /// Those at `addresses`, about the master of that name.
+    pub(crate) fn new(addresses: Vec<(String, u16)>, master: String) -> Self {
+        let idle = addresses.iter().map(|_| Mutex::new(None)).collect();
+        Self { addresses, master, idle }
+    }
+
+    /// What most of the sentinels have chosen; they are asked at the same time. One that
+    /// wants a password is given its own where there is one, else the login that Redis itself gets.
+    ///
+    /// # Errors
+    /// A sentence with what each of them said.
+    pub(crate) async fn ask(&self, access: &Access, timeout: Duration) -> Result<Choice, String> {
+        self.votes(access, timeout).await.result(&self.master)
+    }
+
+    /// Whether more than half of all that were named say, to a question that is sent after this
+    /// call, that `choice` is the one in force. A sentinel that knows of a later choice never goes back
+    /// to an earlier one; so while a majority names this one, no majority has named a later one before.
+    ///
+    /// # Errors
+    /// A sentence with what each of them said.
+    pub(crate) async fn confirm(
+        &self,
+        choice: &Choice,
+        access: &Access,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        self.votes(access, timeout).await.confirm(choice, &self.master)
+    }
+
+    /// What they say, up to where the rest can change nothing.
+    async fn votes(&self, access: &Access, timeout: Duration) -> Votes {
+        let mut votes = Votes::of(self.addresses.len());
+        let asked = (0..self.addresses.len())
+            .map(async |at| (at, tokio::time::timeout(timeout, self.ask_one(at, access)).await));
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        while let Some((at, answer)) = answers.next().await {
+            let (host, port) = &self.addresses[at];
+            let who = address_text(host, *port);
+            match answer {
+                Ok(Ok(said)) => votes.says(&who, said),
+                Ok(Err(error)) => {
+                    let why = access.of_sentinels().explain(&error, host, *port).await.text();
+                    votes.is_silent(format!("{who}: {why}"));
+                }
+                Err(_) => {
+                    let limit = timeout.as_millis();
+                    votes.is_silent(format!("{who} did not answer within {limit} ms"));
+                }
+            }
+            if votes.settled().is_some() {
+                break;
+            }
+        }
+        votes
+    }
+
+    /// On the connection that is there, or a new one where there is none or it fails. One whose
+    /// answer nobody waits for any more is not used again.
+    async fn ask_one(&self, at: usize, access: &Access) -> Result<Option<Choice>, RedisError> {
+        let idle = self.slot(at).take();
+        if let Some(Idle(mut connection)) = idle
+            && let Ok(said) = self.query(&mut connection).await
+        {
+            *self.slot(at) = Some(Idle(connection));
+            return Ok(said);
+        }
+        let (host, port) = &self.addresses[at];
+        let mut connection = connect(host, *port, &access.of_nobody()).await?;
+        let mut answer = self.query(&mut connection).await;
+        if let Err(error) = &answer
+            && error.code() == Some("NOAUTH")
+        {
+            connection = connect(host, *port, &access.of_sentinels()).await?;
+            answer = self.query(&mut connection).await;
+        }
+        if answer.is_ok() {
+            *self.slot(at) = Some(Idle(connection));
+        }
+        answer
+    }
+
+    fn slot(&self, at: usize) -> std::sync::MutexGuard<'_, Option<Idle>> {
+        self.idle[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The address and its epoch. No answer has both in the midst of a failover, so the epoch is asked
+    /// for before and after the address.
+    async fn query(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Option<Choice>, RedisError> {
+        let mut questions = Pipeline::new();
+        for what in ["master", "get-master-addr-by-name", "master"] {
+            questions.add_command(self.question(what));
+        }
+        let replies = connection.send_packed_commands(&questions, 0, 3).await?;
+        let Ok([before, address, after]) = <[Value; 3]>::try_from(replies) else {
+            return Err((ErrorKind::Parse, "it answered something else").into());
+        };
+        let address: Option<(String, u16)> = from_redis_value(address.extract_error()?)?;
+        let Some((host, port)) = address else { return Ok(None) };
+        let (before, epoch) = (epoch_of(before)?, epoch_of(after)?);
+        match before == epoch {
+            true => Ok(Some(Choice { host, port, epoch })),
+            false => Err((ErrorKind::Parse, "it has just made another choice").into()),
+        }
+    }
+
+    fn question(&self, what: &str) -> Cmd {
+        let mut question = cmd("SENTINEL");
+        question.arg(what).arg(&self.master);
+        question
+    }
+}
+
+fn epoch_of(reply: Value) -> Result<u64, RedisError> {
+    let fields: HashMap<String, String> = from_redis_value(reply.extract_error()?)?;
+    let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+    epoch.ok_or_else(|| (ErrorKind::Parse, "its answer lacks config-epoch").into())
+}
+
+async fn connect(
+    host: &str,
+    port: u16,
+    access: &Access,
+) -> Result<MultiplexedConnection, RedisError> {
+    access.client(host, port)?.get_multiplexed_async_connection().await
+}

@@ -1,0 +1,317 @@
+//! Seals at acquire: `--seal PREFIX=required|lazy|off`.
+//!
+//! A guard learns of a new holder by its first operation. Until then it applies the old holder's writes,
+//! even long after that lease has ended. Where that is too late, the guards are sealed with the grant's
+//! own token: before the grant is acknowledged (`required`), or at the same time (`lazy`).
+//!
+//! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of one of
+//! several permits, would refuse the others.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fence_protocol::wire::lock::GuardSeal;
+use fence_protocol::{Code, LeaseId, LockName, Token};
+use futures_util::future::join_all;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use service_kit::Kit;
+use service_kit::health::Status;
+use service_kit::problem::Reject;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::seal::SealedMark;
+use super::sealed_grants::Sealed;
+use super::sealer::{Cause, GuardSealed, Sealer, higher_mark};
+use crate::guards::GUARD_TIMEOUT;
+use crate::prefixes::Prefixes;
+use crate::store::{Grant, LockStore, Mode, is_ended, return_lease};
+
+/// Largest number of grants that wait for a seal in the background; seals beyond it are dropped.
+const LAZY_MAX: usize = 1_024;
+/// Number of background seals at the same time.
+const LAZY_AT_ONCE: usize = 16;
+/// The readiness check.
+const CHECK: &str = "seals";
+/// `Retry-After` of a refused acquire, in seconds.
+const RETRY_AFTER_SECS: u64 = 1;
+
+/// Mode of sealing guards when a lock is granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SealMode {
+    /// No seal.
+    #[default]
+    Off,
+    /// Guards are sealed in the background.
+    Lazy,
+    /// Guards are sealed before the grant is acknowledged; if one cannot be, nothing is granted.
+    Required,
+}
+
+impl FromStr for SealMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "lazy" => Ok(Self::Lazy),
+            "required" => Ok(Self::Required),
+            _ => Err(format!("{text:?} is none of required, lazy and off")),
+        }
+    }
+}
+
+/// A grant that must not be acknowledged.
+#[derive(Debug)]
+pub(crate) struct NotSealed {
+    /// Reply to the client.
+    pub(crate) reject: Reject,
+    /// `true` if it is certain that the lease has ended.
+    pub(crate) is_rolled_back: bool,
+}
+
+/// A grant that is sealed in the background.
+#[derive(Debug)]
+struct Later {
+    lock: LockName,
+    token: Token,
+    lease: LeaseId,
+}
+
+/// Seals guards after grants. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Seals {
+    modes: Arc<Prefixes<SealMode>>,
+    sealer: Sealer,
+    store: Arc<dyn LockStore>,
+    kit: Kit,
+    later: mpsc::Sender<Later>,
+    waiting: Gauge,
+    dropped: Counter,
+    sealed: Arc<Mutex<Sealed>>,
+    /// Reasons of the last failed seals, by guard.
+    problems: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+impl Seals {
+    /// Starts the background seals that `modes` require, until shutdown.
+    pub(crate) fn start(
+        modes: Prefixes<SealMode>,
+        sealer: Sealer,
+        store: Arc<dyn LockStore>,
+        kit: &Kit,
+    ) -> Self {
+        let (later, grants) = mpsc::channel(LAZY_MAX);
+        let seals = Self {
+            modes: Arc::new(modes),
+            sealer,
+            store,
+            kit: kit.clone(),
+            later,
+            waiting: Gauge::default(),
+            dropped: Counter::default(),
+            sealed: Arc::default(),
+            problems: Arc::default(),
+        };
+        seals.register();
+        if seals.modes.values().any(|mode| mode == SealMode::Lazy) {
+            let (behind, stop) = (seals.clone(), kit.tasks.shutdown_token());
+            kit.tasks.spawn(async move {
+                stop.run_until_cancelled(behind.seal_behind(grants)).await;
+            });
+        }
+        seals
+    }
+
+    fn register(&self) {
+        self.kit.metrics.registry(|registry| {
+            registry.register(
+                "lock_lazy_seals_waiting",
+                "Grants that wait to be sealed in the background now",
+                self.waiting.clone(),
+            );
+            registry.register(
+                "lock_lazy_seals_dropped",
+                "Grants that were not sealed in the background, because too many waited",
+                self.dropped.clone(),
+            );
+        });
+    }
+
+    /// Seals the guards as `--seal` requires for a grant that is not acknowledged yet. Returns the grant
+    /// with its remaining time.
+    ///
+    /// # Errors
+    /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will expire.
+    ///
+    /// # Cancel safety
+    /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire with the
+    /// same id seals again.
+    pub(crate) async fn after_grant(
+        &self,
+        lock: &LockName,
+        grant: Grant,
+    ) -> Result<Grant, NotSealed> {
+        let mut grants = [(lock.clone(), grant)];
+        self.after_grants(&mut grants).await?;
+        let [(_, grant)] = grants;
+        Ok(grant)
+    }
+
+    /// Like [`after_grant`](Self::after_grant) for locks that were granted in one step: they are rolled
+    /// back together.
+    ///
+    /// # Errors
+    /// [`NotSealed`].
+    pub(crate) async fn after_grants(
+        &self,
+        grants: &mut [(LockName, Grant)],
+    ) -> Result<(), NotSealed> {
+        let with = |wanted| {
+            let is_wanted = move |(lock, grant): &&(LockName, Grant)| {
+                grant.mode == Mode::Exclusive && self.modes.value_for(lock) == Some(wanted)
+            };
+            grants.iter().filter(is_wanted)
+        };
+        let begun_ms = self.kit.clock.monotonic_ms();
+        let shortest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).min();
+        let patience = GUARD_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
+        let unsealed_yet = |(_, grant): &&(LockName, Grant)| !self.is_sealed(grant.token);
+        let seals = with(SealMode::Required).filter(unsealed_yet).map(|(lock, grant)| {
+            self.sealer.seal(Cause::Required, (lock, grant.token, grant.lease_id), patience)
+        });
+        let results: Vec<GuardSealed> = join_all(seals).await.into_iter().flatten().collect();
+        self.report(&results);
+        if !results.iter().all(is_sealed) {
+            return Err(self.roll_back(grants, &results).await);
+        }
+        for (_, grant) in with(SealMode::Required) {
+            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).add(grant.token);
+        }
+        for (lock, grant) in with(SealMode::Lazy) {
+            self.seal_later(lock, grant);
+        }
+        let took_ms = self.kit.clock.monotonic_ms().saturating_sub(begun_ms);
+        for (_, grant) in grants {
+            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
+        }
+        Ok(())
+    }
+
+    fn is_sealed(&self, token: Token) -> bool {
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
+    }
+
+    /// Ends leases that no client has received. A tracked task retries those that the store does not
+    /// confirm as ended.
+    async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
+        let pending = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
+        let pending: Vec<&(LockName, Grant)> = pending.collect();
+        let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
+        let results = join_all(releases).await;
+        for ((lock, grant), result) in pending.into_iter().zip(&results) {
+            if !is_ended(result) {
+                self.return_later(lock.clone(), grant);
+            }
+        }
+        let is_rolled_back = results.iter().all(is_ended);
+        // A mark above the token of a lease that was live to the end: the counter is below an issued
+        // token.
+        if let Some(mark) = higher_mark(seals).filter(|_| results.iter().all(Result::is_ok))
+            && let Err(error) = self.store.lift(mark).await
+        {
+            tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
+        }
+        NotSealed { reject: problem(grants, seals, is_rolled_back), is_rolled_back }
+    }
+
+    fn return_later(&self, lock: LockName, grant: &Grant) {
+        let (store, kit) = (self.store.clone(), self.kit.clone());
+        let (lease_id, lives_ms) = (grant.lease_id, grant.remaining_ms);
+        self.kit.tasks.spawn(async move {
+            return_lease(&*store, &kit, &lock, lease_id, lives_ms).await;
+        });
+    }
+
+    fn seal_later(&self, lock: &LockName, grant: &Grant) {
+        let later = Later { lock: lock.clone(), token: grant.token, lease: grant.lease_id };
+        self.waiting.inc();
+        if self.later.try_send(later).is_err() {
+            self.waiting.dec();
+            self.dropped.inc();
+        }
+    }
+
+    async fn seal_behind(&self, mut grants: mpsc::Receiver<Later>) {
+        let room = Arc::new(Semaphore::new(LAZY_AT_ONCE));
+        while let Some(Later { lock, token, lease }) = grants.recv().await {
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+            let seals = self.clone();
+            self.kit.tasks.spawn(async move {
+                let grant = (&lock, token, lease);
+                let results = seals.sealer.seal(Cause::Lazy, grant, GUARD_TIMEOUT).await;
+                seals.waiting.dec();
+                seals.report(&results);
+                drop(permit);
+            });
+        }
+    }
+
+    /// Updates the readiness check, which warns of guards whose last seal failed.
+    fn report(&self, results: &[GuardSealed]) {
+        if results.is_empty() {
+            return;
+        }
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        for GuardSealed { guard, outcome } in results {
+            match outcome {
+                Ok(_) => problems.remove(guard),
+                Err(why) => problems.insert(guard.clone(), why.clone()),
+            };
+        }
+        let texts: Vec<String> = problems
+            .iter()
+            .map(|(guard, why)| format!("the guard {guard} was not sealed for a new holder: {why}"))
+            .collect();
+        let is_well = texts.is_empty();
+        let status = if is_well { Status::Ok } else { Status::Warn(texts.join("; ")) };
+        self.kit.health.set(CHECK, status);
+    }
+}
+
+/// `true` if the mark of the guard is the token of its grant.
+fn is_sealed(result: &GuardSealed) -> bool {
+    matches!(result.outcome, Ok(SealedMark::At(_)))
+}
+
+fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: bool) -> Reject {
+    let mut why: Vec<String> = Vec::new();
+    let mut guards: Vec<GuardSeal> = Vec::new();
+    for seal in seals {
+        let problem = match &seal.outcome {
+            Ok(SealedMark::At(_)) => None,
+            Ok(SealedMark::Above(mark)) => Some(format!("it has seen token {mark} already")),
+            Err(why) => Some(why.clone()),
+        };
+        if let Some(problem) = &problem {
+            why.push(format!("the guard {}: {problem}", seal.guard));
+        }
+        guards.push(GuardSeal { problem, ..seal.wire() });
+    }
+    why.dedup();
+    let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
+    let then = match is_rolled_back {
+        true => "the lease was rolled back".to_owned(),
+        false => {
+            let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
+            let ms = longest_ms.unwrap_or_default();
+            format!("the rollback of the lease is being retried; the lease expires within {ms} ms")
+        }
+    };
+    let (locks, why) = (locks.join(", "), why.join("; "));
+    let detail =
+        format!("lock {locks} is not granted, because not every guard was sealed: {why}; {then}");
+    Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)
+}

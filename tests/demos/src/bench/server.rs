@@ -1,0 +1,68 @@
+//! A server of the benchmark's own, as a process of its own.
+
+use tempfile::TempDir;
+
+use crate::process::Process;
+use fence_terminal::exit::{Failure, code};
+
+/// A server process; it is killed when this is dropped.
+pub(super) struct Server {
+    process: Process,
+    _folder: TempDir,
+    pub(super) url: String,
+    /// Address of its second listener, if it has one.
+    pub(super) port: Option<String>,
+}
+
+impl Server {
+    /// Starts lock-server or fenced-store and waits until it listens. `store` is the URL of a store;
+    /// `embedded:` alone is a temporary folder.
+    pub(super) async fn start(name: &str, store: &str, args: &[&str]) -> Result<Self, Failure> {
+        let folder = folder()?;
+        let store = match store {
+            "embedded:" => format!("embedded:{}", folder.path().join("store").display()),
+            store => store.to_owned(),
+        };
+        let listen = ["--listen", "127.0.0.1:0", "--unsigned", "--log-filter", "error"];
+        let role = [&[name, "--store", &store], &listen[..], args].concat();
+        let mut server = Self::role(name, &role, folder).await?;
+        if args.iter().any(|arg| arg.starts_with("--redis-listen")) {
+            server.port = Some(address(&mut server.process).await?);
+        }
+        Ok(server)
+    }
+
+    /// Starts this program in another role and waits until it listens.
+    pub(super) async fn start_role(name: &str, role: &[&str]) -> Result<Self, Failure> {
+        Self::role(name, role, folder()?).await
+    }
+
+    async fn role(name: &str, role: &[&str], folder: TempDir) -> Result<Self, Failure> {
+        let mut process = Process::start(name, role, folder.path())?;
+        let url = address(&mut process).await?;
+        Ok(Self { url, port: None, process, _folder: folder })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Kills it and waits until it is gone, so that it writes nothing more.
+    pub(super) async fn end(self) {
+        self.process.end().await;
+    }
+}
+
+fn folder() -> Result<TempDir, Failure> {
+    let folder = tempfile::Builder::new().prefix("fence-bench-").tempdir();
+    folder.map_err(|error| Failure::new(code::UNAVAILABLE, error.to_string()))
+}
+
+/// Address in the next line that the server prints.
+async fn address(process: &mut Process) -> Result<String, Failure> {
+    let line = process.line().await?;
+    match line.split_once("listening on ") {
+        Some((_, address)) => Ok(address.trim().to_owned()),
+        None => Err(process.failed("it did not print where it listens")),
+    }
+}

@@ -1,0 +1,53 @@
+//! gc-stall: a worker is stopped between its read and its write, for longer than its lease lasts.
+
+use super::account::Account;
+use super::late_write::{Delay, on_objects, story};
+use super::narrator::Narrator;
+use super::stage::{Guarding, Stage};
+use crate::backing::Backing;
+use fence_terminal::exit::Failure;
+
+pub(super) const TITLE: &str = "A worker stalls past its lease";
+pub(super) const EXPLANATION: &str = "\
+Two workers update one account under a lock: read, compute, write. Worker A is stopped (SIGSTOP) \
+after its read, as by a long garbage collection, and wakes up after its lease has passed to B; it is \
+naive and writes without checking the clock, which would only make the gap smaller.";
+
+/// Runs it unguarded and guarded: over HTTP, or on a Redis with an ordinary Redis driver.
+pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
+    match backing {
+        Backing::Embedded => on_objects(narrator, backing, Delay::Stopped).await,
+        Backing::Redis { url, namespace, .. } => {
+            on_redis(narrator, backing, &url.0, namespace).await
+        }
+    }
+}
+
+/// The workers speak to Redis itself first, and then through the guard's port: GET and SET, one
+/// key, the same driver. Only the URL differs.
+async fn on_redis(
+    narrator: &mut Narrator,
+    backing: &Backing,
+    redis: &str,
+    folder: &str,
+) -> Result<(), Failure> {
+    let stage = Stage::set(backing, &Guarding::RedisPort).await?;
+    narrator.remark(&format!("{}\n", stage.described()))?;
+    narrator.begin(
+        "unguarded",
+        "GET and SET straight to Redis: the lock alone",
+        &Account::LANES,
+    )?;
+    story(narrator, &stage, &Account::below(folder, false), redis, Delay::Stopped).await?;
+    let title = "the same GET and SET through the guard's Redis port";
+    narrator.begin("guarded", title, &Account::LANES)?;
+    let port = stage.redis_port();
+    narrator.remark(&format!(
+        "the driver is the same, its URL is redis://fence:FENCING_CREDENTIAL@{}",
+        port.trim_start_matches("redis://")
+    ))?;
+    let guarded = format!("{port}{}", backing.database());
+    story(narrator, &stage, &Account::below(folder, true), &guarded, Delay::Stopped).await?;
+    stage.strike().await;
+    Ok(())
+}

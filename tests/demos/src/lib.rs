@@ -1,0 +1,8 @@
+//! `fence demo` and `fence bench`: the command links this package and adds no logic of its own.
+
+mod backing;
+pub mod bench;
+pub mod demo;
+pub mod internal;
+mod own_redis;
+mod process;

@@ -1,0 +1,119 @@
+//! The metrics, from where the sources register them: docs/operating/metrics.md.
+
+use std::path::{Path, PathBuf};
+
+use super::Table;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// How the names of this project's metrics begin.
+const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
+
+struct Metric {
+    name: String,
+    kind: &'static str,
+    labels: String,
+    help: String,
+}
+
+pub(super) fn tables() -> Vec<Table> {
+    let folders = ["lock-server/src", "lock-server/service-kit/src", "fenced-store/src"];
+    let mut metrics: Vec<Metric> = folders.iter().flat_map(|folder| registered(folder)).collect();
+    metrics.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(metrics.len() > 35, "only {} metrics were found", metrics.len());
+    let of = |prefixes: &[&str]| {
+        let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.name.starts_with(prefix));
+        let rows = metrics
+            .iter()
+            .filter(begins)
+            .map(|m| format!("| `{}` | {} | {} | {} |\n", m.name, m.kind, m.labels, m.help));
+        let head = "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n";
+        format!("{head}{}", rows.collect::<String>()).replace("|  |", "| |")
+    };
+    vec![
+        Table::new("metrics of both", of(&["http_", "access_file_", "build_"])),
+        Table::new("metrics of lock-server", of(&["lock_"])),
+        Table::new("metrics of fenced-store", of(&["fence_", "redis_port_"])),
+    ]
+}
+
+fn registered(folder: &str) -> Vec<Metric> {
+    let mut found = Vec::new();
+    for file in sources(&Path::new(ROOT).join(folder)) {
+        let source = without_alias(std::fs::read_to_string(file).unwrap());
+        // Every other piece is a string literal; a name is followed by a comma and its help text.
+        let pieces: Vec<&str> = source.split('"').collect();
+        for window in pieces.windows(4).skip(1).step_by(2) {
+            let &[name, comma, help, after] = window else { continue };
+            let is_name = name == "build" || PREFIXES.iter().any(|p| name.starts_with(p));
+            if is_name && comma.trim() == "," && after.trim_start().starts_with(',') {
+                found.push(metric(&source, name, help, after));
+            }
+        }
+    }
+    found
+}
+
+/// The source with the name `Counter` where it imports that under another one.
+fn without_alias(source: String) -> String {
+    match source.split_once("Counter as ").and_then(|(_, rest)| rest.split([';', ',']).next()) {
+        Some(alias) => source.replace(&format!(": {alias}"), ": Counter"),
+        None => source,
+    }
+}
+
+/// `after` begins with the registered value: `, self.seals.clone());`.
+fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
+    let value = after.trim_start_matches([',', ' ', '\n', '&']);
+    let value = value.split([',', ')', '(']).next().unwrap_or_default();
+    let value = value.trim().trim_end_matches(".clone");
+    if value.ends_with("Info::new") {
+        let labels = "`service`, `version`".to_owned();
+        return Metric {
+            name: format!("{name}_info"),
+            kind: "info",
+            labels,
+            help: help.to_owned(),
+        };
+    }
+    let field = value.rsplit('.').next().unwrap_or_default();
+    let declared = [format!("{field}: "), format!("{field} = ")];
+    let kinds = ["Counter", "Gauge", "Histogram"];
+    let of = |text: &str| kinds.into_iter().find(|kind| text.contains(kind));
+    let types = declared.iter().flat_map(|begin| source.split(begin.as_str()).skip(1));
+    let types = types.map(|rest| rest.lines().next().unwrap_or_default());
+    let kind = types.clone().find_map(of).unwrap_or_else(|| panic!("{name}: no type of {value}"));
+    let family = types.filter_map(|text| text.strip_prefix("Family<")).next();
+    let labels = family.and_then(|rest| rest.split(',').next()).map(|name| labels(source, name));
+    let (name, kind) = match kind {
+        "Counter" => (format!("{name}_total"), "counter"),
+        "Gauge" => (name.to_owned(), "gauge"),
+        _ => (name.to_owned(), "histogram"),
+    };
+    Metric { name, kind, labels: labels.unwrap_or_default(), help: help.to_owned() }
+}
+
+/// The fields of the struct of labels.
+fn labels(source: &str, name: &str) -> String {
+    let (_, rest) = source.split_once(&format!("struct {name} {{")).expect("its labels");
+    let (fields, _) = rest.split_once('}').unwrap();
+    let fields = fields.lines().filter_map(|line| line.trim().split_once(": "));
+    fields.map(|(field, _)| format!("`{field}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Every source below a folder, without tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Passes the output of cargo's tests through, and ends it with wall times, failed tests and counts.
+
+usage: … 2>&1 | tests/summary.py FILE
+
+A line `== NAME` begins a phase of tests/run. Of a test binary the harness prints its own time; of a
+module of the integration tests, modules run side by side, the time from its first result to its last
+is shown. FILE receives "PASSED FAILED".
+"""
+import re
+import sys
+import time
+
+PHASE = re.compile(r"== (.+)$")
+BINARY = re.compile(r"\s+(?:Running (?:unittests )?\S+ \(\S*/([\w-]+)-[0-9a-f]+\)|Doc-tests (\w+))")
+RESULT = re.compile(r"test (\S+)(?: - .+)? \.\.\. (?:.*\b)?(ok|FAILED)\b")
+TOTAL = re.compile(r"test result: .* (\d+) passed; (\d+) failed;.* finished in ([\d.]+)s")
+SIMULATION = re.compile(r"simulation: (\d+) passed, (\d+) failed")
+
+
+def main() -> None:
+    phases, binaries, modules, failures = [], [], {}, []
+    passed = failed = 0
+    binary = ""
+    for line in sys.stdin:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        now = time.monotonic()
+        if found := PHASE.match(line):
+            phases.append((found[1], now))
+        elif found := BINARY.match(line):
+            binary = found[1] or f"{found[2]}, examples in its documentation"
+        elif found := RESULT.match(line):
+            if found[2] == "FAILED":
+                failures.append(f"{binary}: {found[1]}")
+            if binary == "integration":
+                module = found[1].split("::")[0]
+                key = (len(binaries), module)
+                modules.setdefault(key, [now, now, 0])
+                modules[key][1] = now
+                modules[key][2] += 1
+        elif found := TOTAL.match(line):
+            passed += int(found[1])
+            failed += int(found[2])
+            if int(found[1]) + int(found[2]) > 0:
+                binaries.append((binary, int(found[1]) + int(found[2]), float(found[3])))
+        elif found := SIMULATION.match(line):
+            passed += int(found[1])
+            failed += int(found[2])
+            if int(found[2]) > 0:
+                failures.append("simulation: the seeds above")
+    report(phases, time.monotonic(), binaries, modules)
+    if failures:
+        print("\ntests that failed:")
+        for name in failures:
+            print(f"  {name}")
+    with open(sys.argv[1], "w") as file:
+        file.write(f"{passed} {failed}\n")
+
+
+def report(phases, end, binaries, modules) -> None:
+    if not phases:
+        return
+    print("\nwall time, seconds:")
+    for (name, begin), (_, next_begin) in zip(phases, phases[1:] + [("", end)]):
+        print(f"{next_begin - begin:8.1f}  {name}")
+    print(f"{end - phases[0][1]:8.1f}  all")
+    print("by test binary:")
+    for name, count, seconds in sorted(binaries, key=lambda row: -row[2]):
+        print(f"{seconds:8.1f}  {name} ({count} tests)")
+    if modules:
+        print("by module of the integration tests, from its first result to its last:")
+        for (_, name), (first, last, count) in sorted(modules.items(), key=lambda row: row[1][0] - row[1][1]):
+            print(f"{last - first:8.1f}  {name} ({count} tests)")
+
+
+main()
