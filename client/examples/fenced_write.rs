@@ -1,5 +1,5 @@
-//! Two holders, one after the other. The first comes back late, and its write is refused: here,
-//! because its lease is lost, and by the guard, because its token is stale.
+//! Two holders, one after the other. The first writes too late, through a client that does not watch
+//! its lease, and the guard refuses the write because its token is stale.
 //!
 //! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example
 //! fenced_write`.
@@ -26,14 +26,14 @@ async fn main() -> Result<(), Error> {
     objects.put(&second, KEY, "written by the second").content_type("text/plain").await?;
     println!("token {} wrote", second.token());
 
-    // Somebody who does not watch the lease, as a program in another language might not.
+    // A client that does not watch its lease, as one in another language may be.
     let careless = HandedToken::new(first.fencing_token())?;
     match objects.put(&careless, KEY, "written too late").await {
         Err(error) if matches!(error.kind(), ErrorKind::Stale { .. }) => {
             println!("refused: {error}")
         }
         Err(error) => return Err(error),
-        Ok(_) => println!("a stale write got through: this must not happen"),
+        Ok(_) => println!("a stale write was applied: this must not happen"),
     }
 
     if let Some(object) = objects.get(&second, KEY).await? {

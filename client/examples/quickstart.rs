@@ -1,4 +1,4 @@
-//! Holds a lock while something is done, and gives it back.
+//! Runs work under a lock, and releases it.
 //!
 //! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example
 //! quickstart`.

@@ -1,5 +1,5 @@
-//! Works for three times as long as the lease lives: the renewal in the background keeps it. Then
-//! an operator revokes the lease, and the work is cancelled.
+//! Works for three times the time to live: the background renewal keeps the lease live. Then an
+//! operator revokes it, and the work is cancelled.
 //!
 //! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example renewal`.
 #![expect(clippy::print_stdout, reason = "an example prints")]
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let outcome = lease
         .run(async |lease| {
             tokio::time::sleep(3 * TTL).await;
-            println!("after {:?} the lease still lives: {}", 3 * TTL, lease.is_live());
+            println!("after {:?} the lease is still live: {}", 3 * TTL, lease.is_live());
             client.locks().revoke(&lock, Owner::new("shown in an example")?).await?;
             println!("revoked; waiting for the cancellation");
             std::future::pending::<Result<(), Error>>().await

@@ -1,4 +1,4 @@
-//! Acquiring a lock: one grant for one call, whatever the network loses.
+//! Acquiring a lock: at most one grant a call, even if requests or replies are lost.
 
 mod above_marks;
 pub(crate) mod grant;
@@ -14,7 +14,7 @@ use crate::{Client, Error, Lease};
 
 pub use crate::lock_spec::DEFAULT_PATIENCE;
 
-/// A lock that is about to be acquired.
+/// Request for a lock; see [`Client::lock`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `acquire` or `run`"]
 pub struct LockRequest {
@@ -23,8 +23,8 @@ pub struct LockRequest {
 }
 
 impl Client {
-    /// Begins to acquire the lock called `name`; nothing is sent yet. A name that is not valid is
-    /// reported by [`LockRequest::acquire`].
+    /// Returns a request for the lock `name`; nothing is sent yet. [`LockRequest::acquire`] reports a
+    /// name that is not valid.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.clone(), LockName::new(name.as_ref()))
     }
@@ -44,7 +44,7 @@ impl LockRequest {
         &self.client
     }
 
-    /// The name of the lock, where it is valid.
+    /// The name of the lock, if it is valid.
     pub(crate) fn lock_name(&self) -> Result<&LockName, Error> {
         self.spec.as_ref().map(|spec| &spec.lock).map_err(|invalid| invalid.clone().into())
     }
@@ -56,8 +56,8 @@ impl LockRequest {
         self
     }
 
-    /// How long the lease lives unless it is renewed: 15 s by default, at most a day. It is trusted
-    /// here for 0.8 of that, and renewed in the background every third of it.
+    /// Time to live of the lease unless it is renewed: 15 s by default, at most a day. The lease is
+    /// trusted on this machine for 0.8 of that, and renewed in the background every third of it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         let checked = Ttl::try_from(ttl);
         if let Ok(spec) = &mut self.spec {
@@ -69,8 +69,8 @@ impl LockRequest {
         self
     }
 
-    /// How long to wait in the queue while another holds the lock: at most 5 minutes, the limit of
-    /// the protocol. Without it the answer comes at once.
+    /// Longest wait in the queue while another lease holds the lock: at most 5 minutes, the limit of
+    /// the protocol. Zero by default: the server replies at once.
     pub fn wait(mut self, wait: Duration) -> Self {
         if wait > Duration::from_millis(MAX_WAIT_MS) {
             let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
@@ -79,29 +79,27 @@ impl LockRequest {
         self.change(|spec| spec.wait = wait)
     }
 
-    /// For how long beyond the wait a server that cannot be reached, or whose store cannot be, is
-    /// tried again: 5 s by default.
+    /// Time beyond the wait for which requests to an unreachable server, or one whose store is
+    /// unreachable, are retried: 5 s by default.
     pub fn patience(self, patience: Duration) -> Self {
         self.change(|spec| spec.patience = patience)
     }
 
-    /// Shares the lock with other shared leases: they keep writers out, but not each other.
+    /// Shares the lock with other shared leases: they exclude exclusive leases, but not each other.
     ///
-    /// Nobody overtakes a writer that waits. A guard serves *one* of several live leases of a name,
-    /// the one with the highest token that it has seen: do not present the token of a shared lease
-    /// where its fellows present theirs. In place of [`permit`](Self::permit), where that was asked
-    /// for before.
+    /// No request overtakes a waiting exclusive one. A guard admits *one* of several live leases of a
+    /// lock, the one with the highest token that it has seen: do not present the tokens of several
+    /// shared leases to one guard. Replaces an earlier [`permit`](Self::permit).
     pub fn shared(self) -> Self {
         self.change(|spec| (spec.mode, spec.size) = (LeaseMode::Shared, None))
     }
 
-    /// Acquires one of `size` permits, 1 to 1024: at most so many hold the lock at a time.
+    /// Acquires one of `size` permits, 1 to 1024: at most `size` leases hold the lock at a time.
     ///
-    /// Everybody names the same size; where others use the lock with another one, or as a lock that
-    /// is no semaphore, the answer is [`Invalid`](crate::ErrorKind::Invalid), with the code
-    /// `lock-kind-conflict` in its [`problem`](Error::problem). A permit bounds how many work, and
-    /// its token is for no guard; see [`shared`](Self::shared). In place of that, where it was asked
-    /// for before.
+    /// All clients must name the same size. If others use the lock with another size, or not as a
+    /// semaphore, the error is [`Invalid`](crate::ErrorKind::Invalid), with the code
+    /// `lock-kind-conflict` in its [`problem`](Error::problem). A permit bounds concurrency; its token
+    /// is not for guards, see [`shared`](Self::shared). Replaces an earlier `shared`.
     pub fn permit(mut self, size: u32) -> Self {
         match permits(size) {
             Ok(size) => {
@@ -114,74 +112,74 @@ impl LockRequest {
         }
     }
 
-    /// The token of the grant must exceed this one: a guard has seen it.
+    /// Requires a grant with a token above this one, which a guard has seen.
     pub fn min_token(self, token: Token) -> Self {
         self.change(|spec| spec.min_token = Some(token))
     }
 
-    /// Anything that people who look at the lock should see.
+    /// JSON shown to people who inspect the lock.
     pub fn metadata(self, metadata: serde_json::Value) -> Self {
         self.change(|spec| spec.metadata = Some(metadata))
     }
 
-    /// The work has to report within this time, again and again: see
-    /// [`Lease::report_progress`]. Where it does not, the lease is lost, so that work that hangs does
-    /// not keep the lock for as long as its process lives. Time for which the machine was suspended
-    /// does not count.
+    /// Longest time between two calls of [`Lease::report_progress`], at least 1 ms. If the work does
+    /// not report in time, the lease is lost, so that work that hangs does not hold the lock for as
+    /// long as its process lives. Time in suspend does not count.
     pub fn progress_within(self, limit: Duration) -> Self {
         self.change(|spec| spec.limits.progress_within = Some(limit))
     }
 
-    /// The longest time for which the lock may be held, renewals and all. Then the lease is lost.
+    /// Longest time for which the lock may be held, renewals included, at least 1 ms. After it the
+    /// lease is lost.
     pub fn max_hold(self, limit: Duration) -> Self {
         self.change(|spec| spec.limits.max_hold = Some(limit))
     }
 
-    /// How long before the lease will be lost [`Lease::warnings`] tells. Must be less than the other
-    /// limits.
+    /// Time before a loss of the lease at which [`Lease::warnings`] resolves. Must be less than the
+    /// other limits. No warnings by default.
     pub fn warn_before(self, time: Duration) -> Self {
         self.change(|spec| spec.limits.warn_before = Some(time))
     }
 
-    /// Takes the lock over from an earlier incarnation of this owner, at once and before those who
-    /// wait: for a process that starts again and finds its lock held by its own dead self.
+    /// Takes the lock over from an earlier incarnation of this owner, at once and before the waiters:
+    /// for a process that restarts while its lock is held by the lease of its crashed predecessor.
     ///
-    /// The owner ([`ClientBuilder::owner`](crate::ClientBuilder::owner)) has to be one that a
-    /// restart keeps; the [incarnation](crate::ClientBuilder::incarnation) tells its lives apart.
-    /// The token of the grant is a new one. The old life, where it still runs, learns that it was
-    /// superseded by its next renewal, and is refused by the guard before that. Another owner's lock
-    /// is waited for, as any, where there is a [`wait`](Self::wait). In place of
-    /// [`takeover_of`](Self::takeover_of), where that was asked for before.
+    /// The owner ([`ClientBuilder::owner`](crate::ClientBuilder::owner)) must stay the same after a
+    /// restart; the [incarnation](crate::ClientBuilder::incarnation) must change. The grant has a new
+    /// token. If the predecessor still runs, its next renewal fails as superseded, and the guard
+    /// refuses it from the first use of the new token. A lock of another owner is waited for as
+    /// usual, for [`wait`](Self::wait). Replaces an earlier [`takeover_of`](Self::takeover_of).
     pub fn takeover(self) -> Self {
         self.change(|spec| spec.takeover = Takeover::EarlierSelf)
     }
 
-    /// Takes the lock over from this lease of the same owner, at once and before those who wait: for
-    /// a supervisor that saw the lease's holder die.
+    /// Takes the lock over from this lease of the same owner, at once and before the waiters: for a
+    /// supervisor that saw the holder die.
     ///
-    /// Where that lease has ended already, this acquires the lock like any other. Never across
-    /// owners: the owner of this client has to be the one of the lease. In place of
-    /// [`takeover`](Self::takeover), where that was asked for before.
+    /// If that lease has ended already, this is a usual acquire. The owner of this client must be the
+    /// owner of the lease. Replaces an earlier [`takeover`](Self::takeover).
     pub fn takeover_of(self, lease_id: LeaseId) -> Self {
-        self.change(|spec| spec.takeover = Takeover::Of(lease_id))
+        self.change(|spec| spec.takeover = Takeover::Lease(lease_id))
     }
 
     /// Acquires the lock.
     ///
-    /// A lost reply, a timeout and a server that is not available are repeated with the same lease
-    /// id, so that there is never more than one grant. Must run on a tokio runtime, which then
-    /// renews the lease in the background.
+    /// After a lost reply, a time-out or an unavailable server the request is retried with the same
+    /// lease id, so that there is never more than one grant. The lease is then renewed in the
+    /// background, on the current tokio runtime.
     ///
-    /// Cancel-safe: when the future is dropped, a grant that it may have caused is given back in
-    /// the background.
+    /// Cancel-safe: if the future is dropped, a grant that it may have caused is released in the
+    /// background.
     ///
     /// # Errors
-    /// [`Contended`](crate::ErrorKind::Contended) when another holds the lock for longer than the
-    /// wait, [`TakeoverRefused`](crate::ErrorKind::TakeoverRefused) when it may not be taken over,
+    /// [`Contended`](crate::ErrorKind::Contended) if another lease holds the lock for longer than the
+    /// wait, [`TakeoverRefused`](crate::ErrorKind::TakeoverRefused) if it may not be taken over,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) and
-    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) when the server cannot be reached or
-    /// does not answer, [`Invalid`](crate::ErrorKind::Invalid) for a name or a time that breaks a
-    /// rule.
+    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the server is unreachable or does not
+    /// reply, [`Invalid`](crate::ErrorKind::Invalid) for a name or an option that breaks a rule.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let spec = self.spec?;
         spec.check(&self.client)?;
@@ -189,8 +187,8 @@ impl LockRequest {
         Ok(Lease::begin(self.client, reply, window, spec))
     }
 
-    /// Acquires the lock for somebody else: nothing renews it here, nothing releases it, and
-    /// nothing watches its deadline. For tools that hand it on.
+    /// Acquires the lock without renewing, releasing or watching the lease. For tools that pass the
+    /// grant to another process.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
@@ -201,13 +199,13 @@ impl LockRequest {
         Ok(reply)
     }
 
-    /// As [`acquire_detached`](Self::acquire_detached), for a lease that lives as long as a session
-    /// does which is kept elsewhere. Its owner and time to live are the session's; an owner that was
-    /// given to the client has to be the same.
+    /// As [`acquire_detached`](Self::acquire_detached), for a lease bound to a session that another
+    /// process keeps alive. The lease gets the session's owner and time to live; an owner that was
+    /// configured for the client must be the session's.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LeaseLost`](crate::ErrorKind::LeaseLost) where the
-    /// session has ended or is not known.
+    /// As [`acquire`](Self::acquire), and [`LeaseLost`](crate::ErrorKind::LeaseLost) if the session
+    /// has ended or is unknown.
     pub async fn acquire_detached_in(self, session: SessionId) -> Result<LeaseReply, Error> {
         let is_owner_given = self.client.is_owner_given();
         let bound = self.change(|spec| {
@@ -217,7 +215,7 @@ impl LockRequest {
         bound.acquire_detached().await
     }
 
-    /// Acquires the lock, does `work` under it and releases it; see [`Lease::run`].
+    /// Acquires the lock, runs `work` and releases it; see [`Lease::run`].
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire) and [`Lease::run`].

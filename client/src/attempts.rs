@@ -1,4 +1,4 @@
-//! Attempts that overlap: one that is not answered in time is repeated, and its own reply still counts.
+//! Overlapping attempts: one without a reply in time is retried, and its own late reply still counts.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use crate::{ids, timing};
 
-/// What is logged of an attempt that has no reply yet.
+/// Logged reason of an attempt that has no reply yet.
 pub(crate) const NO_REPLY_YET: &str = "no reply yet";
 
-/// How many attempts are under way at a time; beyond that the oldest is dropped.
+/// Most attempts in flight at a time; the next one drops the oldest.
 const UNDER_WAY_MAX: usize = 4;
 
-/// Starts attempts until one succeeds, or fails in a way that `is_final` for all of them.
+/// Starts attempts until one succeeds or fails with an error that `is_final` for all of them.
 ///
-/// The next attempt starts `patience` after the one before where that has no reply yet, and after a
-/// pause where it failed. `report` gets the number of the attempt and its failure, or `None` where it
+/// The next attempt starts `patience` after the previous one if that has no reply yet, and after a
+/// pause if it failed. `report` receives the number of the attempt and its failure, or `None` if it
 /// has no reply yet. Cancel-safe.
 pub(crate) async fn until_success<F, E>(
     start: impl Fn() -> F,
@@ -47,7 +47,8 @@ where
     unreachable!("the loop has no end but its returns")
 }
 
-/// The output of the first attempt that ends, which is then removed. Never resolves without one.
+/// Resolves to the output of the first attempt that ends, and removes it. Never resolves if the list
+/// is empty.
 async fn first_of<F: Future>(under_way: &mut Vec<Pin<Box<F>>>) -> F::Output {
     poll_fn(|context| {
         for at in 0..under_way.len() {

@@ -1,5 +1,5 @@
-//! The bearer token that says who asks. Not to be taken for a fencing token, which says whose turn
-//! it is.
+//! The bearer token, which authenticates the caller. Not a fencing token, which orders the holders of
+//! a lock.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,19 +9,19 @@ use reqwest::header::HeaderValue;
 
 use crate::{Error, ErrorKind};
 
-/// The longest bearer token that a server looks at, in bytes.
+/// Longest bearer token that a server accepts, in bytes.
 const BYTES_MAX: usize = 256;
 
-/// A bearer token. Nothing prints it: its `Debug` hides the value.
+/// A bearer token, which authenticates the client. Its `Debug` output hides the value.
 #[derive(Clone, Debug)]
 pub struct BearerToken(HeaderValue);
 
 impl BearerToken {
-    /// A token as `fence auth new` made it.
+    /// Parses a token as `fence auth new` prints it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is empty, longer than 256 bytes or not one printable word. The
-    /// error does not repeat it.
+    /// [`ErrorKind::Invalid`] if it is empty, longer than 256 bytes or not one printable ASCII word.
+    /// The error does not contain the token.
     pub fn new(secret: &str) -> Result<Self, Error> {
         let is_word = secret.bytes().all(|byte| byte.is_ascii_graphic());
         let header = HeaderValue::from_str(&format!("Bearer {secret}"));
@@ -37,14 +37,14 @@ impl BearerToken {
         }
     }
 
-    /// The token that is the content of a file, without the blanks around it.
+    /// Reads a token from a file; surrounding white space is ignored. Blocks on the read.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with the path where it cannot be read or is none.
+    /// [`ErrorKind::Invalid`], naming the path, if the file cannot be read or holds no valid token.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let refuse = |error: String| {
-            let message = format!("the bearer token's file {}: {error}", path.display());
+            let message = format!("bearer token file {}: {error}", path.display());
             Error::new(ErrorKind::Invalid, message)
         };
         let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
@@ -54,7 +54,7 @@ impl BearerToken {
         Self::new(text.trim()).map_err(|error| refuse(error.to_string()))
     }
 
-    /// The value of the `Authorization` header, marked as sensitive.
+    /// Returns the value of the `Authorization` header, marked as sensitive.
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }

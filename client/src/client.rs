@@ -1,4 +1,4 @@
-//! The way in.
+//! The client: addresses, identity and the entry points of the SDK.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, config, id
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    inner: Arc<Inner>,
+    parts: Arc<ClientParts>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ClientParts {
     locks: Locks,
     sessions: Sessions,
     store: FencedStore,
@@ -29,18 +29,20 @@ struct Inner {
 }
 
 impl Client {
-    /// Begins with the default addresses and the default owner; reads no environment variable but
-    /// the user's name.
+    /// Returns a builder with the default addresses and owner. Reads no environment variable except
+    /// `USER` and `LOGNAME`, for the default owner.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// A client as the environment says: `FENCE_SERVER` (`http://127.0.0.1:7420`), `FENCE_GUARD`
-    /// (`http://127.0.0.1:7421`), `FENCE_OWNER` (`user@host:pid`), `FENCE_INCARNATION` (a random
-    /// id of this process) and `FENCE_AUTH_FILE`, the file with the bearer token (none).
+    /// Builds a client from the environment. The variables, with their defaults: `FENCE_SERVER`
+    /// (`http://127.0.0.1:7420`), `FENCE_GUARD` (`http://127.0.0.1:7421`), `FENCE_OWNER`
+    /// (`user@host:pid`), `FENCE_INCARNATION` (a random id of this process) and `FENCE_AUTH_FILE`,
+    /// the file with the bearer token (none). Connects to nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that cannot be used.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that is not valid or a token
+    /// file that cannot be read.
     pub fn from_env() -> Result<Self, Error> {
         let mut builder = Self::builder();
         if let Some(url) = config::variable("FENCE_SERVER") {
@@ -63,69 +65,70 @@ impl Client {
         builder.build()
     }
 
-    /// What happens to the locks whose names begin with `prefix`; with an empty one also to sessions.
+    /// Events of the locks whose names begin with `prefix`; an empty prefix includes session events.
     pub fn events(&self, prefix: impl AsRef<str>) -> Events {
-        Events::under(self.inner.locks.endpoint().clone(), prefix.as_ref())
+        Events::for_prefix(self.parts.locks.endpoint().clone(), prefix.as_ref())
     }
 
-    /// What happens to one lock.
+    /// Events of one lock.
     pub fn events_of(&self, lock: &LockName) -> Events {
-        Events::of(self.inner.locks.endpoint().clone(), lock)
+        Events::for_lock(self.parts.locks.endpoint().clone(), lock)
     }
 
-    /// The guard's objects. Every operation takes a lease.
+    /// The objects behind the guard. Every fenced operation takes a lease.
     pub fn objects(&self) -> &FencedStore {
-        &self.inner.store
+        &self.parts.store
     }
 
-    /// The calls of the lock server, one to one, for tools.
+    /// The lock server's API, one method a call, for tools.
     pub fn locks(&self) -> &Locks {
-        &self.inner.locks
+        &self.parts.locks
     }
 
-    /// The calls about sessions, one to one, for tools.
+    /// The lock server's session API, one method a call, for tools.
     pub fn sessions(&self) -> &Sessions {
-        &self.inner.sessions
+        &self.parts.sessions
     }
 
-    /// Who this client says it is.
+    /// The owner that this client sends with its requests.
     pub fn owner(&self) -> &Owner {
-        &self.inner.owner
+        &self.parts.owner
     }
 
-    /// Whether somebody chose that: the default is another one in every process.
+    /// `true` if the owner was configured. The default owner differs in every process, so it is no
+    /// use for takeovers.
     pub(crate) fn is_owner_given(&self) -> bool {
-        self.inner.is_owner_given
+        self.parts.is_owner_given
     }
 
-    /// Which life of its owner this client is.
+    /// The incarnation that this client sends: it distinguishes the restarts of one owner.
     pub fn incarnation(&self) -> &Owner {
-        &self.inner.incarnation
+        &self.parts.incarnation
     }
 
     /// The address of the lock server.
     pub fn lock_server(&self) -> &str {
-        &self.inner.lock_server
+        &self.parts.lock_server
     }
 
     /// The address of the guard.
     pub fn fenced_store(&self) -> &str {
-        &self.inner.fenced_store
+        &self.parts.fenced_store
     }
 
-    /// Waits until the releases of leases that were dropped have been sent; `false` when `deadline`
-    /// passed first. Worth calling before a process ends: a lease whose release was not sent keeps
-    /// its lock until it expires.
+    /// Waits until the background releases of dropped leases and sessions have ended; `false` if
+    /// `deadline` passed first. Call it before the process ends: a lease whose release was not sent
+    /// keeps its lock until it expires. Cancel-safe.
     pub async fn drained(&self, deadline: Duration) -> bool {
-        self.inner.background.drained(deadline).await
+        self.parts.background.drained(deadline).await
     }
 
     pub(crate) fn background(&self) -> &Background {
-        &self.inner.background
+        &self.parts.background
     }
 }
 
-/// Makes a [`Client`].
+/// Builder of a [`Client`]; see [`Client::builder`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientBuilder {
@@ -161,33 +164,35 @@ impl ClientBuilder {
         self
     }
 
-    /// Who holds the leases, for people to read: 1 to 256 bytes; `user@host:pid` by default.
+    /// The owner of the leases, for people to read: 1 to 256 bytes, `user@host:pid` by default.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Which life of the owner this client is, for [takeovers](crate::LockRequest::takeover): a text of 1 to
-    /// 256 bytes that every restart changes, as a boot id, the UID of a pod or the id of a container.
-    /// By default a random id that is made once for the process, and is the same for all its clients.
+    /// The incarnation of the owner, for [takeovers](crate::LockRequest::takeover): a text of 1 to 256
+    /// bytes that every restart changes, such as a boot id, the UID of a pod or the id of a container.
+    /// By default a random id, generated once a process and shared by all its clients.
     ///
-    /// One that does *not* change lets two lives pass for one: the second then waits for the first.
+    /// If a restart does *not* change it, the new process counts as the old one and waits for its
+    /// lease to end instead of taking it over.
     pub fn incarnation(mut self, incarnation: impl Into<String>) -> Self {
         self.incarnation = Some(incarnation.into());
         self
     }
 
-    /// What tells both servers who asks, where they have an access file; none by default.
+    /// The bearer token that authenticates this client at both servers, if they have an access file;
+    /// none by default.
     pub fn auth(mut self, token: BearerToken) -> Self {
         self.auth = Some(token);
         self
     }
 
-    /// The client. Connects to nothing yet.
+    /// Builds the client. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address, an owner or an incarnation
-    /// that cannot be used.
+    /// that is not valid.
     pub fn build(self) -> Result<Client, Error> {
         let http = transport::http_client(self.auth.as_ref())?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
@@ -202,7 +207,7 @@ impl ClientBuilder {
             None => ids::incarnation(),
         };
         Ok(Client {
-            inner: Arc::new(Inner {
+            parts: Arc::new(ClientParts {
                 lock_server: lock_server.base().to_owned(),
                 fenced_store: fenced_store.base().to_owned(),
                 sessions: Sessions::new(lock_server.clone()),

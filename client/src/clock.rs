@@ -1,66 +1,65 @@
-//! The holder's clock: it must never run slow, so it also runs while the machine is suspended.
+//! The holder's clock, which also runs while the machine is suspended, because it must never run slow.
 //!
-//! `Instant` and the timers of the runtime stand still in a suspend. A holder that trusted them
-//! would wake up and believe that no time has passed. On Linux this module reads `CLOCK_BOOTTIME`
-//! and waits on a timer of the same clock.
+//! `Instant` and the timers of the runtime stop in a suspend. A holder that trusted them would resume
+//! and believe that no time has passed. On Linux this module reads `CLOCK_BOOTTIME` and waits on a
+//! timer of the same clock.
 
 use std::time::Duration;
 
 /// A point in time on the holder's clock, in milliseconds since the machine started.
 ///
-/// Only comparable on the machine that made it. On Linux it is the time of `/proc/uptime`.
+/// Comparable only on the machine that created it. On Linux it is the time of `/proc/uptime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// A point in time from milliseconds since the machine started.
+    /// Creates a moment from milliseconds since the machine started.
     pub fn from_ms(ms: u64) -> Self {
         Self(ms)
     }
 
-    /// In milliseconds since the machine started.
+    /// Milliseconds since the machine started.
     pub fn ms(self) -> u64 {
         self.0
     }
 
-    /// This many milliseconds later; stops at the end of time.
+    /// Returns the moment `ms` milliseconds later; saturates.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 
-    /// This many milliseconds earlier; stops at the beginning of time.
+    /// Returns the moment `ms` milliseconds earlier; saturates at zero.
     #[must_use]
     pub fn minus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_sub(ms))
     }
 
-    /// How long it is from `earlier` to this; zero where it is not later.
+    /// Time from `earlier` to this moment; zero if this is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A moment, with the time for which the machine had been suspended until then.
+/// A moment, with the total time for which the machine had been suspended until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The moment.
+    /// The moment of the reading.
     pub at: Moment,
-    /// In milliseconds since the machine started.
+    /// Total time in suspend since the machine started, in milliseconds.
     pub suspended_ms: u64,
 }
 
-/// How often both clocks are read again where this process was stopped between the two.
+/// Most reads of the two clocks, which are repeated if this process was stopped between them.
 const READS_MAX: u32 = 8;
 
-/// The time now and how long the machine has been suspended so far. Where the system does not tell
-/// the two apart, it never was.
+/// Reads the time and the total time in suspend; the latter is zero on systems that do not measure it.
 pub fn reading() -> Reading {
     let mut at = now();
     for _ in 1..READS_MAX {
         let awake_ms = awake_ms();
         let after = now();
-        // What passed between the reads is no suspend.
+        // Time that passed between the reads must not count as suspend.
         if after.since(at) <= Duration::from_millis(1) {
             return Reading { at: after, suspended_ms: at.ms().saturating_sub(awake_ms) };
         }
@@ -69,17 +68,17 @@ pub fn reading() -> Reading {
     Reading { at, suspended_ms: at.ms().saturating_sub(awake_ms()) }
 }
 
-/// The time for which the machine ran, in milliseconds since it started.
+/// Time for which the machine ran, in milliseconds since it started.
 fn awake_ms() -> u64 {
-    // Elsewhere than on Linux this is the clock of `now` itself.
+    // On systems other than Linux this is the clock of `now` itself.
     whole_ms(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
-/// The time now, rounded down to a millisecond.
+/// Current time, rounded down to a millisecond.
 pub fn now() -> Moment {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let clock = rustix::time::ClockId::Boottime;
-    // Elsewhere the monotonic clock is the nearest thing; on macOS it runs in suspend as well.
+    // On other systems the monotonic clock is the closest; on macOS it runs in suspend as well.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let clock = rustix::time::ClockId::Monotonic;
     Moment(whole_ms(rustix::time::clock_gettime(clock)))
@@ -91,13 +90,12 @@ fn whole_ms(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1000).saturating_add(millis)
 }
 
-/// The longest single sleep where the operating system offers no timer on the holder's clock: a
-/// resume from suspend is noticed at most this much late.
+/// Longest single sleep if the operating system offers no timer on the holder's clock: a resume from
+/// suspend is noticed at most this much late.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Waits until the holder's clock has reached `deadline`.
-///
-/// A suspend counts as time that passed: after the resume this returns at once. Cancel-safe.
+/// Waits until the holder's clock has reached `deadline`. Time in suspend counts: if the deadline
+/// passed in it, this returns right after the resume. Cancel-safe.
 pub async fn sleep_until(deadline: Moment) {
     while now() < deadline {
         if !boottime_timer::wait(deadline).await {
@@ -117,8 +115,8 @@ mod boottime_timer {
 
     use super::Moment;
 
-    /// Waits on a timer of the holder's clock; `false` where there is none to be had (the process
-    /// has no file descriptor left), and then no time has passed.
+    /// Waits on a timer of the holder's clock; `false`, at once, if none is available (the process has
+    /// no file descriptor left).
     pub(super) async fn wait(deadline: Moment) -> bool {
         let Some(timer) = armed(deadline) else {
             return false;
@@ -128,13 +126,13 @@ mod boottime_timer {
 
     #[expect(
         deprecated,
-        reason = "its successor is unsafe, which is forbidden here; an OwnedFd keeps what it asks for: \
-                  it owns one open descriptor that never changes"
+        reason = "its successor is unsafe, which is forbidden here; an OwnedFd meets its contract: it \
+                  owns one open descriptor that never changes"
     )]
     fn armed(deadline: Moment) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags).ok()?;
-        // A timer at zero would be disarmed; no machine is at its first millisecond here.
+        // A timer at zero would be disarmed, hence at least 1 ns.
         let at = Timespec {
             tv_sec: i64::try_from(deadline.ms() / 1000).ok()?,
             tv_nsec: i64::try_from((deadline.ms() % 1000) * 1_000_000).ok()?.max(1),
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_suspended_is_a_part_of_all_time() {
+    fn time_in_suspend_is_a_part_of_all_time() {
         let before = now();
         let reading = reading();
         assert!(before <= reading.at && reading.at <= now());

@@ -1,25 +1,25 @@
-//! The one place of this crate that reads the environment.
+//! Defaults and the environment; no other module of this crate reads it.
 
 use fence_protocol::Owner;
 
-/// Where the lock server is unless `FENCE_SERVER` says otherwise.
+/// Default address of the lock server; `FENCE_SERVER` overrides it.
 pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
-/// Where the guard is unless `FENCE_GUARD` says otherwise.
+/// Default address of the guard; `FENCE_GUARD` overrides it.
 pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
 
-/// A variable of the environment; `None` where it is unset, empty or not Unicode.
+/// Reads an environment variable; `None` if it is unset, empty or not Unicode.
 #[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Who this process is, for people to read: `user@host:pid`.
+/// Owner of this process, for people to read: `user@host:pid`.
 pub fn default_owner() -> Owner {
     owner(&format!("{}:{}", account(), std::process::id()))
 }
 
-/// Who this and every other process of the same user on the same machine is: `user@host`. A name
-/// that a restart keeps, for [takeovers](crate::LockRequest::takeover).
+/// Owner shared by all processes of this user on this machine: `user@host`. A restart does not change
+/// it, so it suits [takeovers](crate::LockRequest::takeover).
 pub fn stable_owner() -> Owner {
     owner(&account())
 }
@@ -32,7 +32,7 @@ fn account() -> String {
     let user = variable("USER").or_else(|| variable("LOGNAME"));
     let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    // A long name of a machine must not push out the process id.
+    // A long host name must not displace the process id.
     let short =
         |text: String| text.chars().filter(|c| !c.is_control()).take(24).collect::<String>();
     format!("{}@{}", short(user), short(host))

@@ -1,4 +1,4 @@
-//! Leader election: an election is a lock, and its leader is who holds it.
+//! Leader election: an election is a lock, and its leader is the holder.
 
 mod observer;
 mod patience;
@@ -10,25 +10,25 @@ use fence_protocol::wire::lock::{HolderReply, LockState};
 use fence_protocol::{LeaseId, Owner, Token};
 
 pub use self::observer::{Observed, Observer};
-use self::patience::{Next, Patience};
+use self::patience::{CampaignStep, Patience};
 use crate::{Client, Error, Lease, LockRequest, clock, ids};
 
-/// One round of a campaign. Shorter than what a server lets one wait (5 minutes), because a candidate
-/// whose server is gone without a word notices only at its end.
+/// Time of one round of a campaign. Shorter than the longest wait of the protocol (5 minutes), because
+/// a candidate whose server vanished without closing the connection notices only at its end.
 const ROUND: Duration = Duration::from_secs(60);
-/// The shortest, for candidates with little patience.
+/// Shortest round, for candidates with little patience.
 const ROUND_MIN: Duration = Duration::from_secs(1);
 
-/// An election that is about to be campaigned in, or looked at.
+/// Election to campaign in or to observe; see [`Client::election`](crate::Client::election).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `campaign` or `leader`"]
 pub struct Election {
     request: LockRequest,
-    bear: Option<Duration>,
+    patience: Option<Duration>,
 }
 
 impl Client {
-    /// The election called `name`, which is the lock of that name.
+    /// Returns the election `name`: its leader is the holder of the lock of that name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.lock(name))
     }
@@ -36,16 +36,16 @@ impl Client {
 
 impl Election {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, bear: None }
+        Self { request, patience: None }
     }
 
-    /// How long a leader that has stalled or died keeps the office at most: the time to live of its
-    /// lease, 15 s by default.
+    /// Time to live of the leader's lease, 15 s by default: the longest time for which a leader that
+    /// has stalled or died stays in office.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.change(|request| request.ttl(ttl))
     }
 
-    /// What observers find beside the leader's name; its address, for one.
+    /// JSON that observers get with the leader, such as its address.
     pub fn metadata(self, metadata: serde_json::Value) -> Self {
         self.change(|request| request.metadata(metadata))
     }
@@ -55,7 +55,7 @@ impl Election {
         self.change(|request| request.progress_within(limit))
     }
 
-    /// See [`LockRequest::max_hold`]: an office that goes round.
+    /// See [`LockRequest::max_hold`]: limits a term, so that the leadership rotates.
     pub fn max_hold(self, limit: Duration) -> Self {
         self.change(|request| request.max_hold(limit))
     }
@@ -65,11 +65,11 @@ impl Election {
         self.change(|request| request.warn_before(time))
     }
 
-    /// For how long, about, a server that cannot be reached is borne with; without it for ever,
-    /// because a candidate has nothing better to do than to try again. A candidate with a patience
-    /// below a minute queues anew that often.
+    /// Approximate time for which requests to an unreachable server are retried; unlimited by default,
+    /// because a candidate has nothing else to do. Also the length of a round, from 1 s to a minute,
+    /// after which a candidate queues anew.
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.bear = Some(patience);
+        self.patience = Some(patience);
         self
     }
 
@@ -77,17 +77,17 @@ impl Election {
         Self { request: change(self.request), ..self }
     }
 
-    /// Waits until this client is the leader. Candidates are elected in the order in which they
-    /// queue, and every minute each queues anew.
+    /// Waits until this client is the leader. Candidates are elected in the order of the queue, and each
+    /// queues anew every minute.
     ///
-    /// Cancel-safe: when the future is dropped, the candidate leaves the queue.
+    /// Cancel-safe: if the future is dropped, the candidate leaves the queue.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a name or a time that breaks a rule,
-    /// [`Internal`](crate::ErrorKind::Internal) for a defect, and what made the server unreachable
-    /// once [`patience`](Self::patience) is over.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a name or an option that breaks a rule,
+    /// [`Internal`](crate::ErrorKind::Internal) for a defect, and the last failure once
+    /// [`patience`](Self::patience) has passed without a reply.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
-        let mut patience = Patience::new(self.bear);
+        let mut patience = Patience::new(self.patience);
         loop {
             let request = self.request.clone().wait(self.round()).patience(Duration::ZERO);
             let error = match request.acquire().await {
@@ -95,28 +95,28 @@ impl Election {
                 Err(error) => error,
             };
             match patience.after(error.kind(), clock::now(), ids::random()) {
-                Next::Pause(pause) => {
-                    tracing::debug!(%error, "the campaign goes on");
+                CampaignStep::Pause(pause) => {
+                    tracing::debug!(%error, "the campaign continues");
                     tokio::time::sleep(pause).await;
                 }
-                Next::GiveUp => return Err(error),
+                CampaignStep::Fail => return Err(error),
             }
         }
     }
 
-    /// A failure shows at the end of a round, so rounds are no longer than the patience.
+    /// Time of a round. A failure is noticed at its end, so it is no longer than the patience.
     fn round(&self) -> Duration {
-        self.bear.map_or(ROUND, |bear| bear.clamp(ROUND_MIN, ROUND))
+        self.patience.map_or(ROUND, |patience| patience.clamp(ROUND_MIN, ROUND))
     }
 
-    /// Who leads now, for observers; `None` where nobody does.
+    /// Returns the current leader; `None` if the office is vacant.
     ///
-    /// This is what the server knew when it answered. Nothing may be decided by it that needs the
-    /// leader to be still in office: that is what the leader's token is for.
+    /// This was true when the server replied. Do not base a decision on it that needs the leader to be
+    /// still in office: use the leader's token for that.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for the name,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server cannot be reached.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server is unreachable.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         let lock = self.request.lock_name()?;
         let shown = self.request.client().locks().show(lock).await?;
@@ -126,29 +126,29 @@ impl Election {
 }
 
 impl Election {
-    /// Watches who leads: now, and whenever it changes.
+    /// Starts to watch the leader and its changes.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for the name, or where the server keeps no events,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server cannot be reached.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid, or if the server stores no
+    /// events, [`Unavailable`](crate::ErrorKind::Unavailable) if the server is unreachable.
     pub async fn observe(&self) -> Result<Observer, Error> {
         Observer::new(self.clone()).await
     }
 }
 
-/// Who leads, as an observer sees it.
+/// Leader of an election, as an observer sees it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Who.
+    /// The owner of the leader's lease.
     pub owner: Owner,
-    /// The token of this term: higher than that of every term before.
+    /// The token of this term: higher than that of every earlier term.
     pub token: Token,
-    /// The leader's lease.
+    /// The id of the leader's lease.
     pub lease_id: LeaseId,
-    /// For how long in office, in milliseconds.
+    /// Time in office, in milliseconds.
     pub held_ms: u64,
-    /// What the leader wanted observers to know.
+    /// The JSON of [`Election::metadata`], if the leader set it.
     pub metadata: Option<serde_json::Value>,
 }
 
@@ -164,8 +164,8 @@ impl From<HolderReply> for Leader {
     }
 }
 
-/// The office, held. Dereferences to its lease: [`Lease::token`] is the number of the term and goes
-/// with everything that the leader does, [`Lease::lost`] tells when it is over.
+/// The office of the leader, held by this client. Dereferences to its lease: [`Lease::token`] numbers
+/// the term and belongs to every write of the leader, [`Lease::lost`] resolves at the end of the term.
 #[derive(Debug)]
 #[must_use = "a leadership that is dropped is resigned"]
 pub struct Leadership {
@@ -173,7 +173,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Gives the office up: the next candidate is elected at once.
+    /// Resigns: the next candidate is elected at once.
     ///
     /// # Errors
     /// As [`Lease::release`].
@@ -181,7 +181,7 @@ impl Leadership {
         self.lease.release().await
     }
 
-    /// Does `work` as the leader, then resigns. The work is dropped the moment the office is lost.
+    /// Runs `work` as the leader, then resigns. The work is dropped as soon as the office is lost.
     ///
     /// # Errors
     /// As [`Lease::run`].
@@ -189,7 +189,7 @@ impl Leadership {
         self.lease.run(work).await
     }
 
-    /// The lease, without the office's name around it.
+    /// Returns the lease; the client stays the leader.
     pub fn into_lease(self) -> Lease {
         self.lease
     }

@@ -1,4 +1,4 @@
-//! One error type; its kind says what to do.
+//! The error type of the SDK. Its kind says what the caller should do.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, Invalid, LockName, Problem, Token, duration};
 use serde::Deserialize;
 
-/// What went wrong. [`kind`](Error::kind) says what to do next, `Display` what happened.
+/// Error of every call. [`kind`](Error::kind) says what to do next; `Display` says what happened.
 #[derive(Clone)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorParts>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorParts {
     kind: ErrorKind,
     message: String,
     problem: Option<Problem>,
@@ -21,78 +21,80 @@ struct Inner {
     outcome: Option<Outcome>,
 }
 
-/// What to do about an [`Error`].
+/// Class of an [`Error`], by what the caller should do.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another lease holds the lock: try again later, or wait in the queue.
+    /// Another lease holds the lock: retry later, or wait in the queue.
     Contended {
-        /// Who holds it, where the server said so.
+        /// The holder, if the server named it.
         holder: Option<HolderInfo>,
-        /// When it is worth trying again.
+        /// Time after which a retry is worthwhile.
         retry_after: Option<Duration>,
     },
-    /// Another lease holds the lock, and it is not one that may be taken over: wait your turn, or
-    /// stop, as `why` says.
+    /// Another lease holds the lock and may not be taken over: wait in the queue or stop, depending
+    /// on `why`.
     TakeoverRefused {
-        /// Why not, where the server said so in a word that is known here.
+        /// The reason, if the server gave one that this client knows.
         why: Option<NoTakeover>,
-        /// Who holds the lock, where the server said so.
+        /// The holder, if the server named it.
         holder: Option<HolderInfo>,
     },
     /// The lease can no longer be trusted: stop the work that it protected.
     LeaseLost {
-        /// How that is known.
+        /// The reason of the loss.
         reason: LostReason,
     },
-    /// A newer holder has been at the data: stop, and never repeat this.
+    /// The guard has seen a higher token, so a newer holder has reached the data: stop, and never
+    /// retry.
     ///
-    /// Where the lease is live all the same, the lock server may have lost its memory and issue
-    /// tokens below the marks; [`Lease::reacquire_above`](crate::Lease::reacquire_above) finds out.
+    /// If the lease is live all the same, the lock server may have lost its memory and issue tokens
+    /// below the marks; [`Lease::reacquire_above`](crate::Lease::reacquire_above) checks that.
     Stale {
         /// The highest token that the guard has seen.
         mark: Option<Token>,
     },
-    /// `If-Match` or `If-None-Match` did not hold: read again and decide anew.
+    /// `If-Match` or `If-None-Match` did not hold: read the object again before deciding.
     Precondition,
-    /// The server or its store cannot be reached, and nothing was done: try again later.
+    /// The server or its store is unreachable and nothing was done: retry later.
     Unavailable,
-    /// Nobody knows whether it was done: repeat it under the same lease, or read first.
+    /// The request may or may not have been applied: retry it under the same lease, or read first.
     OutcomeUnknown,
-    /// The request breaks a rule, or uses a lock as another kind than others do: correct it.
+    /// The request breaks a rule, or uses a lock as a different kind than other clients do: correct
+    /// it.
     Invalid,
-    /// A defect, here or in the server: report it.
+    /// A defect in the client or the server: report it.
     Internal,
 }
 
-/// Why a lock may not be taken over.
+/// Reason why a lock may not be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum NoTakeover {
-    /// Another owner holds it: acquire without a takeover and wait your turn.
+    /// Another owner holds it: acquire without a takeover and wait in the queue.
     OtherOwner,
-    /// Its holder gave no incarnation: name its lease
+    /// The holder gave no incarnation: name its lease
     /// ([`takeover_of`](crate::LockRequest::takeover_of)), or wait.
     NoIncarnation,
-    /// A later incarnation of this owner holds it: this process is the old one, and must stop.
+    /// A later incarnation of this owner holds it: this process is the old one and must stop.
     WasTakenOver,
 }
 
-/// How it is known that a lease can no longer be trusted.
+/// Reason why a lease can no longer be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// 0.8 of its time to live passed here without a renewal that succeeded.
+    /// 0.8 of its time to live passed on this machine without a successful renewal.
     Deadline,
-    /// The lock server said that it has ended.
+    /// The lock server replied that the lease has ended.
     Ended(EndReason),
-    /// The work did not report progress within the limit that it was given.
+    /// The work did not report progress within the limit.
     NoProgress {
         /// The limit.
         within: Duration,
     },
-    /// The lease was held for as long as was allowed.
+    /// The lease was held for the longest allowed time.
     HeldTooLong {
         /// The limit.
         max: Duration,
@@ -119,56 +121,69 @@ impl fmt::Display for LostReason {
 }
 
 impl Error {
-    /// An error of `kind`; `message` says what happened, with the values.
+    /// Creates an error; `message` says what happened, with the values.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self(Box::new(Inner { kind, message, problem: None, retry_after: None, outcome: None }))
+        Self(Box::new(ErrorParts {
+            kind,
+            message,
+            problem: None,
+            retry_after: None,
+            outcome: None,
+        }))
     }
 
-    /// The lease on `lock` cannot be trusted any more.
+    /// Creates the error of a lease on `lock` that can no longer be trusted.
     pub(crate) fn lease_lost(lock: &impl fmt::Display, reason: LostReason) -> Self {
         Self::new(ErrorKind::LeaseLost { reason }, format!("the lease on {lock} is lost: {reason}"))
     }
 
-    /// What the server said.
+    /// Converts the problem body of a server's error reply.
     pub(crate) fn from_problem(problem: Problem, retry_after: Option<Duration>) -> Self {
         let kind = kind_of(&problem, retry_after);
         let message = problem.to_string();
-        Self(Box::new(Inner { kind, message, problem: Some(problem), retry_after, outcome: None }))
+        Self(Box::new(ErrorParts {
+            kind,
+            message,
+            problem: Some(problem),
+            retry_after,
+            outcome: None,
+        }))
     }
 
-    /// With another account of what became of the operation than the server's last word.
+    /// Overrides the outcome of the operation that the server's last reply states.
     pub(crate) fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.0.outcome = Some(outcome);
         self
     }
 
-    /// With `context` before what happened.
+    /// Prefixes the message with `context`.
     pub(crate) fn context(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    /// What to do about it.
+    /// The class of the error, which says what to do.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// What the server said, where it said something.
+    /// The problem body of the server's reply, if it sent one.
     pub fn problem(&self) -> Option<&Problem> {
         self.0.problem.as_ref()
     }
 
-    /// What became of an operation at the guard, where that is known to be known or unknown: a stale
-    /// write, for one, may be the repeat of one that was applied before its holder became stale.
+    /// The outcome of an operation at the guard, if the error says one; `Some(Unknown)` if a request
+    /// may have been applied. A write that is refused as stale, for example, may be the retry of one
+    /// that was applied before its holder became stale.
     pub fn outcome(&self) -> Option<Outcome> {
-        let said = || self.problem().and_then(|problem| problem.extension("outcome"));
+        let stated = || self.problem().and_then(|problem| problem.extension("outcome"));
         let is_unknown = *self.kind() == ErrorKind::OutcomeUnknown;
-        self.0.outcome.or_else(said).or_else(|| is_unknown.then_some(Outcome::Unknown))
+        self.0.outcome.or_else(stated).or_else(|| is_unknown.then_some(Outcome::Unknown))
     }
 
-    /// What the next token of the lock has to exceed for the guard to take it, where the guard refused
-    /// a token as stale or as a collision.
+    /// The token that the next token of the lock must exceed to be admitted, if the guard refused a
+    /// token as stale or as a collision.
     pub fn min_token(&self) -> Option<Token> {
         let problem = self.problem()?;
         match problem.code {
@@ -179,19 +194,19 @@ impl Error {
         }
     }
 
-    /// The lock that the server's refusal is about, where it said so: of several that were asked for
-    /// together, the one that stood in the way.
+    /// The lock that the server refused, if it named one: of several that were requested together, the
+    /// one that prevented the grant.
     pub fn lock(&self) -> Option<LockName> {
         self.problem().and_then(|problem| problem.extension("lock"))
     }
 
-    /// When it is worth trying again, where the server said so.
+    /// Time after which a retry is worthwhile, if the server said so.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 }
 
-/// The one place that maps codes to kinds.
+/// Maps a problem to its kind; no other code does.
 fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
     match problem.code {
         Code::LockHeld => ErrorKind::Contended { holder: problem.extension("holder"), retry_after },
@@ -200,11 +215,11 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
             why: problem.extension("why"),
             holder: problem.extension("holder"),
         },
-        // Every lease of it has ended.
+        // Every lease of the session has ended.
         Code::SessionEnded | Code::SessionUnknown => {
             ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::SessionEnded) }
         }
-        // The hint of a collision is the one of a stale token: stop, and never repeat it.
+        // A collision calls for the same reaction as a stale token: stop, never retry.
         Code::StaleToken | Code::TokenCollision => {
             ErrorKind::Stale { mark: problem.extension("mark") }
         }
@@ -219,20 +234,20 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
         | Code::ShuttingDown => ErrorKind::Unavailable,
         Code::OutcomeUnknown => ErrorKind::OutcomeUnknown,
         Code::Internal => ErrorKind::Internal,
-        // Two programs disagree about a lock: no repeat helps, and one of them has to change.
+        // Two programs disagree about a lock: no retry helps, one of them must change.
         Code::LockKindConflict => ErrorKind::Invalid,
         Code::Unknown => by_status(problem.status),
         _ => ErrorKind::Invalid,
     }
 }
 
-/// How the server says that the lease ended. A word of the future is not known here; that the
-/// lease is gone is certain all the same.
+/// End of the lease by the server's reply. A reason of a newer server is unknown to this client
+/// and counts as superseded: the lease has ended in any case.
 pub(crate) fn end_reason(problem: &Problem) -> EndReason {
     problem.extension("reason").unwrap_or(EndReason::Superseded)
 }
 
-/// A code of the future, or a reply of something between here and the server.
+/// Kind of a reply whose code is unknown: from a newer server, or from a proxy in between.
 fn by_status(status: u16) -> ErrorKind {
     match status {
         423 => ErrorKind::Contended { holder: None, retry_after: None },
@@ -299,16 +314,16 @@ mod tests {
         assert_eq!(kind(Problem::new(Code::OutcomeUnknown, "x")), ErrorKind::OutcomeUnknown);
     }
 
-    /// What may be repeated is never called a defect or a mistake of the caller, and what may not
-    /// be repeated is never called unavailable.
+    /// A code that may be retried never maps to `Internal` or `Invalid`, and one that may not never
+    /// maps to `Unavailable`.
     #[test]
-    fn kinds_agree_with_the_codes_on_repeating() {
+    fn kinds_agree_with_the_codes_on_retries() {
         for &code in Code::ALL {
-            let repeatable = matches!(
+            let retryable = matches!(
                 kind(Problem::new(code, "x")),
                 ErrorKind::Contended { .. } | ErrorKind::Unavailable | ErrorKind::OutcomeUnknown
             );
-            assert_eq!(repeatable, code.retryable(), "{code}");
+            assert_eq!(retryable, code.retryable(), "{code}");
         }
     }
 

@@ -1,28 +1,28 @@
-//! Server-sent events, out of pieces of any size. Pure.
+//! Parser of server-sent events from chunks of any size. Pure.
 
 use bytes::BytesMut;
 use fence_protocol::wire::event::Event;
 
-/// The longest event that is taken, in bytes: ten times what a server's longest one takes.
+/// Longest accepted event, in bytes: ten times a server's longest one.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// What has come and was not read yet: a piece of the stream, and an event that is not whole.
+/// Unread part of the stream: a chunk, and an incomplete event.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     buffer: BytesMut,
-    /// How much of the buffer has no end of a line in it.
+    /// Length of the start of the buffer that has no line end.
     looked_at: usize,
     id: Option<String>,
     data: String,
 }
 
 impl Parser {
-    /// Takes a piece. Read what is there before the next one, and no more than a piece is held.
+    /// Adds a chunk. To bound the buffer, call `next` until it returns `None` before adding another.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next event with its id; none before more comes.
+    /// Returns the next event with its id; `None` if more chunks are needed.
     ///
     /// # Errors
     /// A sentence where what came is no event; nothing behind it can be trusted.
@@ -32,12 +32,13 @@ impl Parser {
                 self.field(&line);
                 continue;
             }
-            let (id, data) = (self.id.take(), std::mem::take(&mut self.data));
+            let id = self.id.take();
+            let data = std::mem::take(&mut self.data);
             if !data.is_empty() {
                 let event = serde_json::from_str(&data);
                 return event.map(|event| Some((id, event))).map_err(|error| {
                     let shown: String = data.chars().take(80).collect();
-                    format!("what the server tells is no event: {error}: {shown}")
+                    format!("the server sent no valid event: {error}: {shown}")
                 });
             }
         }
@@ -49,18 +50,18 @@ impl Parser {
         let Some(end) = end else {
             self.looked_at = self.buffer.len();
             if self.looked_at + self.data.len() > BYTES_MAX {
-                return Err(format!("the server tells an event of more than {BYTES_MAX} bytes"));
+                return Err(format!("the server sent an event of more than {BYTES_MAX} bytes"));
             }
             return Ok(None);
         };
         let line = self.buffer.split_to(self.looked_at + end + 1);
         self.looked_at = 0;
-        let text = std::str::from_utf8(&line).map_err(|_| "the server tells no text".to_owned())?;
+        let text = std::str::from_utf8(&line).map_err(|_| "the server sent no text".to_owned())?;
         let text = text.trim_end_matches('\n');
         Ok(Some(text.strip_suffix('\r').unwrap_or(text).to_owned()))
     }
 
-    /// Other fields say nothing that is not in the data, and comments say that the server lives.
+    /// Reads a field. Others than `id` and `data` repeat the data, and comments are keep-alives.
     fn field(&mut self, line: &str) {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -93,7 +94,7 @@ mod tests {
         vec![(id("7-0"), EventKind::Ready), (id("7-1"), EventKind::Granted), (None, EventKind::Gap)]
     }
 
-    /// The same stream without the name that is none.
+    /// `STREAM` with a valid lock name.
     fn stream() -> String {
         STREAM.replace('ö', "a")
     }
@@ -124,9 +125,10 @@ mod tests {
             parser.next().map(|_| ()).unwrap_err()
         };
         assert!(
-            error(b"data: {\"kind\":\"granted\",\"lock\":\"\xc3\xb6\"}\n\n").contains("no event")
+            error(b"data: {\"kind\":\"granted\",\"lock\":\"\xc3\xb6\"}\n\n")
+                .contains("no valid event")
         );
-        assert!(error(b"data: nonsense\n\n").contains("no event"));
+        assert!(error(b"data: nonsense\n\n").contains("no valid event"));
         assert!(error(b"data: \xff\n\n").contains("no text"));
         assert!(error(&b"x".repeat(BYTES_MAX + 1)).contains("more than 65536"));
         assert!(error(&b"data: aaaa\n".repeat(BYTES_MAX / 2)).contains("more than 65536"));

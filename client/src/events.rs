@@ -1,14 +1,14 @@
-//! What happens to locks, as the lock server tells it: a stream that goes on after it broke.
+//! Events of locks: a stream from the lock server that reconnects and resumes.
 //!
 //! ```no_run
 //! # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
-//! use fence_client::Told;
+//! use fence_client::StreamItem;
 //!
 //! let mut stream = client.events("orders/").open().await?;
 //! loop {
 //!     match stream.next().await? {
-//!         Told::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
-//!         Told::Broken(error) => println!("{error}"),
+//!         StreamItem::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
+//!         StreamItem::Broken(error) => println!("{error}"),
 //!         _ => {}
 //!     }
 //! }
@@ -28,13 +28,14 @@ use crate::locks::{CALL_TIMEOUT, ENCODED, path};
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::{Error, ErrorKind, Locks, clock, ids, timing};
 
-/// How long a server may take until a stream begins. One that is resumed at another server may have
-/// to wait there until that one has read as far.
+/// Time-out of opening a stream. A server at which a stream is resumed may first have to read the
+/// events up to that position.
 const BEGIN: Duration = Duration::from_secs(10);
-/// A server says something every 15 s; one that was silent for longer than this is gone.
+/// Longest silence of a live server, which sends at least a comment every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
-/// The events of locks, about to be followed. Nothing is sent before [`Events::open`].
+/// Request for a stream of events; see [`Client::events`](crate::Client::events). Nothing is sent
+/// before [`Events::open`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `open`"]
 pub struct Events {
@@ -44,19 +45,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Of the locks whose names begin so.
-    pub(crate) fn under(endpoint: Endpoint, prefix: &str) -> Self {
+    /// Requests the events of the locks whose names begin with `prefix`.
+    pub(crate) fn for_prefix(endpoint: Endpoint, prefix: &str) -> Self {
         let query = format!("prefix={}", utf8_percent_encode(prefix, ENCODED));
         Self { endpoint, query, after: None }
     }
 
-    /// Of one lock.
-    pub(crate) fn of(endpoint: Endpoint, lock: &LockName) -> Self {
+    /// Requests the events of one lock.
+    pub(crate) fn for_lock(endpoint: Endpoint, lock: &LockName) -> Self {
         let query = format!("lock={}", utf8_percent_encode(lock.as_str(), ENCODED));
         Self { endpoint, query, after: None }
     }
 
-    /// Begins behind this id, which an earlier stream has told. Without one the stream begins now.
+    /// Starts after this id of an earlier stream. By default the stream starts now.
     pub fn after(mut self, id: impl Into<String>) -> Self {
         self.after = Some(id.into());
         self
@@ -65,9 +66,9 @@ impl Events {
     /// Opens the stream.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) when the server cannot be reached or has too many
-    /// readers, [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is none, without the right
-    /// to read, or where the server keeps no events.
+    /// [`Unavailable`](ErrorKind::Unavailable) if the server is unreachable or has too many readers,
+    /// [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is not valid, for a missing
+    /// permission, or if the server stores no events.
     pub async fn open(self) -> Result<EventStream, Error> {
         let body = self.connect().await?;
         let parser = Parser::default();
@@ -78,68 +79,69 @@ impl Events {
         let path = format!("/v1/events?{}", self.query);
         let opened = self.endpoint.open_stream(&path, self.after.as_deref());
         let opened = tokio::time::timeout(BEGIN, opened).await;
-        let silence = || Failure::NoReply(format!("nothing came within {} s", BEGIN.as_secs()));
+        let silence = || Failure::NoReply(format!("no reply within {} s", BEGIN.as_secs()));
         opened
             .unwrap_or_else(|_| Err(silence()))
             .map_err(|failure| failure.into_error("events", Effect::Reads))
     }
 }
 
-/// What a stream says next.
+/// Item of an [`EventStream`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Told {
-    /// Something happened.
+pub enum StreamItem {
+    /// An event.
     Event {
-        /// Where the stream is now, for [`Events::after`]; absent in what concerns this reader alone:
-        /// a gap, or that it was too slow.
+        /// Position of the stream, for [`Events::after`]; absent from events about this reader alone,
+        /// such as a gap or a reader that is too slow.
         id: Option<String>,
-        /// What.
+        /// The event.
         event: Box<Event>,
     },
-    /// The connection broke. It is made again; until [`Told::Resumed`] nothing is heard.
+    /// The connection broke and is retried; no events arrive until [`StreamItem::Resumed`].
     Broken(Error),
-    /// The stream goes on where it broke. Where something is missing in between, an event of the kind
-    /// [`Gap`](fence_protocol::wire::event::EventKind::Gap) comes next.
+    /// The stream continues where it broke. If events are missing in between, the next item is an
+    /// event of the kind [`Gap`](fence_protocol::wire::event::EventKind::Gap).
     Resumed,
 }
 
-/// The events of locks, as they happen.
+/// Stream of the events of locks.
 ///
-/// They are an account for people and dashboards. Nothing may be decided by them that would be wrong
-/// when they come late: that is what tokens are for.
+/// Events inform people and dashboards. They may arrive late, so do not base a decision on them that a
+/// late event would make wrong: use tokens for that.
 ///
-/// At most one event is held here; what is not read stays at the server, which tells a reader that is
-/// too slow what it has missed.
+/// The client buffers at most one event; unread ones stay at the server, which sends a reader that is
+/// too slow a report of what it missed.
 #[derive(Debug)]
 pub struct EventStream {
     source: Events,
     body: Option<Response>,
     parser: Parser,
     failures: u32,
-    /// When to try to connect again.
+    /// Moment of the next attempt to connect.
     again_at: Option<Moment>,
 }
 
 impl EventStream {
-    /// Where the stream is: what [`Events::after`] takes to go on from here.
+    /// Position of the stream: the argument of [`Events::after`] to resume from here.
     pub fn last_id(&self) -> Option<&str> {
         self.source.after.as_deref()
     }
 
-    /// What comes next; waits for it without end. A server that cannot be reached is tried again
-    /// every second, about.
+    /// Returns the next item; waits for it without a limit. An unreachable server is retried about
+    /// every second.
     ///
-    /// Cancel-safe: nothing is lost when the future is dropped.
+    /// Cancel-safe: no item is lost if the future is dropped.
     ///
     /// # Errors
-    /// Where the server refuses to go on, as [`Events::open`], or tells what is not understood.
-    pub async fn next(&mut self) -> Result<Told, Error> {
+    /// As [`Events::open`] if the server refuses to resume, and [`Internal`](ErrorKind::Internal) if it
+    /// sends something that is no event.
+    pub async fn next(&mut self) -> Result<StreamItem, Error> {
         loop {
             match self.parser.next() {
                 Ok(Some((id, event))) => {
                     self.source.after = id.clone().or(self.source.after.take());
-                    return Ok(Told::Event { id, event: Box::new(event) });
+                    return Ok(StreamItem::Event { id, event: Box::new(event) });
                 }
                 Ok(None) => {}
                 Err(why) => {
@@ -149,7 +151,7 @@ impl EventStream {
             }
             let Some(body) = &mut self.body else {
                 self.connect_again().await?;
-                return Ok(Told::Resumed);
+                return Ok(StreamItem::Resumed);
             };
             let why = match tokio::time::timeout(SILENCE, body.chunk()).await {
                 Ok(Ok(Some(chunk))) => {
@@ -161,7 +163,10 @@ impl EventStream {
                 Err(_) => format!("the server was silent for {} s", SILENCE.as_secs()),
             };
             self.close();
-            return Ok(Told::Broken(Error::new(ErrorKind::Unavailable, format!("events: {why}"))));
+            return Ok(StreamItem::Broken(Error::new(
+                ErrorKind::Unavailable,
+                format!("events: {why}"),
+            )));
         }
     }
 
@@ -194,13 +199,13 @@ impl EventStream {
     }
 }
 
-/// Whether it may be better soon.
+/// Returns `true` if a retry may succeed.
 pub(crate) fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
 }
 
 impl Locks {
-    /// What is known of a lock, and what happened to it lately: with `lease_id`, to that lease.
+    /// Returns the state and the recent events of a lock; with `lease_id`, the events of that lease.
     ///
     /// # Errors
     /// As [`Locks::show`].

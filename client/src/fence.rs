@@ -1,24 +1,23 @@
-//! What a fenced call has to show.
+//! The proof of a grant that a fenced call takes.
 
 use fence_protocol::{FencingToken, Invalid, Token};
 
 use crate::Error;
 
-/// Proof of a grant: what every fenced call takes, so that a write without a token does not
-/// compile.
+/// Proof of a grant. Every fenced call takes one, so that a write without a token does not compile.
 ///
 /// Implemented by [`Lease`](crate::Lease), [`SessionLease`](crate::SessionLease) and [`HandedToken`], and by nothing else.
 pub trait Fence: sealed::Sealed + Sync {
-    /// The value of the `Fencing-Token` header.
+    /// Returns the value of the `Fencing-Token` header.
     fn fencing_token(&self) -> &str;
 
-    /// The number that the guard compares.
+    /// Returns the number that the guard compares.
     fn token(&self) -> Token;
 
-    /// Whether the grant may be used now, as far as is known here. The guard has the last word.
+    /// Checks that the grant can be trusted now, as far as this process knows. The guard decides.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`](crate::ErrorKind::LeaseLost) where it may not.
+    /// [`ErrorKind::LeaseLost`](crate::ErrorKind::LeaseLost) if it cannot.
     fn check(&self) -> Result<(), Error>;
 }
 
@@ -26,9 +25,9 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// The token of a lease that somebody else holds and watches: a child of `fence run` gets it in
-/// `FENCE_HEADER`. Its holder ends the process when the lease is lost, and the guard refuses the
-/// token once it is stale; nothing is checked here.
+/// Token of a lease that another process holds and watches: a child of `fence run` gets it in
+/// `FENCE_HEADER`. The holder ends the child when the lease is lost, and the guard refuses the token
+/// once it is stale; [`check`](Fence::check) always succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandedToken {
     header: String,
@@ -36,20 +35,20 @@ pub struct HandedToken {
 }
 
 impl HandedToken {
-    /// A token from the value of the `Fencing-Token` header.
+    /// Parses the value of a `Fencing-Token` header.
     ///
     /// # Errors
-    /// [`Invalid`] where it is malformed.
+    /// [`Invalid`] if it is malformed.
     pub fn new(header: impl Into<String>) -> Result<Self, Invalid> {
         let header = header.into();
         let token = header.parse()?;
         Ok(Self { header, token })
     }
 
-    /// The token in `FENCE_HEADER`, where `fence run` puts it.
+    /// Reads the token from `FENCE_HEADER`, which `fence run` sets.
     ///
     /// # Errors
-    /// [`Invalid`] where the variable is unset or malformed.
+    /// [`Invalid`] if the variable is unset or malformed.
     pub fn from_env() -> Result<Self, Invalid> {
         let header = crate::config::variable("FENCE_HEADER").ok_or_else(|| {
             Invalid::new("FENCE_HEADER", "", "is not set; run this under `fence run`")
@@ -57,8 +56,8 @@ impl HandedToken {
         Self::new(header)
     }
 
-    /// What the header says. Whether it is genuine only the guard knows.
-    pub fn says(&self) -> &FencingToken {
+    /// The parsed header. Its signature is not verified: only the guard can do that.
+    pub fn parsed(&self) -> &FencingToken {
         &self.token
     }
 }

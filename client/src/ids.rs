@@ -1,21 +1,21 @@
-//! The one place of this crate that makes random values.
+//! Random ids and numbers; no other module of this crate generates them.
 
 use std::sync::OnceLock;
 
 use fence_protocol::{LeaseId, Owner, SessionId};
 use uuid::Uuid;
 
-/// A fresh lease id: a random UUID.
+/// Generates a lease id: a random UUID.
 pub fn lease_id() -> LeaseId {
     loop {
-        // The nil UUID is the one that is refused; a random UUID has version bits and is never nil.
+        // Only the nil UUID is refused; a random UUID has version bits and is never nil.
         if let Ok(id) = LeaseId::new(random_uuid()) {
             return id;
         }
     }
 }
 
-/// A fresh session id: a random UUID.
+/// Generates a session id: a random UUID.
 pub fn session_id() -> SessionId {
     loop {
         // As above.
@@ -25,7 +25,7 @@ pub fn session_id() -> SessionId {
     }
 }
 
-/// Which life of its owner this process is: a random id that is made once.
+/// Default incarnation of this process: a random id, generated once.
 pub fn incarnation() -> Owner {
     static OF_THIS_PROCESS: OnceLock<Owner> = OnceLock::new();
     let make = || {
@@ -35,7 +35,7 @@ pub fn incarnation() -> Owner {
     OF_THIS_PROCESS.get_or_init(make).clone()
 }
 
-/// A random number, for the jitter of repeats.
+/// Generates a random number, for the jitter of retries.
 pub fn random() -> u64 {
     random_uuid().as_u64_pair().1
 }

@@ -1,4 +1,4 @@
-//! Work that ended in time, and whose release arrived at the server only after the lease had expired.
+//! Releases that arrived after the lease had expired, though the work had ended in time.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use crate::clock::{self, Moment};
 use crate::trust::Trust;
 use crate::{Error, ErrorKind, LostReason};
 
-/// The end of the work under a lease or a session, as this side knows it.
+/// End of the work under a lease or a session, as the client observed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkEnd {
-    /// Until when the lease was trusted at the end of its work; `None` where it was lost by then.
+    /// Moment until which the lease was trusted when its work ended; `None` if it was lost by then.
     deadline: Option<Moment>,
 }
 
 impl WorkEnd {
-    /// The work ends now.
+    /// Records that the work ends now.
     pub(crate) fn now(trust: &Trust) -> Self {
         let is_live = trust.lost(clock::reading()).is_none();
         Self { deadline: is_live.then(|| trust.window().deadline()) }
     }
 
-    /// The work has ended with a lease that was lost.
+    /// Records that the lease was lost before the work ended.
     pub(crate) fn too_late() -> Self {
         Self { deadline: None }
     }
 
-    /// The result of a release, where the refusal of one that was under way for too long is no error:
-    /// the work had ended before. `what` names the lease in the log.
-    pub(crate) fn judge<T>(
+    /// Replaces the error of a release that arrived too late by the success `released`: the work had
+    /// ended while the lease was live. `what` names the lease in the log.
+    pub(crate) fn excuse_late_release<T>(
         self,
         result: Result<T, Error>,
         what: &impl fmt::Display,
@@ -39,16 +39,16 @@ impl WorkEnd {
     ) -> Result<T, Error> {
         match result {
             Err(error) if self.is_before(&error, clock::now()) => {
-                tracing::warn!(%what, %error, "the lease expired before its release arrived; its work had ended in time");
+                tracing::warn!(%what, %error, "the lease expired before its release arrived, but its work had ended in time");
                 Ok(released())
             }
             result => result,
         }
     }
 
-    /// Whether the lease ended by the passing of its time, and only after its work. A refusal that
-    /// arrives before the deadline has another cause (a stepped clock, a server that lost its memory),
-    /// and the work may have overlapped with that of another holder.
+    /// Returns `true` if the lease expired, and only after its work had ended. A refusal that arrives
+    /// before the deadline has another cause (a stepped clock, a server that lost its memory), and the
+    /// work may have overlapped with another holder's.
     fn is_before(self, refusal: &Error, now: Moment) -> bool {
         let ErrorKind::LeaseLost { reason: LostReason::Ended(reason) } = *refusal.kind() else {
             return false;
@@ -62,8 +62,8 @@ impl WorkEnd {
     }
 }
 
-/// Whether the session ended by the passing of its time. The refusal of a lease does not say that; the
-/// end of the session does.
+/// Returns `true` if the session may have expired. The refusal of a lease does not say how its session
+/// ended; the refusal of the session does.
 fn session_expired(refusal: &Error) -> bool {
     let Some(problem) = refusal.problem() else {
         return false;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_ended_may_have_ended_before_the_work() {
+    fn a_lease_that_others_ended_may_have_ended_before_the_work() {
         let end = WorkEnd { deadline: Some(at(0)) };
         for (code, reason) in [
             (Code::LeaseLost, "revoked"),

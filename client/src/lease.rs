@@ -1,4 +1,4 @@
-//! A lease that is held: renewed in the background, watched here, given back in the end.
+//! A held lease: renewed in the background, watched by the local clock, released at the end.
 
 mod renewal;
 
@@ -14,17 +14,17 @@ use tokio_util::sync::DropGuard;
 use crate::clock::{self, Moment};
 use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
-use crate::limits::{Hold, Told};
+use crate::limits::{Hold, WarnedEnds};
 use crate::lock_spec::Spec;
 use crate::timing::Window;
 use crate::trust::{self, Trust};
 use crate::{Client, Error, ErrorKind, Fence, FencedStore, LostReason, Warning, tasks};
 
-/// A lock that is held.
+/// Live lease on a lock.
 ///
-/// It is renewed in the background until it is released or dropped. It can be lost at any time;
-/// [`lost`](Self::lost) tells, and fenced calls with a lost lease are refused without being sent.
-/// Dropping it never blocks: the release goes out in the background.
+/// It is renewed in the background until it is released or dropped. It can be lost at any time:
+/// [`lost`](Self::lost) resolves then, and fenced calls with a lost lease fail without being sent.
+/// Dropping it never blocks: the release is sent in the background.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
@@ -36,12 +36,12 @@ pub struct Lease {
     /// Dropping it stops the renewal.
     renewal: Option<DropGuard>,
     released: bool,
-    /// Whether it was granted above a guard's mark because the one before it was below.
+    /// `true` if `reacquire_above` acquired it.
     pub(crate) is_above_marks: bool,
 }
 
 impl Lease {
-    /// A lease that was granted as `spec` asked for; must be called on a runtime.
+    /// Starts to renew and watch a lease that was granted for `spec`. Panics outside of a runtime.
     pub(crate) fn begin(client: Client, grant: LeaseReply, window: Window, spec: Spec) -> Self {
         let hold = Hold::new(spec.limits, clock::reading());
         let trust = Arc::new(Trust::new(&grant.lock, window, hold));
@@ -66,12 +66,12 @@ impl Lease {
         }
     }
 
-    /// The fencing token: higher than that of every grant of this lock before.
+    /// The fencing token: higher than that of every earlier grant of this lock.
     pub fn token(&self) -> Token {
         self.grant.token
     }
 
-    /// The lock.
+    /// The name of the lock.
     pub fn lock(&self) -> &LockName {
         &self.grant.lock
     }
@@ -81,7 +81,7 @@ impl Lease {
         self.grant.lease_id
     }
 
-    /// The value of the `Fencing-Token` header, for calls to the guard by other means.
+    /// The value of the `Fencing-Token` header, for calls to the guard by other HTTP clients.
     pub fn fencing_token(&self) -> &str {
         &self.grant.fencing_token
     }
@@ -96,8 +96,7 @@ impl Lease {
         &self.grant
     }
 
-    /// For how long this lease may be trusted from now on if no renewal succeeds; zero once it is
-    /// lost.
+    /// Time for which this lease is trusted from now on if no renewal succeeds; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         let now = clock::reading();
         match self.trust.lost(now) {
@@ -106,44 +105,44 @@ impl Lease {
         }
     }
 
-    /// Until when this lease may be trusted if no renewal succeeds and nothing is reported: 0.8 of
-    /// its time to live, or sooner where [`progress_within`](crate::LockRequest::progress_within) or
-    /// [`max_hold`](crate::LockRequest::max_hold) say so.
+    /// Moment until which this lease is trusted if no renewal succeeds and no progress is reported: 0.8
+    /// of its time to live, or an earlier end by
+    /// [`progress_within`](crate::LockRequest::progress_within) or
+    /// [`max_hold`](crate::LockRequest::max_hold).
     pub fn deadline(&self) -> Moment {
         self.trust.next_end(clock::reading()).ends_at
     }
 
-    /// The work goes on. Where the lease was acquired with
-    /// [`progress_within`](crate::LockRequest::progress_within), its time begins anew; otherwise
-    /// this only tells whether the lease is live. Cheap: nothing is sent.
+    /// Reports that the work makes progress, which restarts the time of
+    /// [`progress_within`](crate::LockRequest::progress_within). Without that limit this is a
+    /// [`check`](Self::check). Cheap: nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it is lost: a report that comes too late brings nothing back.
+    /// [`ErrorKind::LeaseLost`] if the lease is lost: a late report does not restore it.
     pub fn report_progress(&self) -> Result<(), Error> {
         if self.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
     }
 
-    /// Tells when an end of this lease comes near; see
-    /// [`warn_before`](crate::LockRequest::warn_before).
+    /// Warnings before a loss of this lease; see [`warn_before`](crate::LockRequest::warn_before).
     pub fn warnings(&self) -> Warnings {
         Warnings::new(Arc::clone(&self.trust))
     }
 
-    /// What the last renewal allows, with the moments at which things are due.
+    /// Window of the last successful renewal: the moments of renewal, deadline and expiry.
     pub fn window(&self) -> Window {
         self.trust.window()
     }
 
-    /// Whether this lease can be trusted now. Reads the clock, so that a process that has just
-    /// been resumed gets the truth.
+    /// Returns `true` if this lease can be trusted now. Reads the clock, so the result is right even
+    /// in a process that has just resumed.
     pub fn is_live(&self) -> bool {
         self.trust.lost(clock::reading()).is_none()
     }
 
-    /// Nothing, where this lease can be trusted now.
+    /// Checks that this lease can be trusted now. Reads the clock; sends nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it cannot.
+    /// [`ErrorKind::LeaseLost`] if it cannot.
     pub fn check(&self) -> Result<(), Error> {
         match self.trust.lost(clock::reading()) {
             None => Ok(()),
@@ -151,56 +150,56 @@ impl Lease {
         }
     }
 
-    /// Resolves when this lease can no longer be trusted, with the reason. Cancel-safe; resolves
-    /// at once for a lease that is lost already.
+    /// Resolves to the reason once this lease can no longer be trusted, at once if it is lost already.
+    /// Cancel-safe.
     ///
-    /// A lease that was released or dropped counts as lost when its time has passed.
+    /// A lease that was released or dropped counts as lost at its deadline.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
         let trust = Arc::clone(&self.trust);
         async move { trust.when_lost().await }
     }
 
-    /// The guard's objects.
+    /// The objects behind the guard.
     pub fn objects(&self) -> &FencedStore {
         self.client.objects()
     }
 
-    /// Gives the lock back, and repeats that where the reply was lost.
+    /// Releases the lock; retries for up to 5 s if no reply arrives.
     ///
-    /// A lease that could be trusted when this was called, and expired before the request arrived at
-    /// the server, is no error: the work under it has ended in time. The log has a warning then.
+    /// A lease that is live when this is called and expires before the request reaches the server is
+    /// no error, because the work under it ended in time; a warning is logged.
+    ///
+    /// Cancel-safe: if the future is dropped, the release continues in the background.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] when it had ended before: what was done under it may overlap with
-    /// another holder's work, unless the guard watched over it.
-    /// [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown)
-    /// when the server cannot be reached; the lease then ends by itself.
+    /// [`ErrorKind::LeaseLost`] if the lease had ended before: unfenced effects of the work may
+    /// overlap with another holder's. [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the server is unreachable; the lease then
+    /// expires by itself.
     pub async fn release(self) -> Result<(), Error> {
         let work_end = WorkEnd::now(&self.trust);
         let lock = self.lock().clone();
-        work_end.judge(self.release_live().await, &lock, || ())
+        work_end.excuse_late_release(self.release_live().await, &lock, || ())
     }
 
-    /// The same; succeeds only where the lease was live at the server until this moment.
+    /// Releases the lock; succeeds only if the lease was live at the server until then.
     pub(crate) async fn release_live(mut self) -> Result<(), Error> {
-        // Dropping this future before its end leaves the release to the background.
+        // If this future is dropped, `Drop` releases the lock in the background.
         self.renewal = None;
         let result = self.client.locks().release(self.lock(), self.lease_id()).await;
         self.released = true;
         result
     }
 
-    /// Does `work` under this lease, then releases it.
+    /// Runs `work` under this lease, then releases it.
     ///
-    /// The work is dropped the moment the lease can no longer be trusted. The clock is read before
-    /// each step of the work, so that a process that was stopped past its deadline does not go on
-    /// for even one step.
+    /// The work is dropped as soon as the lease can no longer be trusted. The clock is read before each
+    /// poll of the work, so that a process that was stopped past its deadline takes no further step.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] when the work was cancelled, and also when the work came to its end
-    /// but the lease had not lasted until then: its unfenced effects may then overlap with another
-    /// holder's. A release that the server could not be told of is no error: the lease ends by
-    /// itself.
+    /// [`ErrorKind::LeaseLost`] if the work was cancelled, and also if it ended but the lease had been
+    /// lost by then: its unfenced effects may overlap with another holder's. A release that did not
+    /// reach the server is no error: the lease expires by itself.
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         let value = self.guard(work(&self)).await?;
         let lock = self.lock().clone();
@@ -214,7 +213,7 @@ impl Lease {
         }
     }
 
-    /// Drives `work` for as long as this lease can be trusted.
+    /// Drives `work` while this lease can be trusted.
     pub(crate) async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let lost = self.lost();
         let lost = async { Error::lease_lost(self.lock(), lost.await) };
@@ -242,23 +241,23 @@ impl Fence for Lease {
 #[derive(Debug)]
 pub struct Warnings {
     trust: Arc<Trust>,
-    told: Told,
+    warned: WarnedEnds,
 }
 
 impl Warnings {
     pub(crate) fn new(trust: Arc<Trust>) -> Self {
-        Self { trust, told: Told::default() }
+        Self { trust, warned: WarnedEnds::default() }
     }
 
-    /// Resolves when the lease will be lost within the time that
-    /// [`warn_before`](crate::LockRequest::warn_before) names, unless the work reports or a renewal
-    /// succeeds. Each end is told of once, and again when it has moved.
+    /// Resolves when the lease will be lost within
+    /// [`warn_before`](crate::LockRequest::warn_before) unless the work reports progress or a renewal
+    /// succeeds. Each end is warned of once, and again when it has moved.
     ///
-    /// A renewal that fails is told of no earlier than when half of the trusted time is gone. Never
-    /// resolves without `warn_before`, nor once the lease is lost. Cancel-safe.
+    /// The warning about failing renewals comes no earlier than when half of the trusted time has
+    /// passed. Never resolves without `warn_before`, nor once the lease is lost. Cancel-safe.
     pub async fn next(&mut self) -> Warning {
-        let warning = self.trust.when_near(&self.told).await;
-        self.told.note(warning);
+        let warning = self.trust.when_near(&self.warned).await;
+        self.warned.record(warning);
         warning
     }
 }
@@ -271,7 +270,8 @@ impl Drop for Lease {
             return;
         }
         let locks = self.client.locks().clone();
-        let (lock, lease_id) = (self.grant.lock.clone(), self.grant.lease_id);
+        let lock = self.grant.lock.clone();
+        let lease_id = self.grant.lease_id;
         self.client.background().spawn_on(&self.runtime, async move {
             if let Err(error) = locks.release(&lock, lease_id).await {
                 tracing::debug!(%lock, %lease_id, %error, "a dropped lease was not released");

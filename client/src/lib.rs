@@ -1,12 +1,12 @@
 //! The Rust SDK of Fencepost.
 //!
 //! A lock server can only promise that it grants a lock to one lease at a time. It cannot promise
-//! that the holder notices when its lease has ended: a process that was stopped, swapped out or
-//! suspended goes on where it was. So a lease has two protections, and this crate keeps both:
+//! that the holder notices the end of its lease: a process that was stopped, swapped out or
+//! suspended resumes where it was. So a lease has two protections, and this crate applies both:
 //!
 //! - **Locally**, a lease is trusted for 0.8 of its time to live, counted from *before* the request
-//!   was sent, on a clock that runs while the machine is suspended. When that time has passed the
-//!   work is cancelled ([`Lease::run`]) and fenced calls are refused without being sent.
+//!   was sent, on a clock that runs while the machine is suspended. When that time has passed, the
+//!   work is cancelled ([`Lease::run`]) and fenced calls fail without being sent.
 //! - **At the data**, every fenced call carries the lease's token, and the guard refuses a token
 //!   that is lower than one it has seen. This holds even when the local protection came too late.
 //!
@@ -68,7 +68,7 @@ pub use auth::BearerToken;
 pub use client::{Client, ClientBuilder};
 pub use election::{Election, Leader, Leadership, Observed, Observer};
 pub use error::{Error, ErrorKind, LostReason, NoTakeover};
-pub use events::{EventStream, Events, Told};
+pub use events::{EventStream, Events, StreamItem};
 pub use fence::{Fence, HandedToken};
 pub use lease::{Lease, Warnings};
 pub use limits::Warning;

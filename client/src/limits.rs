@@ -1,7 +1,7 @@
-//! How long a lease may be held, and under which condition: pure rules, no clock and no I/O.
+//! Limits of a lease: longest hold, progress and warnings. Pure rules, no clock and no I/O.
 //!
-//! Renewal keeps a lease for as long as its process lives, also where the work in it hangs. These
-//! limits tie it to the work.
+//! Renewal keeps a lease for as long as its process lives, even if the work in it hangs. These limits
+//! tie the lease to the work.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::LostReason;
 use crate::clock::{Moment, Reading};
 use crate::timing::Window;
 
-/// What the caller asked for.
+/// Limits that the caller set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) progress_within: Option<Duration>,
@@ -20,7 +20,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Whether they make sense together.
+    /// Checks that each limit is at least 1 ms and that the warning comes after the start.
     pub(crate) fn check(&self) -> Result<(), Invalid> {
         let limits = [("progress_within", self.progress_within), ("max_hold", self.max_hold)];
         for (name, limit) in limits {
@@ -40,16 +40,16 @@ impl Limits {
     }
 }
 
-/// An end that comes near unless something happens: a renewal, or a report of progress.
+/// A loss of the lease that is near unless a renewal succeeds or the work reports progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// When the lease is lost.
+    /// Moment of the loss.
     pub ends_at: Moment,
-    /// Why it will be.
+    /// Reason of the loss.
     pub reason: LostReason,
 }
 
-/// A lease under its limits.
+/// State of a held lease with respect to its limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     limits: Limits,
@@ -58,21 +58,20 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// A hold that begins now; that counts as progress.
+    /// Starts a hold at `now`, which counts as progress.
     pub(crate) fn new(limits: Limits, now: Reading) -> Self {
         Self { limits, began: now.at, progressed: now }
     }
 
-    /// The work says that it goes on.
+    /// Records that the work makes progress.
     pub(crate) fn progress(&mut self, now: Reading) {
         self.progressed = now;
     }
 
-    /// When the work has to have reported, as `now` is the time.
+    /// Moment by which the work must report progress, seen from `now`.
     ///
-    /// The time for which the machine was suspended since the last report is left out: the work
-    /// could not have reported then. That gives nothing away, because the lease's own deadline goes
-    /// on in a suspend, as does the maximum.
+    /// Time in suspend since the last report does not count, because the work could not report then.
+    /// That is safe, because a suspend stops neither the lease's own deadline nor the longest hold.
     fn progress_end(&self, now: Reading) -> Option<Warning> {
         let slept_ms = now.suspended_ms.saturating_sub(self.progressed.suspended_ms);
         self.limits.progress_within.map(|within| Warning {
@@ -88,8 +87,8 @@ impl Hold {
         })
     }
 
-    /// When the lease is lost if nothing happens until then: the deadline of its window, or a limit
-    /// that comes first.
+    /// The loss that comes next if nothing is renewed or reported: the deadline of the window, or an
+    /// earlier limit.
     pub(crate) fn next_end(&self, window: Window, now: Reading) -> Warning {
         let deadline = window_end(window);
         let limits = [self.held_end(), self.progress_end(now)];
@@ -98,16 +97,15 @@ impl Hold {
         limits.into_iter().flatten().fold(deadline, first)
     }
 
-    /// When to warn next, and of what; `None` where no warning was asked for.
+    /// Moment of the next warning, and the warning; `None` if no warnings are asked for.
     ///
-    /// The window's deadline is always near where the time to live is short, and moves with every
-    /// renewal. So that only renewals that fail are warned of, that warning comes no earlier than
-    /// when the window is worn.
+    /// The window's deadline is always near if the time to live is short, and every renewal moves it.
+    /// To warn only of renewals that fail, that warning comes no earlier than `Window::worn_at`.
     pub(crate) fn warn_at(
         &self,
         window: Window,
         now: Reading,
-        told: &Told,
+        warned: &WarnedEnds,
     ) -> Option<(Moment, Warning)> {
         let before_ms = whole_ms(self.limits.warn_before?);
         let limits = [self.held_end(), self.progress_end(now)];
@@ -116,7 +114,7 @@ impl Hold {
         let from = deadline.ends_at.minus_ms(before_ms).max(window.worn_at());
         limits
             .chain([(from, deadline)])
-            .filter(|(_, end)| told.is_news(end))
+            .filter(|(_, end)| warned.is_new(end))
             .min_by_key(|(at, _)| *at)
     }
 }
@@ -125,20 +123,20 @@ fn window_end(window: Window) -> Warning {
     Warning { ends_at: window.deadline(), reason: LostReason::Deadline }
 }
 
-/// Which ends were warned of. Each is warned of once, and again only when it has moved.
+/// Ends that were warned of. Each gets one warning, and another one only when it has moved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct WarnedEnds {
     deadline: Option<Moment>,
     progress: Option<Moment>,
     held: Option<Moment>,
 }
 
-impl Told {
-    pub(crate) fn note(&mut self, warning: Warning) {
+impl WarnedEnds {
+    pub(crate) fn record(&mut self, warning: Warning) {
         *self.slot(warning.reason) = Some(warning.ends_at);
     }
 
-    fn is_news(mut self, end: &Warning) -> bool {
+    fn is_new(mut self, end: &Warning) -> bool {
         *self.slot(end.reason) != Some(end.ends_at)
     }
 
@@ -174,7 +172,7 @@ mod tests {
         }
     }
 
-    /// A window that is no end.
+    /// A window whose deadline is later than every limit.
     fn long() -> Window {
         Window::new(Moment::from_ms(0), 86_400_000)
     }
@@ -183,7 +181,7 @@ mod tests {
     fn without_limits_there_is_no_end_and_no_warning() {
         let hold = Hold::new(Limits::default(), at(0));
         let window = Window::new(Moment::from_ms(0), 15_000);
-        assert_eq!(hold.warn_at(window, at(0), &Told::default()), None);
+        assert_eq!(hold.warn_at(window, at(0), &WarnedEnds::default()), None);
         let end = Warning { ends_at: window.deadline(), reason: LostReason::Deadline };
         assert_eq!(hold.next_end(window, at(u64::MAX)), end);
     }
@@ -204,8 +202,8 @@ mod tests {
         assert_eq!(end(&hold, 40_000), last);
     }
 
-    /// A machine that sleeps for ten minutes takes nothing from the work's time to report; it does
-    /// from the lease and from the maximum.
+    /// A suspend of ten minutes does not shorten the time to report; it does shorten the lease and the
+    /// longest hold.
     #[test]
     fn a_suspend_stops_the_clock_of_progress_alone() {
         let hold = Hold::new(limits(Some(30), None), at(0));
@@ -216,7 +214,7 @@ mod tests {
         assert!(hold.next_end(window, resumed).ends_at < resumed.at);
         let held = Hold::new(limits(None, Some(60)), at(0));
         assert_eq!(held.next_end(long(), resumed).ends_at.ms(), 60_000);
-        // What was slept before the last report counts for nothing.
+        // Time in suspend before the last report has no effect.
         let mut reported = hold;
         reported.progress(resumed);
         assert_eq!(reported.next_end(long(), resumed).ends_at.ms(), 640_000);
@@ -226,33 +224,33 @@ mod tests {
     fn each_end_is_warned_of_once_until_it_moves() {
         let limits = Limits { warn_before: Some(S(10)), ..limits(Some(30), Some(60)) };
         let mut hold = Hold::new(limits, at(0));
-        let mut told = Told::default();
+        let mut warned = WarnedEnds::default();
         let mut next = |hold: &Hold, ms| {
-            let (when, warning) = hold.warn_at(long(), at(ms), &told).unwrap();
-            told.note(warning);
+            let (when, warning) = hold.warn_at(long(), at(ms), &warned).unwrap();
+            warned.record(warning);
             (when.ms(), warning.ends_at.ms())
         };
         assert_eq!(next(&hold, 0), (20_000, 30_000));
         hold.progress(at(25_000));
         assert_eq!(next(&hold, 25_000), (45_000, 55_000));
-        // All ends were told of, each once, though one lies before another.
+        // Each end is warned of once, in the order of the warnings.
         assert_eq!(next(&hold, 45_000), (50_000, 60_000));
         let deadline = long().deadline().ms();
         assert_eq!(next(&hold, 50_000), (deadline - 10_000, deadline));
-        assert_eq!(hold.warn_at(long(), at(50_000), &told), None);
+        assert_eq!(hold.warn_at(long(), at(50_000), &warned), None);
     }
 
-    /// Renewals that succeed are no reason to warn, however long before the end one asks to know.
+    /// Renewals that succeed cause no warning, however large `warn_before` is.
     #[test]
     fn a_lease_that_is_renewed_in_time_is_not_warned_of() {
         let limits = Limits { warn_before: Some(S(600)), ..Limits::default() };
         let hold = Hold::new(limits, at(0));
         let window = Window::new(Moment::from_ms(0), 15_000);
-        let (when, warning) = hold.warn_at(window, at(0), &Told::default()).unwrap();
+        let (when, warning) = hold.warn_at(window, at(0), &WarnedEnds::default()).unwrap();
         assert!(when > window.renew_at());
         assert_eq!((when.ms(), warning.ends_at), (6_000, window.deadline()));
         let renewed = Window::new(window.renew_at(), 15_000);
-        let (when, _) = hold.warn_at(renewed, at(5_000), &Told::default()).unwrap();
+        let (when, _) = hold.warn_at(renewed, at(5_000), &WarnedEnds::default()).unwrap();
         assert!(when > renewed.renew_at());
     }
 
@@ -269,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is reported and slept, a hold ends by its maximum, and never outlives a window.
+        /// Reports and suspends never move the end of a hold beyond its maximum or its window.
         #[test]
         fn nothing_moves_the_maximum(
             began in 0..1u64 << 40, reports in prop::collection::vec((0..1u64 << 40, 0..1u64 << 40), 0..8),

@@ -1,4 +1,4 @@
-//! What to acquire, and how: the part of a request that a lease keeps.
+//! The lock and the options of a request, which its lease stores for a later acquire.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use crate::limits::Limits;
 use crate::{Client, Error, ErrorKind};
 
-/// How long a server that cannot be reached is tried beyond the time to wait, unless
-/// [`LockRequest::patience`](crate::LockRequest::patience) says otherwise.
+/// Default of [`LockRequest::patience`](crate::LockRequest::patience): how long an unreachable server is
+/// retried beyond the wait.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to acquire, and how.
+/// Lock to acquire, and the options of the acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) lock: LockName,
@@ -22,28 +22,28 @@ pub(crate) struct Spec {
     pub(crate) min_token: Option<Token>,
     pub(crate) metadata: Option<serde_json::Value>,
     pub(crate) limits: Limits,
-    /// Left out where the lease is bound to a session, whose owner it then has.
+    /// `None` for a lease of a session, which gets the session's owner.
     pub(crate) owner: Option<Owner>,
     pub(crate) takeover: Takeover,
     pub(crate) session: Option<SessionId>,
     pub(crate) mode: LeaseMode,
-    /// Of a permit, and only there.
+    /// Number of permits of the semaphore; only for [`LeaseMode::Permit`].
     pub(crate) size: Option<u32>,
 }
 
-/// Whom the lock may be taken from.
+/// Leases from which the lock may be taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Takeover {
     #[default]
     Never,
-    /// An earlier incarnation of the same owner.
+    /// A lease of an earlier incarnation of the same owner.
     EarlierSelf,
-    /// One lease of the same owner.
-    Of(LeaseId),
+    /// The named lease of the same owner.
+    Lease(LeaseId),
 }
 
 impl Spec {
-    /// What is asked for unless the caller says otherwise.
+    /// Creates a spec with the default options.
     pub(crate) fn new(client: &Client, lock: LockName) -> Self {
         Self {
             lock,
@@ -61,7 +61,7 @@ impl Spec {
         }
     }
 
-    /// Refuses what could never be granted, before anything is sent.
+    /// Refuses options that could never be granted, before anything is sent.
     pub(crate) fn check(&self, client: &Client) -> Result<(), Error> {
         self.limits.check()?;
         if self.takeover != Takeover::Never && !self.mode.is_exclusive() {
@@ -69,8 +69,8 @@ impl Spec {
         }
         if self.takeover != Takeover::Never && self.session.is_none() && !client.is_owner_given() {
             let message = format!(
-                "the lock {} cannot be taken over as {}: a takeover needs an owner that a restart \
-                 keeps, and this one ends in the number of this process; give one to the client \
+                "the lock {} cannot be taken over as {}: a takeover needs an owner that stays the same \
+                 after a restart, and this one ends in the process id; configure one \
                  (ClientBuilder::owner, FENCE_OWNER)",
                 self.lock,
                 client.owner()
@@ -81,7 +81,7 @@ impl Spec {
     }
 }
 
-/// Whoever takes a lock over has it alone.
+/// Error of a takeover in a mode that shares the lock.
 pub(crate) fn no_takeover_of(lock: &LockName, mode: LeaseMode) -> Error {
     let message = format!(
         "the lock {lock} cannot be taken over in mode {}: a takeover is for exclusive leases",
@@ -90,7 +90,7 @@ pub(crate) fn no_takeover_of(lock: &LockName, mode: LeaseMode) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// A size that a semaphore can have.
+/// Checks the number of permits of a semaphore.
 pub(crate) fn permits(size: u32) -> Result<u32, Invalid> {
     if (1..=PERMITS_MAX).contains(&size) {
         return Ok(size);

@@ -1,4 +1,4 @@
-//! The lock server's API, call by call: for tools. Programs that hold a lock use
+//! The lock server's API, one method a call, for tools. Programs that hold a lock use
 //! [`Client::lock`](crate::Client::lock).
 
 use std::time::Duration;
@@ -14,23 +14,23 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::{Error, ErrorKind, LostReason, timing};
 
-/// How long a call that does not wait in a queue may take.
+/// Time-out of a call that does not wait in a queue.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a revocation may take: the server gives each guard 2 s, and may begin anew a few times.
+/// Time-out of a revocation: the server gives each guard 2 s, and may start over a few times.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a waiting acquire may take beyond the time that it waits.
+/// Time that a waiting acquire may take beyond its wait.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
-/// How long a release is tried before it is left to the lease's own expiry.
+/// Time for which a release is retried; after it the lease expires by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Everything but what RFC 3986 calls unreserved.
+/// Characters that are percent-encoded: all but the unreserved ones of RFC 3986.
 pub(crate) const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The calls of the lock server, one to one.
+/// The lock server's API, one method a call; see [`Client::locks`](crate::Client::locks).
 ///
-/// Nothing here renews in the background or watches a deadline. Every call may be dropped at any
-/// time; whether a change was done is then not known.
+/// It neither renews in the background nor watches a deadline. Every future may be dropped at any
+/// time; the outcome of a change is then unknown.
 #[derive(Clone, Debug)]
 pub struct Locks {
     endpoint: Endpoint,
@@ -45,7 +45,7 @@ impl Locks {
         &self.endpoint
     }
 
-    /// One acquire, without repeats. Waits for the request's `wait_ms` and a margin of 5 s.
+    /// Sends one acquire without retries; times out 5 s after the request's `wait_ms`.
     pub(crate) async fn acquire(
         &self,
         lock: &LockName,
@@ -61,7 +61,7 @@ impl Locks {
         Ok(reply)
     }
 
-    /// One acquire of several, without repeats; waits as [`acquire`](Self::acquire).
+    /// Sends one acquire of several locks without retries; times out as [`acquire`](Self::acquire).
     pub(crate) async fn acquire_all(
         &self,
         request: &AcquireAllRequest,
@@ -72,7 +72,7 @@ impl Locks {
         Ok(reply)
     }
 
-    /// One renewal, without repeats; gives up after `timeout`.
+    /// Sends one renewal without retries; times out after `timeout`.
     pub(crate) async fn renew_once(
         &self,
         lock: &LockName,
@@ -86,10 +86,10 @@ impl Locks {
         Ok(reply)
     }
 
-    /// Renews a lease; without `ttl` to its own time to live.
+    /// Renews a lease, for `ttl` or for its own time to live. Not retried.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] when it has ended: renewing never resurrects.
+    /// [`ErrorKind::LeaseLost`] if it has ended: a renewal never revives a lease.
     pub async fn renew(
         &self,
         lock: &LockName,
@@ -101,15 +101,15 @@ impl Locks {
             .map_err(|failure| failure.into_error(&format!("renew {lock}"), Effect::Changes))
     }
 
-    /// Releases a lease, and repeats that for up to 5 s where the reply was lost.
+    /// Releases a lease; retries for up to 5 s if no reply arrives.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] when it had ended before. A lease that a lost attempt of this very
-    /// call released is a success.
+    /// [`ErrorKind::LeaseLost`] if it had ended before. If an attempt of this call whose reply was
+    /// lost released the lease, that is a success.
     pub async fn release(&self, lock: &LockName, lease_id: LeaseId) -> Result<(), Error> {
         let path = path(lock, "/release");
         let request = ReleaseRequest { lease_id };
-        let give_up_at = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
+        let patience_until = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
         let mut maybe_done = false;
         for attempt in 1.. {
             let sent = self.endpoint.post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
@@ -127,7 +127,7 @@ impl Locks {
             }
             maybe_done |= !unsent;
             let pause = timing::pause(attempt, crate::ids::random());
-            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= give_up_at {
+            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= patience_until {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
@@ -135,10 +135,10 @@ impl Locks {
         unreachable!("the loop has no end but its returns")
     }
 
-    /// What is known of a lock.
+    /// Returns the state of a lock: its holders, waiters and history.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable.
     pub async fn show(&self, lock: &LockName) -> Result<LockReply, Error> {
         self.endpoint
             .get(&path(lock, ""), CALL_TIMEOUT)
@@ -146,11 +146,12 @@ impl Locks {
             .map_err(|failure| failure.into_error(&format!("show {lock}"), Effect::Reads))
     }
 
-    /// A page of the held locks whose names begin with `prefix`, in the order of their names.
+    /// Returns a page of at most `limit` held locks whose names begin with `prefix` and follow `after`,
+    /// ordered by name.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached, [`ErrorKind::Invalid`] for a
-    /// limit beyond the server's.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable, [`ErrorKind::Invalid`] for a limit
+    /// above the server's.
     pub async fn list(
         &self,
         prefix: &str,
@@ -170,21 +171,21 @@ impl Locks {
             .map_err(|failure| failure.into_error("list locks", Effect::Reads))
     }
 
-    /// Ends every live lease of a lock, and a lock-delay, for an operator. Where the server knows
-    /// guards, they refuse the holders before anybody else is granted the lock; the reply says which
-    /// of them do.
+    /// Ends every live lease of a lock, and its lock-delay, for an operator. If the server knows guards,
+    /// it seals them before the next grant, so that they refuse the former holders; the reply says
+    /// which guards are sealed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where nothing is live, [`ErrorKind::Unavailable`] also where a guard
-    /// was not sealed and the server is told to refuse then.
+    /// [`ErrorKind::Invalid`] if no lease is live; [`ErrorKind::Unavailable`] also if a guard was not
+    /// sealed and the server is configured to refuse the revocation then.
     pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<RevokedReply, Error> {
         self.end(lock, RevokeRequest { reason, lease_id: None }).await
     }
 
-    /// Ends one lease of a lock and leaves others that share it, for an operator.
+    /// Ends one lease of a lock, not the others that share it, for an operator.
     ///
     /// # Errors
-    /// As [`revoke`](Self::revoke), and [`ErrorKind::LeaseLost`] where that lease is not live.
+    /// As [`revoke`](Self::revoke), and [`ErrorKind::LeaseLost`] if that lease is not live.
     pub async fn revoke_lease(
         &self,
         lock: &LockName,
@@ -202,12 +203,13 @@ impl Locks {
     }
 }
 
-/// Every lock was granted, as it was asked for, under this id, and each with a token of its own:
-/// they rise in the order of the request.
+/// Checks that every lock was granted as requested, under the requested id, and with tokens that rise
+/// in the order of the request.
 fn check_all(request: &AcquireAllRequest, reply: &LeasesReply) -> Result<(), Failure> {
-    let (asked, granted) = (request.locks.len(), reply.leases.len());
-    if asked != granted {
-        let message = format!("asked for {asked} locks, and was answered with {granted} leases");
+    let requested = request.locks.len();
+    let granted = reply.leases.len();
+    if requested != granted {
+        let message = format!("the reply to a request for {requested} locks has {granted} leases");
         return Err(Failure::Unusable(Error::new(ErrorKind::Internal, message)));
     }
     for (wish, lease) in request.locks.iter().zip(&reply.leases) {
@@ -219,18 +221,20 @@ fn check_all(request: &AcquireAllRequest, reply: &LeasesReply) -> Result<(), Fai
     match reply.leases.windows(2).find(|pair| pair[0].token >= pair[1].token) {
         None => Ok(()),
         Some(pair) => {
-            let (lock, token, before) = (&pair[1].lock, pair[1].token, pair[0].token);
-            let message =
-                format!("{lock} was granted token {token}, after {before} of one request");
+            let message = format!(
+                "{} was granted token {}, which is not above the token {} of the lock before it in \
+                 the same request",
+                pair[1].lock, pair[1].token, pair[0].token
+            );
             Err(Failure::Unusable(Error::new(ErrorKind::Internal, message)))
         }
     }
 }
 
-/// A reply about something else than was asked cannot be trusted with anything.
+/// Failure of a reply about another lock, lease or mode than requested: nothing in it can be trusted.
 fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
     let message = format!(
-        "asked about {lock}, and was answered about {} {} ({})",
+        "the reply to a request about {lock} is about {} {} ({})",
         reply.lock,
         reply.lease_id,
         reply.mode.as_str()
@@ -238,7 +242,7 @@ fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
     Failure::Unusable(Error::new(ErrorKind::Internal, message))
 }
 
-/// The path of a lock; its name's slashes are encoded.
+/// Path of a lock; slashes in its name are encoded.
 pub(crate) fn path(lock: &LockName, verb: &str) -> String {
     format!("/v1/locks/{}{verb}", utf8_percent_encode(lock.as_str(), ENCODED))
 }
@@ -255,7 +259,7 @@ mod tests {
     }
 
     /// A reply to a request for `a` (shared) and `b`, as `change` makes it.
-    fn answered(change: impl FnOnce(&mut serde_json::Value)) -> Result<(), Failure> {
+    fn check_reply(change: impl FnOnce(&mut serde_json::Value)) -> Result<(), Failure> {
         let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
         let lease = |lock: &str, token: u64| {
             serde_json::json!({"lock": lock, "lease_id": id, "token": token, "ttl_ms": 9,
@@ -264,15 +268,15 @@ mod tests {
         let mut reply = serde_json::json!({"leases": [lease("a", 3), lease("b", 4)]});
         reply["leases"][0]["mode"] = "shared".into();
         change(&mut reply["leases"]);
-        let asked = serde_json::json!({"locks": [{"lock": "a", "mode": "shared"}, {"lock": "b"}],
+        let request = serde_json::json!({"locks": [{"lock": "a", "mode": "shared"}, {"lock": "b"}],
             "lease_id": id});
         let reply = serde_json::from_value(reply).unwrap();
-        check_all(&serde_json::from_value(asked).unwrap(), &reply)
+        check_all(&serde_json::from_value(request).unwrap(), &reply)
     }
 
     #[test]
-    fn a_reply_to_several_is_for_all_of_them_as_asked() {
-        answered(|_| {}).unwrap();
+    fn a_reply_to_several_is_for_all_of_them_as_requested() {
+        check_reply(|_| {}).unwrap();
         let other_id = "67e55044-10b1-426f-9247-bb680e5fe0c9";
         let wrong: [fn(&mut serde_json::Value); 5] = [
             |leases| drop(leases.as_array_mut().unwrap().pop()),
@@ -282,9 +286,9 @@ mod tests {
             |leases| leases.as_array_mut().unwrap().reverse(),
         ];
         for change in wrong {
-            assert!(matches!(answered(change), Err(Failure::Unusable(_))));
+            assert!(matches!(check_reply(change), Err(Failure::Unusable(_))));
         }
-        let foreign = answered(|leases| leases[1]["lease_id"] = other_id.into());
+        let foreign = check_reply(|leases| leases[1]["lease_id"] = other_id.into());
         assert!(matches!(foreign, Err(Failure::Unusable(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! A change of an object, repeated under one name until its outcome is known.
+//! Changes of objects, retried under one idempotency key until their outcome is known.
 
 use fence_protocol::wire::fence::Outcome;
 use fence_protocol::{Code, IDEMPOTENCY_KEY, Invalid};
@@ -7,16 +7,15 @@ use reqwest::RequestBuilder;
 use crate::transport::{Effect, Endpoint, Failure, REPLAYED, Reply};
 use crate::{Error, ErrorKind, ids, timing};
 
-/// The longest object that is read into memory, in bytes.
+/// Longest object that is read into memory, in bytes.
 pub(crate) const OBJECT_BYTES_MAX: usize = 256 << 20;
 
-/// How often one change is sent at most.
+/// Most times that one change is sent.
 const ATTEMPTS: u32 = 3;
-/// The longest name that a guard takes, in bytes.
+/// Longest idempotency key that a guard accepts, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The name of a change, as the value of `Idempotency-Key`: whatever the guard did under it once, it
-/// does not do again.
+/// Idempotency key of a change: the guard applies at most one change under it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpId(String);
 
@@ -34,35 +33,35 @@ impl OpId {
         Ok(Self(name.to_owned()))
     }
 
-    /// A string of RFC 9651.
+    /// Formats the header value: a string of RFC 9651.
     fn header(&self) -> String {
         format!("\"{}\"", self.0)
     }
 }
 
-/// What to do after an attempt that brought no success.
+/// Reaction to an attempt that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// The same again, under the same name.
-    Repeat,
-    /// Tell the caller.
-    Tell,
+enum WriteStep {
+    /// Send the same change again, under the same key.
+    Retry,
+    /// Return the error.
+    Fail,
 }
 
-/// Sends what `request` makes, and repeats it under `op_id` where no reply came. `request` checks
-/// the lease each time: a lease that is lost meanwhile sends nothing more.
+/// Sends a change, and retries it under `op_id` if no reply arrives. `request` builds each attempt and
+/// checks the lease: once the lease is lost, nothing more is sent.
 pub(crate) async fn send(
     endpoint: &Endpoint,
     what: &str,
     op_id: &OpId,
     request: impl Fn() -> Result<RequestBuilder, Error>,
 ) -> Result<Reply, Error> {
-    let mut doubt: Option<String> = None;
+    let mut unknown_cause: Option<String> = None;
     for attempt in 1.. {
         let request = match request() {
             Ok(request) => request.header(IDEMPOTENCY_KEY, op_id.header()),
             Err(error) => {
-                return Err(match doubt {
+                return Err(match unknown_cause {
                     Some(why) => unknown(what, &why, &error),
                     None => error,
                 });
@@ -73,27 +72,27 @@ pub(crate) async fn send(
             Err(failure) => failure,
         };
         let is_last = attempt == ATTEMPTS;
-        if is_last || step(&failure, doubt.is_some()) == Step::Tell {
-            return Err(told(what, failure, doubt));
+        if is_last || next_step(&failure, unknown_cause.is_some()) == WriteStep::Fail {
+            return Err(final_error(what, failure, unknown_cause));
         }
-        tracing::debug!(what, attempt, "repeating under the same name: {}", failure.reason());
-        doubt.get_or_insert_with(|| failure.reason());
+        tracing::debug!(what, attempt, "retrying under the same key: {}", failure.reason());
+        unknown_cause.get_or_insert_with(|| failure.reason());
         tokio::time::sleep(timing::pause(attempt, ids::random())).await;
     }
     unreachable!("the loop has no end but its returns")
 }
 
-/// An attempt whose outcome is not known is repeated. Once there is such a one, so is what says
-/// nothing about it: that the guard cannot be reached now.
-fn step(failure: &Failure, is_in_doubt: bool) -> Step {
-    if leaves_doubt(failure) || (is_in_doubt && says_nothing(failure)) {
-        Step::Repeat
+/// An attempt with an unknown outcome is retried. After one, so is an attempt whose failure does not
+/// settle that outcome, such as an unreachable guard.
+fn next_step(failure: &Failure, is_unknown_before: bool) -> WriteStep {
+    if is_outcome_unknown(failure) || (is_unknown_before && is_inconclusive(failure)) {
+        WriteStep::Retry
     } else {
-        Step::Tell
+        WriteStep::Fail
     }
 }
 
-fn leaves_doubt(failure: &Failure) -> bool {
+fn is_outcome_unknown(failure: &Failure) -> bool {
     match failure {
         Failure::NoReply(_) => true,
         Failure::Refused(problem, _) => {
@@ -104,8 +103,8 @@ fn leaves_doubt(failure: &Failure) -> bool {
     }
 }
 
-/// Whether it is about this attempt alone, and not about what was sent before.
-fn says_nothing(failure: &Failure) -> bool {
+/// Returns `true` if the failure concerns this attempt alone, and says nothing about earlier ones.
+fn is_inconclusive(failure: &Failure) -> bool {
     match failure {
         Failure::NotSent(_) => true,
         Failure::Refused(problem, _) => {
@@ -115,16 +114,16 @@ fn says_nothing(failure: &Failure) -> bool {
     }
 }
 
-/// The error for the caller. What an earlier attempt left open stays open, unless the guard
-/// recognised the repeat and said what had become of the first.
-fn told(what: &str, failure: Failure, doubt: Option<String>) -> Error {
+/// Error for the caller. An unknown outcome of an earlier attempt stays unknown, unless the guard
+/// recognised the retry and replied with the outcome of the first.
+fn final_error(what: &str, failure: Failure, unknown_cause: Option<String>) -> Error {
     let is_answer = match &failure {
         Failure::Refused(problem, _) => problem.extension(REPLAYED) == Some(true),
         _ => false,
     };
-    let is_silence = leaves_doubt(&failure) || says_nothing(&failure);
+    let is_silence = is_outcome_unknown(&failure) || is_inconclusive(&failure);
     let error = failure.into_error(what, Effect::Changes);
-    match doubt {
+    match unknown_cause {
         Some(why) if is_silence => unknown(what, &why, &error),
         Some(_) if !is_answer => error.with_outcome(Outcome::Unknown),
         _ => error,
@@ -133,7 +132,7 @@ fn told(what: &str, failure: Failure, doubt: Option<String>) -> Error {
 
 fn unknown(what: &str, why: &str, last: &Error) -> Error {
     let message =
-        format!("{what}: no reply, so whether it was done is not known: {why}; after that: {last}");
+        format!("{what}: no reply, so the outcome is unknown: {why}; the retry failed: {last}");
     Error::new(ErrorKind::OutcomeUnknown, message)
 }
 
@@ -160,45 +159,52 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_have_been_done_is_repeated() {
+    fn only_a_change_that_may_have_been_applied_is_retried() {
         for failure in [silent(), refused(Code::OutcomeUnknown)] {
-            assert_eq!(step(&failure, false), Step::Repeat, "{failure:?}");
-            assert_eq!(step(&failure, true), Step::Repeat, "{failure:?}");
+            assert_eq!(next_step(&failure, false), WriteStep::Retry, "{failure:?}");
+            assert_eq!(next_step(&failure, true), WriteStep::Retry, "{failure:?}");
         }
         for failure in [unsent(), refused(Code::StoreUnavailable), refused(Code::ShuttingDown)] {
-            assert_eq!(step(&failure, false), Step::Tell, "{failure:?}");
-            assert_eq!(step(&failure, true), Step::Repeat, "{failure:?}");
+            assert_eq!(next_step(&failure, false), WriteStep::Fail, "{failure:?}");
+            assert_eq!(next_step(&failure, true), WriteStep::Retry, "{failure:?}");
         }
         for code in
             [Code::StaleToken, Code::TokenCollision, Code::PreconditionFailed, Code::Internal]
         {
-            assert_eq!(step(&refused(code), false), Step::Tell, "{code}");
-            assert_eq!(step(&refused(code), true), Step::Tell, "{code}");
+            assert_eq!(next_step(&refused(code), false), WriteStep::Fail, "{code}");
+            assert_eq!(next_step(&refused(code), true), WriteStep::Fail, "{code}");
         }
     }
 
-    /// What was sent once and not answered is never called undone by what a later attempt met.
+    /// A change that may have been applied is never reported as not applied because a retry failed.
     #[test]
-    fn doubt_is_never_talked_away() {
-        let doubt = || Some("cut".to_owned());
+    fn an_unknown_outcome_stays_unknown() {
+        let unknown_cause = || Some("cut".to_owned());
         for failure in [silent(), unsent(), refused(Code::StoreUnavailable)] {
-            assert_eq!(*told("put a", failure, doubt()).kind(), ErrorKind::OutcomeUnknown);
+            assert_eq!(
+                *final_error("put a", failure, unknown_cause()).kind(),
+                ErrorKind::OutcomeUnknown
+            );
         }
-        let stale = told("put a", refused(Code::StaleToken), doubt());
+        let stale = final_error("put a", refused(Code::StaleToken), unknown_cause());
         assert_eq!(
             (stale.kind(), stale.outcome()),
             (&ErrorKind::Stale { mark: None }, Some(Outcome::Unknown))
         );
-        let first = told("put a", replayed(Code::StaleToken, Outcome::Applied), doubt());
+        let first =
+            final_error("put a", replayed(Code::StaleToken, Outcome::Applied), unknown_cause());
         assert_eq!(first.outcome(), Some(Outcome::Applied));
-        let condition =
-            told("put a", replayed(Code::PreconditionFailed, Outcome::NotApplied), doubt());
+        let condition = final_error(
+            "put a",
+            replayed(Code::PreconditionFailed, Outcome::NotApplied),
+            unknown_cause(),
+        );
         assert_eq!(condition.outcome(), Some(Outcome::NotApplied));
-        assert_eq!(*told("put a", unsent(), None).kind(), ErrorKind::Unavailable);
+        assert_eq!(*final_error("put a", unsent(), None).kind(), ErrorKind::Unavailable);
     }
 
     #[test]
-    fn names_are_checked_where_they_are_given() {
+    fn keys_are_checked_where_they_are_given() {
         assert_eq!(OpId::new("order-42.paid").unwrap().header(), "\"order-42.paid\"");
         let random = OpId::random();
         assert_eq!(OpId::new(&random.0), Ok(random.clone()));

@@ -1,4 +1,4 @@
-//! Objects behind the guard. Every operation takes the lease that it is done under.
+//! Objects behind the guard. Every fenced operation takes a lease.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -18,18 +18,17 @@ use crate::object_change::{OBJECT_BYTES_MAX, OpId};
 use crate::transport::{Effect, Endpoint, Failure, Reply};
 use crate::{Error, ErrorKind, Fence, object_change};
 
-/// How long an operation on an object may take.
+/// Time-out of one request about an object.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The guard's objects.
+/// The objects behind the guard.
 ///
-/// A lease that can no longer be trusted is refused here, without a request.
+/// A call with a lease that can no longer be trusted fails without a request.
 ///
-/// A write or delete that got no reply is repeated up to twice, for as long as its lease can be
-/// trusted: under one name (`Idempotency-Key`), so that the guard answers a repeat with what became
-/// of the first and does nothing twice. Nothing else is repeated by itself: an error's
-/// [`kind`](Error::kind) says whether that would help. Dropping a future does not undo what has been
-/// sent.
+/// A write or delete without a reply is retried up to twice, while its lease can be trusted, under one
+/// idempotency key (`Idempotency-Key`): the guard applies it once and replies to a retry with the
+/// outcome of the first attempt. No other call is retried: an error's [`kind`](Error::kind) says
+/// whether a retry would help. Dropping a future does not undo a request that was sent.
 #[derive(Clone, Debug)]
 pub struct FencedStore {
     endpoint: Endpoint,
@@ -39,26 +38,26 @@ pub struct FencedStore {
 /// An object that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its bytes.
+    /// The content, at most 256 MiB.
     pub body: Bytes,
-    /// What kind of bytes.
+    /// The media type, if it has one.
     pub content_type: Option<String>,
-    /// Its version, for [`PutRequest::if_match`].
+    /// The version, for [`PutRequest::if_match`].
     pub etag: Option<String>,
-    /// What the guard said beside it.
+    /// The guard's statement about the read.
     pub applied: Applied,
 }
 
-/// What the guard says about an operation that was done.
+/// The guard's statement about an operation that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Applied {
-    /// The mark of the lock: nothing below it is applied from now on.
+    /// The mark of the lock: the guard applies nothing with a lower token from now on.
     pub mark: Option<Token>,
-    /// What the guard guarantees for its store.
+    /// The guard's guarantee for its store, if this client knows it.
     pub guarantee: Option<Guarantee>,
-    /// The version of the object after it.
+    /// The version of the object after the operation.
     pub etag: Option<String>,
-    /// Whether it had been done before under its name, and this is the account of that.
+    /// `true` if an earlier attempt with the same idempotency key was applied, and this is its reply.
     pub replayed: bool,
 }
 
@@ -67,22 +66,22 @@ impl FencedStore {
         Self { endpoint, owner }
     }
 
-    /// Reads an object; `None` where there is none. Raises the mark, so that an older holder can no
+    /// Reads an object; `None` if it does not exist. Raises the mark, so that an older holder can no
     /// longer change what was read.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] for a lease that is lost here, [`ErrorKind::Stale`] where a newer
-    /// holder has been at the data.
+    /// [`ErrorKind::LeaseLost`] if the lease is lost (nothing is sent), [`ErrorKind::Stale`] if the
+    /// guard has seen a higher token.
     pub async fn get(&self, lease: &impl Fence, key: &str) -> Result<Option<Object>, Error> {
         let request = self.fenced(Method::GET, lease, &object_path(key)?)?;
         self.read(request, key).await
     }
 
-    /// Reads an object without a token. The guard may refuse that; where it does not, what comes
-    /// back may be overtaken by any holder.
+    /// Reads an object without a token. The guard may refuse that; if it does not, any holder may
+    /// change the object at any time.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the guard wants a token.
+    /// [`ErrorKind::Invalid`] if the guard requires a token.
     pub async fn get_unfenced(&self, key: &str) -> Result<Option<Object>, Error> {
         let request = self.endpoint.request(Method::GET, &object_path(key)?, OBJECT_TIMEOUT);
         self.read(request, key).await
@@ -101,7 +100,7 @@ impl FencedStore {
         }
     }
 
-    /// Begins to write an object; await it to send it.
+    /// Returns a request to write an object; await it to send it.
     pub fn put<'a, F: Fence>(
         &'a self,
         lease: &'a F,
@@ -113,12 +112,12 @@ impl FencedStore {
         PutRequest { store: self, lease, key, body: body.into(), headers, op_id, refused: None }
     }
 
-    /// Deletes an object and raises the mark. Deleting what is not there is a success, so that a
-    /// repeated request is.
+    /// Deletes an object and raises the mark. Idempotent: deleting an object that does not exist
+    /// succeeds.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] where no reply came to it and to
-    /// its repeats.
+    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] if neither the request nor its retries
+    /// got a reply.
     pub async fn delete(&self, lease: &impl Fence, key: &str) -> Result<Applied, Error> {
         let path = object_path(key)?;
         let request = || self.fenced(Method::DELETE, lease, &path);
@@ -127,8 +126,8 @@ impl FencedStore {
         Ok(applied(&reply))
     }
 
-    /// Raises the lock's mark to this lease's token without touching data: nothing of an older
-    /// holder is applied from now on.
+    /// Raises the lock's mark to this lease's token without changing data: the guard applies nothing
+    /// of an older holder from now on. Not retried.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -140,10 +139,10 @@ impl FencedStore {
             .map_err(|failure| failure.into_error(&format!("seal {lock}"), Effect::Changes))
     }
 
-    /// What the guard knows of a lock: its mark, and what it refused.
+    /// Returns the guard's state of a lock: its mark and its refusals.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the guard cannot be reached.
+    /// [`ErrorKind::Unavailable`] if the guard is unreachable.
     pub async fn fence(&self, lock: &LockName) -> Result<FenceReply, Error> {
         self.endpoint
             .get(&fence_path(lock, ""), CALL_TIMEOUT)
@@ -151,10 +150,11 @@ impl FencedStore {
             .map_err(|failure| failure.into_error(&format!("show fence {lock}"), Effect::Reads))
     }
 
-    /// A page of the guard's fences whose locks begin with `prefix`.
+    /// Returns a page of the guard's fences whose locks begin with `prefix` and follow `after`, ordered
+    /// by name.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the guard cannot be reached.
+    /// [`ErrorKind::Unavailable`] if the guard is unreachable.
     pub async fn fences(&self, prefix: &str, after: Option<&LockName>) -> Result<FencePage, Error> {
         let mut path = format!("/v1/fences?prefix={}", utf8_percent_encode(prefix, ENCODED));
         if let Some(after) = after {
@@ -166,8 +166,8 @@ impl FencedStore {
             .map_err(|failure| failure.into_error("list fences", Effect::Reads))
     }
 
-    /// A request with the lease's token. The lease is checked here, as late as can be: right before
-    /// the request is sent.
+    /// Builds a request with the lease's token. Checks the lease as late as possible: right before the
+    /// request is sent.
     fn fenced(
         &self,
         method: Method,
@@ -179,7 +179,7 @@ impl FencedStore {
             .endpoint
             .request(method, path, OBJECT_TIMEOUT)
             .header(FENCING_TOKEN, lease.fencing_token());
-        // Only for people who look at refusals; a name that no header can carry is left out.
+        // Only for people who inspect refusals; omitted if a header cannot carry it.
         if let Ok(owner) = HeaderValue::from_str(self.owner.as_str()) {
             request = request.header("fence-owner", owner);
         }
@@ -187,7 +187,7 @@ impl FencedStore {
     }
 }
 
-/// An object that is about to be written.
+/// Request to write an object; see [`FencedStore::put`].
 #[derive(Debug)]
 #[must_use = "nothing is written before it is awaited"]
 pub struct PutRequest<'a, F> {
@@ -214,25 +214,25 @@ impl<F: Fence> PutRequest<'_, F> {
         self
     }
 
-    /// What kind of bytes they are.
+    /// Sets the media type of the object.
     pub fn content_type(self, content_type: &str) -> Self {
         self.header(CONTENT_TYPE, content_type)
     }
 
-    /// Only where the object still has this version.
+    /// Writes only if the object still has this version.
     pub fn if_match(self, etag: &str) -> Self {
         self.header(IF_MATCH, etag)
     }
 
-    /// Only where there is no object yet.
+    /// Writes only if the object does not exist.
     pub fn if_absent(self) -> Self {
         self.header(IF_NONE_MATCH, "*")
     }
 
-    /// Under this name instead of a random one: 1 to 128 bytes of `A-Z a-z 0-9 . _ : -`. For a write
-    /// whose outcome was not known, to be sent again later, perhaps by another process: where the
-    /// guard did it under this name it is not done again, and answered as it was then. The guard
-    /// remembers the last 64 of a lock; a name that is used for another write is refused.
+    /// Sets the idempotency key, random by default: 1 to 128 bytes of `A-Z a-z 0-9 . _ : -`. For a
+    /// write with an unknown outcome that is retried later, perhaps by another process: if the guard
+    /// has applied it, it does not apply it again and sends the same reply. The guard remembers the
+    /// last 64 keys of a lock; it refuses a key that was used for a different write.
     pub fn op_id(mut self, op_id: &str) -> Self {
         match OpId::new(op_id) {
             Ok(op_id) => self.op_id = op_id,
@@ -241,14 +241,13 @@ impl<F: Fence> PutRequest<'_, F> {
         self
     }
 
-    /// Sends it; repeats it under the same name where no reply came.
+    /// Sends the write; retries it up to twice under the same key if no reply arrives.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] for a lease that is lost here (nothing is sent),
-    /// [`ErrorKind::Stale`] where a newer holder has been at the data,
-    /// [`ErrorKind::Precondition`] where the object has another version,
-    /// [`ErrorKind::OutcomeUnknown`] where no reply came to it and to its repeats. A refusal of a
-    /// repeat says by [`Error::outcome`] what became of the first.
+    /// [`ErrorKind::LeaseLost`] if the lease is lost (nothing is sent), [`ErrorKind::Stale`] if the
+    /// guard has seen a higher token, [`ErrorKind::Precondition`] if the object has another version,
+    /// [`ErrorKind::OutcomeUnknown`] if neither the request nor its retries got a reply. After a
+    /// refusal of a retry, [`Error::outcome`] is the outcome of the first attempt.
     pub async fn send(self) -> Result<Applied, Error> {
         if let Some(refused) = self.refused {
             return Err(refused);
@@ -293,9 +292,8 @@ fn fence_path(lock: &LockName, verb: &str) -> String {
     format!("/v1/fences/{}{verb}", utf8_percent_encode(lock.as_str(), ENCODED))
 }
 
-/// The path of an object: its slashes stay, everything else is encoded. A key with an empty, `.` or
-/// `..` segment is refused here, because URLs do not keep such segments: the request would be about
-/// another object.
+/// Path of an object: slashes stay, reserved characters are encoded. A key with an empty, `.` or `..`
+/// segment is refused, because URLs drop such segments: the request would be about another object.
 fn object_path(key: &str) -> Result<String, Error> {
     if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         let message = format!("key {key:?} has an empty, . or .. segment");

@@ -1,4 +1,4 @@
-//! Re-entry: one holder, one lease, one token, however often it enters.
+//! Re-entry: one holder has one lease and one token, however often it enters.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -9,18 +9,18 @@ use tokio::sync::Mutex;
 
 use crate::{Error, ErrorKind, Lease, LockRequest, ids, timing};
 
-/// How long an entry waits for a release of the same holder that is on its way.
-const GIVE_BACK: Duration = Duration::from_secs(5);
-/// How often it looks again where the server has not seen that release yet.
+/// Longest wait of an entry for a background release by the same holder.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
+/// Most retries of an entry that is refused because the server has not seen that release yet.
 const OWN_ATTEMPTS_MAX: u32 = 5;
 
-/// A lock that its holder may enter again while it is inside, where a function that needs the lock
-/// calls another that needs it too.
+/// Lock that its holder may enter again while inside: for a function that needs the lock and calls
+/// another one that needs it too.
 ///
-/// The holder is this value and its clones: nothing ties it to a thread or a task, since a task has
-/// no identity that would survive being moved. Whoever should *not* get in gets no clone, and makes
-/// a request of their own. The first entry acquires the lock; the others share its lease and its
-/// token, and cost no request; when the last has left, the lock is released.
+/// The holder is this value with its clones: it is not tied to a thread or a task, since a task has no
+/// identity that would survive a move. Code that must *not* share the lock gets no clone and makes its
+/// own request. The first entry acquires the lock; further entries share its lease and token without
+/// a request; when the last one has left, the lock is released.
 ///
 /// ```no_run
 /// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
@@ -46,19 +46,19 @@ pub struct Reentrant {
 #[derive(Debug)]
 struct Shared {
     request: LockRequest,
-    /// Locked while somebody acquires or releases, so that there is one grant at a time.
+    /// Locked during an acquire or a release, so that there is one grant at a time.
     held: Mutex<Held>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     lease: Weak<Lease>,
-    /// Of the last grant, to know it again.
+    /// Token of the last grant, to recognise it in a refusal.
     token: Option<Token>,
 }
 
 impl Held {
-    /// Whether it is our own lease, being given back, that is in the way.
+    /// Returns `true` if the lock is held by this holder's last lease, whose release is in flight.
     fn is_own(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Contended { holder: Some(holder), .. } => Some(holder.token) == self.token,
@@ -68,7 +68,7 @@ impl Held {
 }
 
 impl LockRequest {
-    /// A lock that its holder may enter again and again; see [`Reentrant`].
+    /// Turns the request into a lock that its holder may enter several times; see [`Reentrant`].
     pub fn reentrant(self) -> Reentrant {
         Reentrant::new(self)
     }
@@ -79,14 +79,12 @@ impl Reentrant {
         Self { shared: Arc::new(Shared { request, held: Mutex::default() }) }
     }
 
-    /// Enters: acquires the lock, or shares the lease of those who are inside.
-    ///
-    /// Cancel-safe.
+    /// Enters: acquires the lock, or shares the lease of the live entries. Cancel-safe.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`]. [`ErrorKind::LeaseLost`] where somebody is still inside with a
-    /// lease that is lost: a fresh grant would hide from them that they have to stop. Once all of
-    /// them have left, the lock is acquired anew.
+    /// As [`LockRequest::acquire`]. [`ErrorKind::LeaseLost`] while there are entries whose lease is
+    /// lost: a new grant would hide from them that they must stop. After all of them have left, the
+    /// next entry acquires the lock again.
     pub async fn enter(&self) -> Result<Entry, Error> {
         let mut held = self.shared.held.lock().await;
         if let Some(lease) = held.lease.upgrade() {
@@ -98,11 +96,11 @@ impl Reentrant {
         Ok(Entry { lease, shared: Arc::clone(&self.shared) })
     }
 
-    /// Acquires the lock. An entry that was dropped gives the lock back in the background, and nobody
-    /// is to be refused because of themselves.
+    /// Acquires the lock. A dropped entry releases the lock in the background, and its own holder must
+    /// not be refused because of that.
     async fn acquire(&self, held: &Held) -> Result<Lease, Error> {
         for attempt in 1..=OWN_ATTEMPTS_MAX {
-            self.shared.request.client().drained(GIVE_BACK).await;
+            self.shared.request.client().drained(RELEASE_WAIT).await;
             match self.shared.request.clone().acquire().await {
                 Err(error) if held.is_own(&error) => {
                     tokio::time::sleep(timing::pause(attempt, ids::random())).await;
@@ -113,7 +111,7 @@ impl Reentrant {
         self.shared.request.clone().acquire().await
     }
 
-    /// Enters, does `work` and leaves. The work is dropped the moment the lease can no longer be
+    /// Enters, runs `work` and leaves. The work is dropped as soon as the lease can no longer be
     /// trusted, as by [`Lease::run`].
     ///
     /// # Errors
@@ -132,8 +130,8 @@ impl Reentrant {
     }
 }
 
-/// One time inside; dereferences to the lease. Dropping it leaves too, and the last one to be dropped
-/// releases the lock in the background.
+/// One entry into a [`Reentrant`] lock; dereferences to the lease. Dropping it leaves the lock, and the
+/// last one releases it in the background.
 #[derive(Debug)]
 #[must_use = "an entry that is dropped is left"]
 pub struct Entry {
@@ -142,16 +140,16 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// How many are inside, this one among them.
+    /// Number of entries that share the lease, this one included.
     pub fn depth(&self) -> usize {
         Arc::strong_count(&self.lease)
     }
 
-    /// Leaves. The last one releases the lock; the others send nothing.
+    /// Leaves. The last entry releases the lock; the others send nothing.
     ///
     /// # Errors
-    /// As [`Lease::release`], for the last one. For the others [`ErrorKind::LeaseLost`], where the
-    /// lease did not last until now.
+    /// For the last entry as [`Lease::release`]; for the others [`ErrorKind::LeaseLost`] if the lease
+    /// is lost.
     pub async fn leave(self) -> Result<(), Error> {
         let Self { lease, shared } = self;
         let _held = shared.held.lock().await;

@@ -1,4 +1,4 @@
-//! Many locks under one heartbeat.
+//! Sessions: many leases kept alive by one heartbeat.
 
 mod builder;
 mod count;
@@ -19,18 +19,18 @@ use tokio_util::sync::DropGuard;
 pub use self::builder::SessionBuilder;
 pub use self::lease::{LeaseSet, SessionLease};
 pub use self::locks::{MAX_LOCKS, SessionLocks};
-use self::state::State;
+use self::state::SessionState;
 use crate::clock::{self, Moment};
 use crate::limits::Limits;
 use crate::timing::Window;
 use crate::trust;
 use crate::{Client, Error, ErrorKind, LostReason, Warnings};
 
-/// A session at the lock server: one heartbeat in the background keeps every lease of it.
+/// Session at the lock server: one heartbeat in the background keeps all its leases alive.
 ///
-/// Take it where a process holds more than one lock. Its leases are lost together, at the latest
-/// when 0.8 of its time to live have passed without a heartbeat that succeeded. [`end`](Self::end)
-/// frees all of them in one step; dropping the session does it in the background.
+/// Use it if a process holds more than one lock. Its leases are lost together, at the latest when 0.8
+/// of its time to live has passed without a successful heartbeat. [`end`](Self::end) releases all of
+/// them in one step; dropping the session does so in the background.
 ///
 /// ```no_run
 /// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
@@ -52,7 +52,7 @@ use crate::{Client, Error, ErrorKind, LostReason, Warnings};
 #[must_use = "a session that is dropped is ended"]
 pub struct Session {
     client: Client,
-    state: Arc<State>,
+    state: Arc<SessionState>,
     limits: Limits,
     runtime: Handle,
     /// Dropping it stops the heartbeat.
@@ -61,7 +61,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a session with this time to live; see [`Client::session`] for more than that.
+    /// Begins a session with this time to live; see [`Client::session`] for more options.
     ///
     /// # Errors
     /// As [`SessionBuilder::begin`].
@@ -69,17 +69,17 @@ impl Session {
         client.session().ttl(ttl).begin().await
     }
 
-    /// The id of the session.
+    /// The id of the session at the lock server.
     pub fn id(&self) -> SessionId {
         self.state.id
     }
 
-    /// Whose it is, and all its leases.
+    /// The owner of the session and of all its leases.
     pub fn owner(&self) -> &Owner {
         &self.state.owner
     }
 
-    /// For how long its leases may be trusted from now on if no heartbeat succeeds; zero once it is
+    /// Time for which the session is trusted from now on if no heartbeat succeeds; zero once it is
     /// lost.
     pub fn remaining(&self) -> Duration {
         let now = clock::reading();
@@ -89,62 +89,62 @@ impl Session {
         }
     }
 
-    /// Until when it may be trusted if no heartbeat succeeds and nothing is reported; as
-    /// [`Lease::deadline`](crate::Lease::deadline).
+    /// Moment until which the session is trusted if no heartbeat succeeds and no progress is reported;
+    /// as [`Lease::deadline`](crate::Lease::deadline).
     pub fn deadline(&self) -> Moment {
         self.state.trust.next_end(clock::reading()).ends_at
     }
 
-    /// What the last heartbeat allows, with the moments at which things are due.
+    /// Window of the last successful heartbeat: the moments of heartbeat, deadline and expiry.
     pub fn window(&self) -> Window {
         self.state.trust.window()
     }
 
-    /// Nothing, where the session can be trusted now. Reads the clock.
+    /// Checks that the session can be trusted now. Reads the clock; sends nothing.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where it cannot.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if it cannot.
     pub fn check(&self) -> Result<(), Error> {
         self.state.check(&format_args!("session {}", self.state.id))
     }
 
-    /// The work goes on; as [`Lease::report_progress`](crate::Lease::report_progress).
+    /// Reports that the work makes progress; as
+    /// [`Lease::report_progress`](crate::Lease::report_progress).
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where the session is lost: a report that comes too late
-    /// brings nothing back.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost: a late report does not restore it.
     pub fn report_progress(&self) -> Result<(), Error> {
         if self.state.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
     }
 
-    /// The limits of the session count from now on; see [`SessionBuilder::limits_wait`].
+    /// Starts the limits of the session now; see [`SessionBuilder::limits_wait`].
     pub fn start_limits(&self) {
         self.state.trust.limit(self.limits, clock::reading());
     }
 
-    /// Tells when an end of the session comes near; see [`SessionBuilder::warn_before`].
+    /// Warnings before a loss of the session; see [`SessionBuilder::warn_before`].
     pub fn warnings(&self) -> Warnings {
         Warnings::new(Arc::clone(&self.state.trust))
     }
 
-    /// Waits until the session is lost, and with it every lease. Cancel-safe. That one lease is lost
-    /// and the session is not tells [`SessionLease::lost`].
+    /// Waits until the session is lost, and with it every lease. Cancel-safe. For the loss of a single
+    /// lease use [`SessionLease::lost`].
     pub async fn lost(&self) -> Error {
         let reason = self.state.trust.when_lost().await;
         Error::lease_lost(&format_args!("session {}", self.state.id), reason)
     }
 
-    /// Begins to acquire these locks together, each for this session alone; nothing is sent yet.
-    /// Names that are not valid are reported by [`SessionLocks::acquire_all`].
+    /// Returns a request for exclusive leases on all of these locks together; nothing is sent yet.
+    /// [`SessionLocks::acquire_all`] reports names that are not valid.
     pub fn locks(&self, names: impl IntoIterator<Item: AsRef<str>>) -> SessionLocks<'_> {
         names.into_iter().fold(self.group(), SessionLocks::exclusive)
     }
 
-    /// Begins to acquire locks of several kinds together; nothing is sent yet.
+    /// Returns an empty request, to acquire locks in several modes together; nothing is sent yet.
     ///
     /// ```no_run
     /// # async fn example(session: fence_client::Session) -> Result<(), fence_client::Error> {
-    /// // One of the two print jobs that may run at a time, and printer 3 for this one.
+    /// // One of two print jobs that may run at a time, and printer 3 for this job alone.
     /// let held = session.group().permit("printers", 2).exclusive("printers/3").acquire_all().await?;
     /// # held.release().await
     /// # }
@@ -153,7 +153,7 @@ impl Session {
         SessionLocks::new(self)
     }
 
-    /// Acquires one lock, waiting in its queue for up to `wait`.
+    /// Acquires an exclusive lease on one lock, waiting in its queue for up to `wait`.
     ///
     /// # Cancel safety
     /// As [`SessionLocks::acquire_all`].
@@ -170,36 +170,41 @@ impl Session {
         lease.ok_or_else(|| Error::new(ErrorKind::Internal, "no lease for the one lock"))
     }
 
-    /// Ends the session and every lease of it in one step, and repeats that where the reply was
-    /// lost; returns how many leases there were. A session that could be trusted when this was called,
-    /// and expired before the request arrived at the server, is no error, as by
-    /// [`Lease::release`](crate::Lease::release).
+    /// Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives.
+    /// Returns the number of leases. As by [`Lease::release`](crate::Lease::release), a session that
+    /// was live when this was called and expired before the request reached the server is no error.
+    ///
+    /// Cancel-safe: if the future is dropped, the end continues in the background.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where it had ended before: what was done under its leases
-    /// may overlap with other holders' work, unless the guard watched over it.
-    /// [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
-    /// the server cannot be told; it then ends at its time.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session had ended before: unfenced effects of the
+    /// work may overlap with other holders'. [`Unavailable`](ErrorKind::Unavailable) or
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the server is unreachable; the session then
+    /// expires by itself.
     pub async fn end(mut self) -> Result<usize, Error> {
-        // Dropping this future before its end leaves the rest to the background.
+        // If this future is dropped, `Drop` ends the session in the background.
         self.heartbeat = None;
         let count = self.state.bonds().len();
         let work_end = self.state.work_end();
         self.state.trust.end(ENDED);
         let result = self.client.sessions().end(self.state.id).await;
         self.ended = true;
-        let reply = work_end.judge(result, &format_args!("session {}", self.state.id), || None)?;
+        let reply = work_end.excuse_late_release(
+            result,
+            &format_args!("session {}", self.state.id),
+            || None,
+        )?;
         Ok(reply.map_or(count, |reply| reply.lease_count))
     }
 
-    /// Does `work` while the session lives, then ends it. The work is dropped the moment the session
-    /// is lost, as by [`Lease::run`](crate::Lease::run); for one lease of it that is lost alone see
+    /// Runs `work` under the session, then ends it. The work is dropped as soon as the session is lost,
+    /// as by [`Lease::run`](crate::Lease::run); the loss of a single lease cancels the work of
     /// [`SessionLease::run`].
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) when the work was cancelled, and also when the work came
-    /// to its end but the session had not lasted until then. An end that the server could not be told
-    /// of is no error: the session ends by itself.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the work was cancelled, and also if it ended but the
+    /// session had been lost by then. An end that did not reach the server is no error: the session
+    /// expires by itself.
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         let value = trust::guard(|| self.check(), self.lost(), work(&self)).await?;
         let session = self.id();
@@ -207,7 +212,7 @@ impl Session {
             Ok(_) => Ok(value),
             Err(error) if matches!(error.kind(), ErrorKind::LeaseLost { .. }) => Err(error),
             Err(error) => {
-                tracing::warn!(%session, %error, "the session was not ended; it ends by itself");
+                tracing::warn!(%session, %error, "the session was not ended; it expires by itself");
                 Ok(value)
             }
         }
@@ -218,19 +223,20 @@ impl Session {
     }
 }
 
-/// It ended, here or at the server.
+/// Loss of a session that ended, here or at the server.
 const ENDED: LostReason = LostReason::Ended(EndReason::SessionEnded);
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.heartbeat = None;
-        // An `end` that was dropped before its end comes here too, and is repeated.
+        // An `end` whose future was dropped is retried here.
         if self.ended {
             return;
         }
-        // Before the server lets anybody else have them.
+        // Before the server can grant the locks to other clients.
         self.state.trust.end(ENDED);
-        let (sessions, session) = (self.client.sessions().clone(), self.state.id);
+        let sessions = self.client.sessions().clone();
+        let session = self.state.id;
         self.in_background(async move {
             if let Err(error) = sessions.end(session).await {
                 tracing::debug!(%session, %error, "a dropped session was not ended");

@@ -1,4 +1,4 @@
-//! The lock server's calls about sessions, one by one: for tools. Programs that hold locks use
+//! The lock server's session API, one method a call, for tools. Programs that hold locks use
 //! [`Client::session`](crate::Client::session).
 
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::locks::CALL_TIMEOUT;
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::{Error, ErrorKind, ids, timing};
 
-/// The longest reply to the end of a session, in bytes.
+/// Longest reply to the end of a session, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 10;
-/// How long an end is tried before it is left to the session's own time to live.
+/// Time for which an end is retried; after it the session expires by itself.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The calls about sessions, one to one.
+/// The session API, one method a call; see [`Client::sessions`](crate::Client::sessions).
 ///
-/// Nothing here sends heartbeats in the background or watches a deadline. Every call may be dropped
-/// at any time; whether a change was done is then not known.
+/// It neither sends heartbeats in the background nor watches a deadline. Every future may be dropped
+/// at any time; the outcome of a change is then unknown.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     endpoint: Endpoint,
@@ -34,16 +34,15 @@ impl Sessions {
         Self { endpoint }
     }
 
-    /// Begins a session, and repeats that for up to `patience` where no reply came; with an id in
-    /// the request that is harmless, and without one it is not repeated. Also tells when the request
-    /// was sent that the reply is to.
+    /// Begins a session, and retries for up to `patience` if no reply arrives; only with a session id
+    /// in the request, which makes it idempotent. Returns also when the successful attempt was sent.
     pub(crate) async fn begin(
         &self,
         request: &SessionRequest,
         patience: Duration,
     ) -> Result<(Moment, SessionReply), Error> {
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let give_up_at = clock::now().plus_ms(patience_ms);
+        let patience_until = clock::now().plus_ms(patience_ms);
         for attempt in 1.. {
             let sent_at = clock::now();
             let sent = self.endpoint.post("/v1/sessions", request, CALL_TIMEOUT);
@@ -58,7 +57,7 @@ impl Sessions {
             let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
             if !again
                 || request.session_id.is_none()
-                || clock::now().plus_ms(pause_ms) >= give_up_at
+                || clock::now().plus_ms(pause_ms) >= patience_until
             {
                 return Err(error);
             }
@@ -67,17 +66,17 @@ impl Sessions {
         unreachable!("the loop has no end but its returns")
     }
 
-    /// Begins a session. With a `session_id` in the request a repeat gets the same session.
+    /// Begins a session; not retried. With a `session_id` in the request the call is idempotent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a time to live that the server does not take, or where the id is
-    /// another owner's; [`ErrorKind::Unavailable`] where the server cannot be reached, or has as many
-    /// sessions as it takes.
+    /// [`ErrorKind::Invalid`] for a time to live that the server does not accept, or an id of another
+    /// owner's session; [`ErrorKind::Unavailable`] if the server is unreachable or at its limit of
+    /// sessions.
     pub async fn create(&self, request: &SessionRequest) -> Result<SessionReply, Error> {
         Ok(self.begin(request, Duration::ZERO).await?.1)
     }
 
-    /// One heartbeat, without repeats; gives up after `timeout`.
+    /// Sends one heartbeat without retries; times out after `timeout`.
     pub(crate) async fn heartbeat_once(
         &self,
         session: SessionId,
@@ -88,24 +87,24 @@ impl Sessions {
         if reply.session_id == session { Ok(reply) } else { Err(mixed_up(session, &reply)) }
     }
 
-    /// Gives a session, and every lease of it, its time again.
+    /// Renews a session and all its leases. Not retried.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it has ended or is not known; [`ErrorKind::Invalid`] where it
+    /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown; [`ErrorKind::Invalid`] if it
     /// is blocked.
     pub async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, Error> {
         let sent = self.heartbeat_once(session, CALL_TIMEOUT).await;
         sent.map_err(|failure| failure.into_error(&format!("heartbeat {session}"), Effect::Changes))
     }
 
-    /// Ends a session and its leases, and repeats that for up to 5 s where no reply came. `None`
-    /// where an attempt of this very call whose reply was lost had ended it.
+    /// Ends a session and its leases; retries for up to 5 s if no reply arrives. `None` if an attempt
+    /// of this call ended it and its reply was lost.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it had ended before, or is not known.
+    /// [`ErrorKind::LeaseLost`] if the session had ended before or is unknown.
     pub async fn end(&self, session: SessionId) -> Result<Option<SessionEndedReply>, Error> {
         let path = format!("/v1/sessions/{session}");
-        let give_up_at = clock::now().plus_ms(END_PATIENCE.as_millis() as u64);
+        let patience_until = clock::now().plus_ms(END_PATIENCE.as_millis() as u64);
         let mut maybe_done = false;
         for attempt in 1.. {
             let request = self.endpoint.request(Method::DELETE, &path, END_PATIENCE);
@@ -121,7 +120,7 @@ impl Sessions {
             let error = failure.into_error(&format!("end session {session}"), Effect::Changes);
             let again = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
             let pause = timing::pause(attempt, ids::random());
-            if !again || clock::now().plus_ms(pause.as_millis() as u64) >= give_up_at {
+            if !again || clock::now().plus_ms(pause.as_millis() as u64) >= patience_until {
                 return Err(error);
             }
             tokio::time::sleep(pause).await;
@@ -129,31 +128,31 @@ impl Sessions {
         unreachable!("the loop has no end but its returns")
     }
 
-    /// Refuses the heartbeats of a session from now on, for an operator: it ends by itself when its
-    /// time to live has passed, and only then are its locks free.
+    /// Makes the server refuse further heartbeats of a session, for an operator: the session expires
+    /// after its time to live, and only then its locks are free.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it has ended or is not known.
+    /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown.
     pub async fn block(&self, session: SessionId, reason: Owner) -> Result<SessionReply, Error> {
         let path = format!("/v1/sessions/{session}/block");
         let sent = self.endpoint.post(&path, &BlockRequest { reason }, CALL_TIMEOUT).await;
         sent.map_err(|failure| failure.into_error(&format!("block {session}"), Effect::Changes))
     }
 
-    /// A live session, with up to 100 of its leases.
+    /// Returns a live session with up to 100 of its leases.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] where it has ended or is not known.
+    /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown.
     pub async fn show(&self, session: SessionId) -> Result<SessionReply, Error> {
         let sent = self.endpoint.get(&format!("/v1/sessions/{session}"), CALL_TIMEOUT).await;
         sent.map_err(|failure| failure.into_error(&format!("show {session}"), Effect::Reads))
     }
 
-    /// A page of the live sessions, in the order of their ids.
+    /// Returns a page of at most `limit` live sessions with ids after `after`, ordered by id.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when the server cannot be reached, [`ErrorKind::Invalid`] for a
-    /// limit beyond the server's.
+    /// [`ErrorKind::Unavailable`] if the server is unreachable, [`ErrorKind::Invalid`] for a limit
+    /// above the server's.
     pub async fn list(&self, after: Option<SessionId>, limit: usize) -> Result<SessionPage, Error> {
         let after = after.map_or_else(String::new, |after| format!("&after={after}"));
         let path = format!("/v1/sessions?limit={limit}{after}");
@@ -172,8 +171,9 @@ fn was_ended_by_its_client(failure: &Failure) -> bool {
     }
 }
 
-/// A reply about something else than was asked cannot be trusted with anything.
+/// Failure of a reply about another session than requested: nothing in it can be trusted.
 fn mixed_up(session: SessionId, reply: &SessionReply) -> Failure {
-    let message = format!("asked about session {session}, answered about {}", reply.session_id);
+    let message =
+        format!("the reply to a request about session {session} is about {}", reply.session_id);
     Failure::Unusable(Error::new(ErrorKind::Internal, message))
 }

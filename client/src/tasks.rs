@@ -1,4 +1,4 @@
-//! The one place of this crate that spawns.
+//! Background tasks; no other module of this crate spawns.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-/// Background work of one client: the release of dropped leases.
+/// Background tasks of one client: the releases of dropped leases and sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Background {
     tracker: TaskTracker,
 }
 
 impl Background {
-    /// Runs `task` in the background, on `runtime`. Never blocks, and works outside of the runtime
-    /// too (in a `Drop`). On a runtime that is shutting down the task is dropped.
+    /// Spawns `task` on `runtime`. Never blocks, and works outside of the runtime too (in a `Drop`).
+    /// A runtime that is shutting down drops the task.
     pub fn spawn_on(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn_on(task, runtime);
     }
 
-    /// Waits until everything that was spawned has ended; `false` when `deadline` passed first.
+    /// Waits until all spawned tasks have ended; `false` if `deadline` passed first. Cancel-safe.
     pub async fn drained(&self, deadline: Duration) -> bool {
         self.tracker.close();
         let drained = tokio::time::timeout(deadline, self.tracker.wait()).await.is_ok();
@@ -29,7 +29,8 @@ impl Background {
     }
 }
 
-/// Runs `task` on the current runtime until it ends or the guard that is returned is dropped.
+/// Spawns `task` on the current runtime; dropping the returned guard cancels it. Panics outside of a
+/// runtime.
 pub fn spawn_until_dropped(task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
@@ -43,7 +44,7 @@ pub fn spawn_until_dropped(task: impl Future<Output = ()> + Send + 'static) -> D
     stop.drop_guard()
 }
 
-/// Runs `task` on the current runtime. The caller bounds it.
+/// Spawns `task` on the current runtime; the caller bounds it. Panics outside of a runtime.
 #[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,

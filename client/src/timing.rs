@@ -1,4 +1,4 @@
-//! When a lease is trusted, renewed and given up: pure rules, no clock and no I/O.
+//! Moments at which a lease is renewed and no longer trusted: pure rules, no clock and no I/O.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use fence_protocol::Ttl;
 
 use crate::clock::Moment;
 
-/// The time that one reply of the lock server gave to a lease.
+/// Time that one reply of the lock server granted to a lease.
 ///
-/// It is counted from before the request was sent. The server counts from when it handled the
-/// request, which is later, so what this says ends first.
+/// It counts from before the request was sent. The server counts from when it handled the request,
+/// which is later, so the window ends before the server's lease does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     sent_at: Moment,
@@ -17,77 +17,75 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window of a reply with `ttl_ms` left, to a request that was sent at `sent_at`.
-    ///
-    /// A time to live beyond what the protocol knows is cut to its longest.
+    /// Creates the window of a reply with `ttl_ms` milliseconds left, to a request sent at `sent_at`.
+    /// A time to live above the protocol's maximum is cut to it.
     pub fn new(sent_at: Moment, ttl_ms: u64) -> Self {
         Self { sent_at, ttl_ms: ttl_ms.min(Ttl::MAX_MS) }
     }
 
-    /// Until when the lease is trusted: 0.8 of its time to live. The rest allows for clocks that
-    /// run at different rates (a clock that is being corrected may be a twelfth too slow).
+    /// Moment until which the lease is trusted: 0.8 of its time to live. The rest allows for clocks
+    /// that run at different rates (a clock that is being corrected may be a twelfth too slow).
     pub fn deadline(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms / 5 * 4 + self.ttl_ms % 5 * 4 / 5)
     }
 
-    /// When to renew: a third of its time to live, so that one lost renewal costs nothing.
+    /// Moment of the renewal: a third of the time to live, so that one lost renewal does no harm.
     pub fn renew_at(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms / 3)
     }
 
-    /// When half of the trusted time is gone: a renewal that succeeds comes before.
+    /// Moment at which half of the trusted time has passed; a renewal normally succeeds before it.
     pub fn worn_at(&self) -> Moment {
         let trusted_ms = self.deadline().ms() - self.sent_at.ms();
         self.sent_at.plus_ms(trusted_ms / 2)
     }
 
-    /// Before this moment the server has not let the lease expire, if both clocks run alike.
+    /// Moment before which the server does not let the lease expire, if both clocks run at one rate.
     pub fn expires_at(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms)
     }
 
-    /// The last moment at which work that has to be ended by force is ended: 0.95 of the time to
-    /// live, before the lease can pass on.
+    /// Latest moment to kill work by force: 0.95 of the time to live, before another lease can be
+    /// granted.
     pub fn kill_by(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms - self.ttl_ms.div_ceil(20))
     }
 
-    /// What is left of the trusted time at `now`; zero once it has passed.
+    /// Trusted time left at `now`; zero once it has passed.
     pub fn remaining(&self, now: Moment) -> Duration {
         self.deadline().since(now)
     }
 
-    /// Whether the lease is trusted at `now`.
+    /// Returns `true` if the lease is trusted at `now`.
     pub fn is_live(&self, now: Moment) -> bool {
         now < self.deadline()
     }
 
-    /// Whether more than half of the trusted time is gone at `now`. A grant that comes so late
-    /// (the acquire waited in the queue) is renewed before anybody relies on it.
+    /// Returns `true` if more than half of the trusted time has passed at `now`. A grant that arrives
+    /// so late (the acquire waited in the queue) is renewed before it is used.
     pub fn is_worn(&self, now: Moment) -> bool {
         self.remaining(now) < self.deadline().since(self.sent_at) / 2
     }
 
-    /// How long one attempt to renew goes without a reply at `now` before another one starts: half of
-    /// what is left, so that a lost packet leaves time for another attempt, and at least 50 ms.
+    /// Time from `now` after which a renewal without a reply is retried: half of the trusted time
+    /// left, so that a lost packet leaves time for another attempt, and at least 50 ms.
     pub fn renewal_timeout(&self, now: Moment) -> Duration {
         (self.remaining(now) / 2).max(Duration::from_millis(50))
     }
 
-    /// How long a reply to an attempt to renew that is sent at `now` is of use: until the deadline, and
+    /// Time-out of a renewal sent at `now`: until the deadline, after which its reply is of no use, and
     /// at least 50 ms.
     pub fn reply_timeout(&self, now: Moment) -> Duration {
         self.remaining(now).max(Duration::from_millis(50))
     }
 }
 
-/// The shortest and the longest pause between two attempts.
+/// Shortest and longest pause between two attempts, before jitter.
 const PAUSE_MS_MIN: u64 = 50;
 const PAUSE_MS_MAX: u64 = 1000;
 
-/// How long to wait before attempt `attempt` (1 is the first repeat): doubling from 50 ms to 1 s,
-/// of which `random` picks between a half and the whole, so that clients that failed together do
-/// not come back together.
+/// Pause before retry `attempt` (1 is the first): doubles from 50 ms to 1 s, of which `random` picks
+/// between a half and the whole, so that clients that failed together do not retry together.
 pub fn pause(attempt: u32, random: u64) -> Duration {
     let doubled = PAUSE_MS_MIN.saturating_mul(1 << attempt.saturating_sub(1).min(10));
     let whole = doubled.min(PAUSE_MS_MAX);
@@ -114,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        /// Renew, then stop trusting, then kill, then the server's expiry: always in this order.
+        /// Renewal, deadline, kill and the server's expiry always come in this order.
         #[test]
         fn the_moments_come_in_order(sent in 0..u64::MAX / 2, ttl_ms in 1..=Ttl::MAX_MS) {
             let window = Window::new(Moment::from_ms(sent), ttl_ms);
@@ -134,14 +132,14 @@ mod tests {
             prop_assert!((trusted + 1) * 5 > ttl_ms * 4);
         }
 
-        /// A server that answers nonsense cannot make a lease live for ever.
+        /// A server that replies with an absurd time to live cannot make a lease live for ever.
         #[test]
         fn hostile_ttl_is_cut(sent in 0..u64::MAX / 2, ttl_ms in any::<u64>()) {
             let window = Window::new(Moment::from_ms(sent), ttl_ms);
             prop_assert!(window.expires_at().ms() - sent <= Ttl::MAX_MS);
         }
 
-        /// A reply to an earlier request never trusts a lease for longer than a later one does.
+        /// A later request never ends the trust in a lease earlier than an earlier one.
         #[test]
         fn later_requests_never_shorten(sent in 0..u64::MAX / 4, later in 0..u64::MAX / 4, ttl_ms in 1..=Ttl::MAX_MS) {
             let first = Window::new(Moment::from_ms(sent), ttl_ms);
@@ -156,7 +154,7 @@ mod tests {
             prop_assert!(attempt < 6 || pause_ms >= 500);
         }
 
-        /// An attempt to renew ends in time for another one, unless the lease is nearly over.
+        /// A renewal times out early enough for a retry, unless the lease is about to end.
         #[test]
         fn a_renewal_leaves_time_for_another(ttl_ms in 1000..=Ttl::MAX_MS, part in 0..100u64) {
             let window = Window::new(Moment::from_ms(0), ttl_ms);

@@ -1,4 +1,4 @@
-//! HTTP: one request, one reply, and an honest account of what is known when there is none.
+//! HTTP: one request, one reply, and a precise failure when there is no reply.
 
 use std::time::Duration;
 
@@ -11,40 +11,40 @@ use serde::de::DeserializeOwned;
 
 use crate::{BearerToken, Error, ErrorKind};
 
-/// The longest JSON body that is read, in bytes.
+/// Longest JSON body that is read, in bytes.
 const JSON_BYTES_MAX: usize = 4 << 20;
-/// How long the connection to a server may take to come about.
+/// Time-out of connecting to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Shorter than the servers' own idle timeout (75 s), so that a pooled connection is not one that
-/// the server is just closing.
+/// Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does not
+/// use a connection that the server is closing.
 const POOL_IDLE: Duration = Duration::from_secs(60);
 
-/// The member of a problem, true where the guard says in a header that it tells what became of an
-/// earlier request of the same name.
+/// Member of a problem, `true` if the guard's header says that the reply states the outcome of an
+/// earlier request with the same idempotency key.
 pub(crate) const REPLAYED: &str = "idempotency_replayed";
 
-/// Whether a request that got no reply may have changed something.
+/// Effect of a request: one that changes something and got no reply has an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Reads,
     Changes,
 }
 
-/// Why there is no reply of success.
+/// Reason why there is no successful reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// No connection came about, so the request never left.
+    /// No connection could be made, so the request was not sent.
     NotSent(String),
-    /// It was sent, and no reply that can be read came back.
+    /// The request was sent, and no readable reply arrived.
     NoReply(String),
-    /// The server answered with an error.
+    /// The server replied with an error, and with its `Retry-After`.
     Refused(Box<Problem>, Option<Duration>),
-    /// This side could not make the request, or cannot use its reply.
+    /// The client could not build the request, or cannot use its reply.
     Unusable(Error),
 }
 
 impl Failure {
-    /// What happened, for logs.
+    /// Describes the failure, for logs.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::NotSent(why) | Self::NoReply(why) => why.clone(),
@@ -53,19 +53,19 @@ impl Failure {
         }
     }
 
-    /// As the error of a call with this effect; `what` names the call.
+    /// Converts the failure to the error of a call with this effect; `what` names the call.
     pub(crate) fn into_error(self, what: &str, effect: Effect) -> Error {
         match self {
             Self::NotSent(why) => Error::new(
                 ErrorKind::Unavailable,
-                format!("{what}: {why}. Check that the server runs and the address is right"),
+                format!("{what}: {why}. Check that the server runs and that the address is right"),
             ),
             Self::NoReply(why) if effect == Effect::Reads => {
                 Error::new(ErrorKind::Unavailable, format!("{what}: no reply: {why}"))
             }
             Self::NoReply(why) => Error::new(
                 ErrorKind::OutcomeUnknown,
-                format!("{what}: no reply, so whether it was done is not known: {why}"),
+                format!("{what}: no reply, so the outcome is unknown: {why}"),
             ),
             Self::Refused(problem, retry_after) => {
                 Error::from_problem(*problem, retry_after).context(what)
@@ -75,7 +75,7 @@ impl Failure {
     }
 }
 
-/// A reply of success, read whole.
+/// Successful reply, read to its end.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) headers: HeaderMap,
@@ -85,22 +85,22 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| Failure::NoReply(format!("the reply cannot be understood: {error}")))
+            .map_err(|error| Failure::NoReply(format!("the reply cannot be parsed: {error}")))
     }
 }
 
-/// The connections to one server.
+/// Address of one server, with the connections to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     http: reqwest::Client,
     base: String,
 }
 
-/// The one HTTP client of a [`Client`](crate::Client), for both servers. Neither proxies from the
-/// environment nor redirects: a token goes to the server that was configured and nowhere else.
+/// Builds the HTTP client that a [`Client`](crate::Client) uses for both servers. It ignores proxies
+/// from the environment and redirects: a token is sent only to the server that was configured.
 pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Error> {
     let auth = auth.map(|token| (AUTHORIZATION, token.header()));
-    // It fails where the program has chosen its cryptography already, which is then used.
+    // Fails if the program has installed a provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
@@ -123,7 +123,7 @@ impl Endpoint {
         &self.base
     }
 
-    /// A request to `path`, which begins with a slash and is percent-encoded.
+    /// Builds a request to `path`, which begins with a slash and is percent-encoded.
     pub(crate) fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base)).timeout(timeout)
     }
@@ -149,8 +149,7 @@ impl Endpoint {
         self.send(request, JSON_BYTES_MAX).await?.json()
     }
 
-    /// Begins to read a stream of events, which may have no end; the caller bounds how long that
-    /// takes.
+    /// Opens a stream of events, which may have no end; the caller bounds how long opening takes.
     pub(crate) async fn open_stream(
         &self,
         path: &str,
@@ -168,12 +167,13 @@ impl Endpoint {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         if kind.is_none_or(|kind| !kind.starts_with(STREAM)) {
             let kind = kind.unwrap_or("nothing").to_owned();
-            return Err(Failure::NoReply(format!("{} answers {kind} and no events", self.base)));
+            let why = format!("{} replied with content type {kind}, not with events", self.base);
+            return Err(Failure::NoReply(why));
         }
         Ok(response)
     }
 
-    /// Sends a request and reads the whole reply, at most `bytes_max` of it.
+    /// Sends a request and reads the whole reply; one longer than `bytes_max` is a failure.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
@@ -188,9 +188,10 @@ impl Endpoint {
         Ok(Reply { headers, body })
     }
 
-    /// What an error reply says, at most `bytes_max` of it.
+    /// Reads an error reply; one longer than `bytes_max` counts as no reply.
     async fn refusal(&self, response: Response, bytes_max: usize) -> Failure {
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
+        let headers = response.headers().clone();
         let body = match read(response, bytes_max).await {
             Ok(body) => body,
             Err(failure) => return failure,
@@ -207,7 +208,7 @@ impl Endpoint {
     }
 
     fn no_response(&self, error: &reqwest::Error) -> Failure {
-        // The outermost text only says that a request was sent, and repeats the address.
+        // The outermost text says only that a request was sent, and repeats the address.
         let cause = std::error::Error::source(error).unwrap_or(error);
         let why = format!("{}: {}", self.base, causes(cause));
         if error.is_builder() {
@@ -236,21 +237,21 @@ async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure
     }
 }
 
-/// The problem in an error reply; one made from the status where the body is none (something else
-/// answered: a proxy, or another program on that port).
+/// Parses the problem of an error reply. A body that is no problem (from a proxy, or another program
+/// on that port) becomes one made from the status.
 fn problem(status: u16, body: &[u8], base: &str) -> Problem {
     serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| {
         let start = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-        let detail = format!("{base} answered {status} without a problem body: {start:?}");
+        let detail = format!("{base} replied {status} without a problem body: {start:?}");
         let mut problem = Problem::new(Code::Unknown, detail)
-            .hint("Check that the address is the one of a Fencepost server.");
+            .hint("Check that the address is that of a Fencepost server.");
         problem.status = status;
         problem
     })
 }
 
-/// The address without a slash at its end. Checked here, so that a mistake is an error of the
-/// configuration and not of the first request.
+/// Checks the address and removes a trailing slash. Done at configuration time, so that a mistake is
+/// not first noticed by a request.
 fn base_of(address: &str) -> Result<String, Error> {
     let refuse = |rule: &str| {
         let message =
@@ -270,7 +271,7 @@ fn base_of(address: &str) -> Result<String, Error> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// An error with what caused it, in one line.
+/// Formats an error with its causes, in one line.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_after_a_change_is_unknown_and_after_a_read_is_not() {
+    fn no_reply_to_a_change_is_an_unknown_outcome_and_to_a_read_is_not() {
         let silent = || Failure::NoReply("timeout".to_owned());
         assert_eq!(*silent().into_error("put", Effect::Changes).kind(), ErrorKind::OutcomeUnknown);
         assert_eq!(*silent().into_error("get", Effect::Reads).kind(), ErrorKind::Unavailable);
@@ -327,7 +328,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_connection_is_known_to_be_unsent() {
-        // A port that was just closed: nobody listens there.
+        // A port that was just closed: no process listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint =
             Endpoint::new(http_client(None).unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();

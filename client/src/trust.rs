@@ -1,4 +1,4 @@
-//! What is known of a lease, or of a session: until when it may be trusted, or why it may not.
+//! The trust in a lease or a session: until when it may be used, or the reason why it may not.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -9,67 +9,67 @@ use std::task::Poll;
 use tokio::sync::watch;
 
 use crate::clock::{self, Reading};
-use crate::limits::{Hold, Limits, Told};
+use crate::limits::{Hold, Limits, WarnedEnds};
 use crate::timing::Window;
 use crate::{Error, LostReason, Warning};
 
-/// Shared by the lease and its renewal, or by a session, its heartbeat and its leases. Lost is for
-/// ever: no renewal brings a lease back, because the work that it protected has been told to stop.
+/// Trust in one lease or session, shared with its renewal or heartbeat and with the leases of a
+/// session. A loss is final: no renewal undoes it, because the work that it protected was cancelled.
 #[derive(Debug)]
 pub(crate) struct Trust {
     what: String,
-    known: Mutex<Known>,
+    state: Mutex<TrustState>,
     changed: watch::Sender<Option<LostReason>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct TrustState {
     window: Window,
     hold: Hold,
     lost: Option<LostReason>,
 }
 
 impl Trust {
-    /// `what` names it in the log: a lock, or a session.
+    /// Creates the trust in a live lease; `what` names the lock or the session in the log.
     pub(crate) fn new(what: impl fmt::Display, window: Window, hold: Hold) -> Self {
         let (changed, _) = watch::channel(None);
         let what = what.to_string();
-        Self { what, known: Mutex::new(Known { window, hold, lost: None }), changed }
+        Self { what, state: Mutex::new(TrustState { window, hold, lost: None }), changed }
     }
 
-    fn known<T>(&self, act: impl FnOnce(&mut Known) -> T) -> T {
-        act(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_state<T>(&self, act: impl FnOnce(&mut TrustState) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn window(&self) -> Window {
-        self.known(|known| known.window)
+        self.with_state(|state| state.window)
     }
 
-    /// When the lease is lost if nothing happens until then.
+    /// The loss that comes next if nothing is renewed or reported.
     pub(crate) fn next_end(&self, now: Reading) -> Warning {
-        self.known(|known| known.hold.next_end(known.window, now))
+        self.with_state(|state| state.hold.next_end(state.window, now))
     }
 
-    /// The work goes on at `now`; `false` where that comes too late.
+    /// Records that the work makes progress at `now`; `false` if the lease was lost by then.
     pub(crate) fn progress(&self, now: Reading) -> bool {
         if self.lost(now).is_some() {
             return false;
         }
-        self.known(|known| {
-            known.hold.progress(now);
-            known.lost.is_none()
+        self.with_state(|state| {
+            state.hold.progress(now);
+            state.lost.is_none()
         })
     }
 
-    /// Why the lease cannot be trusted at `now`; `None` where it can.
+    /// Reason why the lease cannot be trusted at `now`; `None` if it can.
     pub(crate) fn lost(&self, now: Reading) -> Option<LostReason> {
-        let (lost, is_news) = self.known(|known| {
-            let end = known.hold.next_end(known.window, now);
-            let is_news = known.lost.is_none() && end.ends_at <= now.at;
+        let (lost, is_news) = self.with_state(|state| {
+            let end = state.hold.next_end(state.window, now);
+            let is_news = state.lost.is_none() && end.ends_at <= now.at;
             if is_news {
-                known.lost = Some(end.reason);
+                state.lost = Some(end.reason);
             }
-            (known.lost, is_news)
+            (state.lost, is_news)
         });
         if let Some(reason) = lost.filter(|_| is_news) {
             tracing::warn!(what = %self.what, %reason, "the lease is lost");
@@ -78,42 +78,42 @@ impl Trust {
         lost
     }
 
-    /// The limits count from `now`.
+    /// Starts the limits anew at `now`.
     pub(crate) fn limit(&self, limits: Limits, now: Reading) {
-        self.known(|known| {
-            if known.lost.is_none() {
-                known.hold = Hold::new(limits, now);
+        self.with_state(|state| {
+            if state.lost.is_none() {
+                state.hold = Hold::new(limits, now);
             }
         });
-        // Whoever sleeps until a later end looks again.
+        // Wakes tasks that sleep until a later end.
         self.changed.send_modify(|_| ());
     }
 
-    /// The lease got a new window; `false` where that comes too late, at `now`.
+    /// Replaces the window after a renewal; `false` if the lease was lost at `now`.
     pub(crate) fn extend(&self, window: Window, now: Reading) -> bool {
         if self.lost(now).is_some() {
             return false;
         }
-        self.known(|known| {
-            if known.lost.is_none() {
-                known.window = window;
+        self.with_state(|state| {
+            if state.lost.is_none() {
+                state.window = window;
             }
-            known.lost.is_none()
+            state.lost.is_none()
         })
     }
 
-    /// The lease cannot be trusted any more. The first reason stays.
+    /// Marks the lease as lost. The first reason stays.
     pub(crate) fn lose(&self, reason: LostReason) {
         if self.end(reason) {
             tracing::warn!(what = %self.what, %reason, "the lease is lost");
         }
     }
 
-    /// It is given up on this side, which is no news for anybody; whether it was live until now.
+    /// Marks the lease as lost without a log line, because the holder ended it; `true` if it was live.
     pub(crate) fn end(&self, reason: LostReason) -> bool {
-        let was_live = self.known(|known| {
-            let was_live = known.lost.is_none();
-            known.lost.get_or_insert(reason);
+        let was_live = self.with_state(|state| {
+            let was_live = state.lost.is_none();
+            state.lost.get_or_insert(reason);
             was_live
         });
         if was_live {
@@ -139,17 +139,17 @@ impl Trust {
         }
     }
 
-    /// Waits until the next end is so near that it is to be warned of. For ever where nobody asked
-    /// for warnings, and once the lease is lost.
-    pub(crate) async fn when_near(&self, told: &Told) -> Warning {
+    /// Waits until a warning is due that is not in `warned`. Never resolves if the limits ask for no
+    /// warnings, nor once the lease is lost.
+    pub(crate) async fn when_near(&self, warned: &WarnedEnds) -> Warning {
         loop {
             let now = clock::reading();
             if self.lost(now).is_some() {
                 return std::future::pending().await;
             }
-            // At the next end it is lost, or that end has moved and is to be told of again.
+            // At the next end the lease is lost, or the end has moved and needs a new warning.
             let end = self.next_end(now).ends_at;
-            match self.known(|known| known.hold.warn_at(known.window, now, told)) {
+            match self.with_state(|state| state.hold.warn_at(state.window, now, warned)) {
                 Some((at, warning)) if at <= now.at => return warning,
                 Some((at, _)) => clock::sleep_until(at.min(end)).await,
                 None => clock::sleep_until(end).await,
@@ -158,16 +158,17 @@ impl Trust {
     }
 }
 
-/// Drives `work` for as long as `check` says that it may go on; `lost` wakes it when that is over.
+/// Drives `work` for as long as `check` succeeds; `lost` wakes it when the lease is lost.
 ///
-/// The clock is read before each step of the work, so that a process that was stopped past its
-/// deadline does not go on for even one step.
+/// `check` reads the clock before each poll of the work, so that a process that was stopped past its
+/// deadline takes no further step.
 pub(crate) async fn guard<T>(
     check: impl Fn() -> Result<(), Error>,
     lost: impl Future<Output = Error>,
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
-    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    let mut work = pin!(work);
+    let mut lost = pin!(lost);
     poll_fn(|context| {
         if let Err(error) = check() {
             return Poll::Ready(Err(error));
@@ -199,7 +200,7 @@ mod tests {
         Window::new(Moment::from_ms(ms), 1000)
     }
 
-    fn state() -> Trust {
+    fn trust() -> Trust {
         under(Limits::default())
     }
 
@@ -210,92 +211,93 @@ mod tests {
     #[test]
     fn without_progress_the_lease_is_lost_and_neither_renewal_nor_report_brings_it_back() {
         let within = Duration::from_millis(500);
-        let state = under(Limits { progress_within: Some(within), ..Limits::default() });
-        assert!(state.progress(at(400)));
-        assert!(state.extend(window(600), at(700)));
-        assert_eq!(state.lost(at(899)), None);
+        let trust = under(Limits { progress_within: Some(within), ..Limits::default() });
+        assert!(trust.progress(at(400)));
+        assert!(trust.extend(window(600), at(700)));
+        assert_eq!(trust.lost(at(899)), None);
         let lost = Some(LostReason::NoProgress { within });
-        assert_eq!(state.lost(at(900)), lost);
-        assert!(!state.progress(at(900)));
-        assert!(!state.extend(window(900), at(900)));
-        assert_eq!(state.lost(at(0)), lost);
+        assert_eq!(trust.lost(at(900)), lost);
+        assert!(!trust.progress(at(900)));
+        assert!(!trust.extend(window(900), at(900)));
+        assert_eq!(trust.lost(at(0)), lost);
     }
 
-    /// Nobody had looked at the clock before the report came.
+    /// No other call has read the clock before the report.
     #[test]
-    fn a_report_after_the_limit_is_too_late_though_nobody_has_noticed() {
+    fn a_report_after_the_limit_is_too_late_though_the_loss_was_not_noticed_yet() {
         let within = Duration::from_millis(500);
-        let state = under(Limits { progress_within: Some(within), ..Limits::default() });
-        assert!(!state.progress(at(500)));
-        assert_eq!(state.lost(at(501)), Some(LostReason::NoProgress { within }));
+        let trust = under(Limits { progress_within: Some(within), ..Limits::default() });
+        assert!(!trust.progress(at(500)));
+        assert_eq!(trust.lost(at(501)), Some(LostReason::NoProgress { within }));
     }
 
     #[test]
     fn renewals_and_reports_do_not_move_the_longest_hold() {
         let max = Duration::from_millis(1500);
-        let state = under(Limits { max_hold: Some(max), ..Limits::default() });
-        assert!(state.extend(window(700), at(700)));
-        assert!(state.progress(at(1400)));
-        assert!(state.extend(window(1400), at(1499)));
-        assert_eq!(state.lost(at(1500)), Some(LostReason::HeldTooLong { max }));
+        let trust = under(Limits { max_hold: Some(max), ..Limits::default() });
+        assert!(trust.extend(window(700), at(700)));
+        assert!(trust.progress(at(1400)));
+        assert!(trust.extend(window(1400), at(1499)));
+        assert_eq!(trust.lost(at(1500)), Some(LostReason::HeldTooLong { max }));
     }
 
     #[test]
     fn a_renewal_in_time_extends() {
-        let state = state();
-        assert_eq!(state.lost(at(799)), None);
-        assert!(state.extend(window(300), at(799)));
-        assert_eq!(state.lost(at(1099)), None);
-        assert_eq!(state.lost(at(1100)), Some(LostReason::Deadline));
+        let trust = trust();
+        assert_eq!(trust.lost(at(799)), None);
+        assert!(trust.extend(window(300), at(799)));
+        assert_eq!(trust.lost(at(1099)), None);
+        assert_eq!(trust.lost(at(1100)), Some(LostReason::Deadline));
     }
 
     #[test]
     fn a_renewal_after_the_deadline_brings_nothing_back() {
-        let state = state();
-        assert!(!state.extend(window(790), at(800)));
-        assert_eq!(state.lost(at(800)), Some(LostReason::Deadline));
+        let trust = trust();
+        assert!(!trust.extend(window(790), at(800)));
+        assert_eq!(trust.lost(at(800)), Some(LostReason::Deadline));
         // Not even for a clock that could be read as earlier.
-        assert_eq!(state.lost(at(0)), Some(LostReason::Deadline));
+        assert_eq!(trust.lost(at(0)), Some(LostReason::Deadline));
     }
 
     #[test]
     fn the_first_reason_stays() {
-        let state = state();
-        state.lose(LostReason::Ended(EndReason::Revoked));
-        assert_eq!(state.lost(at(5000)), Some(LostReason::Ended(EndReason::Revoked)));
-        assert!(!state.extend(window(0), at(1)));
+        let trust = trust();
+        trust.lose(LostReason::Ended(EndReason::Revoked));
+        assert_eq!(trust.lost(at(5000)), Some(LostReason::Ended(EndReason::Revoked)));
+        assert!(!trust.extend(window(0), at(1)));
     }
 
-    /// All ends were told of, and then a renewal moves one: whoever waits hears of that.
+    /// All ends were warned of, and then a renewal moves one: the waiter gets another warning.
     #[tokio::test]
-    async fn an_end_that_moved_is_told_of_again() {
+    async fn an_end_that_moved_is_warned_of_again() {
         let now = clock::reading();
         let limits = Limits { warn_before: Some(Duration::from_secs(60)), ..Limits::default() };
         let old = Window::new(now.at, 1_000);
         let trust = Trust::new("a", old, Hold::new(limits, now));
-        let mut told = Told::default();
-        told.note(Warning { ends_at: old.deadline(), reason: LostReason::Deadline });
-        // So old that it is near its end, which is seconds away all the same.
+        let mut warned = WarnedEnds::default();
+        warned.record(Warning { ends_at: old.deadline(), reason: LostReason::Deadline });
+        // Sent so long ago that its end is near, but still seconds ahead.
         let renewed = Window::new(now.at.minus_ms(40_000), 60_000);
-        let near = tokio::time::timeout(Duration::from_secs(20), trust.when_near(&told));
+        let near = tokio::time::timeout(Duration::from_secs(20), trust.when_near(&warned));
         let renewal = async { assert!(trust.extend(renewed, clock::reading())) };
-        // The wait is begun before the renewal comes.
+        // The wait begins before the renewal.
         let (warning, ()) = tokio::join!(biased; near, renewal);
         let moved = Warning { ends_at: renewed.deadline(), reason: LostReason::Deadline };
         assert_eq!(warning.expect("a warning"), moved);
     }
 
     #[tokio::test]
-    async fn waiting_sees_the_servers_word_and_the_clock() {
+    async fn waiting_ends_by_the_servers_reply_and_by_the_clock() {
         let now = clock::reading();
-        let state = |ttl_ms| {
+        let trust = |ttl_ms| {
             let hold = Hold::new(Limits::default(), now);
             Trust::new("a", Window::new(now.at, ttl_ms), hold)
         };
-        let (state, short) = (state(86_400_000), state(20));
+        let long = trust(86_400_000);
+        let short = trust(20);
         tokio::join!(
-            async { assert_eq!(state.when_lost().await, LostReason::Ended(EndReason::Expired)) },
-            async { state.lose(LostReason::Ended(EndReason::Expired)) },
+            async { assert_eq!(long.when_lost().await, LostReason::Ended(EndReason::Expired)) },
+            async { long.lose(LostReason::Ended(EndReason::Expired)) },
         );
         assert_eq!(short.when_lost().await, LostReason::Deadline);
     }

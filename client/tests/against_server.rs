@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     reason = "tests fail by panicking, and spawn what they abort"
 )]
-//! The SDK against a real lock server, behind a network that loses what it is told to lose.
+//! The SDK against a real lock server, behind a network that loses planned requests and replies.
 
 #[path = "against_server/network.rs"]
 mod network;
@@ -25,7 +25,7 @@ fn name(lock: &str) -> LockName {
     LockName::new(lock).unwrap()
 }
 
-/// Asks until the lock is as `wanted`; the test fails where it never is.
+/// Polls until the lock has the state `wanted`; fails the test after 20 s.
 async fn until_state(client: &Client, lock: &str, wanted: LockState) {
     let deadline = clock::now().plus_ms(20_000);
     while client.locks().show(&name(lock)).await.unwrap().state != wanted {
@@ -34,7 +34,7 @@ async fn until_state(client: &Client, lock: &str, wanted: LockState) {
     }
 }
 
-/// Asks until so many wait.
+/// Polls until `wanted` requests wait for the lock; fails the test after 20 s.
 async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
     let deadline = clock::now().plus_ms(20_000);
     while client.locks().show(&name(lock)).await.unwrap().queue_length != wanted {
@@ -43,7 +43,7 @@ async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
     }
 }
 
-/// Takes a token and gives its lease back.
+/// Acquires and releases a lease; returns its token.
 async fn next_token(network: &Network) -> u64 {
     let lease = network.direct().lock("counter").ttl(LONG).acquire().await.unwrap();
     let token = lease.token().get();
@@ -55,7 +55,7 @@ async fn next_token(network: &Network) -> u64 {
 async fn assert_trusted_within_the_servers_time(network: &Network, lease: &Lease) {
     let trusted_until = lease.deadline();
     let shown = network.direct().locks().show(lease.lock()).await.unwrap();
-    // Whatever was renewed meanwhile made the lease longer at the server, and not `trusted_until`.
+    // A renewal in between has extended the lease at the server, but not `trusted_until`.
     let left_ms = shown.holder.map_or(0, |holder| holder.info.expires_in_ms);
     let expires_at = clock::now().plus_ms(left_ms);
     assert!(trusted_until <= expires_at, "{trusted_until:?} > {expires_at:?}");
@@ -77,7 +77,7 @@ async fn a_lost_reply_to_acquire_costs_no_second_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_is_trusted_for_what_remains() {
+async fn a_retry_is_trusted_for_what_remains() {
     let network = Network::start().await;
     network.lose("/acquire", Loss::ReplyAfter(TTL * 2 / 3), 1);
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
@@ -91,10 +91,10 @@ async fn a_late_reply_is_trusted_from_before_its_request() {
     network.lose("/acquire", Loss::Late(TTL / 3), 1);
     let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
     assert_trusted_within_the_servers_time(&network, &lease).await;
-    // More than the fifth of its time that a lease is not trusted for, and less than one attempt
-    // to renew may take.
+    // More than the fifth of the time to live in which a lease is not trusted, and less than the
+    // time-out of a renewal.
     network.lose("/renew", Loss::Late(TTL * 22 / 100), 1);
-    // One that was under way already is not the one that comes late.
+    // A renewal that is in flight already is not delayed.
     while network.left_to_lose() > 0 && lease.is_live() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -140,7 +140,7 @@ async fn an_acquire_that_is_dropped_leaves_nothing_behind() {
     until_waiting(&direct, "a", 0).await;
     holder.release().await.unwrap();
 
-    // Dropped while the reply of a grant is lost: the grant is given back, long before it expires.
+    // Dropped while the reply of a grant is lost: the grant is released, long before it expires.
     network.lose("/acquire", Loss::Reply, u32::MAX);
     let granted = tokio::spawn(client.lock("b").ttl(LONG).patience(LONG).acquire());
     until_state(&direct, "b", LockState::Held).await;
@@ -157,7 +157,7 @@ async fn a_grant_that_waited_for_long_is_live_when_it_arrives() {
     let client = network.client();
     let waiting = tokio::spawn(client.lock("a").wait(LONG).ttl(TTL).acquire());
     until_waiting(&direct, "a", 1).await;
-    // Longer than the whole lease will live.
+    // Longer than the time to live of the lease.
     tokio::time::sleep(TTL).await;
     holder.release().await.unwrap();
     let lease = waiting.await.unwrap().unwrap();
@@ -186,7 +186,7 @@ async fn a_lease_that_was_dropped_is_released_and_no_longer_renewed() {
     assert!(client.drained(LONG).await);
     until_state(&network.direct(), "a", LockState::Free).await;
 
-    // Where the release cannot be delivered, the lease ends by itself: nothing renews it.
+    // If the release cannot be delivered, the lease expires: nothing renews it.
     let lease = client.lock("b").ttl(TTL).acquire().await.unwrap();
     network.lose("/release", Loss::Request, u32::MAX);
     drop(lease);
@@ -218,7 +218,7 @@ async fn a_silent_network_means_lost_at_the_deadline() {
     let deadline = lease.deadline();
     assert_eq!(lease.lost().await, LostReason::Deadline);
     assert!(clock::now() >= deadline);
-    // Lost here is lost, also when the network is back and the server would have renewed.
+    // A loss is final, even when the network is back and the server would renew the lease.
     network.heal();
     tokio::time::sleep(TTL).await;
     assert!(!lease.is_live());

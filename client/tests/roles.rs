@@ -22,7 +22,7 @@ fn name(lock: &str) -> LockName {
     LockName::new(lock).unwrap()
 }
 
-/// Asks until it is so; the test fails where it never is.
+/// Polls until `is_so`; fails the test after 20 s.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = clock::now().plus_ms(20_000);
     while !is_so().await {
@@ -51,7 +51,7 @@ async fn entering_again_shares_the_lease_and_takes_no_token() {
     let inner = lock.clone().enter().await.unwrap();
     assert_eq!((outer.lease_id(), outer.token()), (inner.lease_id(), inner.token()));
     assert_eq!((outer.depth(), inner.depth()), (2, 2));
-    // Whoever has no clone is somebody else.
+    // Another value is another holder.
     let other = client.lock("order").reentrant().enter().await.unwrap_err();
     assert!(matches!(other.kind(), ErrorKind::Contended { .. }), "{other:?}");
     let token = outer.token().get();
@@ -61,7 +61,7 @@ async fn entering_again_shares_the_lease_and_takes_no_token() {
     outer.leave().await.unwrap();
     let shown = client.locks().show(&name("order")).await.unwrap();
     assert_eq!(shown.state, LockState::Free);
-    // One grant, one token: the next is the very next number.
+    // One grant, one token: the next token follows.
     let next = client.lock("order").acquire().await.unwrap();
     assert_eq!(next.token().get(), token + 1);
 }
@@ -77,7 +77,7 @@ async fn entries_that_race_cause_one_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_was_dropped_is_not_in_its_own_way() {
+async fn a_dropped_entry_does_not_block_the_next() {
     let network = Network::start().await;
     let lock = network.direct().lock("order").ttl(LONG).reentrant();
     for _ in 0..20 {
@@ -88,7 +88,7 @@ async fn one_that_was_dropped_is_not_in_its_own_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_enters_a_lease_that_is_lost_while_somebody_is_inside() {
+async fn a_lost_lease_is_not_entered_while_another_entry_is_live() {
     let network = Network::start().await;
     let client = network.direct();
     let lock = client.lock("order").ttl(Duration::from_millis(600)).reentrant();
@@ -161,9 +161,9 @@ async fn a_campaign_that_is_dropped_leaves_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_candidate_bears_with_a_silent_server_for_as_long_as_it_wants() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = Client::builder().lock_server(format!("http://{nobody}")).build().unwrap();
+async fn a_candidate_retries_an_unreachable_server_until_its_patience_ends() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = Client::builder().lock_server(format!("http://{unused}")).build().unwrap();
     let election = client.election("office").patience(Duration::from_millis(100));
     assert_eq!(*election.campaign().await.unwrap_err().kind(), ErrorKind::Unavailable);
     let wrong = client.election("a//b");
@@ -171,14 +171,15 @@ async fn a_candidate_bears_with_a_silent_server_for_as_long_as_it_wants() {
     assert_eq!(*wrong.leader().await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// The renewal goes on, and only the work stands still: the lock passes on all the same.
+/// The renewal continues, and only the work hangs: the next waiter still gets the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_hangs_loses_its_lock_to_the_next() {
     let network = Network::start().await;
     let client = network.direct();
     let within = Duration::from_millis(800);
     let hangs = client.lock("job").ttl(LONG).progress_within(within).acquire().await.unwrap();
-    let (token, next) = (hangs.token(), client.lock("job").wait(LONG).acquire());
+    let token = hangs.token();
+    let next = client.lock("job").wait(LONG).acquire();
     let work = hangs.run(async |_| std::future::pending::<()>().await);
     let (outcome, next) = tokio::join!(work, next);
     let reason = LostReason::NoProgress { within };

@@ -1,6 +1,6 @@
 //! `fence lock explain`, `fence lock watch` and observers of an election, over real servers.
 
-use fence_client::{Client, Observed, Told};
+use fence_client::{Client, Observed, StreamItem};
 use fence_protocol::wire::event::EventKind;
 use fence_tests::fault_proxy::FaultProxy;
 use fence_tests::key_file::lease_id;
@@ -292,16 +292,18 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
                 continue;
             };
             match next.unwrap() {
-                Told::Event { event, .. } if event.kind == EventKind::Granted => {
+                StreamItem::Event { event, .. } if event.kind == EventKind::Granted => {
                     told.push(event.lock.unwrap().to_string());
                     if told.len() % 50 == 0 {
                         proxy.cut();
                         is_cut = true;
                     }
                 }
-                Told::Event { event, .. } => assert_eq!(event.kind, EventKind::Ready, "{event:?}"),
-                Told::Broken(_) => is_cut = true,
-                Told::Resumed => (is_cut, resumed) = (false, resumed + 1),
+                StreamItem::Event { event, .. } => {
+                    assert_eq!(event.kind, EventKind::Ready, "{event:?}")
+                }
+                StreamItem::Broken(_) => is_cut = true,
+                StreamItem::Resumed => (is_cut, resumed) = (false, resumed + 1),
                 other => panic!("{other:?}"),
             }
         }
@@ -323,7 +325,7 @@ async fn the_sdks_observer_sees_each_term() {
     let mut observer = client.election("office").observe().await.unwrap();
     let mut next = async || match soon("a change", observer.next()).await.unwrap() {
         Observed::Leader(leader) => Ok(Some(leader.token)),
-        Observed::Nobody => Ok(None),
+        Observed::Vacant => Ok(None),
         Observed::Unknown(error) => Err(error),
         other => panic!("{other:?}"),
     };

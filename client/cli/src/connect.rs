@@ -20,7 +20,7 @@ pub(crate) struct Connect {
     #[arg(long, alias = "store", default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
     pub(crate) guard: String,
 
-    /// Name of the caller, for people who look at the lock [default: user@host:pid]
+    /// Name of the caller, for people who look at the lock; the default is user@host:pid
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
 

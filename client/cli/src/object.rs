@@ -191,7 +191,7 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
         }
         Command::Seal(args) => {
             let (token, client) = (args.presented.token()?, args.connect.client()?);
-            let lock = args.lock.unwrap_or_else(|| token.says().lock.clone());
+            let lock = args.lock.unwrap_or_else(|| token.parsed().lock.clone());
             let reply = client.objects().seal(&token, &lock).await?;
             let table = |reply: &fence_protocol::wire::fence::SealReply| {
                 Facts::new().fact("lock", &reply.lock).fact("mark", reply.mark).text()

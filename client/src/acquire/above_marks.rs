@@ -1,4 +1,5 @@
-//! A live lease whose token the guard calls stale: the lock server may have lost its memory.
+//! Recovery of a live lease whose token the guard refuses as stale, because the lock server lost its
+//! memory.
 
 use fence_protocol::{LockName, Token};
 
@@ -6,37 +7,36 @@ use super::LockRequest;
 use crate::{Error, ErrorKind, Lease};
 
 impl Lease {
-    /// Gives this lease back and acquires the lock anew with a token above the guard's mark, where
-    /// the lock server turns out to be below the marks.
+    /// Releases this lease and acquires the lock with a token above the guard's mark, if the lock
+    /// server issues tokens below the marks.
     ///
-    /// A guard that calls the token of a lease stale has seen a higher one. Nearly always that means
-    /// that the lock has passed on and this holder has not noticed: it must stop. But a lock server
+    /// A guard that refuses the token of a lease as stale has seen a higher one. Nearly always another
+    /// client has acquired the lock and this holder has not noticed: it must stop. But a lock server
     /// that lost its memory issues tokens below the marks, and then *every* holder is refused until
-    /// the counter is lifted. `refusal` is the error in which the guard said so.
+    /// the counter is raised. `refusal` is the guard's error.
     ///
-    /// Which of the two it is decides the lock server, not the clock here: releasing the lease
-    /// succeeds only where it was the holder's until this moment, so that nobody can have been
-    /// granted the lock since. Only then is it acquired again. A holder that is really stale gets
-    /// [`ErrorKind::LeaseLost`] and nothing else.
+    /// The lock server decides which case it is, not the local clock: releasing the lease succeeds
+    /// only if the lease was live until then, so that no other client can have been granted the lock
+    /// since. Only then is the lock acquired again. A stale holder gets [`ErrorKind::LeaseLost`].
     ///
-    /// What comes back is *another* grant, behind whoever waited in the queue. What was read under
-    /// the old lease may have changed since: begin the work again from its first read, and never
-    /// just repeat the write that was refused. That is why this takes the old lease away, and why
-    /// nothing in this crate calls it by itself.
+    /// The result is *another* grant, behind the waiters in the queue. Data that was read under the
+    /// old lease may have changed since: restart the work from its first read, and never just retry
+    /// the refused write. That is why this consumes the old lease, and why nothing in this crate calls
+    /// it by itself.
     ///
     /// # Errors
     /// - [`ErrorKind::LeaseLost`]: this lease has ended, here or at the server. Stop the work.
-    /// - [`ErrorKind::Stale`]: this lease was acquired by this very call before, and the guard's mark
-    ///   is above it again. Two lock servers issue tokens for one guard, or somebody forges them:
-    ///   an operator has to look.
-    /// - [`ErrorKind::Invalid`]: `refusal` is no refusal of this lease's token by a guard, or its mark
-    ///   is above what the lock server lets a client ask for; or the lease is shared or a permit.
+    /// - [`ErrorKind::Stale`]: this lease was acquired by this method, and the guard's mark is above
+    ///   it again. Two lock servers issue tokens for one guard, or tokens are forged: an operator must
+    ///   investigate.
+    /// - [`ErrorKind::Invalid`]: `refusal` is no guard's refusal of this lease's token, or its mark is
+    ///   above what the lock server lets a client request; or the lease is shared or a permit.
     /// - Otherwise as [`release`](Self::release) and [`LockRequest::acquire`]; after
-    ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is given up too, and
-    ///   ends by itself.
+    ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is no longer renewed
+    ///   and expires by itself.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back whatever it held, in the background.
+    /// If the future is dropped, its leases are released in the background.
     ///
     /// ```no_run
     /// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
@@ -68,21 +68,23 @@ impl Lease {
             let message = format!(
                 "the lock {} was acquired above a guard's mark once, and its token {} is below the \
                  mark {mark} again: two lock servers issue tokens for one guard, or tokens are \
-                 forged; an operator has to look",
+                 forged; an operator must investigate",
                 self.lock(),
                 self.token()
             );
             return Err(Error::new(ErrorKind::Stale { mark: Some(mark) }, message));
         }
-        let (client, mut spec) = (self.client.clone(), self.spec.clone());
-        let (lock, token) = (self.lock().clone(), self.token());
-        // The proof: a lease that the server still knew as the holder's ends here.
+        let client = self.client.clone();
+        let mut spec = self.spec.clone();
+        let lock = self.lock().clone();
+        let token = self.token();
+        // The proof: a successful release means that the lease was live at the server until now.
         let released = self.release_live().await;
         released.map_err(|error| error.context("the lease that the guard refused"))?;
         tracing::warn!(
             %lock, %token, %mark,
-            "the lock server issues tokens below the mark of a guard: it lost its memory; acquiring \
-             the lock again above the mark"
+            "the lock server lost its memory and issues tokens below the mark of a guard; acquiring \
+             the lock above the mark"
         );
         spec.min_token = Some(mark);
         let mut lease = LockRequest::from_spec(client, spec).acquire().await?;
@@ -90,16 +92,16 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Beside a shared lease or a permit, a higher mark is that of another holder, and nothing is
-    /// wrong with the lock server.
+    /// Refuses shared leases and permits: there a higher mark is that of another live lease, and the
+    /// lock server is intact.
     fn check_alone(&self, mark: Token) -> Result<(), Error> {
         let mode = self.grant().mode;
         if mode.is_exclusive() {
             return Ok(());
         }
         let message = format!(
-            "token {} of lock {} ({}) is below the mark {mark} of another holder: a guard serves one \
-             of several leases, so acquire an exclusive one for what is guarded",
+            "token {} of lock {} ({}) is below the mark {mark} of another holder: a guard admits one \
+             of several leases, so acquire an exclusive lease for guarded data",
             self.token(),
             self.lock(),
             mode.as_str()
@@ -107,10 +109,10 @@ impl Lease {
         Err(Error::new(ErrorKind::Invalid, message))
     }
 
-    /// The mark in a guard's refusal of this lease's own token.
+    /// Extracts the mark from a guard's refusal of this lease's token.
     fn mark_above(&self, refusal: &Error) -> Result<Token, Error> {
-        let said = |name: &str| refusal.problem().and_then(|problem| problem.extension(name));
-        let presented: Option<Token> = said("presented");
+        let member = |name: &str| refusal.problem().and_then(|problem| problem.extension(name));
+        let presented: Option<Token> = member("presented");
         let lock: Option<LockName> =
             refusal.problem().and_then(|problem| problem.extension("lock"));
         match refusal.min_token() {

@@ -7,17 +7,17 @@ use fence_protocol::wire::lock_set::AcquireAllRequest;
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
-use super::plan::{Knowledge, Plan, Step, knowledge};
+use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
 use crate::clock::{self, Moment};
 use crate::lock_spec::{Spec, Takeover};
 use crate::timing::Window;
 use crate::transport::{Effect, Failure};
 use crate::{Client, Error, ErrorKind, ids};
 
-/// Acquires what `spec` says: the grant, and for how long it may be trusted.
+/// Acquires the lock of `spec`; returns the grant and the window in which it is trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.wait, spec.patience);
-    let claim = Claim::new(client, vec![spec.lock.clone()]);
+    let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
     let mut tries = Tries { plan, claim, unconfirmed: None };
     loop {
         match attempt(client, spec, &mut tries).await {
@@ -30,7 +30,7 @@ pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, 
     }
 }
 
-/// Several locks for a session, all of them in one step.
+/// Request for several locks of a session, granted all in one step.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) request: AcquireAllRequest,
@@ -38,25 +38,25 @@ pub(crate) struct Group {
     pub(crate) patience: Duration,
 }
 
-/// Acquires all of them or none: the grants, in the order of the request.
+/// Acquires all locks of `group` or none; returns the grants in the order of the request.
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.wait, group.patience);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
-    let mut tries = Tries { plan, claim: Claim::new(client, locks), unconfirmed: None };
+    let mut tries = Tries { plan, claim: GrantClaim::new(client, locks), unconfirmed: None };
     loop {
         let request = AcquireAllRequest {
             lease_id: Some(tries.claim.lease_id),
             wait_ms: tries.plan.wait_ms(clock::now()),
             ..group.request.clone()
         };
-        let before = tries.claim.ask();
+        let before = tries.claim.begin_attempt();
         match client.locks().acquire_all(&request).await {
             Ok(reply) => {
                 tries.claim.settle();
                 return Ok(reply.leases);
             }
             Err(failure) => {
-                tries.claim.learn(before, &failure);
+                tries.claim.record_failure(before, &failure);
                 tries.failed(failure).await?;
             }
         }
@@ -66,28 +66,29 @@ pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<Lea
 /// The attempts of one call.
 struct Tries<'a> {
     plan: Plan,
-    claim: Claim<'a>,
-    /// A grant that was too worn to be used; the next attempt renews it in place of asking again.
+    claim: GrantClaim<'a>,
+    /// A grant whose window was too short to be used; the next attempt renews it.
     unconfirmed: Option<LeaseReply>,
 }
 
 impl Tries<'_> {
-    /// Pauses, or begins anew, as the plan says; the error where the call is over.
+    /// Prepares the next attempt as the plan says, after a pause; the error if there is none.
     async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
         match self.plan.after(&failure, clock::now(), ids::random()) {
-            Step::Repeat(pause) => {
-                let (lease_id, reason) = (self.claim.lease_id, failure.reason());
+            AcquireStep::Retry(pause) => {
+                let lease_id = self.claim.lease_id;
+                let reason = failure.reason();
                 let what = self.claim.names();
-                tracing::debug!(%lease_id, "repeating the acquire of {what}: {reason}");
+                tracing::debug!(%lease_id, "retrying the acquire of {what}: {reason}");
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
-            Step::Fresh(pause) => {
+            AcquireStep::Restart(pause) => {
                 self.unconfirmed = None;
                 tokio::time::sleep(pause).await;
                 self.claim.renew_id().await
             }
-            Step::GiveUp => {
+            AcquireStep::Fail => {
                 let what = format!("acquire {}", self.claim.refusing(&failure));
                 Err(failure.into_error(&what, Effect::Changes))
             }
@@ -95,8 +96,8 @@ impl Tries<'_> {
     }
 }
 
-/// One attempt. The window counts from before this very attempt was sent: the time to live in its
-/// reply is what remained when the server handled it.
+/// Sends one attempt. The window counts from before this attempt was sent, because the time to live in
+/// its reply is what remained when the server handled it.
 async fn attempt(
     client: &Client,
     spec: &Spec,
@@ -114,21 +115,21 @@ async fn attempt(
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
         session_id: spec.session,
-        // Always, so that a later life of this owner can take the lock over.
+        // Always sent, so that a later incarnation of this owner can take the lock over.
         incarnation: Some(client.incarnation().clone()),
         takeover: spec.takeover == Takeover::EarlierSelf,
         takeover_of: match spec.takeover {
-            Takeover::Of(lease_id) => Some(lease_id),
+            Takeover::Lease(lease_id) => Some(lease_id),
             Takeover::Never | Takeover::EarlierSelf => None,
         },
         mode: spec.mode,
         size: spec.size,
     };
-    let before = tries.claim.ask();
+    let before = tries.claim.begin_attempt();
     let result = client.locks().acquire(&spec.lock, &request).await;
-    let reply = result.inspect_err(|failure| tries.claim.learn(before, failure))?;
+    let reply = result.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
     let window = window_of(sent_at, &reply, spec);
-    // A lease of a session is trusted for as long as the session is.
+    // The trust in a lease of a session is the trust in its session.
     if spec.session.is_none() && window.is_worn(clock::now()) {
         confirm(client, spec, tries.unconfirmed.insert(reply)).await
     } else {
@@ -136,10 +137,10 @@ async fn attempt(
     }
 }
 
-/// Renews a grant whose window is worn before anybody relies on it: the acquire waited in the
-/// queue, and how much of that time passed before the grant is not known here.
+/// Renews a grant before it is used, because less than half of its window is left: the acquire waited
+/// in the queue, and the client does not know how much of that time passed before the grant.
 ///
-/// A renewal whose reply comes too late to be trusted has kept the lease at the server all the same:
+/// A renewal whose reply arrives too late to be trusted has still extended the lease at the server, and
 /// the next attempt renews it again.
 async fn confirm(
     client: &Client,
@@ -163,16 +164,15 @@ async fn confirm(
     Ok((LeaseReply { waited_ms: granted.waited_ms, ..renewed }, window))
 }
 
-/// A server that answers with more time than was asked for is not believed.
+/// Window of a reply; the server may not extend the requested time to live.
 fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
     Window::new(sent_at, reply.ttl_ms.min(spec.ttl.ms()))
 }
 
-/// A lease id that may have been granted. Dropping it without [`settle`](Claim::settle) gives the
-/// grants back in the background, so that an acquire that failed or was dropped does not keep the
-/// locks until they expire. A release may arrive before the acquire: then the server remembers the
-/// id as ended.
-struct Claim<'a> {
+/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle) releases
+/// the grants in the background, so that an acquire that failed or was dropped does not hold the locks
+/// until they expire. If a release arrives before its acquire, the server records the id as ended.
+struct GrantClaim<'a> {
     client: &'a Client,
     locks: Vec<LockName>,
     lease_id: LeaseId,
@@ -180,24 +180,25 @@ struct Claim<'a> {
     runtime: Handle,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> GrantClaim<'a> {
     fn new(client: &'a Client, locks: Vec<LockName>) -> Self {
         let runtime = Handle::current();
         Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, runtime }
     }
 
-    /// The request is about to go out; what was known before.
-    fn ask(&mut self) -> bool {
+    /// Records that a request is about to be sent; returns whether a grant was possible before it.
+    fn begin_attempt(&mut self) -> bool {
         std::mem::replace(&mut self.maybe_granted, true)
     }
 
-    /// It failed so.
-    fn learn(&mut self, before: bool, failure: &Failure) {
-        self.maybe_granted = before || knowledge(failure) == Knowledge::Unknown;
+    /// Records the failure of a request; `before` is the result of `begin_attempt`.
+    fn record_failure(&mut self, before: bool, failure: &Failure) {
+        self.maybe_granted = before || evidence(failure) == GrantEvidence::Unknown;
     }
 
-    /// The id has ended on one of the locks. Of several that were granted unheard, the others may
-    /// live on; they would stand in the way of the next request, which has another id.
+    /// Replaces the lease id after it has ended on one of the locks. If the reply that granted several
+    /// locks was lost, the leases on the others may be live, and would block the next request, which
+    /// has another id: they are released first.
     async fn renew_id(&mut self) -> Result<(), Error> {
         if self.maybe_granted && self.locks.len() > 1 {
             for lock in &self.locks {
@@ -218,7 +219,7 @@ impl<'a> Claim<'a> {
         self.maybe_granted = false;
     }
 
-    /// The locks, for people.
+    /// Names of the locks for messages; at most three, and the number of the others.
     fn names(&self) -> String {
         match &self.locks[..] {
             [first, second, third, _, ..] => {
@@ -228,7 +229,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The lock that stood in the way, where the server says which; otherwise all of them.
+    /// Name of the lock that was refused, if the server says which; otherwise all of them.
     fn refusing(&self, failure: &Failure) -> String {
         let lock: Option<LockName> = match failure {
             Failure::Refused(problem, _) => problem.extension("lock"),
@@ -241,16 +242,17 @@ impl<'a> Claim<'a> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for GrantClaim<'_> {
     fn drop(&mut self) {
         if !self.maybe_granted {
             return;
         }
         for lock in std::mem::take(&mut self.locks) {
-            let (locks, lease_id) = (self.client.locks().clone(), self.lease_id);
+            let locks = self.client.locks().clone();
+            let lease_id = self.lease_id;
             self.client.background().spawn_on(&self.runtime, async move {
                 if let Err(error) = locks.release(&lock, lease_id).await {
-                    tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not given back");
+                    tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not released");
                 }
             });
         }

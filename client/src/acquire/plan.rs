@@ -1,4 +1,4 @@
-//! What to do after an attempt to acquire that brought no grant: pure rules.
+//! Retry rules of an acquire. Pure.
 
 use std::time::Duration;
 
@@ -9,103 +9,105 @@ use crate::clock::Moment;
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
 
-/// How often one call starts over with a fresh lease id without a pause: a grant that could not be
-/// delivered was rolled back that often.
-const FRESH_STARTS_AT_ONCE: u32 = 5;
+/// Number of restarts with a fresh lease id without a pause: a restart follows a grant that could not
+/// be delivered and was rolled back.
+const RESTARTS_AT_ONCE: u32 = 5;
 
-/// What to do next.
+/// Reaction to an attempt without a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The same request again after a pause, with the same lease id.
-    Repeat(Duration),
-    /// A new request with a fresh lease id after a pause, which may be zero: the old id has ended.
-    Fresh(Duration),
-    /// Tell the caller.
-    GiveUp,
+pub(super) enum AcquireStep {
+    /// Send the same request, with the same lease id, after a pause.
+    Retry(Duration),
+    /// Send a request with a fresh lease id after a pause, which may be zero: the old id has ended.
+    Restart(Duration),
+    /// Return the error.
+    Fail,
 }
 
-/// What an attempt says about the grant.
+/// Evidence of a failed attempt about the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Knowledge {
-    /// It caused none.
+pub(super) enum GrantEvidence {
+    /// The attempt caused no grant.
     NoGrant,
-    /// It may have.
+    /// The attempt may have caused a grant.
     Unknown,
 }
 
-/// The budget of one call.
+/// Time and attempts of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     wait_until: Moment,
-    give_up_at: Moment,
+    patience_until: Moment,
     attempts: u32,
-    fresh_starts: u32,
+    restarts: u32,
 }
 
 impl Plan {
-    /// A call that begins at `now`, waits for `wait` in the queue and bears with a server that does
-    /// not answer for `patience` beyond that.
+    /// Plans a call that begins at `now`, waits for `wait` in the queue and retries an unreachable
+    /// server for `patience` beyond that.
     pub(super) fn new(now: Moment, wait: Duration, patience: Duration) -> Self {
         let wait_until = now.plus_ms(whole_ms(wait));
-        let give_up_at = wait_until.plus_ms(whole_ms(patience));
-        Self { wait_until, give_up_at, attempts: 0, fresh_starts: 0 }
+        let patience_until = wait_until.plus_ms(whole_ms(patience));
+        Self { wait_until, patience_until, attempts: 0, restarts: 0 }
     }
 
-    /// How long the next attempt may wait in the queue, in milliseconds.
+    /// Longest wait of the next attempt in the queue, in milliseconds.
     pub(super) fn wait_ms(&self, now: Moment) -> u64 {
         whole_ms(self.wait_until.since(now)).min(MAX_WAIT_MS)
     }
 
-    /// After a failure at `now`; `random` is for the pause.
-    pub(super) fn after(&mut self, failure: &Failure, now: Moment, random: u64) -> Step {
-        // A reply that comes too late sets the pace by itself.
+    /// Decides the next step after a failure at `now`; `random` is the jitter of the pause.
+    pub(super) fn after(&mut self, failure: &Failure, now: Moment, random: u64) -> AcquireStep {
+        // A reply that arrives too late has taken its time already: the pause does not grow.
         let is_late =
             matches!(failure, Failure::Unusable(error) if *error.kind() == ErrorKind::Unavailable);
         self.attempts = if is_late { 1 } else { self.attempts + 1 };
         let (again, limit, pause_min) = match failure {
             Failure::Refused(problem, retry_after) => match problem.code {
-                Code::LeaseLost => return self.fresh(now, random),
-                // The server waits for no longer than its own limit; the rest is waited here.
+                Code::LeaseLost => return self.restart(now, random),
+                // The server's own limit may be shorter than the wait: the client waits for the rest.
                 Code::LockHeld => (true, self.wait_until, Duration::ZERO),
                 code => (
                     code.retryable() || matches!(problem.status, 502..=504),
-                    self.give_up_at,
+                    self.patience_until,
                     retry_after.unwrap_or_default(),
                 ),
             },
-            Failure::NotSent(_) | Failure::NoReply(_) => (true, self.give_up_at, Duration::ZERO),
-            Failure::Unusable(_) => (is_late, self.give_up_at, Duration::ZERO),
+            Failure::NotSent(_) | Failure::NoReply(_) => {
+                (true, self.patience_until, Duration::ZERO)
+            }
+            Failure::Unusable(_) => (is_late, self.patience_until, Duration::ZERO),
         };
         let pause = timing::pause(self.attempts, random).max(pause_min);
         if again && now.plus_ms(whole_ms(pause)) < limit {
-            Step::Repeat(pause)
+            AcquireStep::Retry(pause)
         } else {
-            Step::GiveUp
+            AcquireStep::Fail
         }
     }
 
-    fn fresh(&mut self, now: Moment, random: u64) -> Step {
-        self.fresh_starts += 1;
-        let pause = match self.fresh_starts.checked_sub(FRESH_STARTS_AT_ONCE) {
+    fn restart(&mut self, now: Moment, random: u64) -> AcquireStep {
+        self.restarts += 1;
+        let pause = match self.restarts.checked_sub(RESTARTS_AT_ONCE) {
             None | Some(0) => Duration::ZERO,
             Some(later) => timing::pause(later, random),
         };
-        if now.plus_ms(whole_ms(pause)) < self.give_up_at {
-            Step::Fresh(pause)
+        if now.plus_ms(whole_ms(pause)) < self.patience_until {
+            AcquireStep::Restart(pause)
         } else {
-            Step::GiveUp
+            AcquireStep::Fail
         }
     }
 }
 
-/// Whether the attempt that failed so may have caused a grant.
-pub(super) fn knowledge(failure: &Failure) -> Knowledge {
+/// Evidence of this failure about the grant.
+pub(super) fn evidence(failure: &Failure) -> GrantEvidence {
     match failure {
-        Failure::NotSent(_) => Knowledge::NoGrant,
-        Failure::NoReply(_) | Failure::Unusable(_) => Knowledge::Unknown,
+        Failure::NotSent(_) => GrantEvidence::NoGrant,
+        Failure::NoReply(_) | Failure::Unusable(_) => GrantEvidence::Unknown,
         Failure::Refused(problem, _) => match problem.code {
-            Code::OutcomeUnknown | Code::Internal | Code::Unknown => Knowledge::Unknown,
-            _ => Knowledge::NoGrant,
+            Code::OutcomeUnknown | Code::Internal | Code::Unknown => GrantEvidence::Unknown,
+            _ => GrantEvidence::NoGrant,
         },
     }
 }
@@ -134,25 +136,28 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_repeated_with_the_same_id_until_patience_ends() {
+    fn a_missing_reply_is_retried_with_the_same_id_until_patience_ends() {
         for failure in [
             Failure::NotSent("x".to_owned()),
             Failure::NoReply("x".to_owned()),
             refused(Code::StoreUnavailable),
             refused(Code::OutcomeUnknown),
         ] {
-            assert!(matches!(plan(0).after(&failure, at(0), 0), Step::Repeat(_)), "{failure:?}");
-            assert_eq!(plan(0).after(&failure, at(5000), 0), Step::GiveUp, "{failure:?}");
+            assert!(
+                matches!(plan(0).after(&failure, at(0), 0), AcquireStep::Retry(_)),
+                "{failure:?}"
+            );
+            assert_eq!(plan(0).after(&failure, at(5000), 0), AcquireStep::Fail, "{failure:?}");
         }
     }
 
     #[test]
     fn a_held_lock_is_final_once_the_wait_is_over() {
-        assert_eq!(plan(0).after(&refused(Code::LockHeld), at(0), 0), Step::GiveUp);
-        assert_eq!(plan(900).after(&refused(Code::LockHeld), at(900), 0), Step::GiveUp);
-        // The server's limit is shorter than the wait that was asked for.
+        assert_eq!(plan(0).after(&refused(Code::LockHeld), at(0), 0), AcquireStep::Fail);
+        assert_eq!(plan(900).after(&refused(Code::LockHeld), at(900), 0), AcquireStep::Fail);
+        // The server's limit is shorter than the requested wait.
         let again = plan(400_000).after(&refused(Code::LockHeld), at(MAX_WAIT_MS), 0);
-        assert!(matches!(again, Step::Repeat(_)));
+        assert!(matches!(again, AcquireStep::Retry(_)));
         assert_eq!(plan(400_000).wait_ms(at(MAX_WAIT_MS)), 100_000);
         assert_eq!(plan(400_000).wait_ms(at(0)), MAX_WAIT_MS);
     }
@@ -160,35 +165,41 @@ mod tests {
     #[test]
     fn an_id_that_ended_is_replaced_until_patience_ends_and_not_in_a_tight_loop() {
         let mut plan = plan(0);
-        for _ in 0..FRESH_STARTS_AT_ONCE {
+        for _ in 0..RESTARTS_AT_ONCE {
             let step = plan.after(&refused(Code::LeaseLost), at(0), 0);
-            assert_eq!(step, Step::Fresh(Duration::ZERO));
+            assert_eq!(step, AcquireStep::Restart(Duration::ZERO));
         }
         for _ in 0..100 {
             let step = plan.after(&refused(Code::LeaseLost), at(1000), 0);
-            assert!(matches!(step, Step::Fresh(pause) if !pause.is_zero()), "{step:?}");
+            assert!(matches!(step, AcquireStep::Restart(pause) if !pause.is_zero()), "{step:?}");
         }
-        assert_eq!(plan.after(&refused(Code::LeaseLost), at(5000), 0), Step::GiveUp);
+        assert_eq!(plan.after(&refused(Code::LeaseLost), at(5000), 0), AcquireStep::Fail);
     }
 
-    /// A grant whose time was over before it could be used says nothing about the next attempt.
+    /// A grant whose window had passed before it could be used does not predict the next attempt.
     #[test]
-    fn a_reply_that_came_too_late_is_repeated_while_the_wait_lasts() {
+    fn a_reply_that_came_too_late_is_retried_while_the_wait_lasts() {
         let late = || Failure::Unusable(Error::new(ErrorKind::Unavailable, "late"));
         let mut plan = plan(60_000);
-        assert!((0..100).all(|n| matches!(plan.after(&late(), at(n * 600), n), Step::Repeat(_))));
-        assert_eq!(plan.after(&late(), at(65_000), 0), Step::GiveUp);
-        assert_eq!(knowledge(&late()), Knowledge::Unknown, "it may live, and must be released");
+        assert!(
+            (0..100).all(|n| matches!(plan.after(&late(), at(n * 600), n), AcquireStep::Retry(_)))
+        );
+        assert_eq!(plan.after(&late(), at(65_000), 0), AcquireStep::Fail);
+        assert_eq!(
+            evidence(&late()),
+            GrantEvidence::Unknown,
+            "it may be live, and must be released"
+        );
         let wrong = Failure::Unusable(Error::new(ErrorKind::Internal, "of another lock"));
-        assert_eq!(plan.after(&wrong, at(0), 0), Step::GiveUp);
+        assert_eq!(plan.after(&wrong, at(0), 0), AcquireStep::Fail);
     }
 
     #[test]
-    fn mistakes_are_not_repeated() {
+    fn mistakes_are_not_retried() {
         for code in
             [Code::InvalidRequest, Code::Unauthorized, Code::LeaseIdConflict, Code::Internal]
         {
-            assert_eq!(plan(60_000).after(&refused(code), at(0), 0), Step::GiveUp, "{code}");
+            assert_eq!(plan(60_000).after(&refused(code), at(0), 0), AcquireStep::Fail, "{code}");
         }
     }
 
@@ -198,17 +209,17 @@ mod tests {
             Box::new(Problem::new(Code::StoreUnavailable, "x")),
             Some(Duration::from_secs(2)),
         );
-        assert_eq!(plan(0).after(&failure, at(0), 0), Step::Repeat(Duration::from_secs(2)));
-        assert_eq!(plan(0).after(&failure, at(3000), 0), Step::GiveUp);
+        assert_eq!(plan(0).after(&failure, at(0), 0), AcquireStep::Retry(Duration::from_secs(2)));
+        assert_eq!(plan(0).after(&failure, at(3000), 0), AcquireStep::Fail);
     }
 
     proptest! {
-        /// However long it goes on, no pause ends after the call has to be over.
+        /// No pause ends after the time of the call.
         #[test]
         fn a_call_ends(wait_ms in 0..600_000u64, now in 0..700_000u64, random in any::<u64>()) {
             let mut plan = plan(wait_ms);
             for code in [Code::LockHeld, Code::StoreUnavailable, Code::OutcomeUnknown] {
-                if let Step::Repeat(pause) = plan.after(&refused(code), at(now), random) {
+                if let AcquireStep::Retry(pause) = plan.after(&refused(code), at(now), random) {
                     prop_assert!(now + whole_ms(pause) < wait_ms + 5000);
                 }
             }

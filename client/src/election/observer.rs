@@ -1,4 +1,4 @@
-//! Who leads, told as it changes.
+//! The observer of an election.
 
 use std::time::Duration;
 
@@ -8,102 +8,101 @@ use fence_protocol::{LockName, Token};
 use super::{Election, Leader};
 use crate::clock::Moment;
 use crate::events::is_passing;
-use crate::{Error, EventStream, Told, clock};
+use crate::{Error, EventStream, StreamItem, clock};
 
-/// Between two tries to ask who leads.
+/// Pause before a failed query of the leader is retried.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How often the server is asked although nothing was heard: it does not promise to tell of every
-/// expiry.
-const LOOK_EVERY_MS: u64 = 60_000;
+/// Period of the queries without an event: the server does not promise an event for every expiry.
+const REFRESH_EVERY_MS: u64 = 60_000;
 
-/// What an observer sees.
+/// State of an election, as an observer sees it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Observed {
-    /// This one leads.
+    /// The office has this leader.
     Leader(Leader),
-    /// Nobody leads.
-    Nobody,
-    /// The lock server cannot be asked: whoever led may have been followed by another.
+    /// The office is vacant.
+    Vacant,
+    /// The lock server is unreachable: the leader may have changed.
     Unknown(Error),
 }
 
-/// Watches an election. Stands for nothing and costs the candidates nothing.
+/// Observer of an election; see [`Election::observe`]. It is no candidate and does not delay them.
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
     lock: LockName,
     stream: EventStream,
     office: Office,
-    /// Whether the server is to be asked, because what was heard is not all.
-    must_look: bool,
-    /// When it is asked in any case.
-    look_at: Moment,
-    /// The grant of a leader of whom nothing was told yet.
+    /// `true` if the leader must be queried, because the events are not complete.
+    is_refresh_due: bool,
+    /// Moment of the next query in any case.
+    refresh_at: Moment,
+    /// The grant of a leader that was not returned to the caller yet.
     elected: Option<Box<Event>>,
 }
 
 impl Observer {
     pub(super) async fn new(election: Election) -> Result<Self, Error> {
         let lock = election.request.lock_name()?.clone();
-        // Before the first look, so that nothing happens in between.
+        // Before the first query, so that no change is missed in between.
         let stream = election.request.client().events_of(&lock).open().await?;
         let office = Office::default();
-        let look_at = clock::now();
-        Ok(Self { election, lock, stream, office, must_look: true, look_at, elected: None })
+        let refresh_at = clock::now();
+        Ok(Self { election, lock, stream, office, is_refresh_due: true, refresh_at, elected: None })
     }
 
-    /// Who leads: at first now, then whenever it changes. A server that cannot be reached is told
-    /// once, and who leads is told again when it can.
+    /// Returns the current state first, then each change. An unreachable server is reported once, as
+    /// [`Observed::Unknown`], and the state again once the server is reachable.
     ///
-    /// Terms that were short are told too, where the server remembers them; who leads is true when it
-    /// was told by the server, and may not be now.
+    /// Short terms are included if the server remembers them. A leader was in office when the server
+    /// sent it, and may not be now.
     ///
-    /// Cancel-safe: nothing is lost when the future is dropped.
+    /// Cancel-safe: no change is lost if the future is dropped.
     ///
     /// # Errors
-    /// As [`Events::open`](crate::Events::open), but for a server that cannot be reached.
+    /// As [`Events::open`](crate::Events::open), except for an unreachable server.
     pub async fn next(&mut self) -> Result<Observed, Error> {
         loop {
             if self.elected.is_some() {
                 return Ok(Observed::Leader(self.introduced().await?));
             }
-            if self.must_look {
-                if let Some(observed) = self.look().await? {
+            if self.is_refresh_due {
+                if let Some(observed) = self.refresh().await? {
                     return Ok(observed);
                 }
                 continue;
             }
-            let told = tokio::select! {
+            let item = tokio::select! {
                 biased;
-                told = self.stream.next() => told?,
-                () = clock::sleep_until(self.look_at) => {
-                    self.must_look = true;
+                item = self.stream.next() => item?,
+                () = clock::sleep_until(self.refresh_at) => {
+                    self.is_refresh_due = true;
                     continue;
                 }
             };
-            match told {
-                Told::Broken(error) if self.office.is_known => return Ok(self.unknown(error)),
-                Told::Broken(_) => {}
-                Told::Resumed => self.must_look = true,
-                Told::Event { event, .. } => match self.office.hear(&self.lock, &event) {
-                    Heard::Nothing => {}
-                    Heard::Elected => self.elected = Some(event),
-                    Heard::Vacant => return Ok(Observed::Nobody),
-                    Heard::NotAll => self.must_look = true,
+            match item {
+                StreamItem::Broken(error) if self.office.is_known => return Ok(self.unknown(error)),
+                StreamItem::Broken(_) => {}
+                StreamItem::Resumed => self.is_refresh_due = true,
+                StreamItem::Event { event, .. } => match self.office.apply(&self.lock, &event) {
+                    OfficeChange::Nothing => {}
+                    OfficeChange::Elected => self.elected = Some(event),
+                    OfficeChange::Vacant => return Ok(Observed::Vacant),
+                    OfficeChange::Incomplete => self.is_refresh_due = true,
                 },
             }
         }
     }
 
-    /// Asks the server; what is news.
-    async fn look(&mut self) -> Result<Option<Observed>, Error> {
+    /// Queries the leader; returns it if that is a change.
+    async fn refresh(&mut self) -> Result<Option<Observed>, Error> {
         match self.election.leader().await {
             Ok(leader) => {
-                self.must_look = false;
-                self.look_at = clock::now().plus_ms(LOOK_EVERY_MS);
-                let is_news = self.office.see(leader.as_ref().map(|leader| leader.token));
-                Ok(is_news.then(|| leader.map_or(Observed::Nobody, Observed::Leader)))
+                self.is_refresh_due = false;
+                self.refresh_at = clock::now().plus_ms(REFRESH_EVERY_MS);
+                let is_news = self.office.update(leader.as_ref().map(|leader| leader.token));
+                Ok(is_news.then(|| leader.map_or(Observed::Vacant, Observed::Leader)))
             }
             Err(error) if is_passing(&error) && self.office.is_known => {
                 Ok(Some(self.unknown(error)))
@@ -121,25 +120,25 @@ impl Observer {
         Observed::Unknown(error)
     }
 
-    /// The leader that was elected, with what only the lock says of it, where it is still in office.
+    /// Returns the elected leader, with the metadata of its lock if it is still in office.
     async fn introduced(&mut self) -> Result<Leader, Error> {
         let shown = match self.election.leader().await {
             Ok(shown) => shown,
             Err(error) if is_passing(&error) => None,
             Err(error) => return Err(error),
         };
-        let heard = self.elected.take().and_then(|event| Leader::heard(&event));
-        let is_same = |leader: &Leader| heard.as_ref().is_none_or(|h| h.token == leader.token);
-        match (shown.filter(is_same), heard) {
+        let elected = self.elected.take().and_then(|event| Leader::from_event(&event));
+        let is_same = |leader: &Leader| elected.as_ref().is_none_or(|h| h.token == leader.token);
+        match (shown.filter(is_same), elected) {
             (Some(leader), _) | (None, Some(leader)) => Ok(leader),
-            // `hear` takes no grant without these.
+            // `Office::apply` accepts no grant without these.
             (None, None) => unreachable!("a grant names its owner, its lease and its token"),
         }
     }
 }
 
 impl Leader {
-    fn heard(event: &Event) -> Option<Self> {
+    fn from_event(event: &Event) -> Option<Self> {
         Some(Self {
             owner: event.owner.clone()?,
             token: event.token?,
@@ -150,53 +149,53 @@ impl Leader {
     }
 }
 
-/// What an event says of the office.
+/// Change of the office by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum OfficeChange {
     Nothing,
     Elected,
     Vacant,
-    NotAll,
+    Incomplete,
 }
 
-/// Who is in office, as far as was told. Pure.
+/// The known state of the office. Pure.
 #[derive(Clone, Copy, Debug, Default)]
 struct Office {
     leader: Option<Token>,
-    /// The latest term that was heard of.
+    /// The latest known term.
     latest: Option<Token>,
     is_known: bool,
 }
 
 impl Office {
-    /// Who the server says leads; whether that is news.
-    fn see(&mut self, leader: Option<Token>) -> bool {
+    /// Applies the reply to a query; `true` if it is a change.
+    fn update(&mut self, leader: Option<Token>) -> bool {
         let is_news = !self.is_known || leader != self.leader;
         *self = Self { leader, latest: leader.max(self.latest), is_known: true };
         is_news
     }
 
-    /// The order of events may be another than that of tokens: the end of a term may be heard after
-    /// the next one's begin, and of a term that a look has told of already.
-    fn hear(&mut self, lock: &LockName, event: &Event) -> Heard {
+    /// Applies an event. Events may arrive in another order than their tokens: the end of a term may
+    /// follow the start of the next one, and belong to a term that a query has returned already.
+    fn apply(&mut self, lock: &LockName, event: &Event) -> OfficeChange {
         if event.kind == EventKind::Gap && event.lock.as_ref().is_none_or(|known| known == lock) {
-            return Heard::NotAll;
+            return OfficeChange::Incomplete;
         }
         if event.lock.as_ref() != Some(lock) || event.token.is_none() {
-            return Heard::Nothing;
+            return OfficeChange::Nothing;
         }
         if event.kind == EventKind::Granted && event.token > self.latest {
             if event.owner.is_none() || event.lease_id.is_none() {
-                return Heard::NotAll;
+                return OfficeChange::Incomplete;
             }
             (self.leader, self.latest) = (event.token, event.token);
-            return Heard::Elected;
+            return OfficeChange::Elected;
         }
         if event.kind.is_end() && event.token == self.leader {
             self.leader = None;
-            return Heard::Vacant;
+            return OfficeChange::Vacant;
         }
-        Heard::Nothing
+        OfficeChange::Nothing
     }
 }
 
@@ -214,36 +213,37 @@ mod tests {
         event
     }
 
-    fn hear(office: &mut Office, kind: EventKind, token: u64) -> Heard {
-        office.hear(&LockName::new("a").unwrap(), &event(kind, "a", token))
+    fn apply(office: &mut Office, kind: EventKind, token: u64) -> OfficeChange {
+        office.apply(&LockName::new("a").unwrap(), &event(kind, "a", token))
     }
 
     #[test]
-    fn each_term_is_told_once_whatever_the_order() {
+    fn each_term_is_returned_once_in_any_order_of_events() {
         use EventKind::{Expired, Granted, Released, Superseded};
         let mut office = Office::default();
-        assert!(office.see(Token::new(4).ok()), "the first look is news");
-        assert!(!office.see(Token::new(4).ok()));
-        assert_eq!(hear(&mut office, Granted, 4), Heard::Nothing, "it was seen");
-        assert_eq!(hear(&mut office, Released, 3), Heard::Nothing, "it ended before");
-        assert_eq!(hear(&mut office, Granted, 5), Heard::Elected);
-        assert_eq!(hear(&mut office, Superseded, 4), Heard::Nothing, "heard late");
-        assert_eq!(hear(&mut office, Expired, 5), Heard::Vacant);
-        assert_eq!(hear(&mut office, Expired, 5), Heard::Nothing);
-        assert_eq!(hear(&mut office, Granted, 5), Heard::Nothing, "that term is over");
+        assert!(office.update(Token::new(4).ok()), "the first query is a change");
+        assert!(!office.update(Token::new(4).ok()));
+        assert_eq!(apply(&mut office, Granted, 4), OfficeChange::Nothing, "it was seen");
+        assert_eq!(apply(&mut office, Released, 3), OfficeChange::Nothing, "it ended before");
+        assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Elected);
+        assert_eq!(apply(&mut office, Superseded, 4), OfficeChange::Nothing, "it arrived late");
+        assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Vacant);
+        assert_eq!(apply(&mut office, Expired, 5), OfficeChange::Nothing);
+        assert_eq!(apply(&mut office, Granted, 5), OfficeChange::Nothing, "that term is over");
     }
 
     #[test]
-    fn others_say_nothing_and_a_gap_asks_for_a_look() {
-        let (mut office, lock) = (Office::default(), LockName::new("a").unwrap());
-        office.see(None);
+    fn other_locks_change_nothing_and_a_gap_causes_a_query() {
+        let mut office = Office::default();
+        let lock = LockName::new("a").unwrap();
+        office.update(None);
         let granted = event(EventKind::Granted, "a/b", 9);
-        assert_eq!(office.hear(&lock, &granted), Heard::Nothing);
-        assert_eq!(office.hear(&lock, &event(EventKind::Gap, "a/b", 9)), Heard::Nothing);
+        assert_eq!(office.apply(&lock, &granted), OfficeChange::Nothing);
+        assert_eq!(office.apply(&lock, &event(EventKind::Gap, "a/b", 9)), OfficeChange::Nothing);
         for gap in [Event::new(EventKind::Gap), event(EventKind::Gap, "a", 9)] {
-            assert_eq!(office.hear(&lock, &gap), Heard::NotAll);
+            assert_eq!(office.apply(&lock, &gap), OfficeChange::Incomplete);
         }
         office.is_known = false;
-        assert!(office.see(None), "what was not known is told again");
+        assert!(office.update(None), "an unknown state is returned again");
     }
 }

@@ -1,5 +1,4 @@
-//! Renewal in the background: at a third of the time to live, and then until it works or the lease
-//! can no longer be trusted.
+//! Background renewal: at a third of the time to live, retried until it succeeds or the lease is lost.
 
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// Keeps the lease until it is lost. The caller stops it by dropping the future.
+    /// Renews the lease until it is lost. The caller stops it by dropping the future.
     pub(super) async fn keep(self) {
         let lost = self.trust.when_lost();
         tokio::select! {
@@ -48,7 +47,7 @@ impl Renewal {
         }
     }
 
-    /// The first failure is news; its repeats are not.
+    /// Logs a failure: the first at warn level, its retries at debug level.
     fn report(&self, attempt: u32, why: Option<&NotRenewed>) {
         let remaining_ms = self.trust.window().remaining(clock::now()).as_millis();
         let reason = match why {
@@ -57,7 +56,7 @@ impl Renewal {
         };
         let lock = &self.lock;
         if attempt == 1 {
-            tracing::warn!(%lock, remaining_ms, "a renewal failed, trying again: {reason}");
+            tracing::warn!(%lock, remaining_ms, "a renewal failed, retrying: {reason}");
         } else {
             tracing::debug!(%lock, attempt, remaining_ms, "a renewal failed again: {reason}");
         }
@@ -68,30 +67,30 @@ impl Renewal {
         let timeout = self.trust.window().reply_timeout(sent_at);
         let request = RenewRequest { lease_id: self.lease_id, ttl_ms: None };
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await;
-        let reply = reply.map_err(NotRenewed::of)?;
+        let reply = reply.map_err(NotRenewed::from_failure)?;
         if reply.token != self.token {
-            // A store that lost its memory has granted a late repeat of the acquire anew. Somebody may
-            // have held the lock in between, and the guard refuses the token that is held here.
+            // A store that lost its memory granted a late retry of the acquire as a new lease. Another
+            // client may have held the lock in between, and the guard refuses this lease's token.
             return Err(NotRenewed::Lost(LostReason::Ended(EndReason::Superseded)));
         }
-        // A server that answers with more time than was asked for is not believed.
+        // A reply may not extend the lease beyond the requested time to live.
         let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
-        // Where this comes too late, the lease is lost and whoever waits for that is awake.
+        // If this comes too late, the lease is lost, and the tasks that wait for that are notified.
         self.trust.extend(window, clock::reading());
         Ok(())
     }
 }
 
-/// Why a lease was not renewed.
+/// Reason why a renewal failed.
 enum NotRenewed {
-    /// It is over.
+    /// The lease has ended.
     Lost(LostReason),
-    /// It may live; another try can succeed.
+    /// The lease may be live; a retry can succeed.
     Failed(Failure),
 }
 
 impl NotRenewed {
-    fn of(failure: Failure) -> Self {
+    fn from_failure(failure: Failure) -> Self {
         match failure {
             Failure::Refused(problem, _) if problem.code == Code::LeaseLost => {
                 Self::Lost(LostReason::Ended(end_reason(&problem)))

@@ -1,4 +1,4 @@
-//! Leases whose server cannot be reached any more.
+//! Leases whose server has become unreachable.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use super::*;
 use crate::ids;
 use crate::limits::Limits;
 
-/// An address where nobody listens.
+/// An address on which no process listens.
 fn nowhere() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// A lease whose server cannot be reached any more.
+/// A lease whose server has become unreachable.
 fn orphaned(ttl_ms: u64, store: &str) -> Lease {
     orphaned_under(ttl_ms, store, Limits::default())
 }
@@ -68,7 +68,7 @@ async fn an_unreachable_server_means_lost_at_the_deadline_and_the_work_is_droppe
     assert!(dropped.load(Ordering::SeqCst));
 }
 
-/// Pending once, and woken at once: the next step comes before any timer or other task.
+/// Pending once, and woken at once: the next poll comes before any timer or other task.
 async fn next_step() {
     let mut is_first = true;
     poll_fn(|context| {
@@ -83,10 +83,10 @@ async fn next_step() {
 
 #[tokio::test]
 async fn work_that_slept_through_the_deadline_takes_no_further_step() {
-    let went_on = Arc::new(AtomicBool::new(false));
+    let resumed = Arc::new(AtomicBool::new(false));
     let lease = orphaned(100, &nowhere());
-    let seen = Arc::clone(&went_on);
-    // What a process does that was stopped: no timer and no other task runs meanwhile.
+    let seen = Arc::clone(&resumed);
+    // Simulates a stopped process: no timer and no other task runs meanwhile.
     let work = lease.run(async move |lease| {
         while clock::now() < lease.deadline() {
             std::hint::spin_loop();
@@ -96,7 +96,7 @@ async fn work_that_slept_through_the_deadline_takes_no_further_step() {
     });
     let outcome = tasks::spawn(work).await.unwrap();
     assert_eq!(*outcome.unwrap_err().kind(), LOST);
-    assert!(!went_on.load(Ordering::SeqCst));
+    assert!(!resumed.load(Ordering::SeqCst));
 }
 
 #[tokio::test]
@@ -135,9 +135,9 @@ async fn a_fenced_call_with_a_lost_lease_sends_nothing() {
     assert!(!was_called.load(Ordering::SeqCst));
 }
 
-/// What the watch and the clock together do: the manual clock is in the rules' own tests.
+/// Runs the watch with the real clock; the tests of the rules use a manual one.
 #[tokio::test]
-async fn work_that_reports_goes_on_and_work_that_hangs_is_dropped() {
+async fn work_that_reports_continues_and_work_that_hangs_is_dropped() {
     let within = Duration::from_secs(3);
     let limits = Limits {
         progress_within: Some(within),

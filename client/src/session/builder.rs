@@ -1,4 +1,4 @@
-//! A session that is about to begin.
+//! The builder of a session, and the requests that begin it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::Session;
 use super::heartbeat;
-use super::state::State;
+use super::state::SessionState;
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Limits};
 use crate::lock_spec::DEFAULT_PATIENCE;
@@ -19,7 +19,7 @@ use crate::transport::Effect;
 use crate::trust::Trust;
 use crate::{Client, Error, ErrorKind, ids, tasks};
 
-/// A session that is about to begin; see [`Client::session`].
+/// Builder of a [`Session`]; see [`Client::session`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `begin`"]
 pub struct SessionBuilder {
@@ -32,7 +32,8 @@ pub struct SessionBuilder {
 }
 
 impl Client {
-    /// Begins a session, under whose one heartbeat any number of locks is held; nothing is sent yet.
+    /// Returns a builder of a session, whose single heartbeat keeps any number of leases alive;
+    /// nothing is sent yet.
     pub fn session(&self) -> SessionBuilder {
         SessionBuilder::new(self.clone())
     }
@@ -50,62 +51,66 @@ impl SessionBuilder {
         }
     }
 
-    /// Progress and the longest hold count from [`Session::start_limits`] on, and not from the begin
-    /// of the session: for a session that first waits for its locks.
+    /// Starts the limits (progress, longest hold, warnings) at [`Session::start_limits`] and not at the
+    /// begin of the session: for a session that first waits for its locks.
     pub fn limits_wait(self) -> Self {
         Self { limits_wait: true, ..self }
     }
 
-    /// How long the session lives without a heartbeat: 15 s by default, at most a day. It is trusted
-    /// here for 0.8 of that, and a heartbeat is sent every third of it.
+    /// Time to live of the session without a heartbeat: 15 s by default, at most a day. The session is
+    /// trusted on this machine for 0.8 of that, and a heartbeat is sent every third of it.
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { ttl, ..self }
     }
 
-    /// For how long a server that cannot be reached is tried again: 5 s by default.
+    /// Time for which requests to an unreachable server are retried: 5 s by default.
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Anything that people who look at the session should see.
+    /// JSON shown to people who inspect the session.
     pub fn metadata(self, metadata: serde_json::Value) -> Self {
         Self { metadata: Some(metadata), ..self }
     }
 
-    /// The work has to report within this time, again and again: see [`Session::report_progress`].
-    /// Where it does not, the session is lost, as by
+    /// Longest time between two calls of [`Session::report_progress`], at least 1 ms; after it the
+    /// session is lost, as by
     /// [`LockRequest::progress_within`](crate::LockRequest::progress_within).
     pub fn progress_within(mut self, limit: Duration) -> Self {
         self.limits.progress_within = Some(limit);
         self
     }
 
-    /// The longest time for which the session may live, heartbeats and all. Then it is lost.
+    /// Longest life of the session, heartbeats included, at least 1 ms. After it the session is lost.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.limits.max_hold = Some(limit);
         self
     }
 
-    /// How long before the session will be lost [`Session::warnings`] tells. Must be less than the
-    /// other limits.
+    /// Time before a loss of the session at which [`Session::warnings`] resolves. Must be less than the
+    /// other limits. No warnings by default.
     pub fn warn_before(mut self, time: Duration) -> Self {
         self.limits.warn_before = Some(time);
         self
     }
 
-    /// Begins the session; must be called on a runtime. Its owner is the client's.
+    /// Begins the session. Its owner is the client's.
     ///
-    /// A lost reply and a server that is not available are repeated with the same session id, so
-    /// that there is never more than one session. A session that is over before the reply arrives is
-    /// begun again while the patience lasts.
+    /// After a lost reply or an unavailable server the request is retried with the same session id, so
+    /// that there is never more than one session. If the session has ended before the reply arrives,
+    /// another one is begun while the patience lasts.
+    ///
+    /// Cancel-safe: if the future is dropped, a session that it may have begun is ended in the
+    /// background.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not take,
-    /// [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) where
-    /// the server cannot be reached, does not answer, or answers too late for the time to live.
+    /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not
+    /// accept, [`Unavailable`](ErrorKind::Unavailable) and
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the server is unreachable, does not reply, or
+    /// replies too late for the time to live.
     ///
-    /// # Cancel safety
-    /// A session that was begun by a future that was dropped is ended in the background.
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn begin(self) -> Result<Session, Error> {
         self.limits.check()?;
         let ttl = Ttl::try_from(self.ttl)?;
@@ -113,7 +118,7 @@ impl SessionBuilder {
         let first = if self.limits_wait { Limits::default() } else { self.limits };
         let hold = Hold::new(first, clock::reading());
         let trust = Trust::new(format_args!("session {}", reply.session_id), window, hold);
-        let state = Arc::new(State::new(reply.session_id, reply.owner, ttl, trust));
+        let state = Arc::new(SessionState::new(reply.session_id, reply.owner, ttl, trust));
         let heartbeat = heartbeat::keep(self.client.clone(), Arc::clone(&state));
         Ok(Session {
             client: self.client,
@@ -125,10 +130,10 @@ impl SessionBuilder {
         })
     }
 
-    /// A session at the server, and for how long it may be trusted: for some time, in any case.
+    /// Begins a session at the server; returns it with its window, which has not passed yet.
     async fn obtain(&self, ttl: Ttl) -> Result<(SessionReply, Window), Error> {
         let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-        let give_up_at = clock::now().plus_ms(patience_ms);
+        let patience_until = clock::now().plus_ms(patience_ms);
         for attempt in 1.. {
             let request = SessionRequest {
                 ttl_ms: ttl,
@@ -136,38 +141,38 @@ impl SessionBuilder {
                 session_id: Some(ids::session_id()),
                 metadata: self.metadata.clone(),
             };
-            let mut claim = Claim::new(&self.client, request.session_id);
-            let patience = give_up_at.since(clock::now());
+            let mut claim = SessionClaim::new(&self.client, request.session_id);
+            let patience = patience_until.since(clock::now());
             let begun = self.client.sessions().begin(&request, patience).await;
-            let (sent_at, reply) = begun.inspect_err(|error| claim.learn(error))?;
+            let (sent_at, reply) = begun.inspect_err(|error| claim.record_failure(error))?;
             let window = window_of(sent_at, &reply, ttl);
             let obtained = if window.is_worn(clock::now()) {
-                confirm(&self.client, reply, ttl, give_up_at).await?
+                confirm(&self.client, reply, ttl, patience_until).await?
             } else {
                 Some((reply, window))
             };
-            // Nothing is left to end: it is the caller's now, or the server has ended it.
+            // Nothing is left to end: the caller has the session now, or the server has ended it.
             claim.session = None;
             if let Some(obtained) = obtained {
                 return Ok(obtained);
             }
-            pause(attempt, give_up_at, ttl).await?;
+            pause(attempt, patience_until, ttl).await?;
         }
         unreachable!("the loop has no end but its returns")
     }
 }
 
-/// A server that answers with more time than was asked for is not believed.
+/// Window of a reply; the server may not extend the requested time to live.
 fn window_of(sent_at: Moment, reply: &SessionReply, ttl: Ttl) -> Window {
     Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()))
 }
 
-/// Sends heartbeats until one is answered in time to be trusted; `None` where the session has ended.
+/// Sends heartbeats until a reply arrives within its window; `None` if the session has ended.
 async fn confirm(
     client: &Client,
     begun: SessionReply,
     ttl: Ttl,
-    give_up_at: Moment,
+    patience_until: Moment,
 ) -> Result<Option<(SessionReply, Window)>, Error> {
     let timeout = CALL_TIMEOUT.min(ttl.duration() * 2);
     loop {
@@ -184,19 +189,19 @@ async fn confirm(
                 let error = failure.into_error("begin a session", Effect::Changes);
                 let is_passing =
                     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
-                if !is_passing || clock::now() >= give_up_at {
+                if !is_passing || clock::now() >= patience_until {
                     return Err(error);
                 }
             }
         }
-        pause(1, give_up_at, ttl).await?;
+        pause(1, patience_until, ttl).await?;
     }
 }
 
-/// Waits before the next attempt; the error where the patience is over.
-async fn pause(attempt: u32, give_up_at: Moment, ttl: Ttl) -> Result<(), Error> {
+/// Pauses before the next attempt; the error if the patience has ended.
+async fn pause(attempt: u32, patience_until: Moment, ttl: Ttl) -> Result<(), Error> {
     let pause = timing::pause(attempt, ids::random());
-    if clock::now() >= give_up_at {
+    if clock::now() >= patience_until {
         let message = format!(
             "begin a session: replies take too long for a time to live of {ttl}; retry, or ask for a \
              longer time to live"
@@ -207,28 +212,28 @@ async fn pause(attempt: u32, give_up_at: Moment, ttl: Ttl) -> Result<(), Error> 
     Ok(())
 }
 
-/// A session that the server may have begun. Dropping it ends the session in the background, so that
-/// a begin that failed or was dropped leaves none behind until its time to live is over.
-struct Claim<'a> {
+/// A session that the server may have begun. Dropping it ends the session in the background, so that a
+/// begin that failed or was dropped leaves no session until its time to live has passed.
+struct SessionClaim<'a> {
     client: &'a Client,
     session: Option<SessionId>,
     runtime: Handle,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> SessionClaim<'a> {
     fn new(client: &'a Client, session: Option<SessionId>) -> Self {
         Self { client, session, runtime: Handle::current() }
     }
 
-    /// The request failed so; only one whose outcome is unknown can have begun the session.
-    fn learn(&mut self, error: &Error) {
+    /// Records the failure of the request; only an unknown outcome can mean that a session was begun.
+    fn record_failure(&mut self, error: &Error) {
         if *error.kind() != ErrorKind::OutcomeUnknown {
             self.session = None;
         }
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for SessionClaim<'_> {
     fn drop(&mut self) {
         let Some(session) = self.session else {
             return;
@@ -236,7 +241,7 @@ impl Drop for Claim<'_> {
         let sessions = self.client.sessions().clone();
         self.client.background().spawn_on(&self.runtime, async move {
             if let Err(error) = sessions.end(session).await {
-                tracing::debug!(%session, %error, "a session that was not delivered was not ended");
+                tracing::debug!(%session, %error, "an undelivered session was not ended");
             }
         });
     }

@@ -1,9 +1,9 @@
-//! The heartbeat of a session, and the look at its leases when the server counts others.
+//! The heartbeat of a session, and the probe of its leases when the server's count differs.
 //!
-//! The heartbeat says whether the session lives. That one lease of it was revoked, or taken over by
-//! a later incarnation, it does not say: but it counts the leases, and where that count is not what
-//! this side expects, each lease is asked for. So a heartbeat costs one request however many leases
-//! there are, and a loss is noticed within a third of the time to live all the same.
+//! The reply to a heartbeat says that the session is live, not that a single lease was revoked or taken
+//! over. But it counts the leases, and if the count differs from the client's, each lease is probed. So
+//! a heartbeat costs one request for any number of leases, and a loss is still noticed within a third
+//! of the time to live.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use fence_protocol::Code;
 use fence_protocol::wire::lock::{EndReason, RenewRequest};
 
 use super::ENDED;
-use super::state::{Bond, State};
+use super::state::{Bond, SessionState};
 use crate::error::end_reason;
 use crate::locks::CALL_TIMEOUT;
 use crate::timing::Window;
 use crate::transport::Failure;
 use crate::{Client, LostReason, attempts, clock};
 
-/// Keeps the session until it is lost. The caller stops it by dropping the future.
-pub(super) async fn keep(client: Client, state: Arc<State>) {
+/// Keeps the session alive until it is lost. The caller stops it by dropping the future.
+pub(super) async fn keep(client: Client, state: Arc<SessionState>) {
     tokio::select! {
         biased;
         _ = state.trust.when_lost() => {}
         () = beat_for_ever(&client, &state) => {}
-        // Beside the heartbeat, and never before it: with many leases it takes its time.
-        () = look_when_in_doubt(&client, &state) => {}
+        // Concurrent with the heartbeat, never before it: the probe of many leases takes long.
+        () = probe_on_mismatch(&client, &state) => {}
     }
 }
 
-async fn beat_for_ever(client: &Client, state: &State) {
+async fn beat_for_ever(client: &Client, state: &SessionState) {
     loop {
         clock::sleep_until(state.trust.window().renew_at()).await;
         let beaten = attempts::until_success(
@@ -44,38 +44,38 @@ async fn beat_for_ever(client: &Client, state: &State) {
     }
 }
 
-async fn beat(client: &Client, state: &State) -> Result<(), Failure> {
+async fn beat(client: &Client, state: &SessionState) -> Result<(), Failure> {
     let expected = state.expected();
     let sent_at = clock::now();
     let timeout = state.trust.window().reply_timeout(sent_at);
     let reply = client.sessions().heartbeat_once(state.id, timeout).await?;
-    // A server that answers with more time than was asked for is not believed.
+    // A reply may not extend the session beyond the requested time to live.
     let window = Window::new(sent_at, reply.expires_in_ms.min(state.ttl.ms()));
-    // Where this comes too late, the session is lost and whoever waits for that is awake.
+    // If this comes too late, the session is lost, and the tasks that wait for that are notified.
     state.trust.extend(window, clock::reading());
     state.compare(reply.lease_count, expected);
     Ok(())
 }
 
-/// The first failure is news; its repeats are not.
-fn report(state: &State, attempt: u32, failure: Option<&Failure>) {
+/// Logs a failure: the first at warn level, its retries at debug level.
+fn report(state: &SessionState, attempt: u32, failure: Option<&Failure>) {
     let remaining_ms = state.trust.window().remaining(clock::now()).as_millis();
     let session = state.id;
     let reason = failure.map_or_else(|| attempts::NO_REPLY_YET.to_owned(), Failure::reason);
     if attempt == 1 {
-        tracing::warn!(%session, remaining_ms, "a heartbeat failed, trying again: {reason}");
+        tracing::warn!(%session, remaining_ms, "a heartbeat failed, retrying: {reason}");
     } else {
         tracing::debug!(%session, attempt, remaining_ms, "a heartbeat failed again: {reason}");
     }
 }
 
-async fn look_when_in_doubt(client: &Client, state: &State) {
+async fn probe_on_mismatch(client: &Client, state: &SessionState) {
     loop {
-        state.doubt.notified().await;
+        state.count_mismatch.notified().await;
         let seen = state.last();
         let mut all_live = true;
         for bond in state.bonds() {
-            all_live &= look(client, state, &bond).await;
+            all_live &= probe_lease(client, state, &bond).await;
         }
         if all_live {
             state.explain(seen);
@@ -83,8 +83,9 @@ async fn look_when_in_doubt(client: &Client, state: &State) {
     }
 }
 
-/// Asks for one lease; whether it lives. Renewing a lease of a session changes nothing.
-async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
+/// Returns `true` if the server confirms that the lease is live. Sends a renewal, which has no effect
+/// on a lease of a session.
+async fn probe_lease(client: &Client, state: &SessionState, bond: &Bond) -> bool {
     let request = RenewRequest { lease_id: bond.grant.lease_id, ttl_ms: None };
     match client.locks().renew_once(&bond.grant.lock, &request, CALL_TIMEOUT).await {
         Ok(_) => true,
@@ -96,14 +97,15 @@ async fn look(client: &Client, state: &State, bond: &Bond) -> bool {
             false
         }
         Err(failure) => {
-            let (lock, reason) = (&bond.grant.lock, failure.reason());
-            tracing::debug!(%lock, "a lease of a session was not looked at: {reason}");
+            let lock = &bond.grant.lock;
+            let reason = failure.reason();
+            tracing::debug!(%lock, "the probe of a session's lease failed: {reason}");
             false
         }
     }
 }
 
-/// Whether the server says that the session has ended.
+/// Returns `true` if the server replied that the session has ended or is unknown.
 pub(super) fn is_over(failure: &Failure) -> bool {
     match failure {
         Failure::Refused(problem, _) => {

@@ -1,4 +1,4 @@
-//! What a session holds.
+//! The leases of a session, single and in sets.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,35 +8,35 @@ use fence_protocol::{LeaseId, LockName, Token};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::state::{Bond, State};
+use super::state::{Bond, SessionState};
 use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
 use crate::{Client, Error, ErrorKind, Fence, LostReason, trust};
 
-/// A lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or
-/// taken over before.
+/// Lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or taken
+/// over before.
 ///
-/// It renews nothing itself. Dropping it keeps the lock until the session ends;
-/// [`release`](Self::release) gives it back.
+/// The session's heartbeat renews it. Dropping it does *not* release the lock, which is then held until
+/// the session ends; use [`release`](Self::release).
 #[derive(Clone, Debug)]
 pub struct SessionLease {
     client: Client,
-    state: Arc<State>,
+    state: Arc<SessionState>,
     bond: Arc<Bond>,
 }
 
 impl SessionLease {
-    pub(super) fn new(client: Client, state: Arc<State>, grant: LeaseReply) -> Self {
+    pub(super) fn new(client: Client, state: Arc<SessionState>, grant: LeaseReply) -> Self {
         let bond = state.hold(grant);
         Self { client, state, bond }
     }
 
-    /// The fencing token: higher than that of every grant of this lock before.
+    /// The fencing token: higher than that of every earlier grant of this lock.
     pub fn token(&self) -> Token {
         self.grant().token
     }
 
-    /// The lock.
+    /// The name of the lock.
     pub fn lock(&self) -> &LockName {
         &self.grant().lock
     }
@@ -51,8 +51,8 @@ impl SessionLease {
         &self.grant().fencing_token
     }
 
-    /// The same token as a password for the guard's Redis port. A connection that works under
-    /// several locks gets all of theirs, with a `.` between.
+    /// The same token as a password for the guard's Redis port. A connection that uses several locks
+    /// takes their credentials joined by `.`.
     pub fn fencing_credential(&self) -> &str {
         &self.grant().fencing_credential
     }
@@ -62,20 +62,20 @@ impl SessionLease {
         &self.bond.grant
     }
 
-    /// Nothing, where this lease can be trusted now: its session can, and it has not ended before
-    /// it. Reads the clock.
+    /// Checks that this lease can be trusted now: its session can, and the lease has not ended before
+    /// it. Reads the clock; sends nothing.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where it cannot, and after its release.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if it cannot, and after its release.
     pub fn check(&self) -> Result<(), Error> {
         self.state.check_bond(&self.bond)
     }
 
     /// Waits until this lease can no longer be trusted. Cancel-safe.
     ///
-    /// That its session ended is known at the latest when 0.8 of its time to live have passed. That
-    /// this lease alone did (it was revoked or taken over) is known from the next heartbeat, a third
-    /// of the time to live later at most, where the server can be reached.
+    /// The end of the session is noticed at the latest when 0.8 of its time to live has passed. The end
+    /// of this lease alone (revoked or taken over) is noticed by the next heartbeat, at most a third of
+    /// the time to live later, if the server is reachable.
     pub async fn lost(&self) -> Error {
         let mut changed = self.state.changed.subscribe();
         loop {
@@ -89,14 +89,14 @@ impl SessionLease {
         }
     }
 
-    /// Does `work` under this lease, then releases it. The work is dropped the moment the lease can
-    /// no longer be trusted.
+    /// Runs `work` under this lease, then releases it. The work is dropped as soon as the lease can no
+    /// longer be trusted.
     ///
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         match trust::guard(|| self.check(), self.lost(), work(&self)).await {
-            Ok(value) => given_back(self.release().await).map(|()| value),
+            Ok(value) => ignore_unreleased(self.release().await).map(|()| value),
             Err(error) => {
                 drop(self.start_release());
                 Err(error)
@@ -104,14 +104,14 @@ impl SessionLease {
         }
     }
 
-    /// Gives the lock back, and repeats that where the reply was lost; the session and its other
-    /// leases live on.
+    /// Releases the lock; retries for up to 5 s if no reply arrives. The session and its other leases
+    /// stay live.
     ///
     /// # Errors
     /// As [`Lease::release`](crate::Lease::release).
     ///
     /// # Cancel safety
-    /// Once begun it goes on in the background, also where the future is dropped.
+    /// The release continues in the background if the future is dropped.
     pub async fn release(self) -> Result<(), Error> {
         finished(self.start_release()).await
     }
@@ -122,15 +122,16 @@ impl SessionLease {
             Err(_) => WorkEnd::too_late(),
         };
         self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
-        let (tell, told) = oneshot::channel();
-        let (client, bond) = (self.client.clone(), self.bond);
+        let (sender, receiver) = oneshot::channel();
+        let client = self.client.clone();
+        let bond = self.bond;
         self.client.background().spawn_on(&Handle::current(), async move {
             let grant = &bond.grant;
             let released = client.locks().release(&grant.lock, grant.lease_id).await;
-            // The receiver is gone where the caller does not wait for the release.
-            let _ = tell.send(work_end.judge(released, &grant.lock, || ()));
+            // The receiver is dropped if the caller does not wait for the release.
+            let _ = sender.send(work_end.excuse_late_release(released, &grant.lock, || ()));
         });
-        told
+        receiver
     }
 }
 
@@ -150,7 +151,7 @@ impl Fence for SessionLease {
     }
 }
 
-/// A release in the background.
+/// Result of a release in the background.
 type Releasing = oneshot::Receiver<Result<(), Error>>;
 
 async fn finished(release: Releasing) -> Result<(), Error> {
@@ -159,8 +160,8 @@ async fn finished(release: Releasing) -> Result<(), Error> {
     release.await.unwrap_or_else(|_| Err(ended()))
 }
 
-/// Only a lease that had ended before is an error: what cannot be told ends with the session.
-fn given_back(released: Result<(), Error>) -> Result<(), Error> {
+/// Drops errors other than a lost lease: a lease whose release failed ends with the session.
+fn ignore_unreleased(released: Result<(), Error>) -> Result<(), Error> {
     match released {
         Err(error) if !matches!(error.kind(), ErrorKind::LeaseLost { .. }) => {
             tracing::warn!(%error, "a lock was not released; it ends with its session");
@@ -170,10 +171,10 @@ fn given_back(released: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// The leases of one [`acquire_all`](super::SessionLocks::acquire_all), in the order in which they
-/// were asked for. Dereferences to a slice of them.
+/// The leases of one [`acquire_all`](super::SessionLocks::acquire_all), in the order of the request.
+/// Dereferences to a slice of them.
 ///
-/// It can be trusted as long as every one of them can.
+/// The set can be trusted while every lease in it can.
 #[derive(Clone, Debug)]
 pub struct LeaseSet {
     leases: Vec<SessionLease>,
@@ -184,27 +185,27 @@ impl LeaseSet {
         Self { leases }
     }
 
-    /// The lease on `lock`, where it is one of them.
-    pub fn of(&self, lock: &str) -> Option<&SessionLease> {
+    /// The lease on `lock`, if it is in the set.
+    pub fn lease_on(&self, lock: &str) -> Option<&SessionLease> {
         self.leases.iter().find(|lease| lease.lock().as_str() == lock)
     }
 
-    /// All credentials in one, for a connection to the guard's Redis port that works under all of
-    /// these locks; the port takes at most 16 at once.
+    /// All credentials joined, for a connection to the guard's Redis port that uses all of these locks;
+    /// the port accepts at most 16 at once.
     pub fn fencing_credential(&self) -> String {
         let each: Vec<&str> = self.leases.iter().map(SessionLease::fencing_credential).collect();
         each.join(".")
     }
 
-    /// Nothing, where all of them can be trusted now.
+    /// Checks that all leases can be trusted now.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) for the first that cannot.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) for the first lease that cannot.
     pub fn check(&self) -> Result<(), Error> {
         self.leases.iter().try_for_each(SessionLease::check)
     }
 
-    /// Waits until one of them can no longer be trusted. Cancel-safe.
+    /// Waits until one lease can no longer be trusted. Cancel-safe.
     pub async fn lost(&self) -> Error {
         let Some(first) = self.leases.first() else {
             return std::future::pending().await;
@@ -221,8 +222,8 @@ impl LeaseSet {
         }
     }
 
-    /// Does `work` under all of them, then releases them. The work is dropped the moment one of them
-    /// can no longer be trusted.
+    /// Runs `work` under all leases, then releases them. The work is dropped as soon as one lease can no
+    /// longer be trusted.
     ///
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
@@ -230,23 +231,25 @@ impl LeaseSet {
         match trust::guard(|| self.check(), self.lost(), work(&self)).await {
             Ok(value) => self.release().await.map(|()| value),
             Err(error) => {
-                // Those that are left would otherwise be held by nobody until the session ends.
+                // The other leases would otherwise be held, unused, until the session ends.
                 self.leases.into_iter().for_each(|lease| drop(lease.start_release()));
                 Err(error)
             }
         }
     }
 
-    /// Gives every lock back; the session and its other leases live on.
+    /// Releases every lock; the session and its other leases stay live. A failed release other than of
+    /// a lost lease is logged, and the lease ends with the session.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where one had ended before; all of them were tried then.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if a lease had ended before; the others are released all the
+    /// same.
     pub async fn release(self) -> Result<(), Error> {
         let mut result = Ok(());
         let each: Vec<Releasing> =
             self.leases.into_iter().map(SessionLease::start_release).collect();
         for release in each {
-            let released = given_back(finished(release).await);
+            let released = ignore_unreleased(finished(release).await);
             result = result.and(released);
         }
         result

@@ -1,4 +1,4 @@
-//! Several locks for one session: all of them, or none.
+//! Acquiring several locks for one session: all of them, or none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::clock::{self, Moment};
 use crate::lock_spec::{DEFAULT_PATIENCE, Spec, Takeover, no_takeover_of, permits};
 use crate::{Error, ErrorKind};
 
-/// How many locks one call acquires at most.
+/// Most locks that one call acquires.
 pub const MAX_LOCKS: usize = LOCKS_PER_ACQUIRE_MAX;
 
-/// Locks that are about to be acquired for a session.
+/// Request for several locks of a session; see [`Session::locks`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is sent before `acquire_all`"]
 pub struct SessionLocks<'s> {
@@ -42,18 +42,18 @@ impl<'s> SessionLocks<'s> {
         }
     }
 
-    /// One more lock, for this session alone.
+    /// Adds a lock, for an exclusive lease.
     pub fn exclusive(self, lock: impl AsRef<str>) -> Self {
         self.with(lock.as_ref(), LeaseMode::Exclusive, Ok(None))
     }
 
-    /// One more lock, beside other shared leases; see
+    /// Adds a lock, for a shared lease; see
     /// [`LockRequest::shared`](crate::LockRequest::shared).
     pub fn shared(self, lock: impl AsRef<str>) -> Self {
         self.with(lock.as_ref(), LeaseMode::Shared, Ok(None))
     }
 
-    /// One more lock: one of its `size` permits; see
+    /// Adds a semaphore, for one of its `size` permits; see
     /// [`LockRequest::permit`](crate::LockRequest::permit).
     pub fn permit(self, lock: impl AsRef<str>, size: u32) -> Self {
         self.with(lock.as_ref(), LeaseMode::Permit, permits(size).map(Some))
@@ -70,8 +70,8 @@ impl<'s> SessionLocks<'s> {
         self
     }
 
-    /// How long to wait for all of them together while others hold them: at most 5 minutes. Without
-    /// it the answer comes at once.
+    /// Longest wait for all locks together while other leases hold them: at most 5 minutes. Zero by
+    /// default: the server replies at once.
     pub fn wait(mut self, wait: Duration) -> Self {
         if wait > Duration::from_millis(MAX_WAIT_MS) {
             let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
@@ -80,47 +80,46 @@ impl<'s> SessionLocks<'s> {
         Self { wait, ..self }
     }
 
-    /// For how long beyond the wait a server that cannot be reached is tried again: 5 s by default.
+    /// Time beyond the wait for which requests to an unreachable server are retried: 5 s by default.
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Takes each of them over from an earlier incarnation of this owner; see
-    /// [`LockRequest::takeover`](crate::LockRequest::takeover). For exclusive leases.
+    /// Takes each lock over from an earlier incarnation of this owner; see
+    /// [`LockRequest::takeover`](crate::LockRequest::takeover). For exclusive leases only.
     ///
-    /// A takeover is of one lock, so they are acquired one after the other then, in the order of
-    /// their names: the first are held while the last is waited for, and the old leases of those that
-    /// were taken over have ended even where another lock then cannot be acquired.
+    /// A takeover concerns one lock, so the locks are then acquired one after the other, in the order
+    /// of their names: the first are held while the last is waited for, and old leases that were taken
+    /// over have ended even if another lock cannot be acquired.
     pub fn takeover(self) -> Self {
         Self { takeover: Takeover::EarlierSelf, ..self }
     }
 
-    /// Anything that people who look at these locks should see.
+    /// JSON shown to people who inspect these locks.
     pub fn metadata(self, metadata: Value) -> Self {
         Self { metadata: Some(metadata), ..self }
     }
 
     /// Acquires all of these locks, or none: 1 to 64, each once.
     ///
-    /// The server grants them in one step, when every one of them has room for this lease. While the
-    /// request waits it holds none of them, and has its place in the queue of each: so two who want
-    /// some of the same locks never wait for each other in a circle, in whatever order they name
-    /// them, as long as both acquire all that they want by one such call. Whoever comes later waits
-    /// behind those places, also at a lock that nobody holds.
+    /// The server grants them in one step, once every lock has room for this lease. A waiting request
+    /// holds none of them and has an entry in the queue of each. So two clients that request some of
+    /// the same locks, in any order, never deadlock, if each acquires all its locks by one such call.
+    /// Later requests wait behind those entries, even at a lock that is free.
     ///
-    /// A lost reply is repeated under the same lease id, and gets the same tokens.
+    /// If no reply arrives, the request is retried under the same lease id and gets the same tokens.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the request leaves the queues, and what it may have been granted
-    /// is given back in the background.
+    /// If the future is dropped, the request leaves the queues, and grants that it may have caused are
+    /// released in the background.
     ///
     /// # Errors
-    /// [`Contended`](ErrorKind::Contended) where one of them is held by another for longer than the
-    /// wait, [`TakeoverRefused`](ErrorKind::TakeoverRefused) where one may not be taken over,
-    /// [`LeaseLost`](ErrorKind::LeaseLost) where the session is lost, [`Invalid`](ErrorKind::Invalid)
-    /// for a name that is not valid or there twice, for too many, and for a lock that is in use as
+    /// [`Contended`](ErrorKind::Contended) if another lease holds one of them for longer than the wait,
+    /// [`TakeoverRefused`](ErrorKind::TakeoverRefused) if one may not be taken over,
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost, [`Invalid`](ErrorKind::Invalid) for
+    /// a name that is not valid or is duplicated, for too many locks, and for a lock that is in use as
     /// another kind; otherwise as [`LockRequest::acquire`](crate::LockRequest::acquire).
-    /// [`Error::lock`] names the lock that stood in the way.
+    /// [`Error::lock`] names the lock that prevented the grant.
     pub async fn acquire_all(self) -> Result<LeaseSet, Error> {
         let wishes = checked(self.wishes.clone()?)?;
         self.session.check()?;
@@ -129,7 +128,7 @@ impl<'s> SessionLocks<'s> {
             _ => self.one_by_one(&wishes).await?,
         };
         let set = LeaseSet::new(leases);
-        // The wait may have outlasted the session, or one of the first of them.
+        // The session, or one of the first leases, may have ended during the wait.
         if let Err(error) = set.check() {
             drop(Gathered { session: self.session, leases: set.into_iter().collect() });
             return Err(error);
@@ -146,21 +145,21 @@ impl<'s> SessionLocks<'s> {
             owner: Some(state.owner.clone()),
             metadata: self.metadata.clone(),
             session_id: Some(state.id),
-            // Always, so that a later life of this owner can take each of them over.
+            // Always sent, so that a later incarnation of this owner can take each lock over.
             incarnation: Some(client.incarnation().clone()),
             ..AcquireAllRequest::default()
         };
         let group = Group { request, wait: self.wait, patience: self.patience };
         let grants = grant::obtain_all(client, &group).await;
-        let grants = grants.inspect_err(|error| self.look_at(error))?;
+        let grants = grants.inspect_err(|error| self.record_refusal(error))?;
         Ok(grants.into_iter().map(|grant| self.bound(grant)).collect())
     }
 
-    /// For takeovers alone, which the server does for one lock at a time.
+    /// Acquires the locks one by one, for takeovers, which the server does for one lock at a time.
     async fn one_by_one(&self, wishes: &[LockWish]) -> Result<Vec<SessionLease>, Error> {
         if !self.session.client.is_owner_given() {
-            let message = "a takeover needs an owner that a restart keeps; give one to the client \
-                           (ClientBuilder::owner, FENCE_OWNER)";
+            let message = "a takeover needs an owner that stays the same after a restart; configure \
+                           one (ClientBuilder::owner, FENCE_OWNER)";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if let Some(wish) = wishes.iter().find(|wish| !wish.mode.is_exclusive()) {
@@ -191,7 +190,7 @@ impl<'s> SessionLocks<'s> {
         };
         let _waiting = state.wait(1);
         let granted = grant::obtain(client, &spec).await;
-        let (grant, _) = granted.inspect_err(|error| self.look_at(error))?;
+        let (grant, _) = granted.inspect_err(|error| self.record_refusal(error))?;
         Ok(self.bound(grant))
     }
 
@@ -200,15 +199,15 @@ impl<'s> SessionLocks<'s> {
         SessionLease::new(client.clone(), Arc::clone(state), grant)
     }
 
-    /// A refusal may be the first that is heard of the session's end.
-    fn look_at(&self, error: &Error) {
+    /// Marks the session as lost if the refusal says that it has ended: the heartbeat may notice later.
+    fn record_refusal(&self, error: &Error) {
         if matches!(error.kind(), ErrorKind::LeaseLost { reason } if *reason == ENDED) {
             self.session.state.trust.lose(ENDED);
         }
     }
 }
 
-/// The wishes, where they are 1 to 64 and no lock is there twice.
+/// Checks that there are 1 to 64 locks, and none twice.
 fn checked(wishes: Vec<LockWish>) -> Result<Vec<LockWish>, Invalid> {
     if wishes.is_empty() || wishes.len() > MAX_LOCKS {
         let rule = format!("must be 1 to {MAX_LOCKS} locks");
@@ -221,7 +220,7 @@ fn checked(wishes: Vec<LockWish>) -> Result<Vec<LockWish>, Invalid> {
     }
 }
 
-/// What was acquired so far. Dropping it gives it back in the background.
+/// The leases acquired so far. Dropping them releases them in the background.
 struct Gathered<'s> {
     session: &'s Session,
     leases: Vec<SessionLease>,
@@ -233,7 +232,7 @@ impl Drop for Gathered<'_> {
             self.session.in_background(async move {
                 let lock = lease.lock().clone();
                 if let Err(error) = lease.release().await {
-                    tracing::debug!(%lock, %error, "one lock of several was not given back");
+                    tracing::debug!(%lock, %error, "one lock of several was not released");
                 }
             });
         }

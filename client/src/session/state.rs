@@ -1,4 +1,4 @@
-//! What a session and its leases share: the trust in all of them, and what is known of each.
+//! The state that a session shares with its leases: the trust in the session, and each lease.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,45 +7,45 @@ use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use tokio::sync::{Notify, watch};
 
-use super::count::{Count, Difference, Expected};
+use super::count::{CountDifference, ExpectedCount, LeaseCount};
 use crate::late_release::WorkEnd;
 use crate::trust::Trust;
 use crate::{Error, LostReason, clock};
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SessionState {
     pub(super) id: SessionId,
     pub(super) owner: Owner,
     pub(super) ttl: Ttl,
     pub(super) trust: Arc<Trust>,
     held: Mutex<Held>,
-    /// One lease alone was lost.
+    /// Notified when a single lease is lost.
     pub(super) changed: watch::Sender<()>,
-    /// The server counts other leases than this side does.
-    pub(super) doubt: Notify,
+    /// Notified when the server's count of leases differs from the client's.
+    pub(super) count_mismatch: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     bonds: BTreeMap<(LockName, LeaseId), Arc<Bond>>,
     waits: usize,
-    count: Count,
-    /// When the last lease was given back, where none is held or waited for.
+    count: LeaseCount,
+    /// The release of the last lease, if none is held or waited for.
     work_end: Option<WorkEnd>,
 }
 
-/// One lease of a session.
+/// One lease of a session, and its end.
 #[derive(Debug)]
 pub(super) struct Bond {
     pub(super) grant: LeaseReply,
-    /// How it was lost without its session, or that it was given back.
+    /// Reason of its loss apart from the session, or its release.
     over: OnceLock<LostReason>,
 }
 
-/// Requests that wait, one a lock, for as long as this lives.
-pub(super) struct Waiting<'a>(&'a State, usize);
+/// Guard that counts waiting requests, one a lock, while it lives.
+pub(super) struct WaitingRequests<'a>(&'a SessionState, usize);
 
-impl State {
+impl SessionState {
     pub(super) fn new(id: SessionId, owner: Owner, ttl: Ttl, trust: Trust) -> Self {
         Self {
             id,
@@ -54,7 +54,7 @@ impl State {
             trust: Arc::new(trust),
             held: Mutex::default(),
             changed: watch::channel(()).0,
-            doubt: Notify::new(),
+            count_mismatch: Notify::new(),
         }
     }
 
@@ -62,26 +62,26 @@ impl State {
         act(&mut self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Nothing, where the session can be trusted now; `what` names what cannot in the error.
+    /// Checks that the session can be trusted now; `what` names the session or lock in the error.
     pub(super) fn check(&self, what: &impl std::fmt::Display) -> Result<(), Error> {
         let lost = self.trust.lost(clock::reading());
         lost.map_or(Ok(()), |reason| Err(Error::lease_lost(what, reason)))
     }
 
-    /// The same of one lease.
+    /// Checks that the lease can be trusted now.
     pub(super) fn check_bond(&self, bond: &Bond) -> Result<(), Error> {
         let lock = &bond.grant.lock;
         self.check(lock)?;
         bond.over.get().map_or(Ok(()), |reason| Err(Error::lease_lost(lock, *reason)))
     }
 
-    pub(super) fn wait(&self, count: usize) -> Waiting<'_> {
+    pub(super) fn wait(&self, count: usize) -> WaitingRequests<'_> {
         self.held(|held| {
             held.waits += count;
             held.work_end = None;
             held.count.change();
         });
-        Waiting(self, count)
+        WaitingRequests(self, count)
     }
 
     pub(super) fn hold(&self, grant: LeaseReply) -> Arc<Bond> {
@@ -95,7 +95,7 @@ impl State {
         bond
     }
 
-    /// This lease is over, and the others are not.
+    /// Records that this lease alone has ended.
     pub(super) fn let_go(&self, bond: &Bond, reason: LostReason) {
         let key = (bond.grant.lock.clone(), bond.grant.lease_id);
         let is_news = bond.over.set(reason).is_ok();
@@ -117,37 +117,36 @@ impl State {
         self.held(|held| held.bonds.values().cloned().collect())
     }
 
-    /// The end of the work under the session: when it gave its last lease back, and now where it holds
-    /// one.
+    /// End of the work under the session: the release of its last lease, or now if it holds one.
     pub(super) fn work_end(&self) -> WorkEnd {
         let now = WorkEnd::now(&self.trust);
         self.held(|held| held.work_end.unwrap_or(now))
     }
 
-    /// How many leases and requests the server should count, as far as is known here.
-    pub(super) fn expected(&self) -> Expected {
+    /// Number of leases and requests that the server should count.
+    pub(super) fn expected(&self) -> ExpectedCount {
         self.held(|held| held.count.expect(held.bonds.len() + held.waits))
     }
 
-    /// The server counts so many where this side had expected so many before it asked.
-    pub(super) fn compare(&self, counted: usize, expected: Expected) {
-        if self.held(|held| held.count.is_doubtful(counted, expected)) {
-            self.doubt.notify_one();
+    /// Compares the server's count with the one expected before the request.
+    pub(super) fn compare(&self, counted: usize, expected: ExpectedCount) {
+        if self.held(|held| held.count.is_mismatch(counted, expected)) {
+            self.count_mismatch.notify_one();
         }
     }
 
-    /// What the last comparison said.
-    pub(super) fn last(&self) -> Difference {
+    /// Result of the last comparison.
+    pub(super) fn last(&self) -> CountDifference {
         self.held(|held| held.count.last())
     }
 
-    /// Every lease was seen to live, in a look that began when `seen` was the last comparison.
-    pub(super) fn explain(&self, seen: Difference) {
+    /// Records that a probe found every lease live; `seen` was the last comparison when it began.
+    pub(super) fn explain(&self, seen: CountDifference) {
         self.held(|held| held.count.explain(seen));
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequests<'_> {
     fn drop(&mut self) {
         self.0.held(|held| {
             held.waits = held.waits.saturating_sub(self.1);

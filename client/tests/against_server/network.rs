@@ -9,34 +9,34 @@ use service_kit::Kit;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What is lost.
+/// Fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
     /// The request never arrives, and the connection breaks.
     Request,
-    /// The request is handled, the reply is swallowed, and the connection breaks.
+    /// The request is handled, the reply is dropped, and the connection breaks.
     Reply,
-    /// The same, after this long.
+    /// As `Reply`, but the connection breaks after this time.
     ReplyAfter(Duration),
-    /// Nothing is lost, but the reply comes this late.
+    /// The reply is delayed by this time.
     Late(Duration),
-    /// Nothing is lost, but the request arrives this late.
+    /// The request is delayed by this time.
     LateRequest(Duration),
 }
 
 #[derive(Debug)]
-struct Plan {
-    /// Only requests whose path ends so; all where it is empty.
+struct FaultPlan {
+    /// End of the paths of the affected requests; empty for all.
     path_end: String,
     loss: Loss,
     times: u32,
 }
 
-/// The server, and two ways to it.
+/// A lock server with two addresses: its own, and that of a relay with faults.
 pub(crate) struct Network {
     server: String,
     relay: String,
-    plan: Arc<Mutex<Option<Plan>>>,
+    plan: Arc<Mutex<Option<FaultPlan>>>,
     kit: Kit,
 }
 
@@ -58,19 +58,19 @@ impl Network {
         Self { server, relay, plan, kit }
     }
 
-    /// A client behind the relay.
+    /// Client behind the relay.
     pub(crate) fn client(&self) -> Client {
         Client::builder().lock_server(&self.relay).owner("tested").build().unwrap()
     }
 
-    /// A client that loses nothing.
+    /// Client without faults.
     pub(crate) fn direct(&self) -> Client {
         Client::builder().lock_server(&self.server).owner("observer").build().unwrap()
     }
 
-    /// The next `times` requests whose path ends with `path_end` meet this loss.
+    /// Plans the fault for the next `times` requests whose path ends with `path_end`.
     pub(crate) fn lose(&self, path_end: &str, loss: Loss, times: u32) {
-        let plan = Plan { path_end: path_end.to_owned(), loss, times };
+        let plan = FaultPlan { path_end: path_end.to_owned(), loss, times };
         *self.plan.lock().unwrap() = Some(plan);
     }
 
@@ -89,10 +89,11 @@ impl Drop for Network {
     }
 }
 
-async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option<Plan>>>) {
+async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option<FaultPlan>>>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        let (target, plan) = (target.clone(), Arc::clone(&plan));
+        let target = target.clone();
+        let plan = Arc::clone(&plan);
         tokio::spawn(async move {
             let server = TcpStream::connect(target).await.unwrap();
             let _ = relay(client, server, &plan).await;
@@ -100,13 +101,15 @@ async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option
     }
 }
 
-/// The client does not pipeline, and its requests are small: each arrives in one read or a few.
+/// Relays one connection. The client does not pipeline, and its requests are small: each arrives in one
+/// read or a few.
 async fn relay(
     mut client: TcpStream,
     mut server: TcpStream,
-    plan: &Mutex<Option<Plan>>,
+    plan: &Mutex<Option<FaultPlan>>,
 ) -> std::io::Result<()> {
-    let (mut request, mut reply) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let mut request = vec![0; 64 * 1024];
+    let mut reply = vec![0; 64 * 1024];
     loop {
         tokio::select! {
             read = client.read(&mut request) => {
@@ -140,7 +143,7 @@ async fn relay(
     }
 }
 
-/// Lets the server handle the request, and drops what it says.
+/// Lets the server handle the request, and drops its reply.
 async fn swallow(mut server: TcpStream, request: &[u8], pause: Duration) -> std::io::Result<()> {
     server.write_all(request).await?;
     let _ = server.read(&mut [0; 1024]).await?;
@@ -148,7 +151,7 @@ async fn swallow(mut server: TcpStream, request: &[u8], pause: Duration) -> std:
     Ok(())
 }
 
-fn due(plan: &Mutex<Option<Plan>>, request: &[u8]) -> Option<Loss> {
+fn due(plan: &Mutex<Option<FaultPlan>>, request: &[u8]) -> Option<Loss> {
     let text = String::from_utf8_lossy(request);
     let path = text.lines().next()?.split(' ').nth(1)?;
     let mut plan = plan.lock().unwrap();

@@ -1,17 +1,17 @@
-//! A network whose replies come later than a lease can be trusted, for a while.
+//! A network whose replies temporarily arrive after the deadline of a lease.
 
 use fence_client::Session;
 
 use super::*;
 
-/// A reply that is `LATE` comes after 0.8 of it, and before the lease has expired at the server.
+/// Time to live of which 0.8 passes before a `LATE` reply, which precedes the expiry at the server.
 const SHORT: Duration = Duration::from_secs(2);
 const LATE: Loss = Loss::Late(Duration::from_millis(1700));
-/// Of a lease whose release arrives too late, and before the client stops to wait for its reply.
+/// Time to live of a lease whose release arrives too late, but before the client's time-out.
 const RELEASED: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquire_goes_on_until_its_replies_come_in_time() {
+async fn an_acquire_is_retried_until_its_replies_come_in_time() {
     let network = Network::start().await;
     network.lose("", LATE, 3);
     let lease = network.client().lock("a").ttl(SHORT).wait(LONG).acquire().await.unwrap();
@@ -23,7 +23,7 @@ async fn an_acquire_goes_on_until_its_replies_come_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_candidate_goes_on_until_its_replies_come_in_time() {
+async fn a_candidate_retries_until_its_replies_come_in_time() {
     let network = Network::start().await;
     network.lose("", LATE, 3);
     let office = network.client().election("office").ttl(SHORT).campaign().await.unwrap();
@@ -31,7 +31,7 @@ async fn a_candidate_goes_on_until_its_replies_come_in_time() {
     office.resign().await.unwrap();
 }
 
-/// The wait and the patience hold, the error says that another try may succeed, and no lease stays.
+/// The call respects its wait and patience, the error says that a retry may succeed, and no lease stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_whose_replies_stay_late_ends_and_leaves_no_lease() {
     let network = Network::start().await;
@@ -58,11 +58,12 @@ async fn a_session_is_begun_again_until_its_replies_come_in_time() {
     session.end().await.unwrap();
 }
 
-/// A begin whose caller has left leaves no session until its time to live is over.
+/// A begin whose future was dropped leaves no session until its time to live has passed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_begin_was_dropped_is_ended() {
     let network = Network::start().await;
-    let (client, direct) = (network.client(), network.direct());
+    let client = network.client();
+    let direct = network.direct();
     network.lose("/sessions", Loss::Reply, u32::MAX);
     let begun = tokio::spawn(async move { Session::begin(&client, LONG).await });
     until_sessions(&direct, 1).await;
@@ -75,7 +76,8 @@ async fn a_session_whose_begin_was_dropped_is_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
     let network = Network::start().await;
-    let (client, direct) = (network.client(), network.direct());
+    let client = network.client();
+    let direct = network.direct();
     let late = Loss::LateRequest(RELEASED * 4 / 3);
     let value = client.lock("a").ttl(RELEASED).run(async |_| network.lose("/release", late, 1));
     value.await.unwrap();
@@ -92,10 +94,10 @@ async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
     assert_eq!(value.await.unwrap(), 7);
 }
 
-/// Each reply comes after the time after which a renewal is repeated, and before the deadline: it still
-/// counts, for a lease and for a session.
+/// Each reply arrives after its renewal was retried and before the deadline: it still counts, for a
+/// lease and for a session.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_is_repeated_still_counts() {
+async fn a_renewal_that_was_retried_still_counts() {
     let network = Network::start().await;
     let client = network.client();
     let ttl = Duration::from_secs(9);

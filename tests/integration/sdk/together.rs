@@ -40,7 +40,7 @@ async fn all_are_held_and_freed_together() {
     let credential = held.fencing_credential();
     let tokens = fence_client::protocol::credential::parse(&credential).unwrap();
     assert_eq!(tokens.len(), 3);
-    assert_eq!(tokens[1].token, held.of("a").unwrap().token());
+    assert_eq!(tokens[1].token, held.lease_on("a").unwrap().token());
     assert_eq!(session.end().await.unwrap(), 3);
     assert!(held.check().is_err(), "trusted after the end");
     for name in names {
@@ -141,7 +141,7 @@ async fn one_lease_alone_is_lost(server: &Server) {
     let (old, new) = (life("1"), life("2"));
     let session = Session::begin(&old, TTL).await.unwrap();
     let held = session.locks(["a", "b", "c"]).acquire_all().await.unwrap();
-    let kept = held.of("c").unwrap().clone();
+    let kept = held.lease_on("c").unwrap().clone();
     let pair = session.locks(["d", "e"]).acquire_all().await.unwrap();
     server.locks().revoke("a", "by the test").await.expect(200);
     let error = soon("the revoked lease to be noticed", held.lost()).await;
@@ -178,7 +178,7 @@ async fn the_work_ends_with_the_session() {
     let session = Session::begin(&client, TTL).await.unwrap();
     let id = session.id();
     let held = session.locks(["a", "b"]).acquire_all().await.unwrap();
-    let one = held.of("b").unwrap().clone();
+    let one = held.lease_on("b").unwrap().clone();
     let under_one = tokio::spawn(one.run(async |_| std::future::pending::<()>().await));
     let under_all = tokio::spawn(session.run(async |_| std::future::pending::<()>().await));
     assert_eq!(client.sessions().end(id).await.unwrap().unwrap().lease_count, 2);

@@ -23,7 +23,7 @@ async fn print(args: &Args, election: &Election) -> Result<u8, Failure> {
     loop {
         let leader = match observer.next().await? {
             Observed::Leader(leader) => Some(leader),
-            Observed::Nobody => None,
+            Observed::Vacant => None,
             Observed::Unknown(error) => {
                 say(&format!("fence: who leads is not known now: {error}"));
                 continue;

@@ -1,6 +1,6 @@
 //! `fence lock watch`: what happens to locks, as it happens.
 
-use fence_client::{Client, EventStream, Told};
+use fence_client::{Client, EventStream, StreamItem};
 use fence_protocol::wire::event::{Event, EventKind};
 use serde::Serialize;
 use service_kit::clock::{Clock as _, SystemClock};
@@ -52,9 +52,9 @@ async fn follow(args: &Watch, client: &Client) -> Result<u8, Failure> {
     let mut stream = events.open().await?;
     loop {
         match stream.next().await? {
-            Told::Event { id, event } => emit(line(args.output, id, &event)?.as_bytes())?,
-            Told::Broken(error) => say(&broken(&error.to_string(), &stream)),
-            Told::Resumed => say("fence: the stream resumes"),
+            StreamItem::Event { id, event } => emit(line(args.output, id, &event)?.as_bytes())?,
+            StreamItem::Broken(error) => say(&broken(&error.to_string(), &stream)),
+            StreamItem::Resumed => say("fence: the stream resumes"),
             _ => {}
         }
     }

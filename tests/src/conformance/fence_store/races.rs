@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::checks;
-use crate::history::{Action, FenceOutcome as Known, History, Operation as Event};
+use crate::history::{Action, History, Operation as Event, Outcome as HistoryOutcome};
 use crate::seed::Seed;
 use crate::wait::soon;
 
@@ -30,7 +30,8 @@ pub async fn race(stores: &[Store], name: &str) {
     checks::nothing_stale(&operations).unwrap();
     let finally = BTreeMap::from([(name.to_owned(), text_at(&stores[0], name).await)]);
     checks::nothing_lost(&operations, &finally).unwrap();
-    let highest = operations.iter().filter(|op| op.outcome == Known::Applied).map(|op| op.token);
+    let highest =
+        operations.iter().filter(|op| op.outcome == HistoryOutcome::Applied).map(|op| op.token);
     let mark = mark_of(&stores[0], name).await.expect("a mark").token.get();
     assert_eq!(Some(mark), highest.max(), "the mark is the highest token that was admitted");
 }
@@ -50,10 +51,10 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
             (write, store.apply(Some(fence), put(&name, &value)).await)
         };
         let outcome = match outcome.expect("the store works") {
-            FenceOutcome::Applied { .. } => Known::Applied,
+            FenceOutcome::Applied { .. } => HistoryOutcome::Applied,
             FenceOutcome::Stale { mark } => {
                 assert!(mark.token.get() > token);
-                Known::Refused
+                HistoryOutcome::Refused
             }
             other => panic!("{other:?}"),
         };
